@@ -126,6 +126,8 @@ impl Fields {
             other => other.to_string(),
         };
         let message = self.0.remove("message").map(text).unwrap_or_default();
+        // It is for programs, and says the same.
+        self.0.remove("event");
         let others = self.0.into_iter().map(|(key, value)| format!("{key} {}", text(value)));
         let others: Vec<String> = others.collect();
         if others.is_empty() {

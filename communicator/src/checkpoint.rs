@@ -68,7 +68,7 @@ pub enum CheckpointError {
     #[error("{path} could not be read: {source}")]
     Io { path: PathBuf, source: io::Error },
     /// Something else, or another release's.
-    #[error("{0} is no checkpoint of this release")]
+    #[error("{0} is not a checkpoint file of this Tau release")]
     Foreign(PathBuf),
     /// Torn or changed.
     #[error("{0} is damaged: its checksum does not match")]
@@ -153,7 +153,10 @@ pub fn newest(folder: &Path) -> Option<Checkpoint> {
                     newest = Some(found);
                 }
             }
-            Err(error) => tracing::warn!(%error, "a checkpoint is of no use"),
+            Err(error) => tracing::warn!(
+                event = "checkpoint_unusable", %error,
+                "skipped a checkpoint file that cannot be used"
+            ),
         }
     }
     newest
@@ -213,7 +216,7 @@ mod tests {
         }
         assert_eq!(newest(folder.path()).unwrap().snapshot.head.samples, 30);
         let files = std::fs::read_dir(folder.path()).unwrap().count();
-        assert_eq!(files, 3, "no part is left");
+        assert_eq!(files, 3, "no temporary .part file is left");
         assert!(newest(&folder.path().join("nowhere")).is_none());
     }
 

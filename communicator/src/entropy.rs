@@ -7,7 +7,8 @@ use std::time::Instant;
 /// Bytes that nobody can guess.
 pub fn secret<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
-    aws_lc_rs::rand::fill(&mut bytes).map_err(|_| io::Error::other("the system has no randomness to give"))?;
+    aws_lc_rs::rand::fill(&mut bytes)
+        .map_err(|_| io::Error::other("the operating system's random number generator failed"))?;
     Ok(bytes)
 }
 

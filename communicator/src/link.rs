@@ -22,7 +22,7 @@ pub enum LinkError {
     #[error(transparent)]
     Message(#[from] MessageError),
     /// Nothing was heard for too long.
-    #[error("nothing was heard from it for too long")]
+    #[error("the other end of the connection did not respond in time")]
     Silent,
 }
 

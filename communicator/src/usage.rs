@@ -254,7 +254,7 @@ pub fn check_memory(job: &Job, layout: &Layout, workers: Workers) -> Result<(), 
         }
     };
     fits(host_bytes(job, layout), workers.memory_bytes, "this machine")?;
-    fits(gpu_bytes(job, layout), workers.gpu_bytes, "its GPU")
+    fits(gpu_bytes(job, layout), workers.gpu_bytes, "this machine's GPU")
 }
 
 /// The memory that a worker and its node take.

@@ -36,7 +36,7 @@ pub enum ConnectionError {
     #[error(transparent)]
     NoKey(#[from] NoKey),
     /// The node made no session of it.
-    #[error("{0} took the connection but made no session of it: is it a node of the same release?")]
+    #[error("{0} accepted the connection but opened no session: check that a Tau node of the same release runs there")]
     NoSession(SocketAddr),
     /// The node speaks TLS, and this client has no credentials.
     #[error("{0} asks for the cluster's credentials: give them with --credentials FILE in place of --insecure")]
@@ -45,7 +45,7 @@ pub enum ConnectionError {
     #[error("the model could not be fetched")]
     Fetch(#[source] LinkError),
     /// The node has no such model.
-    #[error("{0} does not have the model of run {1}: its log says why")]
+    #[error("node {0} does not have the model of run {1}: see the node's log for the reason")]
     NoModel(SocketAddr, RunId),
     /// The model could not be written.
     #[error("the model could not be written")]

@@ -51,25 +51,25 @@ pub(super) struct SessionPath {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// It said what no honest process says.
-    #[error("it was sent away for what it said, less than a minute ago")]
+    #[error("the peer sent invalid messages less than a minute ago and is still banned")]
     BannedSender,
     /// There is no room.
-    #[error("there are too many connections of its kind")]
+    #[error("the limit of open connections for peers of this kind (nodes or clients) is reached")]
     Full,
     /// The process at the other end is this one.
-    #[error("it is this process itself")]
+    #[error("the connection leads back to this process itself")]
     Oneself,
     /// It never became a session.
-    #[error("it made no session of its connection in time")]
+    #[error("the peer opened no session on its connection in time")]
     NotReady,
     /// It says nothing.
-    #[error("it says nothing")]
+    #[error("the peer has been silent for too long")]
     Silent,
     /// It asks and does not take the answers.
-    #[error("it does not take what it is told")]
+    #[error("the peer has too many unanswered requests, or does not read the replies")]
     Clogged,
     /// It is gone already.
-    #[error("its connection is gone")]
+    #[error("the connection to the peer is already closed")]
     Gone,
 }
 
@@ -407,7 +407,7 @@ mod tests {
         assert_eq!(
             said_by(&all, !1),
             None,
-            "what this node sends with is not what it is told with"
+            "the token that this node sends to a peer must not identify a sender here"
         );
         all.gone(one, EndedBy::Oneself);
         assert_eq!((said_by(&all, 1), said_by(&all, 2)), (None, Some((two, node(8)))));
@@ -437,7 +437,7 @@ mod tests {
         assert!(all.violated(number, SECOND));
         assert!(
             all.sender(greeted(node(7), 1).ours).is_none(),
-            "it is not heard any more"
+            "the token of a banned peer must no longer be accepted"
         );
         all.gone(number, EndedBy::Oneself);
         let again = |all: &mut Connections, at| all.admit(greeted(node(7), 2), address(), at).map(|_| ());

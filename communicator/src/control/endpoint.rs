@@ -56,7 +56,10 @@ impl Endpoint {
         let message = message.truncated();
         if let Err(breach) = message.check() {
             // Whoever said it would be taken for a liar.
-            tracing::error!(%breach, "this node was about to say what none says; this is a fault in Tau, please report it");
+            tracing::error!(
+                event = "outgoing_message_invalid", %breach,
+                "this node refused to send an invalid message; this is a fault in Tau, please report it"
+            );
             return;
         }
         let length = encoded_length(&message);
@@ -210,10 +213,10 @@ enum ProtocolViolation {
     #[error(transparent)]
     OutOfBounds(#[from] OutOfBounds),
     /// It is said in another's name.
-    #[error("it speaks in the name of another")]
+    #[error("the peer sent a message in the name of another node")]
     Name,
     /// Clients ask; they have nothing to tell.
-    #[error("it is no node, and tells what only nodes tell")]
+    #[error("a client sent a message that only nodes may send")]
     Client,
 }
 
@@ -242,7 +245,7 @@ pub enum CallError {
     #[error("the node did not answer within {0:?}: check that it still runs, and try again")]
     TimedOut(Duration),
     /// The question is longer than any node reads.
-    #[error("the question has {0} bytes, and a node reads {CONTENT_BYTES_MAX}: shorten the job")]
+    #[error("the request has {0} bytes, but a node accepts at most {CONTENT_BYTES_MAX} bytes: shorten the job")]
     TooLong(usize),
     /// The answer could not be read.
     #[error(transparent)]

@@ -54,15 +54,15 @@ mod control {
 /// Why a frame is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(super) enum FrameError {
-    #[error("a frame is none of this release's")]
+    #[error("the peer sent a malformed frame: bring all nodes and clients to the same release")]
     Malformed,
-    #[error("a frame is too long")]
+    #[error("the peer sent a frame that exceeds the size limit")]
     TooLong,
-    #[error("it says another name in a session than it has proven")]
+    #[error("the peer uses another name in its session than the name it has proven")]
     OtherName,
-    #[error("it sends more frames of a kind than any process does")]
+    #[error("the peer sent more frames of one kind than the limit allows")]
     TooMany,
-    #[error("it sends a frame of a kind that no process sends")]
+    #[error("the peer sent a frame of an unexpected kind")]
     OutOfPlace,
 }
 

@@ -81,7 +81,7 @@ impl fmt::Display for VerifiedPeer {
 
 /// The system gave no randomness for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no key could be generated: the system has no randomness to give")]
+#[error("no key could be made: the operating system's random number generator failed")]
 pub struct NoKey;
 
 /// A process's own name, with what proves it.

@@ -141,7 +141,7 @@ async fn outward(
         };
         timeout(limit, writing)
             .await
-            .unwrap_or_else(|_| Err(io::Error::other("it does not take what it is told")))?;
+            .unwrap_or_else(|_| Err(io::Error::other("the peer does not read from its connection")))?;
         session_stream.wrote(length);
     }
 }

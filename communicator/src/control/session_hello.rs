@@ -112,13 +112,14 @@ async fn exchange(stream: &mut Stream, identity: &Identity) -> io::Result<Sessio
     stream.flush().await?;
     let mut bytes = [0; HELLO_BYTES];
     stream.read_exact(&mut bytes).await?;
-    let other = Hello::decode(&bytes).ok_or_else(|| io::Error::other("it does not greet as this release does"))?;
+    let other = Hello::decode(&bytes)
+        .ok_or_else(|| io::Error::other("the peer sent no valid session hello of this Tau release"))?;
     stream.write_all(&identity.sign(&other.challenge(&own))).await?;
     stream.flush().await?;
     let mut signature = [0; SIGNATURE_BYTES];
     stream.read_exact(&mut signature).await?;
     if !is_signed(&other.key, &own.challenge(&other), &signature) {
-        return Err(io::Error::other("it cannot prove its name"));
+        return Err(io::Error::other("the peer's signature does not prove its name"));
     }
     Ok(SessionHello {
         peer: VerifiedPeer::of_key(other.role, &other.key),
@@ -193,6 +194,6 @@ mod tests {
         let (mut here, mut there) = pipe();
         there.write_all(&[0; HELLO_BYTES]).await.unwrap();
         let error = greet(&mut here, &node, LIMIT).await.unwrap_err().to_string();
-        assert!(error.contains("does not greet"), "{error}");
+        assert!(error.contains("no valid session hello"), "{error}");
     }
 }

@@ -65,10 +65,13 @@ pub enum StartError {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The other end did not greet, or could not prove its name.
-    #[error("it does not greet as a process of this release does ({0}): does it want other credentials, or none?")]
+    #[error(
+        "the peer did not complete the session hello ({0}): check that both sides run the same release with the same \
+             credentials, or both with --insecure"
+    )]
     Greeting(#[from] std::io::Error),
     /// The process at the other end is not the one that was looked for.
-    #[error("{0} is there")]
+    #[error("another process, {0}, answers at this address")]
     Another(VerifiedPeer),
     /// It is not wanted.
     #[error(transparent)]
@@ -199,7 +202,10 @@ impl Sessions {
             )
             .await;
             if let Err(error) = pumped {
-                tracing::debug!(peer = %greeted.peer, %address, %error, "a connection of the control plane has ended");
+                tracing::debug!(
+                    event = "control_connection_ended", peer = %greeted.peer, %address, %error,
+                    "a control-plane connection has ended"
+                );
             }
         });
         let stream = Box::new(Piped { pipe: session, number });
@@ -269,7 +275,10 @@ impl Sessions {
         if let Err(refusal) = outcome
             && refusal != Refusal::Gone
         {
-            tracing::warn!(peer = %sender.peer, address = %sender.address, %refusal, "a connection is ended");
+            tracing::warn!(
+                event = "control_connection_closed", peer = %sender.peer, address = %sender.address, %refusal,
+                "this process closes the control-plane connection to a peer"
+            );
             self.shared.connections().send_away(sender.number);
         }
         outcome.is_ok()
@@ -281,13 +290,15 @@ impl Sessions {
         let due = self.shared.complaints.is_due(Instant::now());
         if away {
             tracing::warn!(
+                event = "peer_banned",
                 peer = %sender.peer, address = %sender.address, %violation,
-                "a process lies; its connection is ended, and it is kept out for a minute"
+                "a peer keeps sending invalid messages; its connection is closed and the peer is banned for one minute"
             );
         } else if due {
             tracing::warn!(
+                event = "message_rejected",
                 peer = %sender.peer, address = %sender.address, %violation,
-                "a process says what no honest one says; it is not listened to"
+                "ignored an invalid message from a peer"
             );
         }
     }
@@ -302,7 +313,10 @@ async fn sweep(shared: Weak<Shared>, every: Duration) {
         };
         let late = shared.connections().sweep(shared.now());
         for (sender, refusal) in late {
-            tracing::info!(peer = %sender.peer, address = %sender.address, %refusal, "a connection is ended");
+            tracing::info!(
+                event = "control_connection_closed", peer = %sender.peer, address = %sender.address, %refusal,
+                "this process closes the control-plane connection to a peer"
+            );
         }
     }
 }
@@ -317,7 +331,9 @@ impl NodeEventSubscription for Subscription {
         let number = session.peer_addr.strip_prefix(LABEL);
         let number = number.and_then(|number| number.parse().ok());
         if !number.is_some_and(|number| self.shared.connections().opened(session.node_id, number)) {
-            session.actor.stop(Some("its connection is gone".into()));
+            session
+                .actor
+                .stop(Some("the connection of this session is already closed".into()));
         }
     }
 

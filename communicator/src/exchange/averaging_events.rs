@@ -13,7 +13,9 @@ impl Exchange {
     pub(super) fn pass(&mut self, own: Prefix, effects: &mut Vec<Effect>) {
         let origin = own.head.from;
         let (Some(averaging), Some(barrier)) = (&mut self.averaging, &self.barrier) else {
-            return effects.push(Effect::WorkerFault("it passes on what nobody asks for".into()));
+            return effects.push(Effect::WorkerFault(
+                "the worker sent a partial average, but this run does not average sequentially".into(),
+            ));
         };
         let chain = rotated(barrier.in_round_with(origin, &self.origins), own.head.pass);
         let mut steps = Vec::new();

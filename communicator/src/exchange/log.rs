@@ -85,7 +85,7 @@ impl Log {
         let entries = self.origins.entry(entry.origin).or_default();
         debug_assert!(
             entries.back().is_none_or(|last| last.to == entry.from),
-            "the log has a gap"
+            "the log of an origin must not have a gap"
         );
         entries.push_back(entry);
     }

@@ -180,7 +180,7 @@ mod tests {
                     assert!(outgoing.confirm(100) && !outgoing.blocks(OriginId(1)));
                     break;
                 }
-                PieceOutcome::OutOfPlace => panic!("in order"),
+                PieceOutcome::OutOfPlace => panic!("pieces that come in order must be taken"),
             }
         }
         assert_eq!((pieces, outgoing.ends()), (15, vec![(OriginId(1), 9)]));
@@ -193,7 +193,10 @@ mod tests {
         assert_eq!(std::iter::from_fn(|| outgoing.next(10, 30)).count(), 3);
         assert!(!outgoing.confirm(20));
         assert_eq!(std::iter::from_fn(|| outgoing.next(10, 30)).count(), 2);
-        assert!(!outgoing.confirm(1000), "nobody has what was not sent");
+        assert!(
+            !outgoing.confirm(1000),
+            "confirmed bytes are capped at the bytes that were sent"
+        );
         assert_eq!(outgoing.got(), 50);
     }
 
@@ -209,13 +212,13 @@ mod tests {
         assert_eq!(
             take(&mut incoming, &pieces[0]),
             PieceOutcome::Part(4),
-            "a parcel can begin again"
+            "a parcel may start again with its first piece"
         );
         assert_eq!(take(&mut incoming, &pieces[1]), PieceOutcome::Part(8));
         assert_eq!(
             take(&mut incoming, &pieces[1]),
             PieceOutcome::OutOfPlace,
-            "and not go back"
+            "a piece that was already taken is out of place"
         );
     }
 }

@@ -29,7 +29,9 @@ impl Exchange {
         };
         let origin = batch.header.origin;
         if self.node_of(origin) != Some(self.me) {
-            return effects.push(Effect::WorkerFault(format!("origin {origin} is none of this node's")));
+            return effects.push(Effect::WorkerFault(format!(
+                "origin {origin} does not belong to this node"
+            )));
         }
         match self.apply(bytes, &batch, effects) {
             Ok(Outcome::Applied(_) | Outcome::Diverged(_)) => {
@@ -38,7 +40,7 @@ impl Exchange {
             }
             Ok(Outcome::Duplicate | Outcome::Ahead { .. } | Outcome::Overlaps) => {
                 effects.push(Effect::WorkerFault(format!(
-                    "a batch of origin {origin} is out of turn"
+                    "a batch of origin {origin} is out of sequence"
                 )));
             }
             // The worker has not heard yet that the run is over.
@@ -135,7 +137,11 @@ impl Exchange {
                 if self.origins.contains_key(&info.origin) || self.make_room_for_an_origin() {
                     self.learn(Some(from), info, effects);
                 } else {
-                    self.quarantine(from, "it names more origins than a run has".into(), effects);
+                    self.quarantine(
+                        from,
+                        "the peer announces more origins than a run can have".into(),
+                        effects,
+                    );
                 }
             }
             Message::Have(frontier) => {
@@ -182,7 +188,7 @@ impl Exchange {
         };
         match note {
             Note::Mark { members: nodes, .. } | Note::Links(nodes) if nodes.len() > MEMBERS_MAX => {
-                self.quarantine(from, "it names more members than a run has".into(), effects);
+                self.quarantine(from, "the peer names more members than a run can have".into(), effects);
             }
             Note::Links(links) => self.take_links(from, links, effects),
             Note::Mark {
@@ -251,7 +257,7 @@ impl Exchange {
             // Who only hands it on cannot know which of the two is right.
             return if from == origin_node {
                 Err(format!(
-                    "batch {sequence} of origin {origin} was seen with other contents"
+                    "the peer sent batch {sequence} of origin {origin} with other contents than this node has"
                 ))
             } else {
                 Ok(())
@@ -285,7 +291,7 @@ impl Exchange {
         };
         peer.damaged += 1;
         if peer.damaged > DAMAGED_MAX {
-            self.quarantine(from, "it sends nothing but damaged batches".into(), effects);
+            self.quarantine(from, "the peer keeps sending damaged batches".into(), effects);
         } else {
             self.reset(from, effects);
         }
@@ -312,7 +318,9 @@ impl Exchange {
             .ok_or_else(|| format!("origin {origin} is unknown in this run"))?;
         // Own batches come back only as duplicates: nobody else can have more of them.
         if origin_node == self.me && to > self.ledger.frontier().applied(origin) {
-            return Err(format!("batch {to} of this node's own origin {origin} was never made"));
+            return Err(format!(
+                "the peer sent batch {to} of this node's own origin {origin}, which was never made"
+            ));
         }
         Ok(origin_node)
     }
@@ -367,7 +375,10 @@ impl Exchange {
             }
         };
         if piece.total > total_max as u64 {
-            return Err(format!("it sends a parcel of {} bytes", piece.total));
+            return Err(format!(
+                "the peer announces a parcel of {} bytes, which exceeds the limit",
+                piece.total
+            ));
         }
         self.moved += piece.bytes.len() as u64;
         let Some(link) = self.link_mut(from) else {

@@ -118,7 +118,7 @@ mod tests {
                     }
                 }
                 have.sort();
-                assert_eq!(have, nodes, "{routing:?} from {origin_node}");
+                assert_eq!(have, nodes, "{routing:?}, batches of node {origin_node}");
             }
         }
     }
@@ -144,6 +144,6 @@ mod tests {
         star.lay(&BTreeSet::from([NodeId(2)]));
         assert_eq!(hub(&star), 1);
         star.lay(&nodes().into_iter().collect());
-        assert_eq!(hub(&star), 1, "nobody else is there");
+        assert_eq!(hub(&star), 1, "if all nodes are silent, the first node stays the hub");
     }
 }

@@ -294,7 +294,11 @@ mod tests {
         let mut nodes = Nodes::new();
         nodes.comes(0, 0, 9, [1; 3]);
         nodes.comes(1, 0, 8, [2; 3]);
-        assert_eq!(nodes.gone[1], [None], "from other weights");
+        assert_eq!(
+            nodes.gone[1],
+            [None],
+            "a worker that started from other weights gets nothing to add to"
+        );
         nodes.comes(2, 0, 8, [4; 3]);
         assert_eq!(nodes.gone[2], [Some((2, vec![6; 3]))]);
         // Worker 0 keeps the others waiting: once for long, and then not any more.

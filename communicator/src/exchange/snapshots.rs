@@ -136,20 +136,20 @@ impl Exchange {
             return Ok(());
         };
         let weights = self.ledger.weight_count();
-        let mut snapshot = snapshot::decode(bytes, weights).ok_or("its snapshot cannot be read")?;
+        let mut snapshot = snapshot::decode(bytes, weights).ok_or("the peer's snapshot cannot be decoded")?;
         let log = std::mem::take(&mut snapshot.log);
         let (run, initial) = (self.ledger.run(), self.ledger.initial());
         let ledger = Ledger::restored(snapshot, run, initial).map_err(|error| error.to_string())?;
         for (origin, sequence) in ledger.frontier().iter() {
             if !self.origins.contains_key(&origin) {
                 return Err(format!(
-                    "its snapshot holds origin {origin}, which is unknown in this run"
+                    "the peer's snapshot contains origin {origin}, which is unknown in this run"
                 ));
             }
             let (theirs, ours) = (ledger.digest_of(origin), self.ledger.digest_of(origin));
             if self.ledger.frontier().applied(origin) == sequence && theirs != ours {
                 return Err(format!(
-                    "its snapshot holds other batches of origin {origin} than were seen here"
+                    "the peer's snapshot contains other batches of origin {origin} than this node has applied"
                 ));
             }
         }

@@ -37,7 +37,7 @@ pub enum Outcome {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum LedgerError {
     /// The batch belongs to another run.
-    #[error("a batch of run {found} came to run {expected}")]
+    #[error("the batch belongs to run {found}, not to run {expected}")]
     ForeignRun {
         /// This ledger's run.
         expected: RunId,
@@ -52,16 +52,16 @@ pub enum LedgerError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SnapshotError {
     /// It belongs to another run.
-    #[error("the snapshot is of another run")]
+    #[error("the snapshot belongs to another run")]
     ForeignRun,
     /// Its counts are not what its batches add up to.
-    #[error("the snapshot is damaged: its weights are not what its batches add up to")]
+    #[error("the snapshot is damaged: its weights are not the sum of its batches")]
     Damaged,
 }
 
 /// A ledger's counts do not have the digest that its frontier implies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("the ledger is damaged: its weights have the digest {found}, but its batches add up to {expected}")]
+#[error("the ledger is damaged: its weights have digest {found}, but the sum of its batches has digest {expected}")]
 pub struct AuditError {
     /// What the batches add up to.
     pub expected: Digest,

@@ -61,7 +61,11 @@ mod tests {
         let elsewhere = address("192.0.2.7:9");
         assert_eq!(advertised(bound, Some(elsewhere)).unwrap(), elsewhere);
         let same_port = advertised(bound, Some(address("192.0.2.7:0"))).unwrap();
-        assert_eq!(same_port, address("192.0.2.7:4000"), "port 0 is the one that was taken");
+        assert_eq!(
+            same_port,
+            address("192.0.2.7:4000"),
+            "port 0 stands for the port that the node listens on"
+        );
     }
 
     #[test]

@@ -101,9 +101,15 @@ pub(super) fn write_last(path: &Path, header: &Header, head: Head, counts: Arc<[
     let written = checkpoint::write(path, header, head, counts);
     let path = path.display();
     if let Err(error) = written {
-        tracing::warn!(%error, %path, "the run cannot be gone on with later: its last checkpoint could not be written");
+        tracing::warn!(
+            event = "last_checkpoint_failed", %error, %path,
+            "the last checkpoint could not be written: the finished run cannot be resumed later"
+        );
     } else {
-        tracing::info!(%path, "what the run has come to is kept: --resume goes on with it");
+        tracing::info!(
+            event = "last_checkpoint_written", %path,
+            "the finished run's weights are kept in a checkpoint: continue training with --resume"
+        );
     }
 }
 
@@ -113,10 +119,13 @@ pub(super) fn write(path: &Path, header: &Header, head: Head, counts: Arc<[i32]>
     let written = std::fs::create_dir_all(folder).and_then(|()| checkpoint::write(path, header, head, counts));
     if let Err(error) = written {
         let path = path.display();
-        tracing::error!(%error, %path, "a checkpoint could not be written: make room for it; the run goes on without");
+        tracing::error!(
+            event = "checkpoint_failed", %error, %path,
+            "a checkpoint could not be written, and the run continues without it: free disk space"
+        );
         return;
     }
-    tracing::info!(target: NEWS, path = %path.display(), "a checkpoint is written");
+    tracing::info!(target: NEWS, event = "checkpoint_written", path = %path.display(), "a checkpoint is written");
     let stem = path.file_stem().unwrap_or_default();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let file = entry.path();
@@ -154,7 +163,7 @@ mod tests {
         let first = state(7, &files[0].1);
         checkpoints.saved(keys[0], Some(first.clone()));
         checkpoints.saved(keys[1], None);
-        assert_eq!(checkpoints.take_ready(), None, "the third has not answered");
+        assert_eq!(checkpoints.take_ready(), None, "the third worker has not answered");
         checkpoints.saved(keys[2], None);
         assert_eq!(checkpoints.take_ready(), Some(("run/n.checkpoint".into(), vec![first])));
     }
@@ -165,15 +174,30 @@ mod tests {
         let key = WorkerKey(1);
         let ask = |checkpoints: &mut Checkpoints, path: &str| checkpoints.ask(path.into(), [key].into_iter());
         let files = ask(&mut checkpoints, "n.checkpoint");
-        assert!(ask(&mut checkpoints, "n.checkpoint").is_empty(), "the worker is at it");
+        assert!(
+            ask(&mut checkpoints, "n.checkpoint").is_empty(),
+            "the worker is still writing its state"
+        );
         checkpoints.saved(key, None);
         assert!(checkpoints.take_ready().is_some());
-        assert_eq!(checkpoints.take_ready(), None, "it is being written");
+        assert_eq!(
+            checkpoints.take_ready(),
+            None,
+            "a checkpoint that is being written is not started again"
+        );
         assert!(ask(&mut checkpoints, "n.checkpoint").is_empty());
         checkpoints.saved(key, None);
         assert_eq!(checkpoints.take_ready(), None);
-        assert_eq!(checkpoints.written(), Some("n.checkpoint".into()), "the two are one");
-        assert_ne!(ask(&mut checkpoints, "n.checkpoint"), files, "it has files of its own");
+        assert_eq!(
+            checkpoints.written(),
+            Some("n.checkpoint".into()),
+            "requests that come during a write become one further checkpoint"
+        );
+        assert_ne!(
+            ask(&mut checkpoints, "n.checkpoint"),
+            files,
+            "the next checkpoint has state files of its own"
+        );
         checkpoints.saved(key, None);
         assert!(checkpoints.take_ready().is_some());
         assert_eq!(checkpoints.written(), None);

@@ -66,7 +66,7 @@ impl DataInspector {
             return tell(reply, None);
         };
         let Some(mut found) = self.read(&data) else {
-            let other = Err("other data is being looked at here: ask again in a moment".into());
+            let other = Err("this node is busy reading other data: ask again in a moment".into());
             return tell(reply, Some(other));
         };
         let inspector = self.clone();
@@ -74,7 +74,9 @@ impl DataInspector {
             let read = tokio::time::timeout(inspector.patience, found.wait_for(Option::is_some)).await;
             let found = match read {
                 Ok(Ok(found)) => found.as_ref().map(|(_, found)| found.clone()),
-                Ok(Err(_)) => Some(Err("whoever read the data has failed; the log may say why".into())),
+                Ok(Err(_)) => Some(Err(
+                    "the thread that read the data has failed: see this node's log".into()
+                )),
                 Err(_) => None,
             };
             if found.is_some() {

@@ -78,7 +78,10 @@ pub(super) async fn route(
         let call = calls.spawn(serve(connection, desk.clone(), Arc::clone(&greeted)));
         if let Some(displaced) = callers.add(address.ip(), greeted, call) {
             displaced.abort();
-            tracing::debug!(%address, "a caller makes room for another");
+            tracing::debug!(
+                event = "connection_displaced", %address,
+                "dropped an incoming connection that was not served yet to make room for a new connection"
+            );
         }
     }
 }
@@ -99,7 +102,10 @@ async fn serve(connection: Accepted, desk: CallHandler, greeted: Greeted) {
     if let Err(error) = served {
         // It is a member: nobody else gets so far.
         if desk.complaints.is_due(Instant::now()) {
-            tracing::info!(%address, error, "a member that calls and says nothing of use is turned away");
+            tracing::info!(
+                event = "incoming_connection_rejected", %address, error,
+                "rejected an incoming connection of a cluster member"
+            );
         }
     }
 }
@@ -131,7 +137,10 @@ async fn greet(
                     return;
                 };
                 if let Err(error) = send_model(stream, &desk, run).await {
-                    tracing::debug!(%address, %error, "a model was not fetched to its end");
+                    tracing::debug!(
+                        event = "model_transfer_failed", %address, %error,
+                        "the transfer of a model to a client broke off"
+                    );
                 }
             });
             Ok(())

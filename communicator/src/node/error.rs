@@ -30,7 +30,8 @@ pub enum NodeError {
     },
     /// Nobody knows under which address others reach this node.
     #[error(
-        "{0} listens on all of this machine's addresses, and none of them leads anywhere: name one with --advertise"
+        "the node listens on {0}, and no address of this machine was found that other nodes can dial: give one with \
+         --advertise"
     )]
     NoAddress(SocketAddr),
     /// The folder cannot be used.
@@ -38,8 +39,8 @@ pub enum NodeError {
     Dir { dir: PathBuf, source: std::io::Error },
     /// The socket for workers would have too long a path.
     #[error(
-        "{path} is too long for a socket's path, which may take {SOCKET_PATH_MAX} bytes: choose a shorter --dir, or \
-         TMPDIR for 'tau train'"
+        "the socket path {path} is longer than {SOCKET_PATH_MAX} bytes: choose a shorter --dir, or a shorter TMPDIR for \
+         'tau train'"
     )]
     SocketPath { path: PathBuf },
     /// The control plane did not start.
@@ -55,7 +56,7 @@ pub enum NodeError {
     #[error("{0} is this node itself: name another node of the cluster, or start the first one with 'tau seed'")]
     Oneself(SocketAddr),
     /// Seeds were tried in vain.
-    #[error("no seed was reached within {limit:?}; the last answer was: {answer}")]
+    #[error("no seed node was reached within {limit:?}; the last error was: {answer}")]
     NoSeed {
         /// For how long they were tried.
         limit: Duration,

@@ -12,7 +12,7 @@ impl Node {
     /// another cluster does not keep this node from the next; if all do, there is nothing to wait for.
     pub async fn join(&mut self, seeds: &[SocketAddr], mut waiting: impl FnMut(&str)) -> Result<(), NodeError> {
         let (started, times) = (Instant::now(), self.times);
-        let mut last = String::from("there was none");
+        let mut last = String::from("no seed node was dialled");
         let others = || seeds.iter().filter(|&&seed| seed != self.info.address);
         if others().next().is_none() {
             return Err(NodeError::Oneself(self.info.address));
@@ -23,7 +23,7 @@ impl Node {
                 match dial(seed, Plane::Control, &self.security, times.dial).await {
                     Ok(stream) => {
                         if let Err(error) = self.sessions.open(stream, seed, None).await {
-                            last = format!("{seed} takes the call, but {error}");
+                            last = format!("{seed} accepted the connection but opened no session: {error}");
                             waiting(&last);
                             continue;
                         }
@@ -44,8 +44,10 @@ impl Node {
                     Ok(Ok(())) => return self.decided(waiting).await,
                     Ok(Err(_)) => return Err(gone()),
                     Err(_) => {
-                        last =
-                            format!("{seed} takes the call but says nothing: does it want other credentials, or none?");
+                        last = format!(
+                            "{seed} accepted the connection but sends nothing: check that both nodes use the same credentials, or both \
+                             --insecure"
+                        );
                         waiting(&last);
                     }
                 }
@@ -74,5 +76,5 @@ impl Node {
 }
 
 fn gone() -> NodeError {
-    NodeError::Failed("the membership is gone".into())
+    NodeError::Failed("the membership actor has ended".into())
 }

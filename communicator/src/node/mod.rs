@@ -166,7 +166,7 @@ impl Node {
     pub async fn failure(&mut self) -> NodeError {
         let reason = match self.failed.wait_for(Option::is_some).await {
             Ok(reason) => reason.clone().unwrap_or_default(),
-            Err(_) => "its supervisor is gone".into(),
+            Err(_) => "the node's supervisor has ended".into(),
         };
         NodeError::Failed(reason)
     }

@@ -261,7 +261,11 @@ mod tests {
         assert_eq!(read(&stats, 0), (3, vec![1, 2, 3]));
         assert_eq!(read(&stats, 2), (3, vec![3]));
         assert_eq!(read(&stats, 3), (3, vec![]));
-        assert_eq!(read(&stats, 99), (3, vec![1, 2, 3]), "a reader of another node's");
+        assert_eq!(
+            read(&stats, 99),
+            (3, vec![1, 2, 3]),
+            "a reader that followed another node gets all records"
+        );
     }
 
     #[test]
@@ -269,7 +273,7 @@ mod tests {
         let mut stats = stats();
         (1..=RECORDS_MAX as u64 + 10).for_each(|samples| stats.record(record(samples)));
         let (mut last, mut found) = read(&stats, 0);
-        assert!(found.len() < RECORDS_MAX, "answers stay short");
+        assert!(found.len() < RECORDS_MAX, "one answer does not hold all records");
         loop {
             let (next, more) = read(&stats, last);
             if more.is_empty() {
@@ -308,12 +312,12 @@ mod tests {
         let read = |after| actor.call(move |reply| StatsMessage::Read { after, reply }, None);
         let (none, told) = (read(0), StatsMessage::Record(Box::new(record(7))));
         let Ok(CallResult::Success(Payload(Ok(Reply::Stats { last: 0, records })))) = none.await else {
-            panic!("it is not told that there is none");
+            panic!("expected an answer without records");
         };
         assert!(records.is_empty());
         let (news, ()) = tokio::join!(read(0), async { actor.cast(told).unwrap() });
         let Ok(CallResult::Success(Payload(Ok(Reply::Stats { last: 1, records })))) = news else {
-            panic!("it is not told the news");
+            panic!("expected an answer with the new record");
         };
         assert_eq!(records[0].samples, 7);
         actor.stop_and_wait(None, None).await.unwrap();

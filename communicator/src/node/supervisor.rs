@@ -138,7 +138,7 @@ impl Actor for NodeActor {
     ) -> Result<(), ActorProcessingErr> {
         let reason = match event {
             SupervisionEvent::ActorFailed(_, error) => error.to_string(),
-            SupervisionEvent::ActorTerminated(..) => "an actor ended by itself".into(),
+            SupervisionEvent::ActorTerminated(..) => "one of the node's actors ended unexpectedly".into(),
             _ => return Ok(()),
         };
         state.failing.send_replace(Some(reason));

@@ -241,7 +241,7 @@ impl ActiveRun {
         if self.is_over() || self.stop.is_some_and(|known| known <= reason) {
             return;
         }
-        tracing::info!(?reason, "the run is to end");
+        tracing::info!(event = "run_stopping", ?reason, "the run is asked to end early");
         self.news = true;
         if self.stop.replace(reason).is_none() {
             self.stop_workers(scope);
@@ -259,21 +259,21 @@ impl ActiveRun {
 
     /// This node takes no part in a run that goes on.
     pub(super) fn withdraw(&mut self, reason: &str, scope: &mut Scope<'_>) {
-        tracing::warn!(reason, "this node takes no part in the run");
+        tracing::warn!(event = "run_withdrawn", reason, "this node takes no part in the run");
         self.members.own.withdrawn = true;
         self.end(Err(format!("this node takes no part in the run: {reason}")), scope);
     }
 
     /// Others hold a network that is spread over nodes, and none of them is missing. This node may come when one is.
     pub(super) fn stand_aside(&mut self, scope: &mut Scope<'_>) {
-        let reason = "the network is spread over others: this node is spare, and takes over what one of them holds if that is lost";
-        tracing::info!("{reason}");
+        let reason = "the model is spread over other nodes: this node is a spare and takes over a pipeline stage if its node is lost";
+        tracing::info!(event = "node_spare", "{reason}");
         self.end(Err(reason.into()), scope);
     }
 
     pub(super) fn fail(&mut self, reason: String, scope: &mut Scope<'_>) {
         if !self.is_over() {
-            tracing::error!(target: NEWS, reason, "the run has failed");
+            tracing::error!(target: NEWS, event = "run_failed", reason, "the run has failed");
             self.end(Err(reason), scope);
         }
     }
@@ -317,12 +317,24 @@ impl ActiveRun {
             for node in liveness.live.symmetric_difference(&self.told.live).filter(|_| !first) {
                 let name = self.name(*node);
                 if liveness.live.contains(node) {
-                    tracing::info!(node = name, "a participant is waited for");
+                    tracing::info!(
+                        event = "participant_present",
+                        peer = name,
+                        "a participant is present: the run waits for it"
+                    );
                 } else if matches!(self.state, State::Finishing(..)) {
                     // All have agreed on the batches: nodes may leave, and nothing is lost by it.
-                    tracing::info!(node = name, "a participant is not waited for any more");
+                    tracing::info!(
+                        event = "participant_absent",
+                        peer = name,
+                        "a participant is absent: the run does not wait for it"
+                    );
                 } else {
-                    tracing::warn!(node = name, "a participant is not waited for any more");
+                    tracing::warn!(
+                        event = "participant_absent",
+                        peer = name,
+                        "a participant is absent: the run does not wait for it"
+                    );
                 }
             }
             self.told = liveness.clone();
@@ -347,7 +359,7 @@ impl ActiveRun {
                 State::Preparing(_) => self.prepare(scope),
                 State::Opening { since, .. } => {
                     if scope.now.saturating_sub(since) > scope.limits.begin {
-                        self.withdraw("its checkpoint could not be read in time", scope);
+                        self.withdraw("this node could not read its checkpoint in time", scope);
                     }
                 }
                 State::Training(_) => self.train(scope),
@@ -373,7 +385,11 @@ impl ActiveRun {
         {
             self.waits.2 = true;
             for sentence in &waiting {
-                tracing::info!(phase = self.phase().text(), "waiting for {sentence}");
+                tracing::info!(
+                    event = "run_waiting",
+                    phase = self.phase().text(),
+                    "waiting for {sentence}"
+                );
             }
         }
     }

@@ -29,7 +29,7 @@ impl RunCore {
                 // It was in this run, and is in another.
                 run.news |= run.members.turns_elsewhere(from, number);
                 if run.is_being_prepared() && run.coordinator == from {
-                    run.fail("the node that started it has called it off".into(), scope);
+                    run.fail("the node that started the run has cancelled the run".into(), scope);
                 }
             }
         });
@@ -77,7 +77,7 @@ impl RunCore {
         if plan.stages().is_some() && plan.vacancies(is_lost).is_empty() {
             return;
         }
-        tracing::info!(run = %beat.run, "this node joins a run that is under way");
+        tracing::info!(event = "run_joined", joins = %beat.run, "this node joins a run that is under way");
         let joins = self.preparing(beat.run, from, plan.job.clone(), Some(plan), now);
         self.enter(joins, now);
     }

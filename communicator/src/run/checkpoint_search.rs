@@ -63,8 +63,8 @@ impl CheckpointSearch {
     pub(super) fn result(&self) -> Result<(Box<Job>, ResumePoint), Vec<String>> {
         let Some(FoundCheckpoint { job: before, .. }) = self.furthest(|_| true) else {
             return Err(vec![format!(
-                "no node has a checkpoint of run {}: name a folder that nodes keep under their --dir, with files that end \
-                 with .checkpoint, or begin a new run with its model (--from)",
+                "no node has a checkpoint of run {}: name a run folder under the nodes' --dir that contains .checkpoint files, or \
+                 start a new run from the model file (--from)",
                 self.resumes
             )]);
         };
@@ -75,8 +75,8 @@ impl CheckpointSearch {
         for stage in 0..stages {
             let Some(found) = self.furthest(|found| usize::from(found.stage) == stage) else {
                 return Err(vec![format!(
-                    "no node has a checkpoint of stage {} of the {stages} into which the network of run {} is cut: start \
-                     the node that held it, with the same --dir",
+                    "no node has a checkpoint of pipeline stage {} of {stages} of run {}: start the node that had it, with the \
+                     same --dir",
                     stage + 1,
                     self.resumes
                 )]);

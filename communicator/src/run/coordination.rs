@@ -115,17 +115,17 @@ impl Coordination {
                 }
                 (Ok(offer), Some(usual)) if offer.data == usual.data => reasons.push(match &self.job.from {
                     Some(file) => format!(
-                        "{} holds another model under {}: give all nodes the same file",
+                        "{} holds another model under {} than most nodes: give all nodes the same file",
                         info.name,
                         file.display()
                     ),
                     None => format!(
-                        "{} makes other first weights of the same job: bring all nodes to the same release",
+                        "{} computes other initial weights for this job than most nodes: bring all nodes to the same release",
                         info.name
                     ),
                 }),
                 (Ok(_), _) => reasons.push(format!(
-                    "{} holds other data under {}: give all nodes the same files",
+                    "{} holds other data under {} than most nodes: give all nodes the same files",
                     info.name, self.job.data
                 )),
                 (Err(reason), _) => reasons.push(format!("{}: {reason}", info.name)),
@@ -133,7 +133,7 @@ impl Coordination {
         }
         let Some(usual) = usual.filter(|_| reasons.is_empty() || self.allow_partial) else {
             if !participants.is_empty() {
-                reasons.push("add --allow-partial to begin without them".into());
+                reasons.push("add --allow-partial to begin without these nodes".into());
             }
             return Some(Decision::Refuse(reasons));
         };
@@ -188,8 +188,8 @@ fn in_pipelines(
     let pipelines = participants.len() / stages;
     if pipelines == 0 {
         return Err(format!(
-            "the network is to be cut into {stages} stages, each of which takes a node, and there are {}: start more \
-             nodes, or ask for fewer groups or slices",
+            "the model is to be cut into {stages} pipeline stages, each of which needs a node, but there are only {} \
+             nodes: start more nodes, or ask for fewer groups or slices",
             participants.len()
         ));
     }
@@ -213,7 +213,12 @@ fn in_pipelines(
         *place = place.take().or_else(|| others.next());
     }
     let one_worker = |one: Participant| Participant { workers: 1, ..one };
-    let sentence = |one: Participant| format!("{} is spare: nodes take part in rows of {stages}", one.name);
+    let sentence = |one: Participant| {
+        format!(
+            "{} is a spare node: each pipeline takes exactly {stages} nodes",
+            one.name
+        )
+    };
     Ok((
         places.into_iter().flatten().map(one_worker).collect(),
         others.map(sentence).collect(),
@@ -225,7 +230,7 @@ fn told(mut reasons: Vec<String>) -> Vec<String> {
     let more = reasons.len().saturating_sub(LEFT_OUT_MAX - 1);
     if more > 1 {
         reasons.truncate(LEFT_OUT_MAX - 1);
-        reasons.push(format!("and {more} more"));
+        reasons.push(format!("{more} more nodes are left out"));
     }
     for reason in &mut reasons {
         shorten(reason, SENTENCE_BYTES_MAX);
@@ -253,7 +258,7 @@ mod tests {
 
     type Answer = Result<Offer, String>;
 
-    #[expect(clippy::unnecessary_wraps, reason = "answers are results")]
+    #[expect(clippy::unnecessary_wraps, reason = "answers have this type")]
     fn offer(hash: u8) -> Answer {
         Ok(Offer {
             data: DataInfo {
@@ -302,14 +307,14 @@ mod tests {
     fn all_answers_are_waited_for() {
         assert_eq!(decide(true, &[(1, offer(1)), (2, offer(1)), (9, offer(1))]), None);
         let all = decide(false, &[(1, offer(1)), (2, offer(1)), (3, offer(1))]);
-        assert_eq!(names(all), ["n3", "n2", "n1"], "by address");
+        assert_eq!(names(all), ["n3", "n2", "n1"], "participants are ordered by address");
     }
 
     #[test]
     fn who_cannot_take_part_is_named_and_the_user_decides() {
         let answers = [(1, offer(1)), (2, Err("no such file".into())), (3, offer(2))];
         let Some(Decision::Refuse(reasons)) = decide(false, &answers) else {
-            panic!("it began");
+            panic!("the run must not begin");
         };
         assert_eq!(reasons[0], "n2: no such file");
         assert!(
@@ -342,7 +347,7 @@ mod tests {
             match coordination.decide(NodeId(1)) {
                 Some(Decision::Begin(plan)) => Ok((plan.job.exchange.to_string(), plan.participants.len())),
                 Some(Decision::Refuse(reasons)) => Err(reasons.join("; ")),
-                None => panic!("all have answered"),
+                None => panic!("a decision is due when all nodes have answered"),
             }
         };
         assert_eq!(decided("layers", [2, 3, 2]), Ok(("layers:groups=3".into(), 3)));
@@ -350,7 +355,7 @@ mod tests {
             decided("layers:micro=8", [2; 3]),
             Ok(("layers:groups=2,micro=8".into(), 2))
         );
-        assert!(decided("layers", [2, 5, 2]).unwrap_err().contains("5 stages"));
+        assert!(decided("layers", [2, 5, 2]).unwrap_err().contains("5 pipeline stages"));
         assert_eq!(decided("layers:groups=2", [2; 3]), Ok(("layers:groups=2".into(), 2)));
     }
 
@@ -377,7 +382,7 @@ mod tests {
         assert_eq!(
             stand_with(5, 5, &[]),
             (vec![1, 2, 3, 5], 1),
-            "who was asked is not spare"
+            "the node that was asked to start the run is not a spare"
         );
         assert_eq!(stand_with(3, 3, &[(2, 0)]), (vec![2, 3], 1));
         assert_eq!(stand(4, &[(1, 1), (2, 0)]), (vec![2, 1, 3, 4], 0));

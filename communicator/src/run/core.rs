@@ -205,12 +205,12 @@ impl RunCore {
             }
             RunEvent::Silent(node) => {
                 self.away.insert(node);
-                self.lost(node, "it fell silent");
+                self.lost(node, "the node fell silent");
             }
             RunEvent::Dead(node) => {
                 self.away.insert(node);
                 self.dead.insert(node, now);
-                self.lost(node, "its process has ended");
+                self.lost(node, "the node's process has ended");
                 self.with_run(now, effects, |run, _| run.members.dies(node, now));
             }
             RunEvent::Left(node) => {
@@ -219,7 +219,7 @@ impl RunCore {
                 self.dead.remove(&node);
                 self.elsewhere.remove(&node);
                 self.newest.remove(&node);
-                self.lost(node, "it has left");
+                self.lost(node, "the node has left the cluster");
                 self.with_run(now, effects, |run, _| run.news |= run.members.leaves(node));
             }
             _ => {}
@@ -239,7 +239,10 @@ impl RunCore {
         if gap > self.limits.orphaned / 2
             && let Some(run) = self.coordinating.as_ref().map(|one| one.run)
         {
-            let reason = format!("this node stood still for {:.0} s: start it again", gap.as_secs_f64());
+            let reason = format!(
+                "this node did not execute for {:.0} s (suspended or overloaded): start the run again",
+                gap.as_secs_f64()
+            );
             self.with_named(run, now, effects, |run, scope| run.fail(reason, scope));
             self.call_off(effects);
         }
@@ -332,7 +335,10 @@ impl RunCore {
 
     fn tick(&mut self, now: Duration, effects: &mut Vec<RunEffect>) {
         for worker in self.dismissals.take_stuck(now, self.limits.dismiss) {
-            tracing::warn!("a worker does not let go of a run that is over; it is started again");
+            tracing::warn!(
+                event = "worker_stuck",
+                "a worker does not release a run that has ended; the worker is restarted"
+            );
             effects.push(RunEffect::HangUp(worker));
         }
         self.ask_again(now, effects);

@@ -98,8 +98,8 @@ mod tests {
                 &speeds.iter().copied().map(offer).collect::<Vec<_>>(),
             )
         };
-        assert_eq!(of(&[100, 150]), None, "alike");
-        assert_eq!(of(&[0, 900]), None, "not known");
+        assert_eq!(of(&[100, 150]), None, "nodes of similar speed get equal stages");
+        assert_eq!(of(&[0, 900]), None, "speeds that are not all known do not count");
         // Layers 0, 2, 4 and 6 are the large ones.
         assert_eq!(of(&[100, 300]).as_deref(), Some("layers:cuts=2"));
         assert_eq!(of(&[300, 100]).as_deref(), Some("layers:cuts=6"));

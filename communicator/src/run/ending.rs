@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(
             of(&[1, 2], 7),
             (names(&[1, 2]), names(&[3])),
-            "the last process took no part"
+            "the last process with this name took no part in the run"
         );
     }
 

@@ -180,10 +180,7 @@ pub(crate) enum WorkerReport {
 
 /// How far an exchange is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(
-    clippy::struct_excessive_bools,
-    reason = "each is an answer to a question of its own"
-)]
+#[expect(clippy::struct_excessive_bools, reason = "the flags are independent of each other")]
 pub(crate) struct Progress {
     /// Workers may begin: links are up or, for whoever came late, it has what the others have.
     pub(crate) ready: bool,

@@ -89,7 +89,10 @@ impl ActiveRun {
         let (digest, sound) = match &settlement.digest {
             Ok(digest) => (*digest, true),
             Err(error) => {
-                tracing::error!(%error, "this node's replica is not the sum of its batches");
+                tracing::error!(
+                    event = "ledger_audit_failed", %error,
+                    "this node's ledger is damaged: its weights are not the sum of its batches"
+                );
                 (error.found, false)
             }
         };
@@ -181,7 +184,8 @@ impl ActiveRun {
         };
         if !has_file && !finishing.spare && matches!(finishing.saver, Saver::Done(Err(_))) {
             tracing::warn!(
-                "the model is saved among this machine's temporary files, since nobody could save it elsewhere"
+                event = "model_save_relocated",
+                "this node saves the model among the machine's temporary files, because no node could save it elsewhere"
             );
             finishing.spare = true;
             finishing.tries = now;
@@ -208,10 +212,13 @@ impl ActiveRun {
         let result = ending::result(scope.me.id, plan, &settled.collect(), withdrew, weights, self.stop);
         let outcome = result
             .map(Box::new)
-            .ok_or_else(|| "nobody has measured the model".to_string());
+            .ok_or_else(|| "no node has measured the model".to_string());
         if let Ok(result) = &outcome {
             let accuracy = format!("{:.4}", result.scores.accuracy);
-            tracing::info!(target: NEWS, accuracy, agree = result.agree, digest = %result.digest, "the run has ended");
+            tracing::info!(
+                target: NEWS, event = "run_ended", accuracy, agree = result.agree, digest = %result.digest,
+                "the run has ended"
+            );
         }
         self.end(outcome, scope);
     }
@@ -256,8 +263,8 @@ impl ActiveRun {
                 "no node could measure and save the model, and this node's disk does not answer".into()
             }
             LastCheckpoint::Done(Ok(path)) => format!(
-                "no node could measure and save the model; its weights are kept in {}, from which 'tau start --resume {}' \
-                 goes on; the nodes' logs say what was wrong",
+                "no node could measure and save the model; its weights are kept in {}: continue with 'tau start --resume {}', \
+                 and see the nodes' logs for the cause",
                 path.display(),
                 path.parent().unwrap_or(path).display()
             ),

@@ -77,16 +77,16 @@ mod tests {
         assert!(lost(&[(one, says(&[ids[2]])), (other, says(&[ids[2]]))]));
         assert!(
             !lost(&[(one, says(&[ids[2]])), (other, says(&[]))]),
-            "another one waits for it"
+            "another participant still waits for the node"
         );
         assert!(!lost(&[(one, says(&[])), (other, says(&[ids[2]]))]));
         assert!(
             lost(&[(one, says(&[other, ids[2]])), (other, says(&[]))]),
-            "who is lost says nothing"
+            "the state of a lost participant does not count"
         );
         assert!(
             lost(&[(one, says(&[ids[2]])), (NodeId(99), says(&[]))]),
-            "nor does a stranger"
+            "the state of a node outside the run does not count"
         );
         assert!(!lost(&[]));
     }

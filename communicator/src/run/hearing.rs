@@ -32,7 +32,7 @@ impl ActiveRun {
         }
         let over = self.members.state(from).is_some_and(|state| state.ended);
         if over && beat.plan.is_none() && self.is_being_prepared() && from == self.coordinator {
-            return self.fail("the node that started it has called it off".into(), scope);
+            return self.fail("the node that started the run has cancelled the run".into(), scope);
         }
         if let Some(plan) = beat.plan {
             if matches!(self.state, State::Preparing(_)) || planted(Bug::BegunTwice) {
@@ -78,7 +78,11 @@ impl ActiveRun {
     pub(super) fn has_diverged(&mut self, reason: &str, scope: &mut Scope<'_>) {
         let calmer = self.job.backed_off();
         let remedy = if self.backs_off_from(true) {
-            format!("run {} trains it again with {}", self.run.successor(), calmer.optimiser)
+            format!(
+                "run {} trains the job again with --optimiser {}",
+                self.run.successor(),
+                calmer.optimiser
+            )
         } else {
             format!("add --optimiser {}", calmer.optimiser)
         };
@@ -147,11 +151,20 @@ impl ActiveRun {
             WorkerReport::Starved(missing) => self.seat_is_starved(worker, Some(missing)),
             WorkerReport::Fed => self.seat_is_starved(worker, None),
             WorkerReport::Evaluated { run, evaluation } if run == self.run => {
-                tracing::info!(accuracy = evaluation.accuracy, loss = evaluation.loss, "evaluated");
+                tracing::info!(
+                    event = "model_evaluated",
+                    accuracy = evaluation.accuracy,
+                    loss = evaluation.loss,
+                    "a worker has measured the model"
+                );
                 self.evaluated(worker, evaluation, scope);
             }
             WorkerReport::Closed { residual_norm } => {
-                tracing::info!(residual_norm, "a worker is done; what it has not emitted is dropped");
+                tracing::info!(
+                    event = "worker_closed",
+                    residual_norm,
+                    "a worker has made its last batch; its remaining residual is dropped"
+                );
                 if let Some(seat) = self.exchanging_mut().and_then(|one| one.seat_of(worker)) {
                     seat.closed = true;
                 }
@@ -181,9 +194,13 @@ impl ActiveRun {
                     self.has_diverged(&reason, scope);
                 } else {
                     if diverged && self.is_over() {
-                        tracing::debug!(reason, "a worker of a run that has failed is started again");
+                        tracing::debug!(
+                            event = "worker_restarted",
+                            reason,
+                            "a worker of a failed run is restarted"
+                        );
                     } else {
-                        tracing::error!(reason, "a worker failed; it is started again");
+                        tracing::error!(event = "worker_failed", reason, "a worker failed and is restarted");
                     }
                     scope.effects.push(RunEffect::HangUp(worker));
                 }

@@ -10,7 +10,7 @@ use super::planted::{Bug, planted};
 use crate::log_context::NEWS;
 
 /// Why a node that has left takes no part in the run any more.
-pub(crate) const ASKED_TO_END: &str = "it was asked to end, and the others go on with its samples";
+pub(crate) const ASKED_TO_END: &str = "this node was asked to end, and the other nodes continue with its samples";
 
 /// How far a node is that leaves a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,16 +48,16 @@ impl ActiveRun {
         let in_pipeline = self.plan().is_some_and(|plan| plan.stages().is_some());
         match &self.state {
             State::Preparing(_) if self.coordinator == scope.me.id && self.is_being_prepared() => {
-                self.fail("the node that was asked to start it is about to end".into(), scope);
+                self.fail("the node that was asked to start the run is about to end".into(), scope);
             }
-            State::Preparing(_) | State::Opening { .. } => self.withdraw("it is about to end", scope),
+            State::Preparing(_) | State::Opening { .. } => self.withdraw("this node is about to end", scope),
             State::Training(_) if planted(Bug::LeavesAtOnce) => self.withdraw(ASKED_TO_END, scope),
             State::Training(_) => {
                 self.leaving = Leaving::Asked;
                 tracing::info!(
                     target: NEWS,
                     event = "leaving_run",
-                    "this node leaves the run: its workers let out what they have learned"
+                    "this node leaves the run: its workers send their remaining changes"
                 );
                 scope.effects.push(RunEffect::Keep);
                 // What a worker of a pipeline has not sent belongs to a minibatch that its pipeline begins again.
@@ -88,7 +88,7 @@ impl ActiveRun {
             Err(error) => tracing::warn!(
                 event = "checkpoint_lost",
                 error,
-                "this node's weights could not be kept"
+                "this node's weights could not be saved in a checkpoint"
             ),
         }
     }

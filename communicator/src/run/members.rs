@@ -511,11 +511,11 @@ mod tests {
         members.hear(NodeId(3), state(9), false, 20 * SECOND, &LIMITS);
         assert!(
             members.hear(NodeId(2), state(6), false, 20 * SECOND, &LIMITS),
-            "node 3 handed it on"
+            "a newer state that node 3 relays is a sign of life"
         );
         assert!(
             !members.hear(NodeId(2), state(6), false, 40 * SECOND, &LIMITS),
-            "and again"
+            "a repeated state is no sign of life"
         );
         assert_eq!(members.waited_for(45 * SECOND, &LIMITS), set(&[1, 2, 3]));
         assert_eq!(members.silent(45 * SECOND, &LIMITS), set(&[2, 3]));
@@ -526,7 +526,11 @@ mod tests {
         assert_eq!(members.waited_for(60 * SECOND, &LIMITS), set(&[1, 3]));
         assert_eq!(members.given_up(60 * SECOND, &LIMITS), [(NodeId(2), GivenUp::Silent)]);
         members.hear(NodeId(2), state(7), false, 60 * SECOND, &LIMITS);
-        assert_eq!(members.waited_for(60 * SECOND, &LIMITS), set(&[1, 2, 3]), "it is back");
+        assert_eq!(
+            members.waited_for(60 * SECOND, &LIMITS),
+            set(&[1, 2, 3]),
+            "node 2 is back"
+        );
     }
 
     #[test]
@@ -543,16 +547,16 @@ mod tests {
             without_rifts(set(&[1, 2, 3, 4]), rifts)
         };
         assert_eq!(rifts(&[]), set(&[1, 2, 3, 4]));
-        assert_eq!(rifts(&[(3, 2)]), set(&[1, 3, 4]), "the accused goes");
+        assert_eq!(rifts(&[(3, 2)]), set(&[1, 3, 4]), "the accused node is left out");
         assert_eq!(
             rifts(&[(3, 2), (2, 3)]),
             set(&[1, 2, 4]),
-            "of two that accuse each other, the higher"
+            "of two nodes that accuse each other, the higher id is left out"
         );
         assert_eq!(
             rifts(&[(3, 1), (3, 2), (3, 4)]),
             set(&[1, 2, 4]),
-            "who accuses all is alone with it"
+            "a node that accuses all others is left out itself"
         );
         assert_eq!(rifts(&[(1, 2), (3, 2), (2, 4)]), set(&[1, 3, 4]));
     }
@@ -590,10 +594,16 @@ mod tests {
             ended: true,
             ..state(3)
         };
-        assert!(!members.is_left_behind(9 * SECOND, &LIMITS), "all others may be dead");
+        assert!(
+            !members.is_left_behind(9 * SECOND, &LIMITS),
+            "the other nodes may be dead"
+        );
         members.hear(NodeId(2), ended, false, 10 * SECOND, &LIMITS);
         members.hear(NodeId(3), state(1), false, 10 * SECOND, &LIMITS);
-        assert!(!members.is_left_behind(11 * SECOND, &LIMITS), "3 goes on with it");
+        assert!(
+            !members.is_left_behind(11 * SECOND, &LIMITS),
+            "node 3 continues the run"
+        );
         members.leaves(NodeId(3));
         assert!(members.is_left_behind(11 * SECOND, &LIMITS));
     }

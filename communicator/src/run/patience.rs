@@ -40,7 +40,7 @@ mod tests {
     #[test]
     fn only_evaluations_in_a_row_count() {
         let losses = [0.9, 0.8, 0.8, 0.7, 0.71, 0.7, 0.69, 0.8, 0.8, 0.8];
-        assert_eq!(ends_after(&losses, Some(1)), Some(2), "as good is no better");
+        assert_eq!(ends_after(&losses, Some(1)), Some(2), "an equal loss is no improvement");
         assert_eq!(ends_after(&losses, Some(2)), Some(5));
         assert_eq!(ends_after(&losses, Some(3)), Some(9));
         assert_eq!(ends_after(&losses, Some(4)), None);

@@ -41,16 +41,16 @@ impl ActiveRun {
         };
         let since = scope.now.saturating_sub(preparing.since);
         if self.stop.is_some() && self.coordinator == scope.me.id && !preparing.is_guest() {
-            return self.fail("it was stopped before it began".into(), scope);
+            return self.fail("the run was stopped before it began".into(), scope);
         }
         let orphaned = self
             .members
             .is_lost_for(self.coordinator, scope.now, scope.limits.orphaned, scope.limits);
         if orphaned && !preparing.is_guest() {
-            return self.fail("the node that started it is gone".into(), scope);
+            return self.fail("the node that started the run is gone".into(), scope);
         }
         if since > scope.limits.begin {
-            return self.fail("the run was prepared and never began".into(), scope);
+            return self.fail("the run was prepared but did not begin in time".into(), scope);
         }
         let attaching = since < scope.limits.workers_attach && preparing.workers.len() < scope.workers_wanted;
         let asked = preparing.workers.values().any(Option::is_none);
@@ -135,10 +135,10 @@ impl ActiveRun {
             OfferState::Made(offer) => {
                 if plan.participant(scope.me.id).is_none() {
                     if offer.data != plan.data {
-                        return self.withdraw("its data is not the run's", scope);
+                        return self.withdraw("this node's data differs from the run's data", scope);
                     }
                     if offer.digest != plan.first {
-                        return self.withdraw("the weights that it would begin with are not the run's", scope);
+                        return self.withdraw("this node's initial weights differ from the run's", scope);
                     }
                     let Some(guest) = as_guest((&self.members, self.coordinator), &plan, scope, workers) else {
                         return self.stand_aside(scope);
@@ -146,13 +146,13 @@ impl ActiveRun {
                     plan.admit(guest);
                 }
             }
-            OfferState::Refused(_) => return self.withdraw("it could not get ready for it", scope),
+            OfferState::Refused(_) => return self.withdraw("this node could not prepare for the run", scope),
             // Its workers are still at it. The newest word about who takes part counts.
             OfferState::None | OfferState::Asked => {
                 if let Some(joins) = &mut preparing.joins {
                     *joins = plan;
                 } else if plan.participant(scope.me.id).is_some() {
-                    return self.withdraw("it began before this node was ready", scope);
+                    return self.withdraw("the run began before this node was ready", scope);
                 } else {
                     preparing.joins = Some(plan);
                 }
@@ -172,7 +172,7 @@ impl ActiveRun {
             .iter()
             .filter(|one| !plan.is_succeeded(one.node))
             .count();
-        tracing::info!(target: NEWS, nodes, data = %self.job.data, "a run begins");
+        tracing::info!(target: NEWS, event = "run_started", nodes, data = %self.job.data, "a run begins");
         // What was left open is decided.
         self.job.clone_from(&plan.job);
         self.news = true;

@@ -157,8 +157,9 @@ impl ActiveRun {
         for node in elsewhere {
             if self.members.break_with(node, GivenUp::OutOfReach) {
                 tracing::warn!(
-                    node = self.name(node),
-                    "nothing can be exchanged with a participant: it is given up"
+                    event = "participant_given_up",
+                    peer = self.name(node),
+                    "cannot exchange batches with a participant; this node gives the participant up"
                 );
                 self.news = true;
             }

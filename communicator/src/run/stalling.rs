@@ -107,7 +107,7 @@ impl ActiveRun {
                 for sentence in self.missing_samples() {
                     tracing::warn!(
                         event = "run_stalled",
-                        "no progress: waiting for {sentence}; this node takes them over"
+                        "no progress: waiting for {sentence}; this node takes over the missing samples"
                     );
                 }
                 scope.order(ExchangeOrder::TakeOver(others));
@@ -116,7 +116,7 @@ impl ActiveRun {
                 let seated: Vec<_> = exchanging.seats.values().filter_map(|seat| seat.worker).collect();
                 tracing::warn!(
                     event = "run_stalled",
-                    "no progress: this node starts its workers again from its ledger"
+                    "no progress: this node restarts its workers from its ledger"
                 );
                 scope.effects.extend(seated.into_iter().map(RunEffect::HangUp));
             }
@@ -147,12 +147,12 @@ impl ActiveRun {
             }
         }
         if exchanging.seats.is_empty() {
-            return vec!["a node with workers: this one came to the run without any".into()];
+            return vec!["a node with workers, because this node came to the run without any".into()];
         }
         if by_node.is_empty() {
-            return vec!["samples that a worker of this node has trained and not sent".into()];
+            return vec!["samples that a worker of this node has trained but not sent".into()];
         }
-        let sentence = |(name, samples): (String, u64)| format!("{samples} samples that {name} was to train");
+        let sentence = |(name, samples): (String, u64)| format!("{samples} samples that are assigned to {name}");
         by_node.into_iter().map(sentence).collect()
     }
 }

@@ -101,7 +101,10 @@ impl RunCore {
             ..ResumePoint::default()
         };
         let successor = run.run.successor();
-        tracing::warn!(target: NEWS, run = %run.run, %successor, optimiser = %job.optimiser, "a run has diverged and is trained once more");
+        tracing::warn!(
+            target: NEWS, event = "run_retried", predecessor = %run.run, %successor, optimiser = %job.optimiser,
+            "a run has diverged; its successor trains the job again at a lower learning rate"
+        );
         // Whoever could not take part is not waited for a second time.
         self.start(successor, (job, going_on), true, Ticket::NOBODY, now, effects);
     }
@@ -176,7 +179,7 @@ impl RunCore {
             Err(reasons) => return effects.push(RunEffect::Reply(search.ticket, Reply::Refused(reasons))),
         };
         let samples = going_on.checkpoints.first().map_or(0, |resumed| resumed.samples);
-        tracing::info!(run = %search.resumes, samples, "a run is gone on with");
+        tracing::info!(event = "run_resumed", resumes = %search.resumes, samples, "resuming a run from its checkpoint");
         self.start(
             search.run,
             (job, going_on),
@@ -199,7 +202,7 @@ impl RunCore {
                 effects.push(RunEffect::Broadcast(ControlMessage::Checkpoint(run)));
                 Reply::Checkpointing(run)
             }
-            None => Reply::Refused(vec!["there is no run to write a checkpoint of".into()]),
+            None => Reply::Refused(vec!["no run is training here, so no checkpoint can be written".into()]),
         };
         effects.push(RunEffect::Reply(ticket, answer));
     }
@@ -215,11 +218,11 @@ impl RunCore {
         let Some(name) = run else {
             let answer = match self.search.take() {
                 Some(search) => {
-                    let reason = "it was stopped before it began".to_string();
+                    let reason = "the run was stopped before it began".to_string();
                     effects.push(RunEffect::Reply(search.ticket, Reply::Refused(vec![reason])));
                     Reply::CalledOff(search.run)
                 }
-                None => Reply::Refused(vec!["there is no run to be stopped".into()]),
+                None => Reply::Refused(vec!["no run is in progress, so there is none to stop".into()]),
             };
             return effects.push(RunEffect::Reply(ticket, answer));
         };
@@ -267,14 +270,14 @@ impl RunCore {
             aborts = run.is_being_prepared() && run.coordinator == me
                 || planted(Bug::StopAtGuestAborts) && matches!(run.state, State::Preparing(_));
             if aborts {
-                run.fail("it was stopped before it began".into(), scope);
+                run.fail("the run was stopped before it began".into(), scope);
             } else {
                 // The node that prepares it may hear of this over others only.
                 run.stop(StopReason::Asked, scope);
             }
         });
         if aborts {
-            let reason = "it was stopped before it began".into();
+            let reason = "the run was stopped before it began".into();
             effects.push(RunEffect::Broadcast(ControlMessage::Abort { run: name, reason }));
         }
     }
@@ -327,12 +330,17 @@ impl RunCore {
         effects: &mut Vec<RunEffect>,
     ) {
         if self.leaving {
-            self.answer(coordinator, run, Err("it is about to end".into()), effects);
+            self.answer(coordinator, run, Err("the node is about to end".into()), effects);
             return;
         }
         if self.has_ended(run) {
             // Others may have been told so, and would not have this node back.
-            self.answer(coordinator, run, Err("it has called this run off".into()), effects);
+            self.answer(
+                coordinator,
+                run,
+                Err("this run has already ended on the node".into()),
+                effects,
+            );
             return;
         }
         if let Some(busy) = self.current.as_ref().filter(|run| !run.is_over()) {
@@ -349,12 +357,12 @@ impl RunCore {
                 (None, busy.run)
             };
             let loser = beaten.unwrap_or((run, coordinator));
-            let answer = Err(format!("it is busy with run {by}"));
+            let answer = Err(format!("the node is busy with run {by}"));
             self.answer(loser.1, loser.0, answer, effects);
             if beaten.is_none() {
                 return;
             }
-            let reason = format!("run {run} was started at the same time");
+            let reason = format!("run {run} was started at the same time and takes precedence");
             self.with_run(now, effects, |run, scope| run.fail(reason, scope));
             self.call_off(effects);
         }
@@ -400,7 +408,10 @@ impl RunCore {
             Decision::Begin(plan) if plan.participant(self.me.id).is_some() => {
                 if let Some(stages) = plan.stages() {
                     let pipelines = plan.workers();
-                    tracing::info!(target: NEWS, stages, pipelines, "the network is spread over nodes");
+                    tracing::info!(
+                        target: NEWS, event = "pipelines_formed", stages, pipelines,
+                        "the model is cut into pipeline stages, one for each node"
+                    );
                 }
                 self.with_named(name, now, effects, |run, scope| run.begins(*plan, scope));
                 effects.push(RunEffect::Reply(ticket, Reply::Started(name)));
@@ -433,7 +444,7 @@ impl RunCore {
         let current = self.current.as_ref().filter(|current| current.run == one.run);
         let reason = match current {
             Some(run) => run.failure().cloned(),
-            None => Some("another run took its place".into()),
+            None => Some("another run replaced this run before it began".into()),
         };
         if let Some(reason) = reason
             && let Some(one) = self.coordinating.take()

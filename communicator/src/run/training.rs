@@ -50,7 +50,7 @@ impl ActiveRun {
             _ => return,
         };
         for guest in news {
-            tracing::info!(node = guest.name, "a node joins the run");
+            tracing::info!(event = "participant_joined", peer = guest.name, "a node joins the run");
             let node = guest.node;
             self.members.admit(std::iter::once(node), now);
             self.news = true;
@@ -60,7 +60,7 @@ impl ActiveRun {
                 let is_replaced = plan.is_replaced(scope.me.id);
                 self.members.hold_others(holds_others.then_some(node).into_iter());
                 if is_replaced {
-                    return self.withdraw("another node has taken its place", scope);
+                    return self.withdraw("another node has taken this node's place", scope);
                 }
             }
         }
@@ -92,13 +92,14 @@ impl ActiveRun {
         let now = scope.now;
         let since = |at: Duration| now.saturating_sub(at);
         if exchanging.stranded.is_some_and(|at| since(at) > scope.limits.stranded) {
-            let reason = "all who had something of it are gone; `tau start --resume` goes on from a checkpoint";
+            let reason =
+                "all nodes that had the run's weights are gone: continue from a checkpoint with 'tau start --resume'";
             return self.withdraw(reason, scope);
         }
         let settles = |node: NodeId| self.members.state(node).is_some_and(|state| state.closed);
         let ends = self.stop.is_some() || exchanging.plan.participants.iter().any(|one| settles(one.node));
         if ends && exchanging.is_behind(scope.me.id) {
-            return self.withdraw("it ends before this node has caught up", scope);
+            return self.withdraw("the run ends before this node has caught up", scope);
         }
         // Another process may take the place of one that has ended: that is waited for as long as for one that is silent.
         let mut lost = self.members.given_up(now, scope.limits);
@@ -227,12 +228,14 @@ fn no_pipeline(run: RunId, exchanging: &Exchanging, given_up: &[(NodeId, GivenUp
     let missing: Vec<&str> = missing.map(|one| one.name.as_str()).collect();
     let missing = missing.join(", ");
     let way_on = if exchanging.checkpointed > exchanging.opened {
-        format!("start it again with the same --dir, and 'tau start --resume {run}' goes on from the last checkpoint")
+        format!(
+            "start these nodes again with the same --dir, and continue from the last checkpoint with 'tau start --resume {run}'"
+        )
     } else {
-        "what was learned is lost, since there is no checkpoint (--checkpoint-every)".into()
+        "the trained weights are lost, because no checkpoint was written (--checkpoint-every)".into()
     };
     Some(format!(
-        "no pipeline is whole any more, since {missing} cannot be reached: {way_on}"
+        "no pipeline is complete any more, because {missing} cannot be reached: {way_on}"
     ))
 }
 

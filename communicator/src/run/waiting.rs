@@ -21,7 +21,7 @@ impl ActiveRun {
                 }]
             }
             State::Preparing(_) => vec!["other nodes to get ready".into()],
-            State::Opening { .. } => vec!["this node to start its exchange".into()],
+            State::Opening { .. } => vec!["this node to start exchanging batches".into()],
             State::Training(exchanging) => {
                 let unmanned = self.unmanned(exchanging, |state| !state.closed);
                 unmanned.chain(self.missing_samples()).collect()
@@ -34,7 +34,7 @@ impl ActiveRun {
                     .values()
                     .any(|seat| seat.worker.is_some() && !seat.closed);
                 if self.members.own.stands_by {
-                    waiting.push("this node to bring back the weights that were measured, when all have closed".into());
+                    waiting.push("this node to restore the weights that it measured, when all workers have made their last batches".into());
                 } else if training {
                     waiting.push("this node's workers to make their last batches".into());
                 }
@@ -44,15 +44,15 @@ impl ActiveRun {
                 let others = self.members.waited_for(now, limits).into_iter();
                 waiting.extend(self.lacking(others, now, limits, |state| {
                     if state.stands_by {
-                        Some("to bring back the weights that were measured")
+                        Some("to restore the weights that it measured")
                     } else if !state.closed {
                         Some("to let its workers make their last batches")
                     } else if state.catching_up {
-                        Some("to get what it missed")
+                        Some("to receive the batches that it missed")
                     } else if state.fingerprint != self.members.own.fingerprint {
-                        Some("to get the same batches")
+                        Some("to have the same batches as this node")
                     } else if state.ballot != self.members.own.ballot || !state.frozen {
-                        Some("to agree on who ends the run")
+                        Some("to agree on the nodes that end the run together")
                     } else {
                         None
                     }
@@ -62,7 +62,7 @@ impl ActiveRun {
             State::Finishing(exchanging, finishing) => {
                 let mut waiting: Vec<String> = self.unmanned(exchanging, |state| !state.ended).collect();
                 if self.members.own.settled.is_none() {
-                    waiting.push("this node's workers to tell their digests".into());
+                    waiting.push("this node's workers to report their digests".into());
                 } else if finishing.is_saving() {
                     waiting.push("this node to measure and save the model".into());
                 }
@@ -70,7 +70,7 @@ impl ActiveRun {
                 let others = self.members.waited_for(now, limits).into_iter();
                 let others = others.filter(|node| finishing.members.contains(node));
                 waiting.extend(self.lacking(others, now, limits, move |state| match &state.settled {
-                    None => Some("to tell its digest"),
+                    None => Some("to report its digest"),
                     Some(_) if state.saved.is_none() && !own_is_saved => Some("to measure the model"),
                     Some(_) => None,
                 }));
@@ -111,7 +111,7 @@ impl ActiveRun {
                 return Some(silent(&name, silence, limits));
             }
             let Some(state) = self.members.state(node) else {
-                return Some(format!("any word of {name}"));
+                return Some(format!("the first message from {name}"));
             };
             Some(format!("{name} {}", lacks(state)?))
         })

@@ -53,7 +53,10 @@ fn check_results(world: &World) {
     }
     for (run, results) in &ended {
         for (id, result) in results {
-            assert!(result.agree, "{id} says of run {run} that sound replicas differ");
+            assert!(
+                result.agree,
+                "node {id} reports that replicas of run {run} differ, but all are sound"
+            );
             let name = |node: &NodeId| world.nodes[node].info.name.clone();
             // Results name nodes, not processes: of several with one name only the living one can be meant.
             let is_meant = |node: &NodeId| {
@@ -79,7 +82,7 @@ fn check_results(world: &World) {
             }
         }
         let saved = world.nodes.values().any(|node| node.models.contains(run));
-        assert!(saved, "run {run} has a result, and nobody has its model");
+        assert!(saved, "run {run} has a result, but no node has its model");
     }
 }
 
@@ -104,15 +107,19 @@ fn check_ledgers(world: &World) {
         let mut expected = ledger.initial();
         for (origin, sequence) in ledger.frontier().iter() {
             let sum: Option<&Digest> = world.made[&origin].get(sequence as usize);
-            expected += *sum.unwrap_or_else(|| panic!("{id} has a batch that was never made"));
+            expected += *sum.unwrap_or_else(|| panic!("node {id} has applied a batch that no worker made"));
         }
-        assert_eq!(ledger.digest(), expected, "{id} is not the sum of its batches");
+        assert_eq!(
+            ledger.digest(),
+            expected,
+            "the ledger of node {id} is not the sum of its batches"
+        );
         for key in open.seated.keys() {
             if let Some(training) = node.workers.get(key).and_then(|worker| worker.training.as_ref()) {
                 assert_eq!(
                     training.counts,
                     ledger.counts(),
-                    "a worker of {id} differs from its ledger"
+                    "the weights of a worker of node {id} differ from the node's ledger"
                 );
             }
         }
@@ -152,7 +159,7 @@ fn check_calm(world: &mut World) {
         let trained = |world: &World| world.alive().iter().all(|id| world.trains(*id).is_none());
         assert!(
             world.until(BOUND_SECONDS, trained),
-            "a run goes on though all that train in it could have trained all samples:\n{}",
+            "a run does not end, although its workers had time to train all samples:\n{}",
             describe(world)
         );
     }
@@ -197,11 +204,11 @@ fn check_calm(world: &mut World) {
     world.samples = world.samples.min(400);
     // A search for checkpoints that was begun in the storm may have started a run of its own meanwhile.
     let searching = |world: &World| world.alive().iter().all(|id| !world.nodes[id].core.is_searching());
-    assert!(world.until(30, searching), "a search does not end");
+    assert!(world.until(30, searching), "a search for a checkpoint does not end");
     world.until(6, |_| false);
     assert!(
         world.until(BOUND_SECONDS, over),
-        "a run does not end that nobody asked for any more:\n{}",
+        "a run that began after the storm does not end:\n{}",
         describe(world)
     );
     world.until(6, |_| false);
@@ -223,7 +230,7 @@ fn check_calm(world: &mut World) {
         assert_eq!(
             result.participants.len(),
             world.alive().len(),
-            "the next run has not all: {result:?}"
+            "the next run lacks participants: {result:?}"
         );
     }
     check_results(world);
@@ -333,7 +340,7 @@ fn bugs_planted_in_the_run_are_found() {
     let missed: Vec<_> = found.iter().filter(|(_, seed)| seed.is_none()).collect();
     assert!(
         missed.is_empty(),
-        "{missed:?} are not found within {PLANTED_SEEDS} seeds"
+        "no seed of {PLANTED_SEEDS} finds the planted bugs {missed:?}"
     );
 }
 

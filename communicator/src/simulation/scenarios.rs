@@ -229,11 +229,17 @@ fn workers_wait_for_each_other_again_after_one_has_stood_still() {
     // On the mesh, by a server and along rings, with shares that are the mean, and with those of the best.
     for seed in [8, 11, 14, 17, 32, 35, 44, 47] {
         let (unwaited, all) = rounds_after_a_halt(seed);
-        assert!(unwaited == 0 && all > 50, "{unwaited} of {all}, seed {seed}");
+        assert!(
+            unwaited == 0 && all > 50,
+            "{unwaited} of {all} rounds did not wait for all workers, seed {seed}"
+        );
         PLANTED.set(Some(Bug::NeverWaits));
         let (unwaited, all) = rounds_after_a_halt(seed);
         PLANTED.set(None);
-        assert!(unwaited > all / 4, "{unwaited} of {all}, seed {seed}");
+        assert!(
+            unwaited > all / 4,
+            "only {unwaited} of {all} rounds did not wait for all workers, seed {seed}"
+        );
     }
 }
 
@@ -351,8 +357,11 @@ fn an_offer_of_an_earlier_attempt_is_nothing_to_a_later_one() {
     let late = nodes[1];
     let prepares = move |world: &World| phase(world, late) == Some(Phase::Preparing);
     assert!(world.until(20, prepares));
-    assert!(!world.nodes[&late].core.is_offering(run), "its workers are asked first");
-    let offer = Err("an earlier attempt had not the data".into());
+    assert!(
+        !world.nodes[&late].core.is_offering(run),
+        "the node asks its workers before it makes an offer"
+    );
+    let offer = Err("the data was missing in an earlier attempt".into());
     world.found(late, RunEvent::Offered { run, offer });
     assert_eq!(ends(&mut world, run, &nodes, 60), [[""; 0]; 2]);
 }

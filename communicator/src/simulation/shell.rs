@@ -50,7 +50,7 @@ impl World {
             let same = before == &outcome;
             assert!(
                 same || before.is_err(),
-                "{at} changed its mind about run {}",
+                "node {at} reports a second outcome of run {}",
                 status.run
             );
             if same {
@@ -68,7 +68,7 @@ impl World {
         self.say(&format!("{at} ends run {} {text}", status.run));
     }
 
-    #[expect(clippy::too_many_lines, reason = "an arm for each effect, and none is long")]
+    #[expect(clippy::too_many_lines, reason = "one short match arm for each effect")]
     pub(super) fn carry_out(&mut self, at: NodeId, effect: RunEffect) {
         match effect {
             RunEffect::Publish { beats, phase } => {
@@ -219,13 +219,13 @@ impl World {
                 .and_then(|worker| Some(worker.training.as_ref()?.uncounted));
             assert!(
                 others.is_empty() || uncounted.unwrap_or(0) == 0,
-                "{at} leaves with samples that nobody counts"
+                "node {at} leaves with trained samples that no other node counts"
             );
             let made = self.made[origin].len() as u64 - 1;
             let has_all = |theirs: &&Open| theirs.core.ledger().frontier().applied(*origin) >= made;
             assert!(
                 others.is_empty() || others.iter().any(has_all),
-                "{at} leaves with batches that nobody has"
+                "node {at} leaves with batches that no other node has"
             );
         }
     }
@@ -497,7 +497,7 @@ impl World {
                     self.run(at, RunEvent::Lied { run, node: peer });
                 }
                 Effect::Ended(_) | Effect::Giving(_) => {}
-                other => panic!("{at} asks for {other:?} of honest peers"),
+                other => panic!("node {at} asks for {other:?}, but all peers are honest"),
             }
         }
     }

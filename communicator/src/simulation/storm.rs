@@ -87,7 +87,7 @@ impl World {
     }
 
     /// Something happens, or nothing.
-    #[expect(clippy::too_many_lines, reason = "a list of all that can happen")]
+    #[expect(clippy::too_many_lines, reason = "a list of all faults")]
     pub(super) fn storm_step(&mut self) {
         self.step();
         let running: Vec<NodeId> = self.alive().into_iter().filter(|id| self.nodes[id].runs()).collect();

@@ -280,7 +280,7 @@ impl World {
         let mut running = self.nodes.values().filter(|node| node.runs());
         assert!(
             self.may_stall || !running.any(|node| node.workers.values().any(waits)),
-            "{at} has to take over samples that a worker waits with"
+            "node {at} takes over samples that another worker has trained but not sent"
         );
         if let Some(open) = &mut self.nodes.get_mut(&at).unwrap().exchange {
             open.takes_over = !slots.is_empty();
@@ -331,7 +331,7 @@ impl World {
             loss: 1.0,
             ..Evaluation::default()
         };
-        self.say(&format!("{at} has measured {accuracy}"));
+        self.say(&format!("node {at} measures an accuracy of {accuracy}"));
         self.worker_says(at, key, delay, WorkerReport::Evaluated { run, evaluation });
     }
 

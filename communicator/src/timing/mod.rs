@@ -30,7 +30,7 @@ pub struct Timing {
 
 /// Times that contradict each other.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("the node's times do not fit together: {}", .0.join("; "))]
+#[error("the node's time limits contradict each other: {}", .0.join("; "))]
 pub struct TimingError(Vec<&'static str>);
 
 impl Default for Timing {
@@ -114,18 +114,18 @@ impl Timing {
         } = self;
         let reset_ticks = Limits::for_weights(0).reset_ticks;
         vec![
-            (self.are_positive(), "no time may be zero"),
+            (self.are_positive(), "no time limit may be zero"),
             (
                 clocks.membership_tick < membership.beat_every,
-                "beats are sent at ticks of the membership, which must come more often",
+                "the membership must tick more often than it sends beats",
             ),
             (
                 3 * membership.beat_every <= membership.away_after,
-                "a node is silent only when it has missed three beats or more",
+                "a node must count as silent only after it has missed three beats or more",
             ),
             (
                 clocks.exchange_tick * reset_ticks == membership.away_after,
-                "a link is taken for dead after as long a silence as the node at its other end",
+                "a link must count as dead after the same silence as the node at its other end",
             ),
             (
                 membership.broken_after < membership.away_after,
@@ -133,37 +133,38 @@ impl Timing {
             ),
             (
                 membership.away_after < control.node_silence,
-                "the membership must know that a node is silent before its connection is ended for that",
+                "the membership must know that a node is silent before the node's connection is closed for silence",
             ),
             (
                 membership.away_after < membership.forget_after
                     && membership.forget_rumour_after <= membership.forget_after
                     && membership.forget_after <= membership.forget_participant_after,
-                "a node is silent before it is forgotten; rumours are forgotten first and participants last",
+                "a node must count as silent before it is forgotten; rumours must be forgotten first and participants last",
             ),
             (
                 run.give_up_after < membership.forget_participant_after,
-                "a run must have given a participant up before the membership forgets it",
+                "a run must give a participant up before the membership forgets the participant",
             ),
             (
                 3 * run.beat_every <= run.silent_after && run.silent_after < run.give_up_after,
-                "a participant is silent when it has missed three beats or more, and given up much later",
+                "a participant must count as silent after three missed beats or more, and be given up later than that",
             ),
             (
                 run.direct_is_fresh < run.silent_after,
-                "others must be able to speak for a participant before it counts as silent",
+                "other nodes must be able to relay a participant's state before the participant counts as silent",
             ),
             (
                 2 * clocks.run_tick <= run.stood_still_after && run.stood_still_after < run.silent_after,
-                "a node must find out that it stood still before it takes the others for silent, and not at every tick",
+                "a node must notice that it stood still before it takes other nodes for silent, but not at every tick",
             ),
             (
                 membership.away_after < run.orphaned && run.orphaned < run.begin,
-                "who prepares a run must be silent before the run counts as orphaned, and that before it is called off",
+                "a coordinator must count as silent before its run counts as orphaned, and the run must count as orphaned before \
+                 it is cancelled",
             ),
             (
                 run.workers_attach < run.begin && run.ask_again < run.begin,
-                "nodes must be able to answer a prepare before it is called off",
+                "nodes must have time to answer a request to prepare before the run is cancelled",
             ),
             (
                 link.patience < run.links,
@@ -171,7 +172,7 @@ impl Timing {
             ),
             (
                 link.answer <= link.young,
-                "a link is young at least for as long as a call for another one may take",
+                "a link must count as young for at least as long as dialling a second link may take",
             ),
             (
                 run.give_up_after <= run.remember,
@@ -179,25 +180,25 @@ impl Timing {
             ),
             (
                 clocks.report <= clocks.record,
-                "records are made of the exchange's reports, which must come as often",
+                "the exchange must report at least as often as records are made",
             ),
             (
                 link.pause <= link.pause_max
                     && membership.dial_pause <= membership.dial_pause_max
                     && workers.restart_pause <= workers.restart_pause_max,
-                "no first pause may be longer than the longest one",
+                "no first retry pause may be longer than the longest retry pause",
             ),
             (
                 workers.restart_pause_max < workers.steady,
-                "a worker counts as steady only when it has run for longer than a pause",
+                "a worker must run longer than the longest restart pause before it counts as steady",
             ),
             (
                 join.pause < join.limit && join.dial < join.limit,
-                "seeds must be tried more than once",
+                "the time limit for joining must allow more than one attempt at each seed node",
             ),
             (
                 calls.news < control.client_silence,
-                "a client that waits for news must not be taken for silent",
+                "a node must answer a client that waits for news before the client counts as silent",
             ),
         ]
     }
@@ -251,10 +252,10 @@ mod tests {
             timing.validate().unwrap_err().to_string()
         };
         let slow = broken(|timing| timing.clocks.exchange_tick *= 2);
-        assert!(slow.contains("a link is taken for dead"), "{slow}");
+        assert!(slow.contains("a link must count as dead"), "{slow}");
         let deaf = broken(|timing| timing.membership.away_after = Duration::from_secs(1));
         assert!(
-            deaf.contains("missed three beats") && deaf.contains("a link is taken for dead"),
+            deaf.contains("missed three beats") && deaf.contains("a link must count as dead"),
             "all are named: {deaf}"
         );
         let hasty = broken(|timing| timing.run.links = timing.link.patience);

@@ -114,8 +114,9 @@ impl Acceptor {
                 Err(error) => {
                     if refusals.is_due(Instant::now()) {
                         tracing::warn!(
+                            event = "accept_failed",
                             %error,
-                            "connections cannot be accepted, and are tried again: if files are too many, raise 'ulimit -n'"
+                            "cannot accept connections; retrying: if too many files are open, raise 'ulimit -n'"
                         );
                     }
                     // Somebody makes room, as when the table is full. There is room once its task is gone.
@@ -146,7 +147,10 @@ fn hand_over(connection: Option<Accepted>, accepted: &mpsc::Sender<Accepted>) {
     if let Some(connection) = connection
         && let Err(error) = accepted.try_send(connection)
     {
-        tracing::warn!(%error, "a member's connection could not be taken");
+        tracing::warn!(
+            event = "connection_dropped", %error,
+            "this node is too busy to take a cluster member's connection; the member dials again"
+        );
     }
 }
 
@@ -171,12 +175,18 @@ async fn shake_hands(
         };
         plane
             .map(|plane| Accepted { stream, plane, address })
-            .ok_or_else(|| std::io::Error::other("no plane was named"))
+            .ok_or_else(|| std::io::Error::other("the connection names neither the control plane nor the data plane"))
     });
     match shaken.await {
         Ok(Ok(connection)) => return Some(connection),
-        Ok(Err(error)) => tracing::debug!(%address, %error, "a stranger was turned away"),
-        Err(_) => tracing::debug!(%address, "a handshake took too long"),
+        Ok(Err(error)) => tracing::debug!(
+            event = "handshake_failed", %address, %error,
+            "the handshake of an incoming connection failed"
+        ),
+        Err(_) => tracing::debug!(
+            event = "handshake_timed_out", %address,
+            "the handshake of an incoming connection timed out"
+        ),
     }
     None
 }

@@ -99,13 +99,14 @@ impl Credentials {
             PrivateKeyDer::pem_slice_iter(text),
         );
         if certificates.count() > 1 || keys.count() > 1 {
-            return Err("it has more than one key pair");
+            return Err("the file has more than one key pair");
         }
         let credentials = Self {
-            certificate: CertificateDer::from_pem_slice(text).map_err(|_| "it has no certificate")?,
-            key: PrivateKeyDer::from_pem_slice(text).map_err(|_| "it has no private key")?,
+            certificate: CertificateDer::from_pem_slice(text).map_err(|_| "the file has no certificate")?,
+            key: PrivateKeyDer::from_pem_slice(text).map_err(|_| "the file has no private key")?,
         };
-        tls::server(&credentials).map_err(|_| "its certificate and its private key are no pair")?;
+        tls::server(&credentials)
+            .map_err(|_| "the certificate and the private key in the file do not belong together")?;
         Ok(credentials)
     }
 
@@ -129,7 +130,7 @@ impl Credentials {
         let mut text = Vec::new();
         file.take(BYTES_MAX + 1).read_to_end(&mut text).map_err(io)?;
         let read = if text.len() as u64 > BYTES_MAX {
-            Err("it is too long")
+            Err("the file is too long")
         } else {
             Self::of_text(&text)
         };
@@ -267,7 +268,7 @@ mod tests {
         write_private(&at("both"), texts.concat().as_bytes()).unwrap();
         refused("both", "more than one key pair");
         write_private(&at("mixed"), format!("{}{}", certificates[0], keys[1]).as_bytes()).unwrap();
-        refused("mixed", "are no pair");
+        refused("mixed", "do not belong together");
         write_private(&at("long"), &vec![b'#'; BYTES_MAX as usize + 1]).unwrap();
         refused("long", "too long");
         let made = std::process::Command::new("mkfifo")

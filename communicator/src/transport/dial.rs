@@ -21,27 +21,29 @@ use super::wire::CountedStream;
 #[derive(Debug, Error)]
 pub enum DialError {
     /// Nobody listens there, or the way is closed.
-    #[error("nobody answers at {address}: check the address, and that a node runs there")]
+    #[error("cannot connect to {address}: check the address, and that a node runs there")]
     Unreachable {
         address: SocketAddr,
         source: std::io::Error,
     },
     /// It took too long.
-    #[error("{address} did not answer within {limit:?}: check the address, and that nothing blocks the way")]
+    #[error("{address} did not answer within {limit:?}: check the address, and that no firewall blocks the connection")]
     TimedOut {
         address: SocketAddr,
         /// How long was waited.
         limit: Duration,
     },
     /// Who answered is no member of the same cluster.
-    #[error("{address} does not hold the same credentials, or is no node of Tau's: give all nodes the same file")]
+    #[error(
+        "{address} does not have the same credentials, or is not a Tau node: give all nodes the same credentials file"
+    )]
     Refused {
         address: SocketAddr,
         /// What went wrong in the handshake.
         source: std::io::Error,
     },
     /// The connection ended within the handshake.
-    #[error("{address} ended the connection: it may be busy, about to stop, or run with --insecure; try again")]
+    #[error("{address} closed the connection: the node may be busy, about to stop, or run with --insecure; try again")]
     Ended {
         address: SocketAddr,
         source: std::io::Error,
@@ -132,7 +134,7 @@ async fn shake_hands(
     if Plane::of_protocol(stream.get_ref().1.alpn_protocol()) == Some(plane) {
         Ok(Box::new(stream))
     } else {
-        let source = std::io::Error::other("it does not serve this plane");
+        let source = std::io::Error::other("the node does not serve the requested plane (control or data)");
         Err(DialError::Refused { address, source })
     }
 }

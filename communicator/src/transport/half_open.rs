@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(
             gone,
             (1..97).collect::<Vec<_>>(),
-            "the oldest of the flood goes, not the other"
+            "the oldest connection of the flood is displaced, not that of the other address"
         );
     }
 

@@ -20,7 +20,7 @@ pub enum Security {
 
 /// Plain text was asked for over a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{0} is not an address of this machine itself: without credentials only 127.0.0.1 and [::1] are spoken to")]
+#[error("{0} is not a loopback address: without credentials Tau uses only 127.0.0.1 and [::1]")]
 pub struct NotLoopback(pub SocketAddr);
 
 impl Security {

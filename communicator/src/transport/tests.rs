@@ -31,7 +31,7 @@ fn security() -> Security {
 fn held(security: &Security) -> &Credentials {
     match security {
         Security::Credentials(credentials) => credentials,
-        Security::Insecure => panic!("there are none"),
+        Security::Insecure => panic!("insecure connections have no credentials"),
     }
 }
 
@@ -52,7 +52,7 @@ impl Node {
     async fn next(&mut self) -> Accepted {
         timeout(PATIENCE, self.accepted.recv())
             .await
-            .expect("nobody came")
+            .expect("no connection was accepted in time")
             .unwrap()
     }
 
@@ -244,7 +244,9 @@ async fn a_handshake_that_takes_too_long_is_ended() {
             }
         }
     };
-    timeout(PATIENCE, drip).await.expect("every byte buys time");
+    timeout(PATIENCE, drip)
+        .await
+        .expect("single bytes must not extend the deadline of the handshake");
 }
 
 /// What a member says to a node from its first byte to its last, as somebody between the two hears it.
@@ -395,7 +397,7 @@ async fn nobody_at_an_address_is_said_so() {
     let address = listener.local_addr().unwrap();
     drop(listener);
     let error = dial(address, Plane::Control, &security, PATIENCE).await.unwrap_err();
-    assert!(error.to_string().contains("nobody answers"), "{error}");
+    assert!(error.to_string().contains("cannot connect to"), "{error}");
     // Someone who takes the call and says nothing.
     let mute = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = mute.local_addr().unwrap();

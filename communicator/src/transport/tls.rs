@@ -136,7 +136,7 @@ impl Pinned {
 
 /// The traits ask for it, but no older version is ever offered.
 fn only_tls13() -> Error {
-    Error::General("only TLS 1.3 is spoken".into())
+    Error::General("only TLS 1.3 is supported".into())
 }
 
 impl ServerCertVerifier for Pinned {

@@ -82,7 +82,7 @@ mod tests {
                 assert_eq!(
                     by_loss(told[0].origin, &told, workers),
                     Contribution::of_one_in(workers),
-                    "{workers} of {loss}"
+                    "{workers} workers with loss {loss}"
                 );
             }
         }

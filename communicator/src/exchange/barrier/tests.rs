@@ -95,7 +95,7 @@ fn a_worker_goes_on_when_all_others_have_come_to_its_round() {
             workers
         })
     );
-    assert_eq!(cluster.released(), None, "it is said once");
+    assert_eq!(cluster.released(), None, "a round is released only once");
     // Others may be a round further; one more batch of the same round is not one more round.
     assert_eq!(cluster.comes(3, 2), None);
     assert_eq!(cluster.comes(2, 1), None);

@@ -114,9 +114,12 @@ mod tests {
                 Some(to) => {
                     sends[me] += 1;
                     let sum = has[me].clone();
-                    assert!(has[to].is_disjoint(&sum), "{path:?}: something is added twice");
+                    assert!(has[to].is_disjoint(&sum), "{path:?}: a member's values are added twice");
                     has[to].extend(sum);
-                    assert!(waits[to].remove(&me), "{path:?}: {to} does not expect it from {me}");
+                    assert!(
+                        waits[to].remove(&me),
+                        "{path:?}: member {to} does not expect the part from member {me}"
+                    );
                     if waits[to].is_empty() {
                         ready.push_back(to);
                     }
@@ -124,13 +127,17 @@ mod tests {
                 None => whole.push(me),
             }
         }
-        assert_eq!(whole.len(), 1, "{path:?}: one makes it whole");
-        assert_eq!(has[whole[0]].len(), members, "{path:?}: something is missing");
+        assert_eq!(whole.len(), 1, "{path:?}: exactly one member completes the sum");
+        assert_eq!(
+            has[whole[0]].len(),
+            members,
+            "{path:?}: the completed sum lacks a member's values"
+        );
         let mut came = vec![None; members];
         while let Some(me) = whole.pop() {
             for &to in &turns[me].hands_to {
                 sends[me] += 1;
-                assert_eq!(came[to], None, "{path:?}: {to} gets it twice");
+                assert_eq!(came[to], None, "{path:?}: member {to} gets the sum twice");
                 came[to] = Some(me);
                 whole.push(to);
             }
@@ -145,7 +152,7 @@ mod tests {
                 for part in 0..2 * members {
                     let (_, came) = walk(path, members, part);
                     let givers: Vec<Option<usize>> = (0..members).map(|me| path.giver(members, me, part)).collect();
-                    assert_eq!(came, givers, "{path:?} of {members}, part {part}");
+                    assert_eq!(came, givers, "{path:?} with {members} members, part {part}");
                     assert_eq!(came.iter().filter(|giver| giver.is_none()).count(), 1);
                 }
             }

@@ -75,7 +75,7 @@ impl Round {
     }
 
     fn send(&mut self, at: usize, follows: BundlingOutcome) {
-        assert!(!follows.let_go, "nothing is given up");
+        assert!(!follows.let_go, "no node may give up bundling the round");
         for (to, part) in follows.out {
             self.sent[at] += part.steps.len();
             self.queue.push((NodeId(at as u64), to, part));
@@ -115,7 +115,7 @@ fn every_way_gives_everybody_the_sum_of_all_others() {
         for at in 0..count {
             let bundle = round.nodes[at]
                 .take_pending()
-                .unwrap_or_else(|| panic!("seed {seed}: {at} lacks it"));
+                .unwrap_or_else(|| panic!("seed {seed}: node {at} has no bundle"));
             let others: Vec<u64> = (0..count as u64).filter(|&other| other != at as u64).collect();
             let origins: Vec<u64> = bundle.batches().map(|(origin, _)| origin.0).collect();
             assert_eq!(origins, others, "seed {seed}");
@@ -142,7 +142,10 @@ fn in_a_ring_nobody_sends_more_than_twice_a_model() {
         }
         let share = 2 * (count - 1) * weights / count;
         for sent in round.sent {
-            assert!(sent * 100 <= share * 102, "{sent} of {share} among {count}");
+            assert!(
+                sent * 100 <= share * 102,
+                "a node sent {sent} weights, expected about {share}, with {count} nodes"
+            );
         }
     }
 }

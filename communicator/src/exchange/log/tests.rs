@@ -70,8 +70,14 @@ fn merging_stops_at_points_and_before_what_is_recent() {
     assert_eq!(ranges(&log, ONE), [(0, 4), (4, 8), (8, 9), (9, 10)]);
     assert_eq!(log.merged(ONE, 0, 10), Some(before.clone()));
     assert!(log.merged(ONE, 4, 9).is_some());
-    assert!(log.merged(ONE, 3, 10).is_none(), "it begins within a range");
-    assert!(log.merged(ONE, 0, 5).is_none(), "it ends within a range");
+    assert!(
+        log.merged(ONE, 3, 10).is_none(),
+        "sequence 3 lies within a range, so no merged range can begin there"
+    );
+    assert!(
+        log.merged(ONE, 0, 5).is_none(),
+        "sequence 5 lies within a range, so no merged range can end there"
+    );
     assert!(log.get(ONE, 4).is_none() && log.get(ONE, 9).is_some());
     let points: Vec<u64> = (0..12).filter(|&sequence| log.is_point(ONE, sequence)).collect();
     assert_eq!(points, [0, 4, 8, 9, 10, 11]);
@@ -80,7 +86,11 @@ fn merging_stops_at_points_and_before_what_is_recent() {
     assert_eq!(log.merged(ONE, 0, 10), Some(before));
     assert_eq!(log.single_bytes(), 0);
     log.trim(&frontier(ONE, 9));
-    assert_eq!(ranges(&log, ONE), [(0, 10)], "what is needed in part is kept");
+    assert_eq!(
+        ranges(&log, ONE),
+        [(0, 10)],
+        "a range that is still needed in part is kept"
+    );
     log.trim(&frontier(ONE, 10));
     assert_eq!(log.merged_bytes(), 0);
 }
@@ -103,12 +113,12 @@ fn anothers_log_goes_on_where_this_one_ends() {
     assert_eq!(adopted(&theirs, 12), (expected, all.clone()));
     theirs.compact(ONE, &points(&[2]), 1);
     let expected = vec![(0, 3), (3, 5), (5, 6), (6, 12)];
-    assert_eq!(adopted(&theirs, 12), (expected, all), "both begin at 0");
-    assert_eq!(adopted(&theirs, 13).0, [], "it does not lead there");
+    assert_eq!(adopted(&theirs, 12), (expected, all), "both logs begin at sequence 0");
+    assert_eq!(adopted(&theirs, 13).0, [], "the other log ends before sequence 13");
     let mut late = log(&[(ONE, 12)]);
     late.trim(&frontier(ONE, 1));
     late.compact(ONE, &points(&[]), 1);
-    assert_eq!(adopted(&late, 12).0, [(1, 12)], "no point in common");
+    assert_eq!(adopted(&late, 12).0, [(1, 12)], "the two logs have no point in common");
     let mut lies = entries(&log(&[(ONE, 12)]));
     lies[7].from = 6;
     let mut mine = log(&[(ONE, 6)]);
@@ -120,7 +130,7 @@ fn anothers_log_goes_on_where_this_one_ends() {
 fn a_range_may_be_asked_for_up_to_the_newest() {
     let log = log(&[(ONE, 3)]);
     assert_eq!(log.merged(ONE, 1, 99).map(|range| range.header.to), Some(3));
-    assert!(log.merged(ONE, 3, 99).is_none(), "there is nothing to merge");
+    assert!(log.merged(ONE, 3, 99).is_none(), "no batch follows sequence 3");
     assert!(log.merged(OTHER, 0, 9).is_none());
 }
 

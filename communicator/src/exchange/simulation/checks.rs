@@ -19,19 +19,23 @@ impl World {
         let mut expected = Digest::default();
         for (origin, sequence) in ledger.frontier().iter() {
             let sum = self.made[&origin].get(sequence as usize);
-            expected += *sum.unwrap_or_else(|| panic!("{at} has a batch that was never made"));
+            expected += *sum.unwrap_or_else(|| panic!("node {at} has applied a batch that no worker made"));
         }
-        assert_eq!(ledger.digest(), expected, "{at} is not the sum of its batches");
+        assert_eq!(
+            ledger.digest(),
+            expected,
+            "the ledger of node {at} is not the sum of its batches"
+        );
         if let Some(worker) = &node.worker {
             assert_eq!(
                 worker.counts,
                 ledger.counts(),
-                "the worker of {at} differs from its ledger"
+                "the weights of node {at}'s worker differ from the node's ledger"
             );
         }
         assert!(
             node.exchange.is_bounded(BATCH_BYTES_MAX),
-            "{at} keeps {} bytes",
+            "the log of node {at} exceeds its limit: {} bytes",
             node.exchange.log_bytes()
         );
     }
@@ -69,17 +73,25 @@ impl World {
             assert_eq!(
                 frontier.lacks(learned),
                 [],
-                "{id} lacks something that a survivor had learned\n{}",
+                "node {id} lacks a batch that a survivor had applied\n{}",
                 self.describe()
             );
             let agreed = agreed.get_or_insert(frontier);
-            assert_eq!(*agreed, frontier, "{id} has not what others have\n{}", self.describe());
+            assert_eq!(
+                *agreed,
+                frontier,
+                "node {id} has other batches than the other survivors\n{}",
+                self.describe()
+            );
         }
         if let Some(id) = self.damaged() {
-            panic!("{id} is still damaged\n{}", self.describe());
+            panic!("the ledger of node {id} is still damaged\n{}", self.describe());
         }
         if let Some(id) = self.kept_in_vain() {
-            panic!("{id} keeps {} bytes in vain", self.nodes[&id].exchange.log_bytes());
+            panic!(
+                "node {id} keeps {} bytes of batches that all nodes have",
+                self.nodes[&id].exchange.log_bytes()
+            );
         }
     }
 

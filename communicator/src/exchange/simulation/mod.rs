@@ -77,7 +77,7 @@ fn survivors_agree_when_rounds_are_added_up_on_their_way() {
     let bundles = bundles.into_inner();
     println!("{bundles} bundles were applied");
     // A single storm, replayed, may be too wild for it.
-    assert!(bundles > 0 || seeds == 1, "nothing was added up");
+    assert!(bundles > 0 || seeds == 1, "no round was bundled with any seed");
 }
 
 #[test]
@@ -104,6 +104,6 @@ fn planted_bugs_are_found() {
         let found = found.count();
         PLANTED.set(None);
         println!("{found} of 100 seeds find {bug:?}");
-        assert!(found > 0, "{bug:?} is not found");
+        assert!(found > 0, "no seed finds the planted bug {bug:?}");
     }
 }

@@ -109,7 +109,11 @@ impl World {
         let max = DELIVERIES_MAX * self.nodes.len() * self.nodes.len();
         while self.deliver() {
             delivered += 1;
-            assert!(delivered < max, "words without end\n{}", self.describe());
+            assert!(
+                delivered < max,
+                "nodes send each other messages without end\n{}",
+                self.describe()
+            );
         }
     }
 }

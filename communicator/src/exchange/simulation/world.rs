@@ -297,7 +297,7 @@ impl World {
                 Effect::Healed => self.nodes.get_mut(&at).unwrap().damaged = false,
                 Effect::RestartWorkers => restart = true,
                 Effect::Ended(_) | Effect::Giving(_) | Effect::Mended(_) => {}
-                other => panic!("{at} asks for {other:?} of honest peers"),
+                other => panic!("node {at} asks for {other:?}, but all peers are honest"),
             }
         }
         if restart {

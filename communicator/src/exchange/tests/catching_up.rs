@@ -31,7 +31,7 @@ fn who_is_far_behind_gets_a_range_and_takes_away_what_it_has() {
     assert_eq!(kind, ParcelKind::Range);
     let range = MergedRange::decode(&bytes, WEIGHTS).unwrap();
     let (start, end) = (range.header.from, range.header.to);
-    assert!(start == 0 && end > 3, "there is no point at 3");
+    assert!(start == 0 && end > 3, "the merged log has no point at sequence 3");
 
     let mut third = Exchange::new(THIRD, Ledger::new(RUN, vec![0; WEIGHTS]), LIMITS);
     tell(&mut third, Event::Founder(THIRD));
@@ -54,7 +54,7 @@ fn who_is_far_behind_gets_a_range_and_takes_away_what_it_has() {
         Effect::Jump(jump) => Some(jump.batches),
         _ => None,
     });
-    assert_eq!(jumped, Some(end - 3), "workers get what is new");
+    assert_eq!(jumped, Some(end - 3), "workers get only the batches after sequence 3");
 }
 
 #[test]
@@ -75,7 +75,7 @@ fn a_range_that_cannot_be_taken_is_followed_by_a_snapshot() {
     assert_eq!(notes_to(&effects, THIRD), [Note::TooFar]);
     assert!(
         notes_to(&tell(&mut exchange, Event::Local(simple(1, 21))), THIRD).is_empty(),
-        "said once"
+        "a peer is told only once that it is too far behind"
     );
     let effects = receive(&mut exchange, THIRD, Message::Note(Note::Ask));
     assert!(effects.contains(&Effect::Giving(THIRD)));
@@ -95,7 +95,10 @@ fn a_snapshot_waits_for_what_only_the_taker_has() {
     let mut exchange = node_with_a_merged_log();
     receive(&mut exchange, THIRD, has(&[(1, 5), (3, 2)]));
     let effects = receive(&mut exchange, THIRD, Message::Note(Note::Ask));
-    assert!(!effects.contains(&Effect::Giving(THIRD)), "it would lose its own");
+    assert!(
+        !effects.contains(&Effect::Giving(THIRD)),
+        "with this snapshot the taker would lose its own batches"
+    );
     receive(&mut exchange, THIRD, Message::Batch(simple(3, 1)));
     receive(&mut exchange, THIRD, Message::Batch(simple(3, 2)));
     receive(&mut exchange, THIRD, Message::Note(Note::Got(u64::MAX)));
@@ -123,7 +126,7 @@ fn marks_let_the_log_go() {
     }
     assert!(
         exchange.log_bytes() > 0,
-        "all have it, but nobody has said that it can do without ranges from before"
+        "all peers have the batch, but no peer has set a mark after it"
     );
     tell(&mut exchange, Event::Tick);
     let effects = tell(&mut exchange, Event::Tick);

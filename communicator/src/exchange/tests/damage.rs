@@ -38,7 +38,10 @@ fn a_batch_that_was_spoilt_while_it_was_kept_is_not_sent() {
         to: PEER,
         message: Message::Note(Note::TooFar),
     };
-    assert!(effects.contains(&too_far), "it takes a snapshot instead: {effects:?}");
+    assert!(
+        effects.contains(&too_far),
+        "the peer is not told to take a snapshot instead: {effects:?}"
+    );
 }
 
 #[test]

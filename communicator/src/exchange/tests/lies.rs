@@ -76,7 +76,7 @@ fn what_no_honest_member_sends_is_put_in_quarantine() {
         assert!(reason.contains(says), "{reason} does not say {says}");
         assert!(
             receive(&mut exchange, PEER, Message::Batch(simple(2, 2))).is_empty(),
-            "it is heard no more"
+            "messages of a quarantined peer are ignored"
         );
         assert_eq!(exchange.ledger().digest(), digest);
         assert!(tell(&mut exchange, Event::LinkUp(PEER)).is_empty());
@@ -111,7 +111,11 @@ fn whoever_gives_a_snapshot_that_does_not_add_up_is_put_in_quarantine() {
     );
     assert_eq!(exchange.ledger().frontier(), &Frontier::default());
     let effects = tell(&mut exchange, Event::Tick);
-    assert_eq!(notes_to(&effects, THIRD), [Note::Ask], "another one is asked");
+    assert_eq!(
+        notes_to(&effects, THIRD),
+        [Note::Ask],
+        "another peer is asked for a snapshot"
+    );
 }
 
 #[test]

@@ -73,7 +73,10 @@ fn nobody_waits_for_a_peer_that_hangs_and_its_link_is_given_up_in_the_end() {
     for sequence in 1..=2 * LIMITS.window {
         tell(&mut exchange, Event::Local(simple(1, sequence)));
     }
-    assert!(exchange.should_pause(), "it may be slow");
+    assert!(
+        exchange.should_pause(),
+        "workers pause while a peer that fell behind may only be slow"
+    );
     let mut effects = Vec::new();
     for tick in 1..=4 * LIMITS.reset_ticks {
         assert_eq!(exchange.should_pause(), tick <= LIMITS.reset_ticks, "at tick {tick}");

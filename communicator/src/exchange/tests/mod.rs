@@ -155,7 +155,10 @@ pub(in crate::exchange) fn parcel_to(
                 _ => None,
             })
             .collect();
-        assert!(!pieces.is_empty(), "the parcel does not go on: {effects:?}");
+        assert!(
+            !pieces.is_empty(),
+            "no further piece of the parcel was sent: {effects:?}"
+        );
         effects.clear();
         for piece in pieces {
             match parcel::take(&mut incoming, &piece) {

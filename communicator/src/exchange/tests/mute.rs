@@ -35,7 +35,7 @@ fn nobody_merges_batches_for_a_peer_that_does_not_answer() {
 fn nobody_helps_a_peer_that_does_not_answer() {
     let exchange = with_a_mute_peer();
     let of_others = exchange.log.kept().filter(|range| range.origin == origin(2).origin);
-    assert_eq!(of_others.count(), 1, "they are kept");
+    assert_eq!(of_others.count(), 1, "the batch of the other origin is kept");
     assert_eq!(
         exchange.peers[&THIRD].link.as_ref().unwrap().sent(origin(2).origin),
         Some(0)

@@ -15,7 +15,7 @@ pub(super) fn newcomer() -> Exchange {
     let effects = receive(&mut exchange, PEER, has(&[(2, 20)]));
     assert_eq!(notes_to(&effects, PEER), [Note::Ask]);
     let effects = receive(&mut exchange, THIRD, has(&[(2, 20)]));
-    assert_eq!(effects, [], "one is asked at a time");
+    assert_eq!(effects, [], "a newcomer asks one peer at a time for a snapshot");
     exchange
 }
 
@@ -32,7 +32,10 @@ fn a_newcomer_takes_nothing_before_a_snapshot() {
     let effects = receive(&mut exchange, PEER, whole(kind, bytes));
     for to in [PEER, THIRD] {
         let message = has(&[(2, 1)]);
-        assert!(effects.contains(&Effect::Send { to, message }), "all hear what it has");
+        assert!(
+            effects.contains(&Effect::Send { to, message }),
+            "the newcomer tells all peers its frontier"
+        );
     }
     receive(&mut exchange, PEER, Message::Batch(simple(2, 2)));
     assert_eq!(exchange.ledger().frontier().applied(OriginId(2)), 2);
@@ -46,7 +49,11 @@ fn a_newcomer_that_is_not_answered_asks_another_and_says_that_it_is_there() {
         .collect();
     assert_eq!(notes_to(&effects, PEER), [Note::Newcomer, Note::Newcomer]);
     assert_eq!(notes_to(&effects, THIRD), [Note::Newcomer, Note::Newcomer, Note::Ask]);
-    assert_eq!(effects.len(), 5, "no link is given up for that");
+    assert_eq!(
+        effects.len(),
+        5,
+        "no link is reset while a newcomer waits for a snapshot"
+    );
 }
 
 #[test]
@@ -56,18 +63,31 @@ fn a_giver_is_asked_again_when_its_link_is_replaced() {
     tell(&mut exchange, Event::LinkUp(PEER));
     let effects = receive(&mut exchange, PEER, has(&[(2, 20)]));
     assert_eq!(notes_to(&effects, PEER), [Note::Ask]);
-    assert_eq!(receive(&mut exchange, PEER, has(&[(2, 21)])), [], "once on a link");
+    assert_eq!(
+        receive(&mut exchange, PEER, has(&[(2, 21)])),
+        [],
+        "a peer is asked once per link"
+    );
 }
 
 #[test]
 fn whoever_is_the_last_to_have_anything_has_caught_up() {
     let mut exchange = node(LIMITS);
     receive(&mut exchange, PEER, has(&[(2, 1000)]));
-    assert!(!exchange.is_caught_up(|_| true), "it lacks much");
+    assert!(
+        !exchange.is_caught_up(|_| true),
+        "the peer has 1000 batches that this node lacks"
+    );
     assert!(exchange.is_caught_up(|node| node == THIRD));
     tell(&mut exchange, Event::LinkDown(THIRD));
-    assert!(!exchange.is_caught_up(|node| node == THIRD), "it may have anything");
-    assert!(exchange.is_caught_up(|_| false), "what the dead had is lost");
+    assert!(
+        !exchange.is_caught_up(|node| node == THIRD),
+        "a peer without a link may have any batches"
+    );
+    assert!(
+        exchange.is_caught_up(|_| false),
+        "batches that only dead peers had are lost and not waited for"
+    );
     assert!(!newcomer().is_caught_up(|_| false));
 }
 
@@ -75,15 +95,24 @@ fn whoever_is_the_last_to_have_anything_has_caught_up() {
 fn a_newcomer_is_stranded_when_nobody_is_left_who_has_anything() {
     let mut exchange = newcomer();
     assert!(!exchange.is_stranded(|_| true));
-    assert!(!exchange.is_stranded(|_| false), "there are links");
+    assert!(
+        !exchange.is_stranded(|_| false),
+        "a newcomer with open links is not stranded"
+    );
     tell(&mut exchange, Event::LinkDown(PEER));
     tell(&mut exchange, Event::LinkDown(THIRD));
     assert!(!exchange.is_stranded(|node| node == THIRD));
     assert!(exchange.is_stranded(|_| false));
     tell(&mut exchange, Event::LinkUp(THIRD));
     receive(&mut exchange, THIRD, Message::Note(Note::Newcomer));
-    assert!(exchange.is_stranded(|node| node == THIRD), "neither can help the other");
-    assert!(!node(LIMITS).is_stranded(|_| false), "it has something itself");
+    assert!(
+        exchange.is_stranded(|node| node == THIRD),
+        "two newcomers cannot give each other a snapshot"
+    );
+    assert!(
+        !node(LIMITS).is_stranded(|_| false),
+        "a node that is no newcomer is never stranded"
+    );
 }
 
 #[test]
@@ -103,7 +132,7 @@ fn nothing_is_sent_to_a_newcomer_before_it_has_a_snapshot() {
         assert_eq!(
             effects.contains(&Effect::Reset(new)),
             silent,
-            "it was heard at tick 40 of {tick}"
+            "the newcomer was last heard at tick 40; now is tick {tick}"
         );
     }
     assert!(sent_to(&effects, new).is_empty());
@@ -112,5 +141,9 @@ fn nothing_is_sent_to_a_newcomer_before_it_has_a_snapshot() {
     let effects = receive(&mut exchange.clone(), new, Message::Note(Note::Ask));
     assert!(effects.contains(&Effect::Giving(new)));
     let effects = receive(&mut exchange, new, has(&[]));
-    assert_eq!(sent_to(&effects, new), [simple(1, 1)], "it has one");
+    assert_eq!(
+        sent_to(&effects, new),
+        [simple(1, 1)],
+        "a newcomer that tells its frontier has a snapshot and gets batches"
+    );
 }

@@ -16,7 +16,7 @@ fn a_batch_goes_to_everybody_and_is_encoded_once() {
     }
     assert!(
         effects.iter().any(|effect| matches!(effect, Effect::Deliver { .. })),
-        "other workers of this node need it too"
+        "the other workers of this node need the batch too"
     );
 }
 
@@ -33,7 +33,11 @@ fn nothing_is_sent_before_a_peer_says_what_it_has() {
         .map(|message| Effect::Send { to: PEER, message });
     assert_eq!(hello, expected.collect::<Vec<_>>());
     let effects = receive(&mut exchange, PEER, has(&[(1, 1)]));
-    assert_eq!(sent_to(&effects, PEER), [simple(1, 2)], "it resumes where the peer is");
+    assert_eq!(
+        sent_to(&effects, PEER),
+        [simple(1, 2)],
+        "the stream resumes at the peer's frontier"
+    );
 }
 
 #[test]
@@ -65,7 +69,7 @@ fn duplicates_change_nothing_and_gaps_reset_the_link() {
     );
     assert!(
         receive(&mut exchange, PEER, Message::Batch(simple(2, 4))).is_empty(),
-        "one reset is enough"
+        "a link is reset only once"
     );
     assert_eq!(exchange.ledger().digest(), digest);
 }
@@ -94,7 +98,11 @@ fn survivors_hand_on_the_batches_of_a_node_that_is_gone() {
     for _ in 0..4 {
         sent.extend(sent_to(&tell(&mut exchange, Event::Tick), PEER));
     }
-    assert_eq!(sent, [simple(3, 1)], "sent once, after patience");
+    assert_eq!(
+        sent,
+        [simple(3, 1)],
+        "a batch of a lost node is sent once, after a wait"
+    );
 }
 
 #[test]
@@ -112,7 +120,10 @@ fn a_diverging_batch_still_reaches_everybody() {
         1
     );
     assert_eq!(sent_to(&effects, PEER), [far(2)]);
-    assert!(tell(&mut exchange, Event::Local(far(3))).is_empty(), "the run is over");
+    assert!(
+        tell(&mut exchange, Event::Local(far(3))).is_empty(),
+        "no batch is taken after the run has diverged"
+    );
     assert!(receive(&mut exchange, PEER, Message::Batch(simple(2, 1))).is_empty());
 }
 
@@ -196,12 +207,24 @@ fn batches_are_handed_on_at_once_between_peers_that_have_no_link() {
     let links = |nodes: &[NodeId]| Message::Note(Note::Links(nodes.to_vec()));
     receive(&mut exchange, PEER, links(&[NodeId(1), THIRD]));
     let effects = receive(&mut exchange, PEER, Message::Batch(simple(2, 1)));
-    assert_eq!(to_third(&effects), 0, "its home sends it");
+    assert_eq!(
+        to_third(&effects),
+        0,
+        "the origin's node has a link and sends the batch itself"
+    );
     let effects = receive(&mut exchange, PEER, links(&[NodeId(1)]));
-    assert_eq!(to_third(&effects), 1, "its home cannot");
+    assert_eq!(
+        to_third(&effects),
+        1,
+        "the origin's node has lost its link, so this node relays the batch"
+    );
     let effects = receive(&mut exchange, PEER, Message::Batch(simple(2, 2)));
     assert_eq!(to_third(&effects), 1);
     receive(&mut exchange, PEER, links(&[NodeId(1), THIRD]));
     let effects = receive(&mut exchange, PEER, Message::Batch(simple(2, 3)));
-    assert_eq!(to_third(&effects), 0, "it can again");
+    assert_eq!(
+        to_third(&effects),
+        0,
+        "the origin's node has its link again and sends the batch itself"
+    );
 }

@@ -47,15 +47,19 @@ impl ExchangeState {
             Effect::Ended(_) => self.tell_origins(),
             Effect::Stop => self.tell_run(RunEvent::StopSeen(self.run)),
             Effect::Spoilt => tracing::error!(
-                "a bit had flipped in this node's memory, in what it kept for others: they get a snapshot instead"
+                event = "kept_batch_damaged",
+                "a memory error has damaged a batch that this node kept for other nodes; they get a snapshot instead"
             ),
             Effect::Giving(to) => {
                 let peer = self.name(to);
-                tracing::info!(target: NEWS, peer, "a node gets a snapshot");
+                tracing::info!(target: NEWS, event = "snapshot_started", peer, "this node sends a snapshot to a peer");
             }
             Effect::Jump(jump) => {
                 if let Some(origin) = jump.origin {
-                    tracing::info!(%origin, batches = jump.batches, "a range of batches is taken");
+                    tracing::info!(
+                        event = "range_applied", %origin, batches = jump.batches,
+                        "applied a merged range of batches"
+                    );
                 }
                 self.last = Some(Instant::now());
                 for (_, worker) in self.workers.values() {
@@ -63,12 +67,22 @@ impl ExchangeState {
                 }
             }
             Effect::Mended(weight) => {
-                tracing::error!(weight, "a bit had flipped in this node's memory; it is put right");
+                tracing::error!(
+                    event = "ledger_corrected",
+                    weight,
+                    "a memory error flipped one bit of this node's ledger; the bit is corrected"
+                );
             }
             Effect::Damaged(error) => {
-                tracing::error!(%error, "this node's memory is at fault; a peer is asked for its ledger");
+                tracing::error!(
+                    event = "ledger_damaged", %error,
+                    "a memory error has damaged this node's ledger; a peer is asked for its ledger"
+                );
             }
-            Effect::Healed => tracing::warn!("the damaged ledger is replaced by a peer's"),
+            Effect::Healed => tracing::warn!(
+                event = "ledger_replaced",
+                "the damaged ledger was replaced with a peer's ledger"
+            ),
             Effect::RestartWorkers => self.workers.values().for_each(|(_, worker)| worker.hang_up()),
             Effect::Reset(node) => {
                 if let Some(peer) = self.peers.get_mut(&node) {
@@ -80,9 +94,10 @@ impl ExchangeState {
             Effect::Quarantine { peer, reason } => {
                 let name = self.name(peer);
                 tracing::error!(
+                    event = "peer_quarantined",
                     peer = name,
                     reason,
-                    "a node is put in quarantine: nothing is taken from it any more"
+                    "a peer is quarantined: this node accepts no further messages from the peer"
                 );
                 if let Some(peer) = self.peers.get_mut(&peer) {
                     peer.outbox = None;
@@ -93,7 +108,11 @@ impl ExchangeState {
                 self.tell_run(RunEvent::Lied { run, node });
             }
             Effect::WorkerFault(reason) => {
-                tracing::error!(reason, "a worker sent something that is no batch of this run");
+                tracing::error!(
+                    event = "batch_rejected",
+                    reason,
+                    "a worker sent an invalid batch; this node disconnects all of its workers"
+                );
                 self.workers.values().for_each(|(_, worker)| worker.hang_up());
             }
             Effect::Diverged(reason) => self.tell_run(RunEvent::Diverged(self.run, reason)),

@@ -36,7 +36,10 @@ impl ExchangeState {
         };
         self.event(Event::Audit);
         if self.core.is_damaged() {
-            tracing::error!("no checkpoint is written: the ledger is damaged, and not replaced yet");
+            tracing::error!(
+                event = "checkpoint_skipped",
+                "no checkpoint is written: this node's ledger is damaged and not replaced yet"
+            );
             return self.checkpointed();
         }
         let header = self.header(states);

@@ -179,7 +179,11 @@ impl Actor for ExchangeActor {
             ExchangeMessage::Joined(participant) => {
                 if state.plan.admit(participant.clone()) {
                     state.core.reckon_with_workers(participant.node, participant.workers);
-                    tracing::info!(node = participant.name, "a node joins the run");
+                    tracing::info!(
+                        event = "participant_joined",
+                        peer = participant.name,
+                        "a node joins the run"
+                    );
                     state.join(participant).await?;
                     state.tell_slots();
                     state.tell_progress();

@@ -47,7 +47,10 @@ mod tests {
         let mut pauses = Pauses::default();
         assert!(!pauses.change(false, at(0)) && !pauses.is_on());
         assert!(pauses.change(true, at(1)) && pauses.is_on());
-        assert!(!pauses.change(true, at(2)), "they know it");
+        assert!(
+            !pauses.change(true, at(2)),
+            "workers are told only when a pause begins or ends"
+        );
         assert_eq!(pauses.total(at(3)), Duration::from_secs(2));
         assert!(pauses.change(false, at(4)));
         assert!(pauses.change(true, at(9)));

@@ -26,7 +26,10 @@ impl ExchangeState {
             .filter(|(pipeline, _)| own.is_some_and(|own| own.pipeline == *pipeline))
             .and_then(|(pipeline, stage)| self.plan.holder(StageAddress { pipeline, stage }));
         let Some(peer) = to.and_then(|to| self.peers.get(&to.node)) else {
-            tracing::error!("a worker sent something to a place that its pipeline does not have");
+            tracing::error!(
+                event = "stage_message_rejected",
+                "a worker addressed a message to a stage that its pipeline does not have; the worker is disconnected"
+            );
             return worker.hang_up();
         };
         match &peer.outbox {

@@ -153,8 +153,9 @@ impl ExchangeState {
         let (usable, dropped): (Vec<State>, Vec<State>) = self.states.drain(..).partition(fits);
         for state in dropped {
             tracing::warn!(
+                event = "worker_state_dropped",
                 path = %state.path.display(),
-                "a worker's residual and optimiser state are dropped: the run goes on from other batches"
+                "a worker's saved residual and optimiser state are dropped: they belong to other batches than the run resumes from"
             );
         }
         self.states = usable;

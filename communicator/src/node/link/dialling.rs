@@ -21,7 +21,7 @@ pub(super) enum Step {
 
 /// One end of a link.
 #[derive(Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is true or not by itself")]
+#[expect(clippy::struct_excessive_bools, reason = "the flags are independent of each other")]
 pub(super) struct Dialling {
     times: LinkTimes,
     /// Whether this node has the lower name of the two.
@@ -144,7 +144,11 @@ mod tests {
         assert!(lower.takes(true, SECOND));
         assert_eq!(lower.next(SECOND), Step::Nothing);
         assert!(lower.lost(2 * SECOND));
-        assert_eq!(lower.next(2 * SECOND), Step::Dial(TIMES.pause), "it begins anew");
+        assert_eq!(
+            lower.next(2 * SECOND),
+            Step::Dial(TIMES.pause),
+            "after a lost link the pauses start over"
+        );
     }
 
     #[test]
@@ -161,7 +165,7 @@ mod tests {
         assert_eq!(
             higher.next(late + SECOND),
             Step::Wait(TIMES.patience),
-            "a link that breaks is the lower's to mend"
+            "the node with the lower id redials a broken link first"
         );
     }
 
@@ -171,11 +175,14 @@ mod tests {
         // Each connection is dialled by one side and taken by the other, and they come in another order on either side.
         assert!(lower.takes(true, SECOND) && !lower.takes(false, SECOND));
         assert!(higher.takes(true, SECOND) && higher.takes(false, SECOND));
-        assert!(!higher.takes(true, SECOND), "the lower's connection is young");
+        assert!(
+            !higher.takes(true, SECOND),
+            "the connection that the lower id dialled is still young and stays"
+        );
         let later = SECOND + TIMES.young;
         assert!(
             lower.takes(false, later),
-            "the peer would not dial if the old one still worked"
+            "the peer dials only if the old connection no longer works"
         );
     }
 
@@ -185,11 +192,14 @@ mod tests {
         assert!(!lower.is_to_be_said(SECOND + TIMES.say_after));
         let late = 2 * SECOND + TIMES.say_after;
         assert!(lower.is_to_be_said(late) && !lower.is_to_be_said(late));
-        assert!(!lower.is_reached(), "its address may be wrong");
+        assert!(
+            !lower.is_reached(),
+            "a peer that was never reached may have a wrong address"
+        );
         assert!(lower.takes(true, late) && !lower.is_to_be_said(3 * late));
         assert!(lower.lost(3 * late) && !lower.lost(3 * late));
         assert!(!lower.is_to_be_said(3 * late) && lower.is_to_be_said(5 * late));
-        assert!(lower.is_reached(), "its address was right");
+        assert!(lower.is_reached(), "the address of a peer that was reached is right");
     }
 
     #[test]

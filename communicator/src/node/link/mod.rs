@@ -89,12 +89,12 @@ impl Link {
         if self.dialling.is_to_be_said(now) {
             let peer = &self.arguments.peer;
             let why = if self.dialling.is_reached() {
-                "the link to a node is lost, and the node is dialled again; others hand on what the two make"
+                "the link to a peer is lost; this node keeps dialling the peer, and other nodes relay batches between the two"
             } else {
-                "there is no link to a node: if it cannot be dialled at this address, start it with another --advertise; \
-                 others hand on what the two make"
+                "there is no link to a peer, and other nodes relay batches between the two: if the peer cannot be dialled at \
+                 this address, start it with another --advertise"
             };
-            tracing::warn!(peer = peer.name, address = %peer.address, "{why}");
+            tracing::warn!(event = "link_missing", peer = peer.name, address = %peer.address, "{why}");
         }
         match self.dialling.next(now) {
             Step::Nothing => {}
@@ -128,7 +128,10 @@ impl Link {
             match connect(address, node, &security, &hello, limit).await {
                 Ok(stream) => drop(myself.cast(LinkMessage::Up { stream, dialled: true })),
                 Err(error) => {
-                    tracing::debug!(%error, %address, "a link is not made yet");
+                    tracing::debug!(
+                        event = "link_dial_failed", %error, %address,
+                        "cannot establish a link to a peer yet; retrying"
+                    );
                     tokio::time::sleep(pause).await;
                     let _ = myself.cast(LinkMessage::Dial);
                 }
@@ -167,7 +170,7 @@ impl Link {
         );
         let over = move |myself: ActorRef<LinkMessage>, ended: Result<(), LinkError>| {
             if let Err(error) = ended {
-                tracing::info!(%error, %peer, "a link is gone");
+                tracing::info!(event = "link_broken", %error, %peer, "the link to a peer broke");
             }
             let _ = myself.cast(LinkMessage::Down(generation));
         };

@@ -62,7 +62,7 @@ async fn link(me: u64, address: SocketAddr, times: LinkTimes) -> (ActorRef<LinkM
 async fn next(heard: &mut UnboundedReceiver<Heard>) -> LinkNotice {
     match timeout(PATIENCE, heard.recv()).await.unwrap() {
         Some(Heard::Link(notice)) => notice,
-        _ => panic!("a link tells of something else"),
+        _ => panic!("expected a notice from the link"),
     }
 }
 
@@ -83,7 +83,7 @@ async fn a_link_that_is_cut_is_made_again_even_by_the_node_that_should_wait() {
             }
         ));
         let LinkNotice::Up { generation, .. } = next(&mut heard).await else {
-            panic!("the link is not up");
+            panic!("expected the link to come up");
         };
         assert_eq!(generation, expected);
         // The peer hangs up, or the exchange wants another connection.

@@ -118,7 +118,7 @@ mod tests {
         assert_eq!(
             endpoints.find(9 * SECOND, |_| Some('b')),
             EndpointScan::default(),
-            "it is not looked for any more"
+            "an endpoint that did not show in time is no longer looked for"
         );
     }
 
@@ -130,8 +130,12 @@ mod tests {
         }
         endpoints.find(SECOND, Some);
         assert_eq!(endpoints.of(NODE), Some(&2));
-        assert_eq!(endpoints.all().collect::<Vec<_>>(), [&2], "a node is told once");
-        assert_eq!(endpoints.closed(2), None, "there is still another way");
+        assert_eq!(
+            endpoints.all().collect::<Vec<_>>(),
+            [&2],
+            "a node with two sessions gets each message once"
+        );
+        assert_eq!(endpoints.closed(2), None, "another session with the node is still open");
         assert_eq!(endpoints.of(NODE), Some(&1));
         assert_eq!(endpoints.closed(1), Some(NODE));
         assert!(endpoints.is_empty() && endpoints.closed(1).is_none());

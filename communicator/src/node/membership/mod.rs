@@ -108,10 +108,18 @@ impl Actor for MembershipActor {
             }
             // Who has been taken by one node is not sent away by another.
             MembershipMessage::Unwelcome(reason) if !state.is_member() => {
-                tracing::error!(reason, "a node does not want this one");
+                tracing::error!(
+                    event = "join_refused",
+                    reason,
+                    "a node refused to let this node join the cluster"
+                );
                 state.joining.send_replace(JoinState::Refused(reason));
             }
-            MembershipMessage::Unwelcome(reason) => tracing::warn!(reason, "a node does not want this one"),
+            MembershipMessage::Unwelcome(reason) => tracing::warn!(
+                event = "membership_disputed",
+                reason,
+                "a node rejects this node, which is already a member of the cluster"
+            ),
             MembershipMessage::Dialled(node, outcome) => {
                 let change = state.roster.was_dialled(node, outcome, now);
                 state.changed(change);
@@ -235,16 +243,23 @@ impl Membership {
     fn changed(&self, change: Option<Change>) {
         if let Some(change) = change {
             match &change {
-                Change::Alive(info) => tracing::info!(target: NEWS, peer = info.name, "a node is here"),
+                Change::Alive(info) => tracing::info!(
+                    target: NEWS, event = "node_alive", peer = info.name,
+                    "a node is alive"
+                ),
                 Change::Silent(id) => {
                     let peer = self.name(*id);
-                    tracing::warn!(peer, "a node is silent");
+                    tracing::warn!(
+                        event = "node_silent",
+                        peer,
+                        "a node has fallen silent: no beats arrive from it"
+                    );
                 }
                 Change::Dead(id) => {
                     let peer = self.name(*id);
                     tracing::warn!(target: NEWS, peer, event = "node_dead", "the process of a node has ended");
                 }
-                Change::Left(id) => tracing::info!(peer = %id, "a node has left"),
+                Change::Left(id) => tracing::info!(event = "node_left", peer = %id, "a node has left the cluster"),
             }
             let _ = self.parent.send_message(MembershipNotice::Changed(change));
         }
@@ -321,7 +336,10 @@ impl Membership {
                         sessions.open(stream, info.address, Some(wanted)).await.map(drop)
                     };
                     if let Err(error) = &reached {
-                        tracing::debug!(%error, peer = info.name, "a node is reached in vain");
+                        tracing::debug!(
+                            event = "session_open_failed", %error, peer = info.name,
+                            "connected to a node, but could not open a session; retrying"
+                        );
                     }
                     match reached {
                         Ok(()) => DialOutcome::Reached,
@@ -330,7 +348,10 @@ impl Membership {
                     }
                 }
                 Err(error) => {
-                    tracing::debug!(%error, peer = info.name, "a node is not reached");
+                    tracing::debug!(
+                        event = "node_dial_failed", %error, peer = info.name,
+                        "cannot connect to a node; retrying"
+                    );
                     if error.is_refused() {
                         DialOutcome::Refused
                     } else {

@@ -41,7 +41,7 @@ impl Names {
         let waited = now.saturating_sub(self.since?);
         (waited > self.patience).then(|| {
             format!(
-                "a node at {} is already called '{}': give this one another --name, or end that one first",
+                "a node at {} is already called '{}': give this node another --name, or stop the other node first",
                 self.bearer, me.name
             )
         })
@@ -58,7 +58,7 @@ pub(super) fn taken<'a>(me: &NodeInfo, from: &'a NodeInfo, members: &'a [NodeInf
 /// What a node is told that comes back when another one has its name.
 pub(super) fn replaced(node: &NodeInfo) -> String {
     format!(
-        "another node called '{}' has taken this one's place while it was silent: end one of the two",
+        "another node called '{}' joined the cluster while this node was silent: stop one of the two",
         node.name
     )
 }
@@ -90,7 +90,11 @@ mod tests {
         assert_eq!(taken(&me, &other, &members), Some(&same));
         assert!(names.wait(&same, SECOND).contains("'desk'"));
         names.wait(&same, 5 * SECOND);
-        assert_eq!(names.refusal(&me, 5 * SECOND), None, "it may be dead");
+        assert_eq!(
+            names.refusal(&me, 5 * SECOND),
+            None,
+            "the other node may be dead, so this node still waits for the name"
+        );
         let refusal = names.refusal(&me, 7 * SECOND).unwrap();
         assert!(
             refusal.contains("127.0.0.1:1") && refusal.contains("--name"),

@@ -46,7 +46,11 @@ mod tests {
             Some(second(100 - SENT_MAX as u64))
         );
         assert_eq!(trips.answered(numbers[1], now), Some(second(99)));
-        assert_eq!(trips.answered(numbers[0], now), None, "nobody waits for it any more");
+        assert_eq!(
+            trips.answered(numbers[0], now),
+            None,
+            "the oldest beat is no longer remembered"
+        );
         assert_eq!(trips.answered(numbers[SENT_MAX] + 1, now), None);
     }
 }

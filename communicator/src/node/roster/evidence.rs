@@ -111,11 +111,11 @@ mod tests {
         assert!(!dies(true, true, &[Refused]));
         assert!(
             !dies(false, true, &[Refused, Refused, AnotherKey]),
-            "a firewall may refuse it"
+            "a firewall may refuse dials to a node that could never be dialled"
         );
         assert!(
             !dies(true, false, &[Refused, Refused, AnotherKey]),
-            "this node has ended the session"
+            "this node, not the peer, ended the session"
         );
         assert!(!dies(true, true, &[Refused, Failed, Refused]));
         assert!(!dies(true, true, &[Refused, Reached, Refused]));
@@ -128,18 +128,21 @@ mod tests {
         assert!(evidence.unlinked(true));
         assert!(
             evidence.dialled(DialOutcome::Refused, 2 * SECOND, SECOND),
-            "another is due"
+            "a second dial is due"
         );
         assert!(evidence.dialled(DialOutcome::Refused, 2 * SECOND + SECOND / 2, SECOND));
         assert!(!evidence.dead);
         evidence.heard();
         evidence.dialled(DialOutcome::Refused, 4 * SECOND, SECOND);
-        assert!(!evidence.dead, "it has spoken since the first");
+        assert!(!evidence.dead, "the node was heard after the first refusal");
         evidence.dialled(DialOutcome::Refused, 5 * SECOND, SECOND);
-        assert!(evidence.dead, "its last word came late");
+        assert!(
+            evidence.dead,
+            "two refusals after the last message prove that the process has ended"
+        );
         evidence.linked();
         evidence.dialled(DialOutcome::Refused, 7 * SECOND, SECOND);
         evidence.dialled(DialOutcome::Refused, 9 * SECOND, SECOND);
-        assert!(!evidence.dead, "its session stands again");
+        assert!(!evidence.dead, "the node has a session again");
     }
 }

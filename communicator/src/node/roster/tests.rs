@@ -28,7 +28,7 @@ fn silence_is_noticed_within_three_seconds_and_beats_bring_back() {
     assert_eq!(roster.beat(info(7), 2 * SECOND), None);
     assert!(roster.tick(4 * SECOND).is_empty() && roster.members().all(|member| member.alive));
     assert_eq!(roster.tick(5 * SECOND), [Change::Silent(NodeId(7))]);
-    assert!(roster.tick(6 * SECOND).is_empty(), "said once");
+    assert!(roster.tick(6 * SECOND).is_empty(), "a silence is reported once");
     assert_eq!(roster.beat(info(7), 7 * SECOND), Some(Change::Alive(info(7))));
 }
 
@@ -39,7 +39,7 @@ fn a_broken_session_is_noticed_soon_and_may_be_replaced() {
     roster.beat(info(7), 10 * SECOND);
     assert!(
         due(&mut roster, SECOND * 100).is_empty(),
-        "there is a session, though it was there first"
+        "a node with a session is not dialled, even if the session came before the first beat"
     );
     failed(&mut roster, 7, 10 * SECOND);
     roster.unlinked(NodeId(7), false, 10 * SECOND);
@@ -58,8 +58,15 @@ fn who_is_heard_of_is_dialled_with_growing_pauses() {
     roster.heard_of(info(7), SECOND);
     roster.heard_of(info(3), SECOND);
     roster.heard_of(info(5), SECOND);
-    assert_eq!(due(&mut roster, SECOND), [info(7)], "the lower name dials first");
-    assert!(due(&mut roster, SECOND * 19 / 10).is_empty(), "it is under way");
+    assert_eq!(
+        due(&mut roster, SECOND),
+        [info(7)],
+        "the node with the lower id dials first"
+    );
+    assert!(
+        due(&mut roster, SECOND * 19 / 10).is_empty(),
+        "the dial is still under way"
+    );
     failed(&mut roster, 7, 2 * SECOND);
     assert_eq!(due(&mut roster, 2 * SECOND), [info(7), info(3)]);
     let mut dialled = 0;
@@ -98,7 +105,11 @@ fn who_takes_part_in_a_run_is_waited_for_while_it_goes_on() {
     roster.take_part(BTreeSet::from([NodeId(5), NodeId(7)]));
     assert_eq!(roster.tick(10 * SECOND), [Change::Silent(NodeId(7))]);
     assert!(roster.tick(80_000 * SECOND).is_empty());
-    assert_eq!(due(&mut roster, 80_000 * SECOND), [info(7)], "it is still dialled");
+    assert_eq!(
+        due(&mut roster, 80_000 * SECOND),
+        [info(7)],
+        "a silent participant is still dialled"
+    );
     roster.take_part(BTreeSet::new());
     assert_eq!(roster.tick(80_001 * SECOND), [Change::Left(NodeId(7))]);
 }
@@ -112,7 +123,10 @@ fn what_was_invented_is_bounded_dialled_a_little_and_soon_forgotten() {
     }
     assert_eq!(roster.members().count(), MEMBERS_MAX);
     assert_eq!(due(&mut roster, 2 * SECOND).len(), RUMOURS_DIALLED_MAX);
-    assert!(due(&mut roster, 3 * SECOND).is_empty(), "none of them has answered");
+    assert!(
+        due(&mut roster, 3 * SECOND).is_empty(),
+        "no further rumours are dialled before the first have answered"
+    );
     // One that is there is dialled whatever else is, and has a place whatever else had it.
     let real = 10 + invented;
     assert_eq!(roster.beat(info(real), 3 * SECOND), Some(Change::Alive(info(real))));
@@ -120,7 +134,10 @@ fn what_was_invented_is_bounded_dialled_a_little_and_soon_forgotten() {
     roster.unlinked(NodeId(real), false, 3 * SECOND);
     assert_eq!(due(&mut roster, 4 * SECOND), [info(real)]);
     roster.beat(info(real), 62 * SECOND);
-    assert!(roster.tick(62 * SECOND).is_empty(), "nobody misses what never was");
+    assert!(
+        roster.tick(62 * SECOND).is_empty(),
+        "a rumoured node is forgotten without a report"
+    );
     assert_eq!(
         roster.members().map(|one| one.info.id).collect::<Vec<_>>(),
         [NodeId(real)]
@@ -157,7 +174,7 @@ fn a_false_rumour_does_not_keep_the_true_one_out() {
     roster.heard_of(elsewhere, SECOND);
     assert!(
         roster.members().all(|member| member.info == &info(7)),
-        "it knows itself best"
+        "a node's own beat outweighs a rumour about its address"
     );
 }
 
@@ -174,12 +191,22 @@ fn broken() -> Roster {
     roster.beat(named(7), SECOND);
     roster.linked(NodeId(7), SECOND);
     let probe = roster.take_due(3 * SECOND);
-    assert!(probe.len() == 1 && probe[0].is_probe, "the other side has dialled");
+    assert!(
+        probe.len() == 1 && probe[0].is_probe,
+        "a node that dialled this one is probed"
+    );
     roster.was_dialled(NodeId(7), DialOutcome::Reached, 3 * SECOND);
-    assert!(roster.take_due(60 * SECOND).is_empty(), "it is known to be dialable");
+    assert!(
+        roster.take_due(60 * SECOND).is_empty(),
+        "a node that was reached is not probed again"
+    );
     roster.beat(named(7), 60 * SECOND);
     roster.unlinked(NodeId(7), true, 60 * SECOND);
-    assert_eq!(due(&mut roster, 60 * SECOND), [named(7)], "dialled at once");
+    assert_eq!(
+        due(&mut roster, 60 * SECOND),
+        [named(7)],
+        "a node whose session broke is dialled at once"
+    );
     roster
 }
 
@@ -195,7 +222,7 @@ fn a_process_that_has_ended_is_known_within_two_seconds_and_a_beat_revokes_it() 
     assert_eq!(
         roster.was_dialled(NodeId(7), DialOutcome::Refused, 63 * SECOND),
         None,
-        "said once"
+        "a death is reported once"
     );
     assert_eq!(roster.beat(named(7), 64 * SECOND), Some(Change::Alive(named(7))));
 }
@@ -219,16 +246,23 @@ fn a_name_belongs_to_the_living_and_passes_on_from_the_dead() {
     // One that was only heard of stands for nobody.
     roster.heard_of(named(9), SECOND);
     roster.tick(10 * SECOND);
-    assert_eq!(roster.namesake(&named(8)), None, "it is silent");
+    assert_eq!(roster.namesake(&named(8)), None, "a silent node does not keep its name");
     roster.beat(named(8), 10 * SECOND);
-    assert!(roster.tick(11 * SECOND).is_empty(), "a claimed name evicts nobody");
+    assert!(
+        roster.tick(11 * SECOND).is_empty(),
+        "a new node with the name does not evict the silent one at once"
+    );
     assert!(roster.has_met(NodeId(7)) && !roster.has_met(NodeId(9)));
     for second in 11..40 {
         roster.beat(named(8), second * SECOND);
     }
     assert_eq!(roster.tick(40 * SECOND), [Change::Left(NodeId(7))]);
     assert!(roster.has_left(NodeId(7)) && !roster.has_left(NodeId(9)));
-    assert_eq!(roster.beat(named(7), 41 * SECOND), None, "it does not come back");
+    assert_eq!(
+        roster.beat(named(7), 41 * SECOND),
+        None,
+        "a node that has left does not come back"
+    );
     let there: Vec<u64> = roster.members().map(|one| one.info.id.0).collect();
     assert_eq!(there, [8, 9]);
 }

@@ -36,11 +36,14 @@ pub(super) fn restore(dir: &Path, run: RunId, resumed: Resumed, first: Ledger) -
     let ledger = match Ledger::restored(snapshot, run, first.initial()) {
         Ok(restored) if restored.is_that_of(&resumed) => restored,
         Ok(_) => {
-            tracing::info!("another node's checkpoint was chosen: it has come further than this one's, or another way");
+            tracing::info!(
+                event = "own_checkpoint_unused",
+                "the run resumes from another node's checkpoint, which has more samples or other batches than this node's"
+            );
             first
         }
         Err(error) => {
-            tracing::error!(%error, "this node's checkpoint is of no use");
+            tracing::error!(event = "checkpoint_unusable", %error, "this node's checkpoint cannot be used");
             first
         }
     };

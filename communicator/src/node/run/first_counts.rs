@@ -26,7 +26,10 @@ impl First {
     pub(super) fn tell(&self) {
         if !self.afresh.is_empty() {
             let afresh = self.afresh.join(", ");
-            tracing::info!(target: NEWS, afresh, "not all of the model fits: some weights begin afresh");
+            tracing::info!(
+                target: NEWS, event = "tensors_initialised", tensors = afresh,
+                "the model file lacks some of the model's tensors: these start with new random weights"
+            );
         }
     }
 }
@@ -69,7 +72,11 @@ mod tests {
         }
         first.add(RunId(7), other, vec![1], vec!["2.bias".into()]);
         let found = first.take(RunId(7)).unwrap();
-        assert_eq!(found.counts, [1, 2, 3], "the one who has told all");
+        assert_eq!(
+            found.counts,
+            [1, 2, 3],
+            "the counts of the worker that has sent all of them"
+        );
         assert!(first.take(RunId(7)).is_none());
         first.add(RunId(7), other, vec![1], vec![]);
         first.forget(other);

@@ -31,12 +31,17 @@ pub(super) fn make(
         return of_stages(run, job, &layout, pipelines, data, workers);
     }
     usage::check_memory(job, &layout, workers).map_err(|error| {
-        format!("{error}: use a smaller model or --minibatch, or spread it over nodes (--exchange layers)")
+        format!("{error}: use a smaller model or --minibatch, or spread the model over nodes (--exchange layers)")
     })?;
     let counts = match (&job.from, first) {
         (None, _) => initial_counts(&layout, job.seed),
         (Some(_), Some(first)) if first.len() == layout.weights => first,
-        (Some(file), _) => return Err(format!("its worker has not told the weights of {}", file.display())),
+        (Some(file), _) => {
+            return Err(format!(
+                "the node's worker did not send the weights of {}",
+                file.display()
+            ));
+        }
     };
     let ledger = Ledger::new(run, counts);
     let offer = of(workers, data, ledger.digest(), 1);
@@ -97,11 +102,13 @@ fn partition_for(
         let fit = partition.stages().try_for_each(fits);
         match fit {
             Ok(()) => return Ok((partition, groups)),
-            Err(error) => too_large = format!("{error} for one of {} stages", partition.len()),
+            Err(error) => too_large = format!("with {} pipeline stages, {error}", partition.len()),
         }
     }
     Err(match pipelines.cut {
-        Cut::Auto => format!("{too_large}, and it cannot be cut into more: use a smaller model or --minibatch"),
+        Cut::Auto => {
+            format!("{too_large}, and the model cannot be cut into more stages: use a smaller model or --minibatch")
+        }
         Cut::Into(_) | Cut::At(_) => format!("{too_large}: ask for more groups or slices"),
     })
 }

@@ -17,7 +17,7 @@ impl RunState {
         let Some((_, ledger)) = self.ledger.take_if(|(name, _)| *name == run) else {
             return self.event(RunEvent::Opened {
                 run,
-                opened: Err("it has no ledger; this is a fault in Tau".into()),
+                opened: Err("this node has no ledger for the run; this is a fault in Tau, please report it".into()),
             });
         };
         let (me, security, timing, dir, myself) = (

@@ -203,7 +203,10 @@ mod tests {
         assert_eq!(record.paused_share, 0.5);
         assert_eq!((record.ledger_samples, record.seconds), (500, 2.5));
         assert_eq!(record.bytes_dense, 7 * 10 * 4);
-        assert_eq!(record.bytes_out, 77, "without peers, what would have been sent");
+        assert_eq!(
+            record.bytes_out, 77,
+            "without peers, the bytes that would have been sent to one"
+        );
         assert_eq!(record.waiting.len(), StatsRecord::WAITING_MAX);
         records.reported(RunId(4), report(Duration::ZERO), start);
         let next = RunReport {
@@ -211,7 +214,10 @@ mod tests {
             ..status(10)
         };
         let record = records.make(Some(next), Some(RunId(4)), SECOND);
-        assert_eq!(record.samples_per_second, 10.0, "another run counts from nothing");
+        assert_eq!(
+            record.samples_per_second, 10.0,
+            "the sample rate of another run starts from zero"
+        );
     }
 
     #[test]
@@ -241,7 +247,11 @@ mod tests {
         let due: Vec<u32> = (1..=400)
             .filter(|at| records.take_due(begun + SECOND * *at / 100).is_some())
             .collect();
-        assert_eq!(due, [5, 10, 20, 40, 80, 160, 260, 360], "in hundredths of a second");
+        assert_eq!(
+            due,
+            [5, 10, 20, 40, 80, 160, 260, 360],
+            "records are due at these hundredths of a second"
+        );
     }
 
     #[test]
@@ -274,7 +284,7 @@ mod tests {
         assert_eq!(
             told(RunId(4), &[]).0,
             [0.0, 0.1, 0.2],
-            "of another run nothing was told"
+            "evaluations of another run were never told before"
         );
     }
 }

@@ -12,9 +12,10 @@ use crate::usage::Workers;
 impl RunState {
     pub(super) fn attached(&mut self, worker: WorkerHandle) {
         tracing::info!(
+            event = "worker_attached",
             pid = worker.info.pid,
             device = worker.info.device,
-            "a worker is attached"
+            "a worker has attached"
         );
         let key = worker.key;
         self.workers.insert(key, worker);
@@ -25,7 +26,7 @@ impl RunState {
     pub(super) fn gone(&mut self, key: WorkerKey) {
         self.first.forget(key);
         if self.workers.remove(&key).is_some() {
-            tracing::info!("a worker is gone");
+            tracing::info!(event = "worker_detached", "a worker has disconnected");
             self.describe();
             self.event(RunEvent::Detached(key));
         }
@@ -68,7 +69,7 @@ impl RunState {
         if let FromWorker::SavedModel { run, saved: Ok(_) } = &message {
             let places = [self.files.model(*run), self.files.spare_model(*run)];
             if let Some(path) = places.iter().find(|path| path.exists()) {
-                tracing::info!(target: NEWS, path = %path.display(), "the model is saved");
+                tracing::info!(target: NEWS, event = "model_saved", path = %path.display(), "the model is saved");
             }
         }
         if let Some(message) = for_the_core(message) {

@@ -50,7 +50,10 @@ pub(super) async fn accept(
         match accepted {
             Ok(stream) => {
                 let Ok(place) = Arc::clone(&places).try_acquire_owned() else {
-                    tracing::warn!("a worker is turned away: a node has at most {WORKERS_MAX}");
+                    tracing::warn!(
+                        event = "worker_limit_reached",
+                        "rejected a worker: a node serves at most {WORKERS_MAX} workers"
+                    );
                     continue;
                 };
                 let key = WorkerKey(KEYS.fetch_add(1, Ordering::Relaxed));
@@ -63,7 +66,10 @@ pub(super) async fn accept(
                         () = set(&mut stopped) => Ok(()),
                     };
                     if let Err(error) = ended {
-                        tracing::warn!(%error, "a worker's socket is closed");
+                        tracing::warn!(
+                            event = "worker_socket_closed", %error,
+                            "the connection to a worker failed; the worker's socket is closed"
+                        );
                     }
                     let _ = parent.send_message(WorkersNotice::Gone(key));
                     drop(place);
@@ -71,7 +77,10 @@ pub(super) async fn accept(
             }
             Err(error) => {
                 if refusals.is_due(Instant::now()) {
-                    tracing::warn!(%error, "workers cannot be taken, and are tried again");
+                    tracing::warn!(
+                        event = "worker_connection_failed", %error,
+                        "workers cannot connect to this node; retrying"
+                    );
                 }
                 tokio::time::sleep(times.restart_pause).await;
             }
@@ -99,9 +108,10 @@ async fn serve(
     };
     if info.version != version {
         tracing::error!(
+            event = "worker_version_rejected",
             worker = info.version,
-            node = version,
-            "a worker of another release is turned away: start it with the same program as the node"
+            expected = version,
+            "rejected a worker of another release: start the worker with the same program as the node"
         );
         return Ok(());
     }

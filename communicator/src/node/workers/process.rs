@@ -41,13 +41,25 @@ async fn end_of(child: &mut Child, detached: &Detached, limit: Duration) {
     tokio::select! {
         status = child.wait() => match status {
             // It has been told to, or its node is about to stop: a reason to worry would have another status.
-            Ok(status) if status.success() => tracing::debug!("a worker has ended; it is started again"),
-            Ok(status) => tracing::warn!(%status, "a worker has ended; it is started again"),
-            Err(error) => tracing::warn!(%error, "a worker is lost; it is started again"),
+            Ok(status) if status.success() => tracing::debug!(
+                event = "worker_exited",
+                "a worker process has ended and is restarted"
+            ),
+            Ok(status) => tracing::warn!(
+                event = "worker_exited", %status,
+                "a worker process has ended and is restarted"
+            ),
+            Err(error) => tracing::warn!(
+                event = "worker_lost", %error,
+                "cannot wait for a worker process any more; it is restarted"
+            ),
         },
         () = lost => {
             if timeout(limit, child.wait()).await.is_err() {
-                tracing::warn!("a worker is stuck; it is killed and started again");
+                tracing::warn!(
+                    event = "worker_killed",
+                    "a worker process has lost its socket and does not end; it is killed and restarted"
+                );
                 let _ = child.kill().await;
             }
         }
@@ -85,7 +97,10 @@ pub(super) async fn keep_running(
                     return;
                 }
             },
-            Err(error) => tracing::error!(%error, "a worker could not be started"),
+            Err(error) => tracing::error!(
+                event = "worker_start_failed", %error,
+                "a worker process could not be started; retrying"
+            ),
         }
         tokio::select! {
             () = tokio::time::sleep(pauses.after(started.elapsed())) => {}

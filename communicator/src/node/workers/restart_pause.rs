@@ -46,6 +46,10 @@ mod tests {
             assert!(pauses.after(Duration::ZERO) <= times.restart_pause_max);
         }
         assert_eq!(pauses.after(Duration::ZERO), times.restart_pause_max);
-        assert_eq!(pauses.after(2 * times.steady), times.restart_pause, "it had run well");
+        assert_eq!(
+            pauses.after(2 * times.steady),
+            times.restart_pause,
+            "a worker that ran steadily is restarted after the shortest pause"
+        );
     }
 }

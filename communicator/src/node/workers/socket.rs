@@ -48,7 +48,10 @@ impl WorkerSocket {
         if inode(&self.path).ok() == Some(self.inode) {
             return Ok(());
         }
-        tracing::warn!(socket = %self.path.display(), "the workers' socket was removed; it is made again");
+        tracing::warn!(
+            event = "worker_socket_recreated", socket = %self.path.display(),
+            "the socket for workers was removed; this node creates it again"
+        );
         if let Some(folder) = self.path.parent() {
             std::fs::create_dir_all(folder)?;
         }
@@ -103,7 +106,9 @@ mod tests {
                 }
             }
         };
-        timeout(PATIENCE, trying).await.expect("there is no socket")
+        timeout(PATIENCE, trying)
+            .await
+            .expect("no socket to connect to appeared in time")
     }
 
     #[tokio::test]

@@ -40,7 +40,7 @@ async fn supervisor(folder: &Path, count: usize, script: &str) -> (ActorRef<Work
 async fn next(heard: &mut UnboundedReceiver<Heard>) -> WorkersNotice {
     match timeout(PATIENCE, heard.recv()).await.unwrap() {
         Some(Heard::Workers(notice)) => notice,
-        _ => panic!("the supervisor tells of something else"),
+        _ => panic!("expected a notice from the workers' supervisor"),
     }
 }
 
@@ -72,7 +72,10 @@ async fn who_does_not_say_in_time_who_it_is_is_turned_away() {
     assert!(is_hung_up(&mut silent).await);
     let mut other = UnixStream::connect(folder.path().join("n.sock")).await.unwrap();
     say_hello(&mut other, "2").await;
-    assert!(is_hung_up(&mut other).await, "it is of another release");
+    assert!(
+        is_hung_up(&mut other).await,
+        "a worker of another release must be rejected"
+    );
     for _ in 0..2 {
         assert!(matches!(next(&mut heard).await, WorkersNotice::Gone(_)));
     }
@@ -86,7 +89,7 @@ async fn a_worker_that_falls_silent_is_hung_up() {
     let mut worker = UnixStream::connect(folder.path().join("n.sock")).await.unwrap();
     say_hello(&mut worker, "1").await;
     let WorkersNotice::Attached(handle) = next(&mut heard).await else {
-        panic!("it is not attached");
+        panic!("expected the worker to attach");
     };
     assert!(is_hung_up(&mut worker).await);
     assert!(matches!(next(&mut heard).await, WorkersNotice::Gone(key) if key == handle.key));
@@ -105,7 +108,7 @@ async fn processes_that_end_are_started_again_until_the_supervisor_stops() {
             sleep(Duration::from_millis(5)).await;
         }
     };
-    timeout(PATIENCE, often).await.expect("it is not started again");
+    timeout(PATIENCE, often).await.expect("the process is not restarted");
     actor.stop_and_wait(None, None).await.unwrap();
     assert!(!folder.path().join("n.sock").exists());
 }

@@ -237,7 +237,11 @@ fn a_worker_that_dies_after_it_has_saved_is_replaced_for_the_measurement() {
     assert_eq!(nodes.reseated, [WorkerKey(next)]);
     let next = nodes.replace_worker(2, next);
     assert_eq!(nodes.reseated.last(), Some(&WorkerKey(next)));
-    assert_eq!(nodes.measuring(1), Some(1), "the leader's worker calls again by itself");
+    assert_eq!(
+        nodes.measuring(1),
+        Some(1),
+        "the leader's worker starts the measurement again by itself"
+    );
     nodes.measures(1);
     assert!(nodes.all_finished());
 }
@@ -275,7 +279,7 @@ fn workers_that_die_in_every_measurement_end_the_run_in_a_checkpoint() {
         nodes.pass(15);
         waited += 15;
         worker = nodes.replace_worker(1, worker);
-        assert!(waited < 200, "the end is held up by a worker that dies again and again");
+        assert!(waited < 200, "a worker that keeps dying delays the end of the run");
     }
     for at in [1, 2] {
         let reason = nodes.outcome(at).unwrap().as_ref().unwrap_err();

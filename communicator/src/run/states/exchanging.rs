@@ -92,8 +92,15 @@ impl Exchanging {
                 self.ready.insert(worker);
                 return true;
             }
-            Ok(_) => tracing::error!("the data has changed since the run began: the worker is not used"),
-            Err(reason) => tracing::error!(reason, "a worker that was started again cannot take part"),
+            Ok(_) => tracing::error!(
+                event = "worker_data_changed",
+                "the data has changed since the run began; the worker that opened the data is not used"
+            ),
+            Err(reason) => tracing::error!(
+                event = "worker_refused",
+                reason,
+                "a restarted worker cannot take part in the run"
+            ),
         }
         self.refused.insert(worker);
         false

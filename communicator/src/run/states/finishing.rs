@@ -86,7 +86,7 @@ impl Finishing {
     pub(crate) fn saved(&mut self, worker: WorkerKey, saved: Result<Option<Scores>, String>) {
         if matches!(self.saver, Saver::Ordered(saver) if saver == worker) {
             if let Err(reason) = &saved {
-                tracing::error!(reason, "the model could not be saved");
+                tracing::error!(event = "model_save_failed", reason, "the model could not be saved");
             }
             self.saver = Saver::Done(saved);
         }

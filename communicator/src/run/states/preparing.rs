@@ -59,10 +59,10 @@ impl Preparing {
 
     pub(crate) fn answer(&self) -> Result<DataInfo, String> {
         let mut found = self.workers.values().flatten();
-        let data = found.next().ok_or("no worker is attached to it")?.clone()?;
+        let data = found.next().ok_or("no worker is attached to the node")?.clone()?;
         for other in found {
             if *other.as_ref()? != data {
-                return Err("its workers do not find the same data".into());
+                return Err("the node's workers found different data".into());
             }
         }
         Ok(data)

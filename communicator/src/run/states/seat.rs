@@ -6,7 +6,7 @@ use protocol::wire::worker_stats::WorkerStats;
 
 use crate::run::event::WorkerKey;
 
-#[expect(clippy::struct_excessive_bools, reason = "each is true or not by itself")]
+#[expect(clippy::struct_excessive_bools, reason = "the flags are independent of each other")]
 #[derive(Debug, Default)]
 pub(crate) struct Seat {
     /// Who sits here.
