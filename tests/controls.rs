@@ -210,13 +210,13 @@ fn a_run_begins_with_a_models_weights() {
     );
     assert_eq!(other.code, 2, "{}", other.stderr);
     assert!(
-        other.stderr.contains("nothing in") && other.stderr.contains("0.weight of 7x2"),
+        other.stderr.contains("no tensor in") && other.stderr.contains("0.weight of 7x2"),
         "{}",
         other.stderr
     );
     let none = train(&tau, &csv, &["--from", "points.csv"]);
     assert!(
-        none.code == 2 && none.stderr.contains("is no safetensors file"),
+        none.code == 2 && none.stderr.contains("is not a safetensors file"),
         "{}",
         none.stderr
     );

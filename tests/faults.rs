@@ -358,7 +358,7 @@ fn flipped_bits_are_reported_and_healed() {
     flip_bits(worker, &in_worker, 22, 1);
 
     // Nobody has to ask: the run goes on, and audits find it.
-    let expected = ["a bit had flipped", "replaced by a peer's", "memory is at fault"];
+    let expected = ["a bit had flipped", "replaced by a peer's", "the memory of this worker is corrupted"];
     for (node, words) in cluster.nodes.iter().zip(expected) {
         Cluster::wait_until(words, || node.process.log().contains(words));
     }

@@ -192,7 +192,7 @@ fn models_of_another_shape_are_refused() {
     refused(
         &tau,
         &["evaluate", images, "--data", "builtin:mnist"],
-        "the model only knows 0, 1",
+        "the model only knows the classes 0, 1",
     );
     idx_folder(&tau, "larger", 8, false);
     let says = "takes samples of 1x6x6, but idx:larger has samples of 1x8x8";

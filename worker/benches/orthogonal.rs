@@ -43,7 +43,10 @@ fn gradient(w: &[f32], (rows, columns): (usize, usize), x: &[f32], out: &mut [Ve
 }
 
 fn main() {
-    println!("{ITERATIONS} iterations against a gradient of {SAMPLES} samples, one thread; medians of {ROUNDS} rounds");
+    println!(
+        "orthogonalisation ({ITERATIONS} iterations) against a gradient of {SAMPLES} samples; one thread, medians of \
+         {ROUNDS} rounds"
+    );
     println!("  matrix      block  orthogonal ms  gradient ms  ratio");
     for (rows, columns) in [(512, 784), (1024, 784), (1024, 1024)] {
         let w = random(rows * columns, 1);

@@ -5,7 +5,7 @@
 
 #[cfg(not(feature = "cuda"))]
 fn main() {
-    eprintln!("build it with the feature cuda");
+    eprintln!("this example needs a GPU: build it with --features cuda");
 }
 
 #[cfg(feature = "cuda")]
@@ -96,7 +96,10 @@ mod cuda {
         let digest = timed(|| Ok(trainer.digest().map(drop)?))?;
         let launch = timed(|| Ok(trainer.begin(&samples, 7)?))?;
         println!(
-            "{} weights: step without changes {plain:.3}, with {emitted:.0} changes {full:.3}, so comparing and emitting {:.3}; applying {count} of others {:.3}; digest {digest:.3}; launching forward and backward {launch:.3}; {bytes:.0} bytes over the bus a step, {:.1} a change",
+            "{} weights, times in ms: step without changes {plain:.3}, with {emitted:.0} changes {full:.3}, so \
+             comparing and emitting {:.3}; applying {count} changes of other workers {:.3}; digest {digest:.3}; \
+             launching the forward and backward pass {launch:.3}; {bytes:.0} bytes over the bus per step, {:.1} per \
+             change",
             layout.weights,
             full - plain,
             (apply - digest) / 10.0,

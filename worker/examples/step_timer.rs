@@ -62,7 +62,7 @@ fn main() -> Outcome<()> {
             let precision = match device {
                 "f32" => Precision::F32,
                 "tf32" => Precision::Tf32,
-                _ => return Err(format!("there is no device '{device}'").into()),
+                _ => return Err(format!("unknown device '{device}': use cpu, f32 or tf32").into()),
             };
             let gpu = Gpu::open(0, precision)?;
             let minibatch = job.minibatch as usize;
@@ -71,7 +71,7 @@ fn main() -> Outcome<()> {
             time(trainer, &job, &dataset, Some(others))
         }
         #[cfg(not(feature = "cuda"))]
-        device => Err(format!("there is no device '{device}' in this build").into()),
+        device => Err(format!("this build has no device '{device}': use cpu, or build with --features cuda").into()),
     }
 }
 

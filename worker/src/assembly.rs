@@ -11,13 +11,13 @@ use crate::model_file::{Numbers, metadata_of, numbers_of, serialise};
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AssemblyError {
     /// Some layers are in none of them.
-    #[error("nobody has given what is missing of '{0}'")]
+    #[error("the file of the pipeline stage that holds tensor '{0}' is missing")]
     Missing(String),
     /// One of them cannot be read.
-    #[error("a stage of the model cannot be read: {0}")]
+    #[error("the file of a pipeline stage cannot be read: {0}")]
     Unreadable(String),
     /// They are of different models.
-    #[error("stages are of different models")]
+    #[error("the files of the pipeline stages belong to different models")]
     Different,
 }
 
@@ -30,7 +30,7 @@ pub fn assemble(stages: &[Vec<u8>]) -> Result<Vec<u8>, AssemblyError> {
         all.push((metadata_of(bytes).map_err(unreadable)?, tensors));
     }
     let Some((first, _)) = all.first() else {
-        return Err(unreadable("there is none".into()));
+        return Err(unreadable("no file was given".into()));
     };
     let mut metadata = first.clone();
     let alike = |(other, _): &(crate::model_file::Metadata, SafeTensors<'_>)| {

@@ -96,7 +96,7 @@ pub enum Device {
 pub enum DeviceError {
     /// The program was built without GPUs.
     #[cfg(not(feature = "cuda"))]
-    #[error("this build of tau knows no GPUs: build it with --features cuda, or use --device cpu")]
+    #[error("this build of tau does not support GPUs: build it with --features cuda, or use --device cpu")]
     NotBuilt,
     /// There is no GPU to train on.
     #[cfg(feature = "cuda")]
@@ -115,7 +115,7 @@ impl Device {
             Choice::Cpu => Ok(Self::Cpu),
             Choice::Cuda(ordinal) => Self::gpu(ordinal, precision),
             Choice::Auto => Ok(Self::gpu(0, precision).unwrap_or_else(|why| {
-                tracing::info!("training on the CPU: {why}");
+                tracing::info!(event = "device_fell_back", "training on the CPU: {why}");
                 Self::Cpu
             })),
         }

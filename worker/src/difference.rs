@@ -170,7 +170,7 @@ mod tests {
             dense
         };
         let found = at_their_mean(twice).unwrap_err();
-        assert!(found.contains("stays"), "{found}");
+        assert!(found.contains("residual"), "{found}");
     }
 
     fn third() -> Contribution {
@@ -195,17 +195,19 @@ mod tests {
             for at in 0..3 {
                 let stays = own[at][weight] - shared[at][weight];
                 if shared[at][weight] != shared[0][weight] {
-                    return Err(format!("{shared:?} are not equal"));
+                    return Err(format!("the shared weights differ: {shared:?}"));
                 }
                 if stays.abs() > 2.0 * GRID {
-                    return Err(format!("{stays} stays"));
+                    return Err(format!("a residual of {stays} is left"));
                 }
                 lost += stays;
             }
             // What is in the shared weights and what stays add up to all that was learned.
             let all = shared[0][weight] + lost / 3.0;
             if (all - mean).abs() >= 0.1 * GRID {
-                return Err(format!("{all} is not {mean}"));
+                return Err(format!(
+                    "shared weight and mean residual add up to {all} instead of {mean}"
+                ));
             }
         }
         Ok(())

@@ -205,7 +205,10 @@ impl Evaluator {
             Ok(Some(found)) => return Ok(found),
             Ok(None) => {}
             Err(error) => {
-                tracing::warn!("the model is evaluated on the CPU from now on, since the GPU cannot: {error}");
+                tracing::warn!(
+                    event = "gpu_evaluation_failed",
+                    "the GPU cannot evaluate the model, which is evaluated on the CPU from now on: {error}"
+                );
                 self.gpu = OnGpu::No;
             }
         }

@@ -34,15 +34,17 @@ pub enum FirstWeightsError {
     #[error("{file} could not be read")]
     Read { file: PathBuf, source: std::io::Error },
     /// It holds no tensors.
-    #[error("{file} is no safetensors file: {why}; give a model that Tau has saved, or one with keys like '0.weight'")]
+    #[error(
+        "{file} is not a safetensors file: {why}; use a model that Tau has saved, or a file with keys like '0.weight'"
+    )]
     NoTensors { file: PathBuf, why: String },
     /// It is one of Tau's, and damaged.
     #[error(transparent)]
     Model(#[from] ModelFileError),
     /// Nothing of it can be used.
     #[error(
-        "nothing in {file} fits this model: it has {found}, and the model needs {needed}; give a model with layers of the \
-         same sizes"
+        "no tensor in {file} fits this model: the file has {found}, and the model needs {needed}; use a file with \
+         layers of the same sizes"
     )]
     NothingFits {
         file: PathBuf,
@@ -53,7 +55,8 @@ pub enum FirstWeightsError {
     },
     /// A weight that no run can begin with.
     #[error(
-        "tensor '{tensor}' in {file} has a weight of {weight}, and weights must lie within ±{WEIGHT_MAX}: scale it down"
+        "tensor '{tensor}' in {file} has a weight of {weight}, but weights must lie within ±{WEIGHT_MAX}: scale the \
+         tensor down"
     )]
     OutOfRange {
         file: PathBuf,
@@ -187,18 +190,18 @@ mod tests {
         let layout = layout("dense 2", 2);
         let first = parsed(&layout, &file(&layout, &[0.1; 8])).unwrap();
         assert!(first.counts.iter().all(|&count| count == nearest_count(0.1)));
-        assert_eq!(count_of(0.1), None, "it is not on it");
+        assert_eq!(count_of(0.1), None, "0.1 must not lie on the lattice");
     }
 
     #[test]
     fn what_cannot_be_begun_with_is_refused_in_a_sentence() {
         let layout = layout("dense 2", 2);
         let error = |bytes: &[u8]| parsed(&layout, bytes).unwrap_err().to_string();
-        assert!(error(b"hello").contains("is no safetensors file"));
+        assert!(error(b"hello").contains("is not a safetensors file"));
         let other = self::layout("dense 4, relu, dense 3, relu, dense 2", 2);
         let none = error(&file(&other, &vec![0.0; other.weights]));
         assert!(
-            none.contains("it has 0.bias of 4, 0.weight of 4x3, 2.bias of 3, 2.weight of 3x4, …"),
+            none.contains("the file has 0.bias of 4, 0.weight of 4x3, 2.bias of 3, 2.weight of 3x4, …"),
             "{none}"
         );
         assert!(none.contains("the model needs 0.bias of 2, 0.weight of 2x3"), "{none}");

@@ -17,7 +17,7 @@ pub enum LayoutError {
     Model(#[from] ModelError),
     /// Samples are to be shared out by classes that they have not.
     #[error(
-        "{setting} shares samples out by their classes, but {data} has numbers to predict: leave it out, or say \
+        "{setting} distributes samples by their classes, but {data} has numbers to predict: remove {setting}, or use \
          target=class"
     )]
     NoClasses {
@@ -30,7 +30,7 @@ pub enum LayoutError {
     #[error(transparent)]
     Objective(#[from] ObjectiveError),
     /// One output can say which of two classes it is, but not two numbers.
-    #[error("the model ends in 1, but {data} has {target}: end it with 'dense'")]
+    #[error("the model has 1 output, but {data} has {target}: end the model with 'dense'")]
     Outputs {
         /// Where the samples come from.
         data: String,
@@ -38,10 +38,13 @@ pub enum LayoutError {
         target: TargetInfo,
     },
     /// Only images can be mirrored and shifted.
-    #[error("--augment varies images, but the samples of {0} are none: leave it out")]
+    #[error("--augment varies images, but the samples of {0} are not images: remove --augment")]
     NoImages(String),
     /// Nothing of an image would be left.
-    #[error("--augment crop={crop} shifts images out of sight, which have {height} rows and {width} columns: use less")]
+    #[error(
+        "--augment crop={crop} would shift images of {height} rows and {width} columns out of sight: use a smaller \
+         crop"
+    )]
     OutOfSight {
         /// How far.
         crop: u8,
@@ -60,8 +63,8 @@ pub enum LayoutError {
     Partition(#[from] PartitionError),
     /// What passes between two machines in one piece is too large.
     #[error(
-        "--exchange: {samples} samples of {numbers} numbers each do not fit into one message between two machines: use \
-         more parts (micro), or a smaller --minibatch"
+        "--exchange: {samples} samples of {numbers} numbers each do not fit into one message between two machines: \
+         use more micro-batches (micro=), or a smaller --minibatch"
     )]
     Border {
         /// Samples in a part of a minibatch.
@@ -162,8 +165,8 @@ mod tests {
             ..JobDraft::default()
         };
         for (draft, says) in [
-            (draft(Some("class"), None), "--split class shares samples out"),
-            (draft(None, Some(true)), "--balanced shares samples out"),
+            (draft(Some("class"), None), "--split class distributes samples"),
+            (draft(None, Some(true)), "--balanced distributes samples"),
             (
                 JobDraft {
                     augment: Some("flip".into()),

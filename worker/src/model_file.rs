@@ -145,7 +145,7 @@ pub enum ModelFileError {
     #[error("{file} is not a model file of Tau's: {why}")]
     NotAModel { file: PathBuf, why: String },
     /// The weights are not what the metadata says.
-    #[error("{file} is damaged: its weights have the digest {found}, but it says {expected}")]
+    #[error("{file} is damaged: its weights have the digest {found}, but its metadata says {expected}")]
     Damaged {
         file: PathBuf,
         /// The digest of its weights, or why they have none.
@@ -239,27 +239,33 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Model, ModelFileError> {
     let columns = match metadata.encodings.as_slice() {
         [] => inputs,
         encodings if dataset::width(encodings) == Some(inputs) => encodings.len(),
-        _ => return Err(not_a_model("its columns do not make as many inputs as it has".into())),
+        _ => {
+            return Err(not_a_model(
+                "its columns do not add up to the number of inputs that the model takes".into(),
+            ));
+        }
     };
     let named = metadata.columns.as_ref().map(|columns| columns.features.len());
     if named.is_some_and(|named| named != columns) {
         return Err(not_a_model(
-            "it does not name as many columns as its samples have".into(),
+            "the number of column names differs from the number of columns".into(),
         ));
     }
     if !metadata.target.is_sound() {
         return Err(not_a_model(
-            "its numbers cannot have been standardised as it says".into(),
+            "the mean or deviation of a number to predict is not valid".into(),
         ));
     }
     if !metadata.scaling.fits(metadata.input.elements()) {
-        return Err(not_a_model("its inputs cannot be scaled as it says".into()));
+        return Err(not_a_model(
+            "its inputs cannot be scaled: a mean or deviation is not valid".into(),
+        ));
     }
     let tensors = SafeTensors::deserialize(bytes).map_err(|error| not_a_model(error.to_string()))?;
     let weights = numbers_of(&tensors, &layout.tensors).map_err(not_a_model)?;
     let statistics = numbers_of(&tensors, &layout.statistics).map_err(not_a_model)?;
     if !statistics.iter().all(|value| value.is_finite()) {
-        return Err(not_a_model("what was measured for it is no number".into()));
+        return Err(not_a_model("its batch norm statistics are not finite".into()));
     }
     let found = Digest::of_weights(&weights).map(|digest| digest.to_string());
     if found.as_ref() != Some(&metadata.digest) {
@@ -282,7 +288,7 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Model, ModelFileError> {
 pub(crate) fn metadata_of(bytes: &[u8]) -> Result<Metadata, String> {
     let (_, header) = SafeTensors::read_metadata(bytes).map_err(|error| error.to_string())?;
     let text = header.metadata().as_ref().and_then(|entries| entries.get(METADATA_KEY));
-    let text = text.ok_or("it has no 'tau' entry")?;
+    let text = text.ok_or("the metadata of the file has no entry 'tau'")?;
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
@@ -293,10 +299,10 @@ pub(crate) fn numbers_of(tensors: &SafeTensors<'_>, slots: &[TensorSlot]) -> Res
     for slot in slots {
         let tensor = tensors
             .tensor(&slot.key)
-            .map_err(|_| format!("it has no tensor '{}'", slot.key))?;
+            .map_err(|_| format!("the file has no tensor '{}'", slot.key))?;
         if tensor.dtype() != Dtype::F32 || tensor.shape() != slot.dims {
             return Err(format!(
-                "tensor '{}' is {:?} {:?}, but its layers need F32 {:?}",
+                "tensor '{}' is {:?} {:?}, but the layers of the model need F32 {:?}",
                 slot.key,
                 tensor.dtype(),
                 tensor.shape(),
@@ -368,7 +374,7 @@ mod tests {
         assert_eq!(
             std::fs::read(&path).unwrap(),
             first,
-            "the same model gives the same bytes"
+            "the same model must give the same bytes"
         );
         let model = load(&path).unwrap();
         assert_eq!(
@@ -378,7 +384,7 @@ mod tests {
         assert_eq!(
             std::fs::read_dir(folder.path()).unwrap().count(),
             1,
-            "something was left behind"
+            "a temporary file was left behind"
         );
     }
 

@@ -43,7 +43,7 @@ pub enum Distance {
 #[derive(Debug, Error)]
 pub enum ObjectiveError {
     /// The loss is for something else.
-    #[error("--loss {loss} is for {wanted}, but {data} has {found}: leave it out")]
+    #[error("--loss {loss} is for {wanted}, but {data} has {found}: remove --loss")]
     OtherKind {
         loss: Loss,
         wanted: &'static str,
@@ -51,10 +51,13 @@ pub enum ObjectiveError {
         found: String,
     },
     /// Something that is for classes only.
-    #[error("--{setting} is for classes, but {data} has numbers to predict: leave it out")]
+    #[error("--{setting} is for classes, but {data} has numbers to predict: remove --{setting}")]
     NoClasses { setting: &'static str, data: String },
     /// A weight is missing, or there is one too many.
-    #[error("--class-weights has {given} weights, but {data} has {classes} classes: give one for each, or auto")]
+    #[error(
+        "--class-weights has {given} weights, but {data} has {classes} classes: give one weight for each class, or \
+         auto"
+    )]
     WeightCount { given: usize, data: String, classes: usize },
 }
 
@@ -224,7 +227,7 @@ mod tests {
             weights: Some(weights), ..
         } = task(&classes(), draft()).unwrap()
         else {
-            panic!("no weights");
+            panic!("the objective has no class weights");
         };
         // Classes by name: often, rare.
         assert!((weights[1] / weights[0] - 3.0).abs() < 0.1, "{weights:?}");

@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn nearly_sure_is_not_sure() {
         let [almost, hardly] = probabilities(&[20.0, 0.0])[..] else {
-            panic!("two classes");
+            panic!("there must be two probabilities");
         };
         assert!(almost < 1.0 && almost > 0.999_999_99);
         assert!((hardly - (-20.0f64).exp()).abs() < 1e-15);

@@ -21,7 +21,10 @@ pub(crate) fn measure(device: &Device, threads: Threads) -> u64 {
         Device::Cuda { ordinal, precision, .. } => {
             let speed = Gpu::open(*ordinal, *precision).and_then(|gpu| gpu.speed());
             speed.unwrap_or_else(|error| {
-                tracing::warn!("how fast the GPU is could not be found out: {error}");
+                tracing::warn!(
+                    event = "gpu_speed_measurement_failed",
+                    "the speed of the GPU could not be measured: {error}"
+                );
                 0.0
             })
         }

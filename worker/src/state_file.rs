@@ -62,7 +62,7 @@ pub enum StateFileError {
     #[error("{file} could not be written: make room for it, or choose a folder that can hold it")]
     Write { file: PathBuf, source: io::Error },
     /// The file is something else.
-    #[error("{file} is not a worker's state: {why}")]
+    #[error("{file} is not a state file of a worker: {why}")]
     NotAState { file: PathBuf, why: String },
     /// The file is not what was written.
     #[error("{file} is damaged: {why}")]
@@ -72,7 +72,7 @@ pub enum StateFileError {
         why: String,
     },
     /// The file is of another model or optimiser.
-    #[error("{file} is of another job")]
+    #[error("{file} belongs to another job")]
     Unfit {
         file: PathBuf,
         /// What does not fit.
@@ -114,7 +114,9 @@ fn encode(state: &State, out: &mut impl Write) -> io::Result<()> {
     };
     let even = arrays.iter().all(|array| array.len() as u64 == header.weights);
     if !even || arrays.len() > usize::from(ARRAYS_MAX) {
-        return Err(io::Error::other("no trainer has such arrays"));
+        return Err(io::Error::other(
+            "a state has too many arrays, or arrays of different lengths",
+        ));
     }
     let header = postcard::to_stdvec(&header).map_err(io::Error::other)?;
     let mut hasher = Hasher::new();
@@ -147,7 +149,7 @@ pub fn decode(path: &Path, file: impl Read, length: u64, weights: usize) -> Resu
     };
     let damaged = |why: String| StateFileError::Damaged { file: path.into(), why };
     let read = |source: io::Error| match source.kind() {
-        io::ErrorKind::UnexpectedEof => damaged("it ends too early".into()),
+        io::ErrorKind::UnexpectedEof => damaged("the file ends too early".into()),
         _ => StateFileError::Read {
             file: path.into(),
             source,
@@ -162,29 +164,29 @@ pub fn decode(path: &Path, file: impl Read, length: u64, weights: usize) -> Resu
     file.fill(&mut prefix).map_err(read)?;
     let [magic @ .., version, low, high] = prefix;
     if magic != MAGIC {
-        return Err(not_a_state("it begins with something else"));
+        return Err(not_a_state("the file does not begin with 'tau-work'"));
     }
     if version != VERSION {
-        return Err(not_a_state("another release wrote it"));
+        return Err(not_a_state("another release of Tau wrote the file"));
     }
     let mut header_bytes = [0; HEADER_BYTES_MAX];
     let header_bytes = header_bytes
         .get_mut(..usize::from(u16::from_le_bytes([low, high])))
-        .ok_or_else(|| damaged("its header is too long".into()))?;
+        .ok_or_else(|| damaged("the header is too long".into()))?;
     file.fill(header_bytes).map_err(read)?;
     let (header, rest) =
-        postcard::take_from_bytes::<Header>(header_bytes).map_err(|_| damaged("its header makes no sense".into()))?;
+        postcard::take_from_bytes::<Header>(header_bytes).map_err(|_| damaged("the header is not valid".into()))?;
     if !rest.is_empty() || header.arrays > ARRAYS_MAX {
-        return Err(damaged("its header makes no sense".into()));
+        return Err(damaged("the header is not valid".into()));
     }
     if header.file_bytes(header_bytes.len()) != Some(length) {
         return Err(damaged(format!(
-            "it has {length} bytes, which is not what its header says"
+            "the file has {length} bytes, which does not match its header"
         )));
     }
     if header.weights != weights as u64 {
         return Err(not_a_state(&format!(
-            "it is of a model of {} weights, not {weights}",
+            "the state belongs to a model of {} weights, not {weights}",
             header.weights
         )));
     }
@@ -197,7 +199,7 @@ pub fn decode(path: &Path, file: impl Read, length: u64, weights: usize) -> Resu
     let mut crc = [0; CRC_BYTES];
     file.file.read_exact(&mut crc).map_err(read)?;
     if u32::from_le_bytes(crc) != expected {
-        return Err(damaged("its check sum is wrong".into()));
+        return Err(damaged("the checksum is wrong".into()));
     }
     Ok(State {
         origin: header.origin,
@@ -297,7 +299,7 @@ mod tests {
             save(&path, &state).unwrap();
             assert_eq!(load(&path, weights).unwrap(), state);
             let left = std::fs::read_dir(folder.path()).unwrap().count();
-            assert_eq!(left, 1, "something was left behind");
+            assert_eq!(left, 1, "a temporary file was left behind");
         }
         let unknown = State {
             emission: Vec::new(),
@@ -332,10 +334,10 @@ mod tests {
 
     #[test]
     fn what_is_something_else_is_refused() {
-        assert!(refusal(b"hello, I am a file of some length").contains("begins with something else"));
-        assert!(refusal(&forged(|bytes| bytes[0] ^= 1)).contains("begins with something else"));
+        assert!(refusal(b"hello, I am a file of some length").contains("does not begin with"));
+        assert!(refusal(&forged(|bytes| bytes[0] ^= 1)).contains("does not begin with"));
         assert!(refusal(&forged(|bytes| bytes[MAGIC.len()] += 1)).contains("another release"));
-        assert!(refusal(&forged(|bytes| bytes.push(0))).contains("not what its header says"));
+        assert!(refusal(&forged(|bytes| bytes.push(0))).contains("does not match its header"));
         assert!(refusal(&bytes(&state(3, WEIGHTS + 1))).contains("6 weights, not 5"));
         let folder = tempfile::tempdir().unwrap();
         let missing = load(&folder.path().join("none"), WEIGHTS);
@@ -372,10 +374,10 @@ mod tests {
                 },
                 weights as usize,
             );
-            assert!(error.contains("not what its header says"), "{error}");
+            assert!(error.contains("does not match its header"), "{error}");
         }
         let error = with(&Header { arrays: 255, ..header }, 1 << 40);
-        assert!(error.contains("makes no sense"), "{error}");
+        assert!(error.contains("not valid"), "{error}");
         let long = forged(|bytes| bytes[MAGIC.len() + 1..][..2].fill(255));
         assert!(refusal(&long).contains("too long"));
     }

@@ -18,10 +18,10 @@ pub enum TrainError {
     #[error("the device failed: {0}")]
     Device(String),
     /// Another worker of the pipeline cannot be reached: what was under way is over, and begins anew when all are there.
-    #[error("a worker of the pipeline cannot be reached")]
+    #[error("a worker of this pipeline cannot be reached")]
     PipelineBroken,
     /// Nobody is left to tell this worker anything.
-    #[error("the node is gone")]
+    #[error("the connection to the node has ended")]
     Unheard,
 }
 

@@ -88,7 +88,7 @@ pub struct Numbers {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum StateError {
     /// The state is of another optimiser.
-    #[error("it has {found} arrays, but this optimiser keeps {needed}")]
+    #[error("the state has {found} arrays, but this optimiser needs {needed}")]
     Arrays {
         /// How many it has.
         found: usize,
@@ -96,7 +96,7 @@ pub enum StateError {
         needed: usize,
     },
     /// The state is of another model.
-    #[error("it has an array of {found} numbers, but this model has {needed} weights")]
+    #[error("the state has an array of {found} numbers, but this model has {needed} weights")]
     Weights {
         /// The length of an array.
         found: usize,
@@ -107,7 +107,7 @@ pub enum StateError {
     #[error("the device failed: {0}")]
     Device(String),
     /// The state is of a run that has diverged, or spoilt.
-    #[error("something in it is infinite or no number")]
+    #[error("the state holds a value that is not finite")]
     NotFinite,
 }
 

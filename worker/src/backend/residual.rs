@@ -71,7 +71,10 @@ mod tests {
             own
         };
         assert_eq!(restored(&shared), own);
-        assert_ne!(rest, [0.0; 8], "no difference was too long for one float");
+        assert_ne!(
+            rest, [0.0; 8],
+            "the test needs a difference that does not fit into one float"
+        );
         let moved = restored(&shared.map(|weight| weight + 100.0 * step));
         for (moved, own) in moved.iter().zip(own) {
             assert!((moved - own - 100.0 * step).abs() < step / 8.0, "{own} became {moved}");

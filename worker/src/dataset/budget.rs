@@ -71,8 +71,8 @@ mod tests {
         assert!(take(1_500_000).is_ok());
         assert_eq!(
             take(500_001).unwrap_err().to_string(),
-            "f holds 500001 bytes, but data may take 2.0 MB here, 50 % of the memory that is left: give less data, or more \
-             memory"
+            "f holds 500001 bytes, but data may use at most 2.0 MB here, 50 % of the free memory: use less data, or a \
+             machine with more memory"
         );
         assert!(take(500_000).is_ok());
         assert_eq!(budget.room_for(1000), 2000);

@@ -125,7 +125,7 @@ fn read_file(path: &Path, version: &Version, labels: &mut Vec<u32>, images: &mut
     let record = version.labels + IMAGE;
     if bytes.is_empty() || !bytes.len().is_multiple_of(record) {
         return Err(wrong(format!(
-            "has {} bytes, which is no multiple of {record}",
+            "has {} bytes, which is not a multiple of {record}, the size of a record",
             bytes.len()
         )));
     }
@@ -133,7 +133,7 @@ fn read_file(path: &Path, version: &Version, labels: &mut Vec<u32>, images: &mut
         let label = record[version.labels - 1];
         if usize::from(label) >= version.classes {
             return Err(wrong(format!(
-                "has the label {label}, beyond its {} classes",
+                "has the label {label}, but this dataset has only {} classes",
                 version.classes
             )));
         }
@@ -190,6 +190,6 @@ mod tests {
         std::fs::write(folder.path().join("test.bin"), records(&[&[0, 1]])).unwrap();
         refused("the label 100");
         std::fs::write(folder.path().join("train.bin"), [0; 100]).unwrap();
-        refused("has 100 bytes, which is no multiple of 3074");
+        refused("has 100 bytes, which is not a multiple of 3074");
     }
 }

@@ -37,8 +37,8 @@ pub enum DatasetError {
     },
     /// More data than its share of the memory.
     #[error(
-        "{file} holds {holds}, but data may take {limit} here, {percent} % of the memory that is left: give less data, or \
-         more memory"
+        "{file} holds {holds}, but data may use at most {limit} here, {percent} % of the free memory: use less data, \
+         or a machine with more memory"
     )]
     TooLarge {
         /// What was to be read.
@@ -72,7 +72,9 @@ pub enum DatasetError {
         instead: &'static str,
     },
     /// No sample is left for training.
-    #[error("{data} leaves none of its samples ({samples}) to train on: give more, or a smaller share to test")]
+    #[error(
+        "{data} leaves none of its samples ({samples}) to train on: use more data, or a smaller share of test samples"
+    )]
     NothingToTrainOn {
         /// Where the samples come from.
         data: String,
@@ -81,7 +83,8 @@ pub enum DatasetError {
     },
     /// No sample is left for training once some are set aside.
     #[error(
-        "{samples} training samples are too few to set some aside for --patience, --keep best or --target-accuracy: give more, or --validation test"
+        "{samples} training samples are too few to set validation samples aside for --patience, --keep best or \
+         --target-accuracy: use more data, or --validation test"
     )]
     NothingToValidateOn {
         /// Training samples.

@@ -28,7 +28,7 @@ const KINDS: [(&[u8], Kind); 17] = [
     (b"\xfd7zXZ", kind("an xz file", "unpack it")),
     (b"\x28\xb5\x2f\xfd", kind("a Zstandard file", "unpack it")),
     (b"7z\xbc\xaf", kind("a 7-Zip archive", "unpack it")),
-    (b"%PDF", kind("a PDF document", "give its data as CSV")),
+    (b"%PDF", kind("a PDF document", "save its data as CSV")),
     (
         b"SQLite format 3\0",
         kind("an SQLite database", "export its table as CSV"),

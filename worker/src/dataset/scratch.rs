@@ -215,7 +215,11 @@ mod tests {
             writer.push(row).unwrap();
         }
         let all = writer.finish().unwrap();
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "it has no name");
+        assert_eq!(
+            std::fs::read_dir(folder.path()).unwrap().count(),
+            0,
+            "the scratch file must have no name in the folder"
+        );
         let (first, mut second) = all.clone().split_at(70_000);
         assert_eq!((first.len(), second.len()), (70_000, 130_000));
         let mut some = [0.0; 3];
@@ -232,7 +236,7 @@ mod tests {
         assert!(first == first.clone() && first != second);
         assert!(
             second.read(130_000, &mut some).is_err(),
-            "there is nothing behind the end"
+            "a read beyond the end must fail"
         );
     }
 }

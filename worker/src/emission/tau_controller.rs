@@ -176,11 +176,14 @@ mod tests {
                 let found = densities(target, 3000, rate);
                 let settled = &found[300..];
                 let mean = settled.iter().sum::<f64>() / settled.len() as f64;
-                assert!((mean / target - 1.0).abs() < 0.1, "{mean} instead of {target}, {name}");
+                assert!(
+                    (mean / target - 1.0).abs() < 0.1,
+                    "mean density {mean} instead of {target} with learning rate {name}"
+                );
                 let early = found[..300].iter().sum::<f64>() / 300.0;
                 assert!(
                     early < 3.0 * target,
-                    "the start emitted {early} instead of {target}, {name}"
+                    "density {early} at the start instead of {target} with learning rate {name}"
                 );
             }
         }

@@ -34,7 +34,10 @@ const BYTES_MAX: usize = i32::MAX as usize;
 
 /// The model does not fit into the format.
 #[derive(Debug, Error)]
-#[error("the model's {weights} weights do not fit into an ONNX file, which holds 2 GB: use the model file itself")]
+#[error(
+    "the model's {weights} weights do not fit into an ONNX file, which holds at most 2 GB: use the model file \
+     itself"
+)]
 pub struct TooLarge {
     weights: usize,
 }

@@ -80,7 +80,7 @@ mod tests {
             let kept = values(&y).iter().filter(|&&v| v != 0.0).count() as f64 / 50_030.0;
             assert!(
                 (kept - (1.0 - probability)).abs() < 0.01,
-                "{kept} kept at {probability}"
+                "a fraction of {kept} is kept at dropout {probability}"
             );
             let mean = values(&y).iter().map(|&v| f64::from(v)).sum::<f64>() / 50_030.0;
             assert!((mean - 1.0).abs() < 0.05);
@@ -96,6 +96,6 @@ mod tests {
         };
         assert_eq!(drop(1, 0), drop(1, 0));
         assert_ne!(drop(1, 0), drop(2, 0));
-        assert_ne!(drop(1, 0), drop(1, 1), "slices drop by themselves");
+        assert_ne!(drop(1, 0), drop(1, 1), "each slice must have its own dropout mask");
     }
 }

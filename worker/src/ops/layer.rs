@@ -146,9 +146,11 @@ impl Operation for CpuLayer {
             Op::Activation(activation) => activation::forward(*activation, x).map(plain),
             Op::Dropout(op) => dropout::forward(*op, *key, x).map(|(y, factors)| (y, Saved::Factors(factors))),
             Op::ToRows(_) | Op::FromRows(_) => {
-                unreachable!("the CPU keeps images sample by sample, and programs for that turn nothing")
+                unreachable!("programs for the CPU must not contain conversions of the image layout")
             }
-            Op::Residual(_) => unreachable!("a block is no layer: its two ways are"),
+            Op::Residual(_) => {
+                unreachable!("a residual block is not run as one layer: its body and its skip path are run separately")
+            }
         }
     }
 
@@ -168,7 +170,7 @@ impl Operation for CpuLayer {
             (Op::Dropout(_), Saved::Factors(factors)) => dropout::backward(&factors, x, y, gradients),
             (Op::Norm(norm), Saved::Moments(moments)) => norm.backward(pass, (x, y), &moments, gradients),
             (Op::MaxPool(_) | Op::Dropout(_) | Op::Norm(_) | Op::ToRows(_) | Op::FromRows(_) | Op::Residual(_), _) => {
-                unreachable!("a layer keeps what its own way back needs")
+                unreachable!("a layer did not keep the values that its backward pass needs")
             }
         }
     }

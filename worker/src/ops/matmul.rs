@@ -18,7 +18,11 @@ pub struct Matrix<'a> {
 
 impl<'a> Matrix<'a> {
     pub fn row_major(values: &'a [f32], rows: usize, columns: usize) -> Self {
-        assert_eq!(values.len(), rows * columns, "the values do not fill the matrix");
+        assert_eq!(
+            values.len(),
+            rows * columns,
+            "the number of values is not rows × columns"
+        );
         Self {
             values,
             rows,
@@ -49,7 +53,11 @@ pub enum WriteMode {
 
 /// `out = lhs · rhs` or `out += lhs · rhs`, row-major.
 pub fn multiply(lhs: Matrix<'_>, rhs: Matrix<'_>, out: &mut [f32], write_mode: WriteMode, threads: Threads) {
-    assert_eq!(out.len(), lhs.rows * rhs.columns, "the product does not fill its place");
+    assert_eq!(
+        out.len(),
+        lhs.rows * rhs.columns,
+        "the output has another size than the matrix product"
+    );
     // SAFETY: `out` holds exactly the product's elements, all initialised.
     unsafe { gemm_into(lhs, rhs, out.as_mut_ptr(), write_mode, threads) }
 }
@@ -71,7 +79,11 @@ pub(super) fn multiply_fresh<'a>(
     out: &'a mut [MaybeUninit<f32>],
     threads: Threads,
 ) -> &'a mut [f32] {
-    assert_eq!(out.len(), lhs.rows * rhs.columns, "the product does not fill its place");
+    assert_eq!(
+        out.len(),
+        lhs.rows * rhs.columns,
+        "the output has another size than the matrix product"
+    );
     let place = out.as_mut_ptr().cast();
     // SAFETY: `out` has room for exactly the product; overwriting reads nothing of it and writes all of it.
     unsafe {
@@ -83,7 +95,7 @@ pub(super) fn multiply_fresh<'a>(
 /// # Safety
 /// `out` must be valid for writing `lhs.rows * rhs.columns` floats, and initialised where they are added to.
 unsafe fn gemm_into(lhs: Matrix<'_>, rhs: Matrix<'_>, out: *mut f32, write_mode: WriteMode, threads: Threads) {
-    assert_eq!(lhs.columns, rhs.rows, "the matrices do not fit together");
+    assert_eq!(lhs.columns, rhs.rows, "the inner dimensions of the matrices differ");
     let (add, alpha) = match write_mode {
         WriteMode::Overwrite => (false, 0.0),
         WriteMode::Add => (true, 1.0),

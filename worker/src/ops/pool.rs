@@ -25,7 +25,7 @@ impl Pool {
         let input = values(x);
         assert!(
             u32::try_from(input.len()).is_ok(),
-            "a minibatch of more than 2^32 numbers"
+            "the minibatch has more than 2^32 - 1 values"
         );
         let mut out = Vec::with_capacity(samples * self.output_len());
         let mut winners: Vec<u32> = Vec::with_capacity(if taped { out.capacity() } else { 0 });

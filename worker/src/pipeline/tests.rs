@@ -110,10 +110,10 @@ fn who_was_started_again_breaks_the_attempt_and_is_called() {
     world.carry();
     let sent = world.sent.clone();
     world.pipelines[2] = member(2, 3, &sent);
-    assert_eq!(world.carry(), [0], "the leader hears of it at once");
+    assert_eq!(world.carry(), [0], "the leader must be told of the restart at once");
     assert!(!world.pipelines[0].is_whole());
     world.join();
-    assert_eq!(world.carry(), [1], "what was under way is over");
+    assert_eq!(world.carry(), [1], "the minibatch in flight must be given up");
     assert!(world.pipelines.iter().all(Pipeline::is_whole));
     assert_eq!(world.led(), [None, None]);
 }
@@ -127,14 +127,14 @@ fn what_is_of_another_attempt_is_over_and_its_sender_learns_that() {
         world.pipelines[1].hear(PipelineEvent::Broken),
         Err(TrainError::PipelineBroken)
     ));
-    assert_eq!(world.carry(), [0], "the leader hears of it");
+    assert_eq!(world.carry(), [0], "the leader must be told of the broken connection");
     world.lead(4);
     assert_eq!(world.carry(), [0]);
     assert_eq!(world.led(), [None, Some(4)]);
     // What was under way when the next generation began changes nothing in it.
     let old = world.pipelines[0].generation;
     world.join();
-    assert_eq!(world.carry(), [2], "what was under way is over");
+    assert_eq!(world.carry(), [2], "the minibatch in flight must be given up");
     let late = world.pipelines[0].head(1, old, FlowBody::Lead(Box::new(minibatch())));
     world.sent.0.borrow_mut().push(Flow::without_numbers(late));
     assert_eq!(world.carry(), Vec::<u8>::new());
@@ -157,7 +157,10 @@ fn the_end_is_told_to_each_and_a_leader_after_it_takes_it_back() {
     world.pipelines[0] = member(0, 3, &sent);
     world.join();
     world.carry();
-    assert!(world.pipelines[2].is_over(), "to be called is not to be led");
+    assert!(
+        world.pipelines[2].is_over(),
+        "a call alone must not reopen a pipeline that has ended"
+    );
     world.lead(1);
     world.carry();
     assert!(!world.pipelines[1].is_over() && !world.pipelines[2].is_over());
@@ -169,11 +172,17 @@ fn who_has_closed_is_called_and_not_led() {
     world.pipelines[1].close().unwrap();
     world.join();
     world.carry();
-    assert!(world.pipelines[0].is_whole(), "it helps to measure");
+    assert!(
+        world.pipelines[0].is_whole(),
+        "a closed worker must still join, to help with measuring"
+    );
     world.lead(1);
-    assert_eq!(world.carry(), [0], "who leads is not left waiting");
+    assert_eq!(world.carry(), [0], "the leader must not be left waiting");
     assert_eq!(world.led(), [None]);
-    assert!(world.pipelines[0].is_over(), "and knows why");
+    assert!(
+        world.pipelines[0].is_over(),
+        "the leader must know that the pipeline has ended"
+    );
 }
 
 #[test]
@@ -204,7 +213,11 @@ fn a_minibatch_that_no_leader_makes_is_not_taken() {
         change(&mut lead);
         let told = FlowBody::Lead(Box::new(lead));
         world.pipelines[0].say_to_all(&told).unwrap();
-        assert_eq!(world.carry(), [1, 2, 0, 0], "it is lost, and the leader hears of that");
+        assert_eq!(
+            world.carry(),
+            [1, 2, 0, 0],
+            "the minibatch must be given up, and the leader must be told"
+        );
         assert_eq!(world.led(), [None, None]);
     }
 }
@@ -247,7 +260,11 @@ fn what_the_leader_is_through_with_is_gone_on_with_after_the_end() {
     assert_eq!(world.carry(), Vec::<u8>::new());
     assert_eq!(world.led(), [Some(1)]);
     world.pipelines[1].led();
-    assert_eq!(world.led(), [None], "what was begun in_flight is not gone on with");
+    assert_eq!(
+        world.led(),
+        [None],
+        "minibatches in flight must not go on after the end"
+    );
     assert!(world.pipelines[1].is_over());
 }
 
@@ -272,7 +289,7 @@ fn what_comes_before_the_leaders_word_of_it_waits() {
         assert_eq!(
             world.pipelines[2].unled.len(),
             2 - step as usize,
-            "what is of a later one waits for that"
+            "messages of a later minibatch must wait for it"
         );
     }
     // What is over is not kept, and more than anybody would send costs the pipeline.
@@ -326,5 +343,8 @@ fn an_end_that_comes_after_the_next_call_breaks_nothing() {
     assert!(world.pipelines.iter().all(Pipeline::is_whole));
     world.sent.0.borrow_mut().extend(late);
     assert_eq!(world.carry(), Vec::<u8>::new());
-    assert!(world.pipelines.iter().all(Pipeline::is_whole), "it is measured");
+    assert!(
+        world.pipelines.iter().all(Pipeline::is_whole),
+        "the pipeline must stay complete for measuring"
+    );
 }

@@ -58,7 +58,7 @@ impl Files {
         let mut under_way = self.under_way();
         if under_way.len() >= FILES_MAX || under_way.iter().any(|file| file.path == path) {
             return Err(format!(
-                "{} cannot be written while the disk does not take what was written before it",
+                "{} cannot be written now: the disk has not finished writing earlier files",
                 path.display()
             ));
         }
@@ -118,7 +118,11 @@ impl Files {
 fn remove(path: &Path) -> bool {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            tracing::error!("{} could not be replaced: {error}", path.display());
+            tracing::error!(
+                event = "file_replace_failed",
+                "the old file {} could not be removed and is not replaced: {error}",
+                path.display()
+            );
             false
         }
         _ => true,
@@ -144,20 +148,22 @@ mod tests {
         assert_eq!(files.write(&file("0"), hang(), |()| ()), Ok(()));
         assert!(
             files.write(&file("0"), || (), |()| ()).is_err(),
-            "two writers of one file"
+            "one file must not have two writers"
         );
         for other in 1..FILES_MAX {
             assert_eq!(files.write(&file(&other.to_string()), hang(), |()| ()), Ok(()));
         }
         let error = files.write(&file("another"), || (), |()| ()).unwrap_err();
-        assert!(error.starts_with("another cannot be written while the disk"), "{error}");
+        assert!(error.starts_with("another cannot be written now: the disk"), "{error}");
         // A state is not written beside others, and that is told.
         let mut told = None;
         let tell = |ready| {
             told = Some(ready);
             Ok(())
         };
-        files.replace(&file("state"), tell, || panic!("it is written")).unwrap();
+        files
+            .replace(&file("state"), tell, || panic!("the file must not be written"))
+            .unwrap();
         assert_eq!(told, Some(false));
         drop(release);
         files.wait();
@@ -192,7 +198,9 @@ mod tests {
             assert!(!ready);
             Ok(())
         };
-        files.replace(&taken, tell, || panic!("it is written")).unwrap();
+        files
+            .replace(&taken, tell, || panic!("the file must not be written"))
+            .unwrap();
         files.wait();
     }
 }

@@ -80,12 +80,16 @@ mod tests {
         };
         let losses = [0.5, 0.3, 0.3, 0.4];
         assert_eq!(measured(&losses).take_better(Some(0.35)), Some(vec![1.0]));
-        assert_eq!(measured(&losses).take_better(Some(0.3)), None, "the last are as good");
+        assert_eq!(
+            measured(&losses).take_better(Some(0.3)),
+            None,
+            "the last weights are as good as the best"
+        );
         assert_eq!(measured(&losses).take_better(Some(f64::NAN)), Some(vec![1.0]));
         assert_eq!(
             measured(&losses).take_better(None),
             Some(vec![1.0]),
-            "the last were not measured"
+            "the last weights were not measured"
         );
         assert_eq!(measured(&[]).take_better(Some(1.0)), None);
     }

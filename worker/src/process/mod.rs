@@ -227,7 +227,7 @@ impl Process {
     fn begin(&mut self, assignment: &Assignment) -> io::Result<()> {
         let counts = std::mem::take(&mut self.counts);
         let Some(prepared) = self.preparing.prepared() else {
-            return self.fail("the node began a run that was never prepared");
+            return self.fail("the node started a run that this worker has not prepared");
         };
         let prepared = Arc::new(prepared.with_job(&assignment.job));
         let started = prepared.stage(assignment.pipeline).and_then(|stage| {
@@ -312,7 +312,7 @@ impl Process {
             let sum = encoding::read_dense(&prefix.steps, running.weights).ok()?;
             Some(ToTraining::GoOnPassing(Some(Arc::new((sum, prefix.head.count)))))
         });
-        self.tell_read(read.ok_or("the node told of others' weights what cannot be read"))
+        self.tell_read(read.ok_or("the node sent a sum of other workers' weights that cannot be decoded"))
     }
 
     fn jump(&mut self, order: JumpOrder) -> io::Result<()> {
@@ -321,7 +321,7 @@ impl Process {
             return Ok(());
         };
         let read = Sums::checked(sums, running.weights).map(|sums| ToTraining::Jump(Arc::new(sums), Arc::new(order)));
-        self.tell_read(read.ok_or("the node moved weights that this model does not have"))
+        self.tell_read(read.ok_or("the node sent changes of weights that this model does not have"))
     }
 
     /// Asks for what this worker alone has. The reporter answers, in order with the batches; where nothing trains, there

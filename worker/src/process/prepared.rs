@@ -138,7 +138,7 @@ impl Prepared {
         let partition = job_layout::partition(&self.job, &pipelines.decided(cut), &self.layout);
         let partition = partition.map_err(|error| error.to_string())?;
         if usize::from(place.stage) >= partition.len() {
-            return Err("the node gave this worker a place that no pipeline has".into());
+            return Err("the node assigned this worker a pipeline stage that does not exist".into());
         }
         let stage = partition.stage(usize::from(place.stage));
         Ok(Some((partition, stage)))
@@ -158,7 +158,7 @@ impl Prepared {
             (Some((_, stage)), true) => stage.initial_counts(self.job.seed),
         };
         if counts.len() != weights {
-            return Err("the node's ledger is of another model".into());
+            return Err("the node's ledger has another number of weights than this worker's model".into());
         }
         let identity = Identity {
             run: assignment.run,
@@ -269,7 +269,11 @@ impl Start {
                     .map_err(|source| StateFileError::Unfit { file: path, source })
             });
             if let Err(error) = restored {
-                tracing::warn!("this worker begins without what it had alone: {}", sentence(&error));
+                tracing::warn!(
+                    event = "worker_state_restore_failed",
+                    "this worker starts without its saved residual and optimiser state: {}",
+                    sentence(&error)
+                );
             }
         }
         Ok(training)

@@ -128,7 +128,7 @@ mod tests {
         let (release, hung) = channel::<()>();
         let open = move || {
             let _ = hung.recv();
-            Err(format!("nothing in {run}"))
+            Err(format!("run {run} has no data"))
         };
         preparing.ask(RunId(run), writer, open).unwrap();
         release
@@ -137,7 +137,7 @@ mod tests {
     fn refused(run: u64) -> FromWorker {
         FromWorker::Refused {
             run: RunId(run),
-            reason: format!("nothing in {run}"),
+            reason: format!("run {run} has no data"),
         }
     }
 

@@ -220,7 +220,11 @@ impl Reporting {
         };
         self.files.replace(&path, tell, move || {
             if let Err(error) = state_file::save(&file, &state) {
-                tracing::error!("{}", sentence(&error));
+                tracing::error!(
+                    event = "worker_state_save_failed",
+                    "this worker's state could not be saved: {}",
+                    sentence(&error)
+                );
             }
         })
     }
@@ -237,7 +241,7 @@ impl Reporting {
         let (prepared, writer, path) = (Arc::clone(&self.prepared), self.writer.clone(), order.path.clone());
         let write = move || {
             digest
-                .ok_or_else(|| "a weight has left the lattice: such a model is not saved".into())
+                .ok_or_else(|| "the model is not saved, because a weight is off the lattice".into())
                 .and_then(|digest| match stage {
                     Some(stage) => save_stage(&prepared, &stage, &weights, &order).map(|()| scores),
                     None => save_and_measure(&prepared, weights, digest, &order).map(Some),

@@ -77,7 +77,7 @@ impl Reader {
                 .map_err(invalid),
             Kind::Have | Kind::Origin | Kind::Hello | Kind::Piece | Kind::Note | Kind::Part => Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                "a message came that has no place here",
+                "the node sent a kind of message that workers do not accept",
             )),
         }
     }

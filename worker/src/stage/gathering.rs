@@ -86,8 +86,16 @@ mod tests {
         let pieces = shares.clone().map(|share| columns(&rows, 5, &share).into_owned());
         let mut gathering = Gathering::default();
         assert_eq!(gathering.take(7, (1, 2), pieces[1].clone()), None);
-        assert_eq!(gathering.take(8, (0, 2), vec![1.0]), None, "of something else");
-        assert_eq!(gathering.take(7, (2, 2), vec![1.0]), None, "from nobody");
+        assert_eq!(
+            gathering.take(8, (0, 2), vec![1.0]),
+            None,
+            "a piece of another tensor must not complete this one"
+        );
+        assert_eq!(
+            gathering.take(7, (2, 2), vec![1.0]),
+            None,
+            "a piece from an unknown worker must be ignored"
+        );
         let all = gathering.take(7, (0, 2), pieces[0].clone()).unwrap();
         assert_eq!(side_by_side(all, &shares), rows);
         assert_eq!(gathering.take(9, (0, 1), rows.clone()), Some(vec![rows]));

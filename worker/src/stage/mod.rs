@@ -210,7 +210,10 @@ impl<L: Layers> GradientSource for StageModel<L> {
         let begun = self.lead(weights);
         let lead = begun.and_then(|()| self.pipeline.next_lead().cloned().ok_or(TrainError::PipelineBroken));
         let loss = lead.and_then(|lead| {
-            debug_assert_eq!(lead.samples, samples, "minibatches are done in their order");
+            debug_assert_eq!(
+                lead.samples, samples,
+                "the minibatch to train is not the first one in flight"
+            );
             // There is room for as many micro-batches as the job says.
             if usize::from(lead.micro_batches) > self.micro_batches {
                 return Err(self.pipeline.reset());

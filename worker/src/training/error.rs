@@ -21,7 +21,8 @@ pub enum TrainingError {
     Plan(#[from] PlanError),
     /// The weights are not what the batches in them add up to: this replica is spoilt, and no other.
     #[error(
-        "this worker's weights have the digest {found}, but its batches add up to {expected}: its memory is at fault"
+        "this worker's weights have the digest {found}, but the batches in them add up to {expected}: the memory of \
+         this worker is corrupted"
     )]
     Spoilt {
         /// What the batches add up to.

@@ -66,7 +66,8 @@ impl<T: Trainer> Training<T> {
             // It was started again when they had ended, and what it made last had reached nobody.
             if pipeline.is_over() {
                 tracing::warn!(
-                    "the others of this node's pipeline have ended: what is left of its samples is not trained by it"
+                    event = "pipeline_ended",
+                    "the other workers of this pipeline have ended: this worker does not train its remaining samples"
                 );
                 let others_train_it = self.identity.slots > 1;
                 self.ending = if others_train_it { Ending::GaveUp } else { Ending::Stop };
@@ -80,7 +81,8 @@ impl<T: Trainer> Training<T> {
             // Else they cannot know that this pipeline makes nothing: all its nodes are there.
             if self.identity.slots > 1 && pipeline.joining_for() > GIVEN_UP_AFTER {
                 tracing::warn!(
-                    "this node's pipeline does not come together: what it has left is for other pipelines to train"
+                    event = "pipeline_given_up",
+                    "this pipeline cannot be completed: its remaining samples are left to other pipelines"
                 );
                 self.ending = Ending::GaveUp;
             }

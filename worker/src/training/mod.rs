@@ -243,7 +243,10 @@ impl<T: Trainer> Training<T> {
         }
         Err(TrainingError::Spoilt {
             expected: self.expected,
-            found: found.map_or_else(|| "of no lattice".into(), |digest| digest.to_string()),
+            found: found.map_or_else(
+                || "none, because a weight is off the lattice".into(),
+                |digest| digest.to_string(),
+            ),
         })
     }
 

@@ -36,7 +36,10 @@ pub(super) fn module(context: &Arc<CudaContext>, source: &str) -> Result<Arc<Cud
     if let Some(path) = cached
         && let Err(error) = keep(&path, &text)
     {
-        tracing::debug!(%error, path = %path.display(), "the compiled kernels could not be kept");
+        tracing::debug!(
+            event = "kernel_cache_write_failed", %error, path = %path.display(),
+            "the compiled GPU kernels could not be cached"
+        );
     }
     Ok(module)
 }

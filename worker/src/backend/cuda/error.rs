@@ -20,7 +20,7 @@ pub enum GpuError {
     )]
     NoLibrary(&'static str),
     /// There are not so many GPUs.
-    #[error("there is no GPU {wanted}: this machine has {found}, counted from 0")]
+    #[error("GPU {wanted} does not exist: this machine has {found} GPU(s), counted from 0")]
     NoDevice {
         /// The one asked for.
         wanted: usize,
@@ -32,7 +32,8 @@ pub enum GpuError {
     Kernels(String),
     /// A layer has more numbers than can be counted.
     #[error(
-        "a minibatch of {minibatch} samples is too large for a GPU in the layer with {outputs} outputs: use a smaller one"
+        "a minibatch of {minibatch} samples is too large for the GPU at the layer with {outputs} outputs per sample: \
+         use a smaller --minibatch"
     )]
     TooLarge {
         /// The minibatch.
@@ -41,19 +42,19 @@ pub enum GpuError {
         outputs: usize,
     },
     /// A block that is made orthogonal has too many rows.
-    #[error("GPUs make blocks of at most {0} rows orthogonal: use muon with block={0}, or --device cpu")]
+    #[error("on a GPU, muon orthogonalises blocks of at most {0} rows: use muon with block={0}, or --device cpu")]
     BlockTooLarge(u32),
     /// The matrix library has no way to compute a product.
-    #[error("cuBLASLt knows no way to multiply matrices of {0:?}")]
+    #[error("cuBLASLt has no algorithm for a matrix product of size {0:?}")]
     NoProduct((usize, usize, usize)),
     /// The driver failed.
     #[error("the GPU failed: {0}")]
     Failed(DriverError),
     /// Its memory is full.
-    #[error("the GPU has not enough memory left: use a smaller minibatch or model, or fewer workers on it")]
+    #[error("the GPU has too little free memory: use a smaller minibatch or model, or fewer workers on this GPU")]
     NoMemory,
     /// The host's memory is full.
-    #[error("the host of the GPU has not enough memory left: {0}")]
+    #[error("the machine has too little free main memory to drive the GPU: {0}")]
     Host(#[from] OpError),
     /// The matrix library failed.
     #[error("cuBLASLt failed: {0}")]

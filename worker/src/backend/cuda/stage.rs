@@ -287,7 +287,7 @@ impl Layers for CudaLayers {
         let labels = words(&loss.answers);
         assert!(
             labels.len() <= model.labels_max(),
-            "a micro-batch has as many answers as samples"
+            "a micro-batch has more labels than the model has room for"
         );
         // SAFETY: the model has room for a micro-batch and its labels.
         unsafe {

@@ -74,6 +74,6 @@ impl OwnWeights {
             }
             self.before.push(std::mem::replace(&mut self.now, next));
         }
-        Ok(Rc::get_mut(&mut self.now.array).expect("nobody else has these"))
+        Ok(Rc::get_mut(&mut self.now.array).expect("the weight array is still shared"))
     }
 }

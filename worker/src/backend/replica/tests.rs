@@ -101,7 +101,7 @@ fn without_tau_everything_stays() {
     let reached = own.iter().filter(|own| f64::from(own.abs()) >= tau).count();
     assert!(
         (40..=60).contains(&reached),
-        "{reached} of 5000 reach the quantile of a hundredth"
+        "{reached} of 5000 residuals reach the quantile of 0.01"
     );
 }
 
@@ -126,7 +126,7 @@ fn looking_ahead_changes_where_gradients_are_taken_and_not_what_leaves() {
                 .zip(&plain.residuals())
                 .filter(|(a, b)| (*a - *b).abs() > 1e-4)
                 .count();
-            assert!(differ < len / 200, "{differ} differ after step {step}");
+            assert!(differ < len / 200, "{differ} residuals differ after step {step}");
         }
     }
 }
@@ -140,7 +140,11 @@ fn everyone_has_a_turn() {
         worker.step(0.0, Some(TAU)).unwrap();
         let mut indices: Vec<usize> = worker.changes.iter().map(|change| (change >> 1) as usize).collect();
         indices.dedup();
-        assert!(indices.len() < len / 3, "turn {turn} has {}", indices.len());
+        assert!(
+            indices.len() < len / 3,
+            "turn {turn} emits changes of {} weights",
+            indices.len()
+        );
         let eager = |index: &usize| (BLOCK..3 * BLOCK).contains(index);
         assert_eq!(
             indices.iter().filter(|index| eager(index)).count(),
@@ -208,7 +212,7 @@ fn a_saved_state_goes_on_to_the_bit() {
         assert_eq!(other.replica.restore(spoilt), Err(StateError::NotFinite));
         assert!(
             other.own().iter().all(|own| *own == 0.0),
-            "what was refused had an effect"
+            "a refused state changed the weights"
         );
         other.replica.restore(state).unwrap();
         for _ in 0..6 {

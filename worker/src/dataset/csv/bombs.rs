@@ -21,7 +21,7 @@ fn zipped(text: &str) -> Vec<u8> {
 fn opened(text: &[u8], options: &str, bytes: u64) -> Result<Dataset, DatasetError> {
     let (_folder, spec) = file(text, options);
     let DataSpec::Csv { file, table, .. } = &spec else {
-        panic!("it is a table");
+        panic!("the data must be a CSV table");
     };
     let source = Source {
         budget: Budget::of(bytes),

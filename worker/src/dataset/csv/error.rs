@@ -16,12 +16,14 @@ pub enum CsvError {
     HeaderOnly { file: PathBuf },
     /// There is no place for a label and a number.
     #[error(
-        "{file} has a single column to learn from and to predict: give a label and at least one more column on each \
-         line, and say sep= if its separator was not found"
+        "{file} has too few columns: a label and at least one other column are needed; add a column, or name the \
+         separator with sep= if it was not detected"
     )]
     TooFewColumns { file: PathBuf },
     /// Nothing is left of all columns.
-    #[error("{file} has no column left to learn from: every one is the label, dropped or empty; leave one of them in")]
+    #[error(
+        "{file} has no column left to learn from: every column is the label, dropped or empty; keep at least one more"
+    )]
     NothingLeft { file: PathBuf },
     /// The label column is not there.
     #[error("{file} has no label column '{wanted}': choose one of {columns}")]
@@ -43,8 +45,8 @@ pub enum CsvError {
     },
     /// A row of another width.
     #[error(
-        "{file} line {line} has {found} columns, but line {first_line} has {expected}: give all \
-         lines the same columns"
+        "{file} line {line} has {found} columns, but line {first_line} has {expected}: give every line the same \
+         number of columns"
     )]
     Ragged {
         file: PathBuf,
@@ -82,7 +84,7 @@ pub enum CsvError {
         advice: String,
     },
     /// Several columns cannot be read as they are.
-    #[error("{file} has columns that need a rule:\n  {problems}\nwrite '{instead}'")]
+    #[error("{file} has columns that cannot be used as they are:\n  {problems}\ngive the data as '{instead}'")]
     Columns {
         file: PathBuf,
         /// What is wrong with them, a line each.
@@ -108,8 +110,8 @@ pub enum CsvError {
     },
     /// A number with a comma.
     #[error(
-        "{file} line {line}: column {column} holds '{cell}', which is not a number: write numbers with a decimal point, \
-         decimal commas are not read"
+        "{file} line {line}: column {column} holds '{cell}', which is not a number: write numbers with a decimal \
+         point, decimal commas are not supported"
     )]
     DecimalComma {
         file: PathBuf,
@@ -122,8 +124,8 @@ pub enum CsvError {
     },
     /// A cell that should hold a number holds nothing.
     #[error(
-        "{file} line {line}: column {column} holds '{cell}', so its number is missing: fill it in, or say missing=mean or \
-         missing=zero"
+        "{file} line {line}: column {column} holds '{cell}', so its number is missing: fill in the cell, or use \
+         missing=mean or missing=zero"
     )]
     MissingNumber {
         file: PathBuf,
@@ -135,7 +137,10 @@ pub enum CsvError {
         cell: String,
     },
     /// A column of nearly as many texts as rows.
-    #[error("{file} holds more than {most} different texts in column {column}, too many for an input each: {advice}")]
+    #[error(
+        "{file} holds more than {most} different texts in column {column}, too many to give each text an input: \
+         {advice}"
+    )]
     TooManyCategories {
         file: PathBuf,
         /// The name of the column.
@@ -147,8 +152,8 @@ pub enum CsvError {
     },
     /// A number so far from the others of its column that its distance is no number any more.
     #[error(
-        "{file} holds a number that lies beyond all measure from those its column is scaled by: remove its line, or \
-         give the column in another unit"
+        "{file} holds a number that is not finite after scaling, because it is too far from the other numbers of its \
+         column: remove its line, or use another unit for the column"
     )]
     BeyondMeasure { file: PathBuf },
     /// A sample without a label.
@@ -160,8 +165,8 @@ pub enum CsvError {
     },
     /// A label that is missing among numbers.
     #[error(
-        "{file} line {line} has no label: column {column} holds '{cell}' among numbers: remove such lines, or say \
-         target=class if all that it holds are names of classes"
+        "{file} line {line} has no label: column {column} holds '{cell}' among numbers: remove such lines, or use \
+         target=class if the column holds names of classes"
     )]
     GapAmongNumbers {
         file: PathBuf,
@@ -172,8 +177,8 @@ pub enum CsvError {
     },
     /// A number to predict that is none.
     #[error(
-        "{file} line {line}: label column {column} holds '{cell}', which is not a number: give a number on every line, \
-         or say target=class"
+        "{file} line {line}: label column {column} holds '{cell}', which is not a number: give a number on every \
+         line, or use target=class"
     )]
     LabelNotANumber {
         file: PathBuf,
@@ -186,7 +191,8 @@ pub enum CsvError {
     },
     /// Other numbers to predict than the model's.
     #[error(
-        "{file} has {found} columns of numbers to predict, but the model predicts {expected}: name as many with label="
+        "{file} has {found} columns of numbers to predict, but the model predicts {expected}: name {expected} columns \
+         with label="
     )]
     OtherNumbers {
         file: PathBuf,
@@ -196,10 +202,10 @@ pub enum CsvError {
         expected: usize,
     },
     /// More rows than samples can be numbered.
-    #[error("{file} has more than 4,294,967,295 rows: give fewer")]
+    #[error("{file} has more than 4,294,967,295 rows: use fewer rows")]
     TooManyRows { file: PathBuf },
     /// Bytes that are no text.
-    #[error("{file} line {line} is not UTF-8 text: save the file in that encoding")]
+    #[error("{file} line {line} is not UTF-8 text: save the file as UTF-8")]
     NotText {
         file: PathBuf,
         /// The line of the row.
@@ -207,8 +213,8 @@ pub enum CsvError {
     },
     /// A label that the model does not know.
     #[error(
-        "{file} line {line} has the label '{label}', but training only knows {classes}: give data with the classes that \
-         were trained on"
+        "{file} line {line} has the label '{label}', but the training data has only the classes {classes}: use data \
+         with these classes"
     )]
     UnknownClass {
         file: PathBuf,

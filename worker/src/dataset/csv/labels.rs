@@ -272,7 +272,7 @@ mod tests {
         assert!(matches!(labels(class, with("NA")), Ok(LabelColumn::Classes(texts)) if texts.different.len() == 101));
         for (kind, last) in [(Some(TargetKind::Number), "other"), (None, "NA"), (None, "none")] {
             let Err(error) = labels(kind, with(last)) else {
-                panic!("'{last}' is no number");
+                panic!("the label '{last}' must be refused");
             };
             assert!(error.to_string().contains("line 101"), "{error}");
         }
@@ -289,7 +289,7 @@ mod tests {
         let numbers = || (0..70_000).map(|n| n.to_string());
         assert!(matches!(labels(None, numbers()), Ok(LabelColumn::Numbers(all)) if all.len() == 70_000));
         let Err(error) = labels(None, numbers().chain(["none".to_owned()])) else {
-            panic!("'none' is no number");
+            panic!("the label 'none' must be refused");
         };
         assert!(error.to_string().contains("holds 'none'"), "{error}");
     }

@@ -264,11 +264,11 @@ fn remark(target: &Target) -> Option<String> {
     match target {
         Target::Numbers(numbers) => numbers.first().map(|number| {
             let name = &number.name;
-            format!("{name} is a number to predict: say target=class if its values are names of classes")
+            format!("{name} is taken as a number to predict: use target=class if its values are names of classes")
         }),
         Target::Classes(classes) if classes.len() > 2 && classes.iter().all(|class| class.parse::<f32>().is_ok()) => {
             Some(format!(
-                "the label is one of {} classes: say target=number if it is a number to predict",
+                "the label is taken as one of {} classes: use target=number if it is a number to predict",
                 classes.len()
             ))
         }

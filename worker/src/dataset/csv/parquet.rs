@@ -55,12 +55,12 @@ pub(super) fn open(
         let found = kind::of(&first[..length]);
         return Err(DatasetError::OtherKind {
             file: file.to_owned(),
-            found: found.map_or("something else", |found| found.name),
+            found: found.map_or("of an unknown kind", |found| found.name),
             expected: "a Parquet file",
-            instead: found.map_or("write csv:FILE if it is a table of text", |found| found.instead),
+            instead: found.map_or("write csv:FILE if the file is a table of text", |found| found.instead),
         });
     }
-    let broken = |error: ParquetError| wrong(format!("is a broken Parquet file ({error}): write it again"));
+    let broken = |error: ParquetError| wrong(format!("is a broken Parquet file ({error}): create the file again"));
     let reader = without_panic(|| SerializedFileReader::new(opened)).map_err(broken)?;
     without_panic(|| Ok(pages::check(file, &counted.file, reader.metadata(), budget))).map_err(broken)??;
     let metadata = reader.metadata().file_metadata();
@@ -69,7 +69,7 @@ pub(super) fn open(
         if !column.is_primitive() {
             let name = column.name();
             return Err(wrong(format!(
-                "has a column '{name}' of lists or of parts: write a column for each"
+                "has a nested column '{name}' (lists or groups): store each of its values in a column of its own"
             )));
         }
         cell(&mut line, at, column.name());
@@ -89,7 +89,11 @@ pub(super) fn open(
 
 /// What is read of a file that lies may make its reader fail in any way: none of them ends this process.
 fn without_panic<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
-    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| Err(ParquetError::General("its parts do not fit".into())))
+    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| {
+        Err(ParquetError::General(
+            "the contents of the file are inconsistent".into(),
+        ))
+    })
 }
 
 impl Text {
@@ -109,8 +113,11 @@ impl Text {
         if bytes as u64 > self.line_max {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        write(&mut self.line, &row)
-            .map_err(|name| io::Error::other(format!("column '{name}' holds bytes that are no text")))?;
+        write(&mut self.line, &row).map_err(|name| {
+            io::Error::other(format!(
+                "column '{name}' holds values that are neither numbers nor text"
+            ))
+        })?;
         Ok(true)
     }
 }

@@ -162,7 +162,7 @@ impl Kind {
             Self::Dates => "dates",
             Self::Slip => "a text among numbers",
             Self::LongTexts => "longer texts",
-            Self::Ids => "a text of its own in every row",
+            Self::Ids => "a different text in every row",
             Self::ManyTexts => "more than 1,000 different texts",
             Self::Categories => "texts",
             Self::Missing => "missing numbers",
@@ -172,9 +172,9 @@ impl Kind {
     /// What to do about it, in few words.
     fn cure(self, column: &str) -> String {
         match self {
-            Self::DecimalCommas => "write them with a point".into(),
+            Self::DecimalCommas => "write numbers with a decimal point".into(),
             Self::Dates => format!("date={column}"),
-            Self::Slip => "correct it".into(),
+            Self::Slip => "correct the cell".into(),
             Self::LongTexts => format!("words={column}"),
             Self::Ids => format!("drop={column}"),
             Self::ManyTexts => format!("hash={column}:{HASH_INPUTS}"),
@@ -186,16 +186,19 @@ impl Kind {
     /// The same as a sentence, for who has no other problem.
     fn advice(self, column: &str) -> String {
         match self {
-            Self::Dates => format!("say date={column} to make numbers of its dates, or drop={column}"),
-            Self::Slip => format!("correct it, or say onehot={column} or drop={column} if it is a column of texts"),
-            Self::LongTexts => format!("say words={column} to make inputs of its words, or drop={column}"),
+            Self::Dates => format!("use date={column} to turn its dates into numbers, or drop={column}"),
+            Self::Slip => {
+                format!("correct the cell, or use onehot={column} or drop={column} if the column holds texts")
+            }
+            Self::LongTexts => format!("use words={column} to turn its words into inputs, or drop={column}"),
             Self::Ids => format!(
-                "no two rows have the same text: say drop={column}, or hash={column}:{HASH_INPUTS} if it is no name of the row"
+                "no two rows have the same text: use drop={column}, or hash={column}:{HASH_INPUTS} if the text is not \
+                 an identifier of the row"
             ),
-            Self::ManyTexts => format!("say hash={column}:{HASH_INPUTS} or drop={column}"),
+            Self::ManyTexts => format!("use hash={column}:{HASH_INPUTS} or drop={column}"),
             Self::DecimalCommas | Self::Categories | Self::Missing => format!(
-                "say onehot={column}, hash={column}:32 or drop={column} if it is a column of texts (text=onehot for all of \
-                 them)"
+                "use onehot={column}, hash={column}:32 or drop={column} if the column holds texts (text=onehot for \
+                 all such columns)"
             ),
         }
     }

@@ -254,7 +254,7 @@ impl Reader {
                             file: rows.file.to_owned(),
                             column: column.clone(),
                             most: CATEGORIES_MAX,
-                            advice: "give the texts that it was trained on".into(),
+                            advice: "use only texts that the model was trained on".into(),
                         }));
                     }
                     place as f32
@@ -321,7 +321,7 @@ fn not_a_number(rows: &Rows<'_>, column: &str, cell: &str, found: Cell) -> CsvEr
             line,
             column,
             cell,
-            advice: "the model takes numbers there; correct it".into(),
+            advice: "the model takes numbers in this column; correct the cell".into(),
         },
     }
 }

@@ -52,7 +52,8 @@ fn missing_numbers_are_filled_as_was_said_and_as_the_model_knows() {
     let text = "a,b,k\n1,10,x\n,20,y\n3,NA,x\n2,30,y\n";
     assert_refused(
         open(text, ""),
-        "need a rule:\n  a (line 3: ''): missing numbers: missing=mean\n  b (line 4: 'NA'): missing numbers: missing=mean",
+        "cannot be used as they are:\n  a (line 3: ''): missing numbers: missing=mean\n  b (line 4: 'NA'): missing \
+         numbers: missing=mean",
     );
     let mean = open(text, "?missing=mean&test=0.01").unwrap();
     assert!(
@@ -75,15 +76,16 @@ fn missing_numbers_are_filled_as_was_said_and_as_the_model_knows() {
 fn texts_need_a_rule_and_become_inputs() {
     assert_refused(
         open(SHOP, ""),
-        "need a rule:\n  colour (line 2: 'red'): texts: onehot=colour\n  shop (line 2: 'north'): texts: onehot=shop\n",
+        "cannot be used as they are:\n  colour (line 2: 'red'): texts: onehot=colour\n  shop (line 2: 'north'): \
+         texts: onehot=shop\n",
     );
     assert_refused(
         open(SHOP, "?drop=shop"),
-        "line 2: column colour holds 'red', which is not a number: say onehot=colour, hash=colour:32 or drop=colour",
+        "line 2: column colour holds 'red', which is not a number: use onehot=colour, hash=colour:32 or drop=colour",
     );
     let shop = open(SHOP, "?onehot=colour&hash=shop:4&test=0.01").unwrap();
     let Some(Encoding::OneHot { categories }) = shop.encodings.first() else {
-        panic!("colours are categories: {:?}", shop.encodings);
+        panic!("the colours must be one-hot categories: {:?}", shop.encodings);
     };
     assert_eq!(shop.input, Shape::Flat(categories.len() + 1 + 4));
     assert_eq!(shop.columns.as_ref().unwrap().features, ["colour", "size", "shop"]);
@@ -131,7 +133,7 @@ fn dates_become_numbers() {
         _,
     ] = dated.encodings[..]
     else {
-        panic!("days without times: {:?}", dated.encodings);
+        panic!("the dates must be days without times: {:?}", dated.encodings);
     };
     // The days are as far apart as the numbers beside them.
     let (made, _) = all(&dated.train);
@@ -174,7 +176,7 @@ fn words_become_inputs_of_one_scale() {
     assert_eq!(read.input, Shape::Flat(64 + 1));
     assert_eq!(read.encodings[0], Encoding::Words { inputs: 64 });
     let Scaling::Standard { mean, deviation } = &read.scaling else {
-        panic!("columns are standardised");
+        panic!("the columns must be standardised");
     };
     assert!(mean[..64].iter().all(|&mean| mean == 0.0) && mean[64] > 0.0);
     assert!(deviation[..64].iter().all(|&one| one == deviation[0]));
@@ -205,7 +207,7 @@ fn a_model_makes_the_same_of_texts_by_name() {
     let width = shop.encodings[0].width();
     let unknown = inputs("colour,size,shop\npink,1,north\n", "", shop.known()).unwrap();
     let Scaling::Standard { mean, deviation } = &shop.scaling else {
-        panic!("columns are standardised");
+        panic!("the columns must be standardised");
     };
     for place in 0..width {
         let stored = unknown[place] * deviation[place] + mean[place];
@@ -228,7 +230,8 @@ fn a_file_without_a_models_columns_is_told_by_their_names() {
     assert!(inputs("red,1,north\n", "", shop.known()).is_ok());
     assert_refused(
         inputs("red,1,north\nred,large,north\n", "", shop.known()),
-        "line 2: column 1 holds 'large', which is not a number: the model takes numbers there; correct it",
+        "line 2: column 1 holds 'large', which is not a number: the model takes numbers in this column; correct the \
+         cell",
     );
 }
 
@@ -273,7 +276,8 @@ fn all_columns_that_need_a_rule_are_told_at_once() {
     let (_folder, spec) = file(&text, "?missing=error");
     let message = Dataset::open(&spec, 7, None).unwrap_err().to_string();
     for part in [
-        "has columns that need a rule:\n  customer (line 2: 'C00000'): a text of its own in every row: drop=customer\n",
+        "has columns that cannot be used as they are:\n  customer (line 2: 'C00000'): a different text in every row: \
+         drop=customer\n",
         "  plan (line 2: 'basic'): texts: onehot=plan\n",
         "  age (line 9: ''): missing numbers: missing=mean\n",
         "  since (line 2: '2024-01-01'): dates: date=since\n",
@@ -282,7 +286,7 @@ fn all_columns_that_need_a_rule_are_told_at_once() {
         assert!(message.contains(part), "'{part}' is not in {message}");
     }
     // What it says to write can be read.
-    let (_, instead) = message.rsplit_once("write '").unwrap();
+    let (_, instead) = message.rsplit_once("give the data as '").unwrap();
     let instead: DataSpec = instead.trim_end_matches('\'').parse().unwrap();
     let options = "?label=left&test=0.2&missing=mean&onehot=plan&date=since&drop=customer&words=4:4096";
     assert!(instead.to_string().ends_with(options), "{instead}");
@@ -292,15 +296,15 @@ fn all_columns_that_need_a_rule_are_told_at_once() {
     for (options, says) in [
         (
             "&onehot=plan&date=since&words=4&missing=mean",
-            "no two rows have the same text: say drop=customer",
+            "no two rows have the same text: use drop=customer",
         ),
         (
             "&onehot=plan&drop=customer&words=4&missing=mean",
-            "say date=since to make numbers of its dates",
+            "use date=since to turn its dates into numbers",
         ),
         (
             "&onehot=plan&drop=customer,since&missing=mean",
-            "say words=4 to make inputs of its words",
+            "use words=4 to turn its words into inputs",
         ),
         (
             "&onehot=plan&drop=customer,since,4",
@@ -340,14 +344,14 @@ fn another_file_can_be_tested_on() {
     assert_eq!(
         tested[0],
         all(&dataset.train).0[1],
-        "the training part decides the scaling"
+        "the training rows must decide the scaling"
     );
     let measured = Dataset::open_for(&spec("more.csv"), 7, None, dataset.known()).unwrap();
     assert_eq!(measured.test, dataset.test);
     fs::write(path("strange.csv"), "kind,width\nc,2\n").unwrap();
     assert_refused(
         Dataset::open(&spec("strange.csv"), 7, None),
-        "label 'c', but training only knows a, b",
+        "label 'c', but the training data has only the classes a, b",
     );
     assert_refused(Dataset::open(&spec("none.csv"), 7, None), "none.csv could not be read");
     let confined = Dataset::open(&spec("more.csv"), 7, Some(folder.path()));
@@ -362,7 +366,7 @@ fn data_in_a_scratch_file_is_the_same_to_the_bit() {
     let text = format!("a,b,c,k\n{}\n", rows.join("\n"));
     let (folder, spec) = file(&text, "?onehot=c");
     let DataSpec::Csv { file, table, .. } = &spec else {
-        panic!("it is a table");
+        panic!("the data must be a CSV table");
     };
     let opened = |bytes_max| {
         let source = Source {
@@ -379,6 +383,6 @@ fn data_in_a_scratch_file_is_the_same_to_the_bit() {
     assert_eq!(
         fs::read_dir(folder.path()).unwrap().count(),
         1,
-        "nothing is left beside the data"
+        "the scratch file must not be left beside the data"
     );
 }

@@ -88,7 +88,7 @@ fn samples_keep_their_labels_through_the_split() {
     let rows = numbered(|row| row / 10);
     let dataset = open(&rows, "").unwrap();
     let (Scaling::Standard { mean, deviation }, (inputs, labels)) = (&dataset.scaling, all(&dataset.train)) else {
-        panic!("columns are standardised");
+        panic!("the columns must be standardised");
     };
     for (input, label) in inputs.iter().zip(labels) {
         let row = (input * deviation[0] + mean[0]).round() as u32;
@@ -190,8 +190,8 @@ fn files_with_nothing_to_learn_are_refused() {
         ("", "", "is empty"),
         ("\n\n", "", "is empty"),
         ("a,b\n", "", "has a header but no samples"),
-        ("1\n2\n", "", "a single column"),
-        ("1 2\n3 4\n", "", "say sep="),
+        ("1\n2\n", "", "too few columns"),
+        ("1 2\n3 4\n", "", "with sep="),
         ("1,x\n2,x\n", "", "has the label 'x'"),
         ("1,x\n2,y\n", "?test=1", "leaves none of its samples (2) to train on"),
         ("1,x\n", "", "leaves none of its samples (1)"),
@@ -253,7 +253,7 @@ fn a_model_keeps_its_scaling_and_classes_on_new_data() {
     let unknown = open_for("5,20,lily\n1,2,tulip\n", "", nameless(&scaling, &classes));
     assert_refused(
         unknown,
-        "line 2 has the label 'tulip', but training only knows rose, lily",
+        "line 2 has the label 'tulip', but the training data has only the classes rose, lily",
     );
     let wide = open_for("5,20,30,lily\n", "", nameless(&scaling, &classes));
     assert_refused(wide, "3 columns beside the label, but the model was trained on 2");
@@ -273,7 +273,7 @@ fn a_number_beyond_all_measure_is_refused() {
         ..nameless(&scaling, &target)
     };
     let far = open_for("3e38,lily\n", "?test=1", known);
-    assert_refused(far, "beyond all measure");
+    assert_refused(far, "not finite after scaling");
 }
 
 #[test]
@@ -339,18 +339,18 @@ fn priced() -> String {
 fn a_label_of_many_numbers_is_a_number_to_predict() {
     let dataset = open(priced(), "").unwrap();
     let [price] = dataset.target.numbers() else {
-        panic!("one number: {:?}", dataset.target);
+        panic!("the target must be one number: {:?}", dataset.target);
     };
     assert_eq!(price.name, "price");
     assert!(
-        dataset.remarks[0].contains("price is a number to predict: say target=class"),
+        dataset.remarks[0].contains("price is taken as a number to predict: use target=class"),
         "{:?}",
         dataset.remarks
     );
     assert!(dataset.train.labels().is_empty());
     // A price is an eighth of the size: both come back from what they were standardised by.
     let Scaling::Standard { mean, deviation } = &dataset.scaling else {
-        panic!("columns are standardised");
+        panic!("the columns must be standardised");
     };
     let (mut inputs, mut answers) = (Vec::new(), Answers::default());
     for part in [&dataset.train, &dataset.test] {
@@ -362,7 +362,10 @@ fn a_label_of_many_numbers_is_a_number_to_predict() {
         }
     }
     let values: f32 = dataset.train.answers().numbers().iter().sum();
-    assert!(values.abs() < 1e-4, "the training part decides: {values}");
+    assert!(
+        values.abs() < 1e-4,
+        "the labels must be standardised by the training rows: {values}"
+    );
 
     let classes = open(priced(), "?target=class").unwrap();
     assert_eq!(classes.target.classes().len(), 100);
@@ -371,7 +374,7 @@ fn a_label_of_many_numbers_is_a_number_to_predict() {
     assert_eq!(few.target.outputs(), 1);
     let told = open(numbered(|row| row % 5), "").unwrap();
     assert!(
-        told.remarks[0].contains("one of 5 classes: say target=number"),
+        told.remarks[0].contains("one of 5 classes: use target=number"),
         "{:?}",
         told.remarks
     );
@@ -413,5 +416,5 @@ fn several_labels_are_several_numbers() {
         open("a,b,c\n1,x,2\n3,4,5\n", "?label=a,b"),
         "line 2: label column b holds 'x'",
     );
-    assert_refused(open("a,b\n1,2\n3,5\n", "?label=a,b"), "a single column");
+    assert_refused(open("a,b\n1,2\n3,5\n", "?label=a,b"), "too few columns");
 }

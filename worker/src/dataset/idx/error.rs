@@ -19,7 +19,7 @@ pub enum IdxError {
         tried: String,
     },
     /// The file does not start like an IDX file.
-    #[error("{file} is not an IDX file, for it starts with {start:02x?}: check what it is")]
+    #[error("{file} is not an IDX file (its first bytes are {start:02x?}): use an IDX file")]
     NotIdx {
         file: PathBuf,
         /// Its first bytes.
@@ -34,8 +34,8 @@ pub enum IdxError {
     },
     /// An array of the wrong kind, such as labels in the place of images.
     #[error(
-        "{file} holds an array of {dimensions} dimensions where {expected} belong: check that the \
-         files of images and labels were not exchanged"
+        "{file} holds an array of {dimensions} dimensions, but {expected} were expected: check that the files of \
+         images and labels are not swapped"
     )]
     WrongContent {
         file: PathBuf,
@@ -68,7 +68,7 @@ pub enum IdxError {
         found: u64,
     },
     /// The file goes on after its end.
-    #[error("{file} goes on after its {expected} bytes of data: fetch it again")]
+    #[error("{file} has extra bytes after its {expected} bytes of data: fetch it again")]
     Trailing {
         file: PathBuf,
         /// How many bytes the header promises.
@@ -105,7 +105,9 @@ pub enum IdxError {
         test: Shape,
     },
     /// A label that the model does not know.
-    #[error("{file} holds the label {label}, but the model only knows {classes}: give other data")]
+    #[error(
+        "{file} holds the label {label}, but the model only knows the classes {classes}: use data with these classes"
+    )]
     UnknownLabel {
         /// The file of labels.
         file: PathBuf,

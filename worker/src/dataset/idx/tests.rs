@@ -145,9 +145,9 @@ fn files_of_another_kind_are_refused() {
 #[test]
 fn exchanged_files_are_refused() {
     let labels = idx(&[3], &[0, 1, 2]);
-    assert_refused(open_with(TRAIN_IMAGES, labels), &[TRAIN_IMAGES, "where images belong"]);
+    assert_refused(open_with(TRAIN_IMAGES, labels), &[TRAIN_IMAGES, "images were expected"]);
     let images = idx(&[3, 1, 2], &[0; 6]);
-    assert_refused(open_with(TRAIN_LABELS, images), &[TRAIN_LABELS, "where labels belong"]);
+    assert_refused(open_with(TRAIN_LABELS, images), &[TRAIN_LABELS, "labels were expected"]);
     let nothing = idx(&[], &[]);
     assert_refused(open_with(TRAIN_LABELS, nothing), &["0 dimensions"]);
 }
@@ -160,8 +160,8 @@ fn files_of_the_wrong_length_are_refused() {
     assert_refused(open_with(TRAIN_IMAGES, gzip(&short)), &message);
     assert_refused(open_with(TRAIN_IMAGES, &short[..9]), &["5 of 12 bytes"]);
     let long = idx(&[3, 1, 2], &[0; 7]);
-    assert_refused(open_with(TRAIN_IMAGES, &long), &["goes on after its 6 bytes"]);
-    assert_refused(open_with(TRAIN_IMAGES, gzip(&long)), &["goes on after its 6 bytes"]);
+    assert_refused(open_with(TRAIN_IMAGES, &long), &["extra bytes after its 6 bytes"]);
+    assert_refused(open_with(TRAIN_IMAGES, gzip(&long)), &["extra bytes after its 6 bytes"]);
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn a_header_cannot_claim_memory() {
     assert_refused(open_with(TRAIN_IMAGES, claimed), &["3 of 67108864 bytes"]);
     // A megabyte of zeros in a kilobyte of file stops one byte after what the header claims.
     let bomb = gzip(&idx(&[3, 1, 2], &vec![0; 1 << 20]));
-    assert_refused(open_with(TRAIN_IMAGES, bomb), &["goes on after its 6 bytes"]);
+    assert_refused(open_with(TRAIN_IMAGES, bomb), &["extra bytes after its 6 bytes"]);
 }
 
 #[test]

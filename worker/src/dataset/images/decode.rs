@@ -109,7 +109,8 @@ impl Form {
                 return Err(DatasetError::Image {
                     file: file.to_owned(),
                     why: format!(
-                        "is an image of {found} pixels, but others are of {0}: say size={0} to resize all, or remove it",
+                        "is an image of {found} pixels, but other images have {0}: use size={0} to resize all images, \
+                         or remove this one",
                         self.size
                     ),
                 });
@@ -184,7 +185,10 @@ mod tests {
         let limits = |bytes| ImageLimits::of(Budget::of(bytes), 4);
         assert_eq!(limits(2400), ImageLimits { small: 100, large: 400 });
         assert_eq!(limits(u64::MAX).large, IMAGE_BYTES_MAX);
-        assert!(decoded(limits(6_000_000)).is_ok(), "it is decoded alone");
+        assert!(
+            decoded(limits(6_000_000)).is_ok(),
+            "an image within the limit for large images must be decoded"
+        );
         assert!(decoded(limits(5_999_999)).is_err());
     }
 }

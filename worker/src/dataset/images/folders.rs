@@ -48,7 +48,8 @@ impl Tree {
         let Some(test) = test_folder(directory) else {
             return Err(DatasetError::Image {
                 file: directory.to_owned(),
-                why: "holds a folder 'train' but none called 'test': add one, or put the classes' folders side by side"
+                why: "holds a folder 'train' but none called 'test': add a folder 'test', or put the folders of the \
+                     classes side by side"
                     .into(),
             });
         };
@@ -62,7 +63,7 @@ impl Tree {
             return Err(DatasetError::Image {
                 file: test,
                 why: format!(
-                    "holds a class '{}' that is not among the folders to train on: remove it, or give images to train on",
+                    "holds a class '{}' that has no training folder: remove this class, or add training images of it",
                     missing.map_or("", String::as_str)
                 ),
             });
@@ -113,7 +114,7 @@ pub(super) fn to_predict(directory: &Path) -> Result<Vec<FoundFolder>, DatasetEr
 pub(super) fn nothing(directory: &Path) -> DatasetError {
     DatasetError::Image {
         file: directory.to_owned(),
-        why: "holds no PNG or JPEG images: give a folder that holds a folder of them for each class".into(),
+        why: "holds no PNG or JPEG images: use a folder that holds one folder of images for each class".into(),
     }
 }
 

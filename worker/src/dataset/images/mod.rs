@@ -103,7 +103,8 @@ fn numbered(
         number.map(|number| number as u32).ok_or_else(|| DatasetError::Image {
             file: directory.join(folder),
             why: format!(
-                "holds images of the class '{folder}', but the model only knows {}: give the classes it was trained on",
+                "holds images of the class '{folder}', but the model only knows the classes {}: use images of these \
+                 classes",
                 list(classes)
             ),
         })

@@ -118,7 +118,7 @@ fn images_without_parts_are_split_by_the_seed() {
 fn wrong_images_are_named() {
     let images = [("a/1.png", 2, RED), ("a/2.png", 3, RED), ("b/1.png", 2, RED)];
     let ragged = folder(&images);
-    assert_refused(opened(ragged.path(), ""), &["2.png", "3x3 pixels", "say size=2x2"]);
+    assert_refused(opened(ragged.path(), ""), &["2.png", "3x3 pixels", "use size=2x2"]);
     assert!(opened(ragged.path(), "?size=4").is_ok());
     // A model takes images of any size: they are made what it knows.
     let known = opened(ragged.path(), "?size=4x4").unwrap();
@@ -143,7 +143,7 @@ fn wrong_images_are_named() {
         ("train/b/1.png", 1, RED),
         ("test/c/1.png", 1, RED),
     ]);
-    assert_refused(opened(strange.path(), ""), &["a class 'c' that is not among"]);
+    assert_refused(opened(strange.path(), ""), &["a class 'c' that has no training folder"]);
 }
 
 #[test]

@@ -60,7 +60,7 @@ impl Array {
         let mut start = [0; 8];
         from.read_exact(&mut start).map_err(cut)?;
         if !start.starts_with(MAGIC) {
-            return Err(wrong("is not an array of NumPy's".into()));
+            return Err(wrong("is not a NumPy array".into()));
         }
         let mut length = [0; 4];
         let bytes = if start[6] >= 2 { 4 } else { 2 };
@@ -73,11 +73,13 @@ impl Array {
         from.read_exact(&mut header).map_err(cut)?;
         let header = String::from_utf8_lossy(&header);
         let kind = entry(&header, "descr").map(|text| text.trim_matches(['\'', '"']).to_owned());
-        let kind = kind.ok_or_else(|| wrong("does not say what its elements are".into()))?;
+        let kind = kind.ok_or_else(|| wrong("has no element type in its header".into()))?;
         if entry(&header, "fortran_order").is_none_or(|order| order != "False") {
-            return Err(wrong("is stored by columns: save numpy.ascontiguousarray of it".into()));
+            return Err(wrong(
+                "is stored in column-major (Fortran) order: save numpy.ascontiguousarray of it".into(),
+            ));
         }
-        let shape = shape(&header).ok_or_else(|| wrong("does not say what shape it has".into()))?;
+        let shape = shape(&header).ok_or_else(|| wrong("has no shape in its header".into()))?;
         let width = match kind.as_str() {
             "|u1" | "|b1" => 1,
             "<f2" => 2,
@@ -202,7 +204,10 @@ mod tests {
             assert!(error.contains("holds an array x of 0.0 MB"), "{descr}: {error}");
             let mut budget = Budget::of(1000 * each);
             read(&stored, &mut budget).unwrap();
-            assert!(read(&stored, &mut budget).is_err(), "what is taken counts");
+            assert!(
+                read(&stored, &mut budget).is_err(),
+                "the budget must count the memory of earlier arrays"
+            );
         }
         // A shape that lies is not believed for longer than elements come.
         let error = read(&array("<f8", 1 << 30, 100), &mut Budget::of(u64::MAX)).unwrap_err();

@@ -31,7 +31,10 @@ pub enum NpzError {
         why: String,
     },
     /// Inputs and labels do not pair up.
-    #[error("{file}: {x} holds {inputs} samples but {y} holds {labels}: give one label for each")]
+    #[error(
+        "{file}: the array {x} holds {inputs} samples but the array {y} holds {labels} labels: give one label per \
+         sample"
+    )]
     CountsDiffer {
         file: PathBuf,
         x: String,

@@ -168,7 +168,10 @@ fn append(file: &Path, to: &mut Array, from: Array) -> Result<(), DatasetError> 
             return Err(DatasetError::Npz(NpzError::Array {
                 file: file.to_owned(),
                 name: from.name,
-                why: format!("is of another shape or type than {}: make them alike", to.name),
+                why: format!(
+                    "has another shape or type than the array {}: give both the same shape and type",
+                    to.name
+                ),
             }));
         }
     }
@@ -206,7 +209,8 @@ fn images(file: &Path, x: &mut Array) -> Result<Shape, DatasetError> {
         file: file.to_owned(),
         name: x.name.clone(),
         why: format!(
-            "has the shape {:?}: give samples × features, × height × width, or × channels × height × width",
+            "has the shape {:?}: give samples × features, samples × height × width, or samples × channels × height × \
+             width",
             x.shape
         ),
     }))

@@ -111,7 +111,7 @@ fn wrong_arrays_are_named() {
         (vec![x()], "holds x: give the arrays x_train"),
         (
             vec![x(), ("y", npy("|u1", "3,", &[0, 1, 2]))],
-            "x holds 2 samples but y holds 3",
+            "x holds 2 samples but the array y holds 3",
         ),
         (
             vec![("x", npy("<c8", "2, 1", &[0; 16])), y()],
@@ -129,7 +129,7 @@ fn wrong_arrays_are_named() {
             vec![("x", npy("<f4", "2, 1", &floats([f32::NAN, 0.0]))), y()],
             "x holds a number that is not finite",
         ),
-        (vec![("x", b"nonsense".to_vec()), y()], "x is not an array of NumPy's"),
+        (vec![("x", b"nonsense".to_vec()), y()], "x is not a NumPy array"),
         (
             vec![("x", npy("|u1", "99999999999, 99999999999", &[])), y()],
             "too much to load",

@@ -92,7 +92,7 @@ fn check(
 fn compare(what: &str, at: &[f32], found: &[f32], loss: impl Fn(&[f32]) -> f64) {
     const STEP: f32 = 4e-3;
     let largest = found.iter().fold(0.0f32, |a, b| a.max(b.abs()));
-    assert!(largest > 0.0, "no gradient of any {what}");
+    assert!(largest > 0.0, "the gradient of every {what} is zero");
     for index in 0..at.len() {
         let moved = |step: f32| {
             let mut at = at.to_vec();

@@ -232,7 +232,7 @@ fn guests_rarely_train_the_same() {
         let repeated = trained - cursors.samples_done();
         assert!(
             repeated * 100 <= trained,
-            "{epochs} epochs: {repeated} of {trained} samples twice"
+            "{epochs} epochs: {repeated} of {trained} samples were trained twice"
         );
     }
 }
@@ -245,7 +245,7 @@ fn who_is_no_trainer_claims_nothing_until_a_lower_slot_is_lost() {
         ..shared(vec![0; 64], 1, 2, 4)
     };
     let plan = |slot| SamplePlan::new(one_trainer.clone(), slot).unwrap();
-    assert_eq!(shards(&mut plan(0)).len(), 32, "the trainer trains all");
+    assert_eq!(shards(&mut plan(0)).len(), 32, "the only trainer must train all shards");
     let mut second = plan(1);
     let mut third = plan(2);
     assert_eq!((next(&mut second), next(&mut third)), (None, None));
@@ -253,7 +253,7 @@ fn who_is_no_trainer_claims_nothing_until_a_lower_slot_is_lost() {
         reserve.slot_dead(0);
         reserve.origin_dead(OTHER);
     }
-    assert_eq!(next(&mut third), None, "the second comes first");
+    assert_eq!(next(&mut third), None, "slot 1 must take over before slot 2");
     assert!(next(&mut second).is_some());
     // Whoever comes back goes on as the trainer.
     second.slot_alive(0);

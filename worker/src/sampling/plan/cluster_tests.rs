@@ -240,7 +240,10 @@ impl Cluster {
                     self.hear_all();
                 }
             }
-            assert_ne!(done, stepped, "all wait for each other, or train what is done");
+            assert_ne!(
+                done, stepped,
+                "the workers wait for each other, or train samples that are done"
+            );
             if done {
                 return;
             }

@@ -75,15 +75,15 @@ impl SharedPlan {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
     /// Nobody's samples.
-    #[error("samples cannot be shared out among no workers")]
+    #[error("samples cannot be distributed: the run has no workers")]
     NoSlots,
     /// Minibatches without samples would never end.
     #[error("a minibatch needs at least one sample")]
     EmptyMinibatch,
     /// Samples travel as 32-bit numbers.
-    #[error("{0} samples are more than {max}, the most a run can number", max = u32::MAX)]
+    #[error("{0} samples exceed the limit of {max} samples per run", max = u32::MAX)]
     TooManySamples(usize),
     /// Shards travel as 32-bit numbers.
-    #[error("{0} slots are more than {max}, the most a run can number", max = SLOTS_MAX)]
+    #[error("{0} slots exceed the limit of {max} slots (workers) per run", max = SLOTS_MAX)]
     TooManySlots(usize),
 }

@@ -135,7 +135,7 @@ fn a_plan_takes_no_more_room_after_many_epochs() {
         }
     }
     // Per shard one epoch span of done epochs, one after that, and one of what the other has claimed at the end.
-    assert!(most < 3 * 32 + 32, "{most} entries");
+    assert!(most < 3 * 32 + 32, "a plan holds {most} entries");
 }
 
 /// A worker that is seated after many epochs finds its place at once, and neither a frame nor memory is full of them.

@@ -37,9 +37,12 @@ impl ShardPlan {
     /// If there are no slots, or more samples or shards than a `u32` counts.
     #[must_use]
     pub fn new(split: Split, seed: u64, epoch: u32, dealt: u32, labels: &[u32], slots: usize, balanced: bool) -> Self {
-        assert!(slots > 0, "samples cannot be split among no slots");
-        assert!(u32::try_from(labels.len()).is_ok(), "more samples than a u32 counts");
-        assert!(slots <= SLOTS_MAX, "more shards than a u32 counts");
+        assert!(slots > 0, "samples cannot be distributed: there are no slots");
+        assert!(
+            u32::try_from(labels.len()).is_ok(),
+            "the number of samples does not fit into 32 bits"
+        );
+        assert!(slots <= SLOTS_MAX, "the number of shards does not fit into 32 bits");
 
         let classes = Classes::new(labels);
         let shuffled = shuffled(seed, epoch, labels.len());

@@ -121,7 +121,7 @@ fn only_the_best_counts_and_all_go_on_from_there() {
             let arrays = worker.trainer().state().unwrap().arrays;
             let is_zero = |array: &[f32]| array.iter().all(|number| *number == 0.0);
             assert_eq!(is_zero(&arrays[0]) && is_zero(&arrays[1]), at != best);
-            assert!(!is_zero(&arrays[2]), "the optimiser's state is kept");
+            assert!(!is_zero(&arrays[2]), "the optimiser's state must be kept");
         }
     }
     // All compare themselves on the same samples: with the same weights they are equally good.

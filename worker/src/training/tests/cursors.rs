@@ -51,7 +51,7 @@ fn train<const BEGINS: bool>(
             Next::Kept(_) => continue,
             Next::Emitted(_) => {}
             Next::Done => training.close(&mut encoded).unwrap(),
-            Next::Waiting | Next::Passed(_) => panic!("nobody else is at anything"),
+            Next::Waiting | Next::Passed(_) => panic!("a worker without others must not wait"),
         }
         // A frame that moves too many cursors is not decoded.
         let header = Batch::decode(&encoded, WEIGHTS).unwrap().header;

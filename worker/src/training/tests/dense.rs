@@ -27,13 +27,17 @@ fn a_batch_leaves_every_so_many_steps_and_the_rest_at_the_end() {
                 kept += 1;
             }
             Next::Done => break,
-            Next::Waiting | Next::Passed(_) => panic!("nobody to wait for"),
+            Next::Waiting | Next::Passed(_) => panic!("a worker without others must not wait"),
         }
     }
     let samples: u32 = found.iter().map(|batch| batch.header.samples).sum();
     assert_eq!(samples as usize, dataset.train.labels().len() * job.epochs as usize);
     // Two steps of three are kept; at the end the whole difference is in the shared weights, but for the rounding.
-    assert!(kept >= found.len(), "{kept} kept, {} left", found.len());
+    assert!(
+        kept >= found.len(),
+        "{kept} steps kept, {} batches emitted",
+        found.len()
+    );
     assert!(training.trainer().residual_norm().unwrap() < 1e-4);
     let mut counts = initial_counts(&layout(&job, &dataset), job.seed);
     for batch in &found {

@@ -128,16 +128,22 @@ fn a_worker_that_leaves_lets_out_all_that_it_has_learned_and_stops_nobody() {
             assert!(matches!(next, Next::Emitted(_)), "{next:?}");
             made.push(Batch::decode(&encoded, weights).unwrap());
         }
-        assert_eq!(training.steps, trained, "no further step");
+        assert_eq!(training.steps, trained, "a leaving worker must train no further step");
         assert!(!made.is_empty());
         // Nothing is left that could be said in steps of the lattice.
         let left = training.trainer().residual_norm().unwrap();
-        assert!(left < 1e-6 * (weights as f64).sqrt(), "{left} by {exchange}");
+        assert!(
+            left < 1e-6 * (weights as f64).sqrt(),
+            "{exchange} leaves a residual of {left}"
+        );
         encoded.clear();
         training.close(&mut encoded).unwrap();
         made.push(Batch::decode(&encoded, weights).unwrap());
         let status = made.last().unwrap().header.status;
-        assert!(status.last && !status.stop, "the run goes on without it");
+        assert!(
+            status.last && !status.stop,
+            "the run must go on without the leaving worker"
+        );
         training.audit().unwrap();
     }
 }

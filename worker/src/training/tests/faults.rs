@@ -15,7 +15,7 @@ fn a_diverging_run_says_so() {
     let error = loop {
         match training.step(false, &mut Vec::new()) {
             Ok(Next::Emitted(_)) => {}
-            Ok(other) => panic!("it did not diverge: {other:?}"),
+            Ok(other) => panic!("the run did not diverge: {other:?}"),
             Err(error) => break error.to_string(),
         }
     };

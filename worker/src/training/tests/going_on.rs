@@ -80,14 +80,14 @@ fn a_worker_goes_on_to_the_bit_from_what_it_had_alone() {
         let expected = encoded_batches(&mut training, 20);
         assert!(
             encoded_batches(&mut restored, 20) == expected,
-            "{optimiser} among {slots}"
+            "{optimiser} among {slots} workers"
         );
         let lost = encoded_batches(&mut without, 20)
             .iter()
             .zip(&expected)
             .filter(|(a, b)| a != b)
             .count();
-        assert!(lost > 10, "only {lost} batches need what was saved");
+        assert!(lost > 10, "only {lost} batches differ without the saved state");
         restored.audit().unwrap();
     }
 }

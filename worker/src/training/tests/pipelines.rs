@@ -100,7 +100,7 @@ impl Workers {
     }
 
     fn next(&self) -> (usize, FromTraining) {
-        self.told.recv_timeout(PATIENCE).expect("the pipeline stands still")
+        self.told.recv_timeout(PATIENCE).expect("the pipeline has stalled")
     }
 
     /// Waits until something is told, but not for ever: who waits may tell all the time that it does.
@@ -111,7 +111,7 @@ impl Workers {
             if is_it(group, &message) {
                 return;
             }
-            assert!(start.elapsed() < PATIENCE, "it is not told");
+            assert!(start.elapsed() < PATIENCE, "the expected message did not come");
         }
     }
 
@@ -225,11 +225,11 @@ fn a_pipeline_that_never_comes_together_leaves_the_rest_to_others() {
         assert_eq!(
             leads.step(false, &mut encoded).unwrap(),
             ends,
-            "{slots} pipelines, {missing}"
+            "{slots} pipelines, with a worker missing: {missing}"
         );
         leads.close(&mut encoded).unwrap();
         let closing = Batch::decode(&encoded, leads.trainer.weights()).unwrap();
-        assert!(!closing.header.status.stop, "the run goes on");
+        assert!(!closing.header.status.stop, "the run must go on");
     }
 }
 
@@ -265,14 +265,14 @@ fn a_pipeline_trains_its_epochs_ends_and_is_measured() {
     ] {
         let workers = Workers::cut(cut, |draft| draft.epochs = Some(3));
         let train = workers.dataset.train.len();
-        assert_eq!(workers.closed(), 3 * train, "samples of a pipeline count once");
+        assert_eq!(workers.closed(), 3 * train, "each sample of a pipeline must count once");
         workers.tell_all(&finish(true));
         let mut found = Vec::new();
         for _ in 0..stages {
             match workers.next() {
                 (group, FromTraining::Finished { digest, save, scores }) => {
                     assert!(digest.is_some() && save.is_some());
-                    assert_eq!(scores.is_some(), group == 0, "who leads measures");
+                    assert_eq!(scores.is_some(), group == 0, "only the leader must report scores");
                     found.extend(scores);
                 }
                 other => panic!("{other:?}"),
@@ -360,7 +360,7 @@ fn a_pipeline_that_breaks_goes_on_with_the_same_minibatch() {
             }
         }
         assert!(broken > 3);
-        assert_eq!(samples, 2 * train, "nothing is lost and nothing is counted twice");
+        assert_eq!(samples, 2 * train, "every sample must count once per epoch");
     }
 }
 
@@ -404,17 +404,23 @@ fn a_leader_that_comes_back_to_a_pipeline_that_has_ended_ends() {
                 other => panic!("{other:?}"),
             }
         }
-        panic!("it is gone");
+        panic!("the leader ended without closing its origin");
     });
     workers.cut.store(true, Ordering::Relaxed);
     let start = std::time::Instant::now();
     while !carried.is_finished() {
-        assert!(start.elapsed() < PATIENCE, "it calls for ever");
+        assert!(
+            start.elapsed() < PATIENCE,
+            "the leader keeps calling a pipeline that has ended"
+        );
         if let Ok((1, FromTraining::Flow(flow))) = workers.told.recv_timeout(std::time::Duration::from_millis(10)) {
             let _ = inbound.send(ToTraining::Pipeline(PipelineEvent::Flow(flow)));
         }
     }
     let closing = carried.join().unwrap();
     let batch = Batch::decode(&closing.encoded, workers.stage_weights(0)).unwrap();
-    assert!(batch.header.status.stop, "the run ends");
+    assert!(
+        batch.header.status.stop,
+        "the last batch of the leader must stop the run"
+    );
 }

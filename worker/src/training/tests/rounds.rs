@@ -39,7 +39,7 @@ pub(super) fn until_it_leaves(training: &mut Training<CpuTrainer>) -> Option<Bat
         match training.step(false, &mut encoded).unwrap() {
             Next::Emitted(_) => return Some(Batch::decode(&encoded, training.trainer().weights()).unwrap()),
             Next::Kept(_) => {}
-            Next::Waiting | Next::Passed(_) => panic!("it was told to go on"),
+            Next::Waiting | Next::Passed(_) => panic!("the worker waits although it was told to go on"),
             Next::Done => return None,
         }
     }
@@ -134,7 +134,7 @@ fn who_has_nothing_to_train_says_so_once() {
             }
             Next::Kept(_) => {}
             Next::Waiting => break,
-            Next::Done | Next::Passed(_) => panic!("the other's samples are not trained"),
+            Next::Done | Next::Passed(_) => panic!("the worker must wait for the other slot's samples"),
         }
     }
     assert_eq!(said, 1);
@@ -188,7 +188,7 @@ fn the_mean_of_workers_is_one_worker_with_all_their_samples() {
                 .zip(&expected)
                 .map(|(a, b)| (a - b).abs())
                 .fold(0.0, f32::max);
-            assert!(apart < 1e-5, "{optimiser}: apart by {apart}");
+            assert!(apart < 1e-5, "{optimiser}: the weights differ by {apart}");
             assert_eq!(found, workers[0].copy_weights().unwrap());
         }
     }

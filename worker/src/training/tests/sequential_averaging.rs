@@ -38,7 +38,7 @@ fn until_it_passes(training: &mut Training<CpuTrainer>) -> Result<Prefix, Option
                 return Err(Some(Box::new(batch)));
             }
             Next::Done => return Err(None),
-            Next::Waiting => panic!("it was told to go on"),
+            Next::Waiting => panic!("the worker waits although it was told to go on"),
         }
     }
 }
@@ -71,18 +71,25 @@ fn each_goes_on_from_the_mean_of_the_first_of_a_pass_and_an_epoch_ends_with_the_
                 for weight in 0..weights {
                     let first = chain[..=at].iter().map(|&worker| before[worker][weight]);
                     let mean = first.sum::<f32>() / (at + 1) as f32;
-                    assert!((after[weight] - mean).abs() < 2.0 * GRID, "{} {mean}", after[weight]);
+                    assert!(
+                        (after[weight] - mean).abs() < 2.0 * GRID,
+                        "{} instead of {mean}",
+                        after[weight]
+                    );
                 }
                 assert_eq!(
                     workers[worker].trainer().digest().unwrap(),
                     shared,
-                    "shared weights stay"
+                    "the shared weights must not change"
                 );
             }
             passes += 1;
             continue;
         }
-        assert!(prefixes.is_empty(), "all come to the end of an epoch together");
+        assert!(
+            prefixes.is_empty(),
+            "all workers must reach the end of an epoch together"
+        );
         let batches: Vec<Box<Batch>> = came.into_iter().filter_map(|came| came.unwrap_err()).collect();
         if batches.is_empty() {
             break;

@@ -200,7 +200,7 @@ fn what_others_do_is_not_done_again_and_what_they_leave_is_taken_over() {
     assert_eq!(
         one.step(false, &mut Vec::new()).unwrap(),
         Next::Waiting,
-        "the other has begun a shard"
+        "the worker must wait for the shard that the other worker has begun"
     );
     one.origin(OriginId(1), false);
     one.slot(1, false);
@@ -232,7 +232,7 @@ fn what_came_other_than_as_batches_moves_weights_and_progress() {
     assert_eq!(after[5] - before[5], protocol::lattice::weight_of(-70_000));
     assert!(
         (training.trainer().residual_norm().unwrap() - residual).abs() < 1e-5,
-        "the residual is its own"
+        "the residual must not change"
     );
     assert!(training.progress() > progress);
     training.audit().unwrap();
@@ -269,7 +269,10 @@ fn minibatches_that_are_added_up_are_one_larger_minibatch() {
     let (steps, whole) = weights(48, 1);
     for (minibatch, accumulate) in [(16, 3), (24, 2), (48, 1)] {
         let (parts_steps, parts) = weights(minibatch, accumulate);
-        assert_eq!(parts_steps, steps, "a step has as many samples");
+        assert_eq!(
+            parts_steps, steps,
+            "a step must have as many samples as without accumulation"
+        );
         let furthest = whole
             .iter()
             .zip(&parts)
@@ -280,6 +283,6 @@ fn minibatches_that_are_added_up_are_one_larger_minibatch() {
     let (_, other) = weights(16, 1);
     assert!(
         whole.iter().zip(&other).any(|(one, other)| (one - other).abs() > 1e-2),
-        "it makes no difference at all"
+        "a smaller minibatch must give other weights"
     );
 }

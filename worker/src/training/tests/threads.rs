@@ -78,7 +78,10 @@ fn a_worker_that_is_paused_holds_back_and_then_waits() {
             break (samples, counted);
         }
     };
-    assert_eq!(samples, counted, "the next batch counts what was held back");
+    assert_eq!(
+        samples, counted,
+        "the next batch must count the samples of the throttled steps"
+    );
     drop(thread.inbound);
     thread.thread.join().unwrap();
 }
@@ -162,7 +165,7 @@ fn a_thread_hands_out_its_state_between_batches() {
             }
             Heard::State(sequence) => break assert_eq!(sequence, Some(last)),
             Heard::Throttled => {}
-            Heard::Closed => panic!("nobody said so"),
+            Heard::Closed => panic!("the worker closed its origin without an order"),
         }
     };
     for _ in 0..3 {
@@ -183,7 +186,7 @@ fn a_thread_hands_out_its_state_between_batches() {
             Heard::Batch(sequence) => counted = Some(sequence),
             Heard::State(sequence) => break assert_eq!(sequence, counted),
             Heard::Throttled => {}
-            Heard::Closed => panic!("nobody said so"),
+            Heard::Closed => panic!("the worker closed its origin without an order"),
         }
     }
     assert!(counted.is_some());

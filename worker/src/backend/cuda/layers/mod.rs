@@ -231,9 +231,11 @@ impl Layer {
                 (Op::ToRows(op), _) => elementwise::to_rows(gpu, *op, at.samples, (at.x, at.y)),
                 (Op::FromRows(op), _) => elementwise::from_rows(gpu, *op, at.samples, (at.x, at.y)),
                 (Op::Norm(op), Room::Norm(room)) => norm::forward(gpu, op, room, pass.statistics, at),
-                (Op::Residual(_), _) => unreachable!("a block is no layer: its two ways are"),
+                (Op::Residual(_), _) => unreachable!(
+                    "a residual block is not run as one layer: its body and its skip path are run separately"
+                ),
                 (Op::Conv(_) | Op::MaxPool(_) | Op::Norm(_), _) => {
-                    unreachable!("every layer has the room that its operation needs")
+                    unreachable!("a layer was built without the buffers that its operation needs")
                 }
             }
         }

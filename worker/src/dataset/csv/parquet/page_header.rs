@@ -65,7 +65,7 @@ struct Compact<R> {
 }
 
 fn broken() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "a page has a broken header")
+    io::Error::new(io::ErrorKind::InvalidData, "a Parquet page has a broken header")
 }
 
 impl<R: Read> Compact<R> {
@@ -174,9 +174,12 @@ mod tests {
         }
         assert!(
             PageHeader::read(&[0x15, 0x04, 0x15, 0x01, 0x00][..]).is_err(),
-            "a size below nothing"
+            "a negative page size must be refused"
         );
-        assert!(PageHeader::read(&[0x1c; 100][..]).is_err(), "too deep");
+        assert!(
+            PageHeader::read(&[0x1c; 100][..]).is_err(),
+            "a header that is nested too deeply must be refused"
+        );
         assert!(PageHeader::read(&[0x18, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x7f][..]).is_err());
     }
 }
