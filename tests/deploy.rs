@@ -64,7 +64,7 @@ fn the_units_command_is_one_that_tau_takes() {
         refused.code == 2
             && refused
                 .stderr
-                .contains("no host of the name 'nowhere.invalid' was found"),
+                .contains("the host name 'nowhere.invalid' cannot be resolved"),
         "{}",
         refused.stderr
     );

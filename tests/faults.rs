@@ -307,7 +307,7 @@ fn only_a_run_can_be_gone_on_with() {
         assert_eq!(output.code, 2, "{}", output.stderr);
         output.stderr
     };
-    assert!(refused(&["--resume", "tau-node/nothing"]).contains("no folder of a run"));
+    assert!(refused(&["--resume", "tau-node/nothing"]).contains("does not name a run"));
     let other = [
         "--resume",
         "tau-node/0123456789abcdef",
@@ -358,7 +358,11 @@ fn flipped_bits_are_reported_and_healed() {
     flip_bits(worker, &in_worker, 22, 1);
 
     // Nobody has to ask: the run goes on, and audits find it.
-    let expected = ["a bit had flipped", "replaced by a peer's", "the memory of this worker is corrupted"];
+    let expected = [
+        "a bit had flipped",
+        "replaced by a peer's",
+        "the memory of this worker is corrupted",
+    ];
     for (node, words) in cluster.nodes.iter().zip(expected) {
         Cluster::wait_until(words, || node.process.log().contains(words));
     }

@@ -176,7 +176,11 @@ fn a_cluster_comes_up_trains_and_goes_without_a_trace() {
     cut_power(pid, home.to_str().unwrap());
     let again = hosts.up(&all);
     assert_ne!(cluster(&again), addresses);
-    assert!(again.stderr.contains("u@two: two is a member"), "{}", again.stderr);
+    assert!(
+        again.stderr.contains("u@two: node two has joined the cluster"),
+        "{}",
+        again.stderr
+    );
     assert!(
         !again.stderr.contains("copied"),
         "the same program was there: {}",
@@ -214,7 +218,7 @@ fn a_cluster_comes_up_trains_and_goes_without_a_trace() {
     assert!(kept.iter().all(|path| is_data(path) || has_model(path)), "{kept:?}");
     let down = hosts.run("down", &[&all[..], &["--purge"]].concat());
     assert!(
-        down.code == 0 && down.stderr.contains("nothing is left"),
+        down.code == 0 && down.stderr.contains("all files were removed"),
         "{}",
         down.stderr
     );
@@ -222,7 +226,11 @@ fn a_cluster_comes_up_trains_and_goes_without_a_trace() {
     assert!(kept.len() == 3 && kept.iter().all(is_data), "{kept:?}");
     assert!(!home.exists());
     let down = hosts.run("down", &all);
-    assert!(down.stderr.contains("one: nothing was there"), "{}", down.stderr);
+    assert!(
+        down.stderr.contains("one: no node and no files of Tau were found"),
+        "{}",
+        down.stderr
+    );
 }
 
 #[test]
@@ -233,7 +241,7 @@ fn where_one_host_fails_nothing_is_left_on_the_others() {
     assert!(
         refused
             .stderr
-            .contains("u@bad:22: it could not be reached (ssh: connect"),
+            .contains("u@bad:22: the host could not be reached (ssh: connect"),
         "{}",
         refused.stderr
     );
@@ -259,7 +267,7 @@ fn where_one_host_fails_nothing_is_left_on_the_others() {
     assert!(left.0.is_empty() && left.1.is_empty(), "{left:?}");
     let down = hosts.run("down", &["one", "bad"]);
     assert!(
-        down.code == 1 && down.stderr.contains("bad: it could not"),
+        down.code == 1 && down.stderr.contains("bad: the host could not"),
         "{}",
         down.stderr
     );

@@ -195,7 +195,7 @@ fn models_of_another_shape_are_refused() {
         "the model only knows the classes 0, 1",
     );
     idx_folder(&tau, "larger", 8, false);
-    let says = "takes samples of 1x6x6, but idx:larger has samples of 1x8x8";
+    let says = "takes samples of shape 1x6x6, but idx:larger has samples of shape 1x8x8";
     refused(&tau, &["evaluate", images, "--data", "idx:larger"], says);
     refused(
         &tau,

@@ -115,7 +115,11 @@ fn ctrl_c_ends_a_study_which_says_how_it_goes_on() {
     study.interrupt();
     let output = study.finish();
     assert_eq!(output.code, 1, "{}", output.stderr);
-    assert!(output.stderr.contains("the same command goes on"), "{}", output.stderr);
+    assert!(
+        output.stderr.contains("run the same command again"),
+        "{}",
+        output.stderr
+    );
     let kept = rows(&tau).len();
     assert!((1..32).contains(&kept), "{kept}");
     let files = names(&tau.path("study"));
@@ -124,7 +128,7 @@ fn ctrl_c_ends_a_study_which_says_how_it_goes_on() {
         ["report.html", "report.md", "runs.csv", "runs.jsonl", "study.toml"]
     );
     let text = std::fs::read_to_string(tau.path("study/report.md")).unwrap();
-    assert!(text.contains("runs are still to be made"), "{text}");
+    assert!(text.contains("planned runs have not been made yet"), "{text}");
 }
 
 #[test]
@@ -142,12 +146,12 @@ fn bad_studies_are_refused_in_a_sentence_and_change_nothing() {
         (&["study", "--nodes", "65"], "--nodes must be from 1 to 64"),
         (
             &["study", "--preset", "magic"],
-            "there is no preset 'magic'; there are: speed-up",
+            "there is no preset 'magic'; the presets are: speed-up",
         ),
-        (&["study", "broken.toml"], "broken.toml is no study: line"),
+        (&["study", "broken.toml"], "broken.toml is not a valid study: line"),
         (&["study", "missing.toml"], "could not be read"),
         (&["study", "--data", "csv:nothing.csv?label=x"], "nothing.csv"),
-        (&["report", "."], "holds no runs"),
+        (&["report", "."], "is not the folder of a run or a study"),
     ] {
         let output = tau.run(arguments);
         assert_eq!(output.code, 2, "{arguments:?}: {}", output.stderr);

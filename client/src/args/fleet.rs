@@ -9,13 +9,13 @@ use super::CREDENTIALS_VARIABLE;
 /// Which hosts, and how they are reached.
 #[derive(Debug, Args)]
 pub(crate) struct FleetFlags {
-    /// The hosts, as HOST, USER@HOST or HOST:SSH-PORT; @FILE takes one from each line of a file
+    /// The hosts, as HOST, USER@HOST or HOST:SSH-PORT; @FILE reads one host from each line of a file
     #[arg(value_name = "HOST", required = true)]
     pub(crate) hosts: Vec<String>,
-    /// The folder on every host; a relative one lies in the user's home
+    /// Tau's folder on every host; a relative path starts in the user's home
     #[arg(long, value_name = "DIR", default_value = "tau-up")]
     pub(crate) dir: String,
-    /// The command that reaches hosts, as for a shell
+    /// The command that connects to hosts, in the syntax of a shell
     #[arg(long, value_name = "COMMAND", default_value = "ssh")]
     pub(crate) ssh: String,
 }
@@ -24,10 +24,10 @@ pub(crate) struct FleetFlags {
 pub(crate) struct Up {
     #[command(flatten)]
     pub(crate) fleet: FleetFlags,
-    /// The cluster's credentials, which are made if there is no such file [default: cluster.pem]
+    /// The cluster's credentials; the file is created if it does not exist [default: cluster.pem]
     #[arg(long, value_name = "FILE", env = CREDENTIALS_VARIABLE)]
     pub(crate) credentials: Option<PathBuf>,
-    /// The port that nodes listen on; 0 takes any
+    /// The port that nodes listen on; 0 takes any free port
     #[arg(long, value_name = "PORT", default_value_t = crate::commands::PORT)]
     pub(crate) port: u16,
     /// Flags for every node, as 'tau seed' takes them
@@ -39,7 +39,7 @@ pub(crate) struct Up {
 pub(crate) struct Down {
     #[command(flatten)]
     pub(crate) fleet: FleetFlags,
-    /// Also remove the models and checkpoints that nodes have saved: nothing is left
+    /// Also remove the models and checkpoints that the nodes have saved
     #[arg(long)]
     pub(crate) purge: bool,
 }

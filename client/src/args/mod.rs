@@ -28,17 +28,17 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Train on a cluster of nodes on this machine, save the model and print what came out. Without any flags: MNIST
+    /// Train on a cluster of nodes on this machine, save the model and print the result. Without any flags: MNIST
     #[command(
         // The last word counts, as in most tools: scripts can append to a user's flags.
         args_override_self = true,
-        after_help = "Ctrl-C ends training early and saves what there is; a second one ends at once, without saving."
+        after_help = "Ctrl-C ends training early and saves the model; a second Ctrl-C exits at once without saving."
     )]
     Train(Box<Train>),
-    /// Make a cluster's credentials
+    /// Create a cluster's credentials
     #[command(subcommand)]
     Credentials(CredentialsCommand),
-    /// Print a cluster as one line to paste: where its nodes are, and its credentials
+    /// Print a cluster's token: the addresses of its nodes and its credentials as one line to paste
     Token(TokenFlags),
     /// Start a cluster's first node
     #[command(args_override_self = true, after_help = "Ctrl-C stops the node and its workers.")]
@@ -46,27 +46,30 @@ pub(crate) enum Command {
     /// Start a node and join it to a cluster
     #[command(args_override_self = true, after_help = "Ctrl-C stops the node and its workers.")]
     Join(Join),
-    /// Bring a cluster up on other machines over ssh: copies this program and the credentials, and starts a node on each
+    /// Start a cluster on other machines over ssh: copies this program and the credentials to each host, and starts a
+    /// node there
     #[command(
         args_override_self = true,
-        after_help = "Hosts are asked for no password: ssh must get there by a key. A host where a node runs is left as it \
-                      is. If one fails, what was begun on the others is taken down again. Nodes open data below the user's \
-                      home, or below '-- --data-root DIR'."
+        after_help = "ssh must log in with a key: no password is asked for. Hosts that already run a node are left \
+                      as they are. If one host fails, the nodes started on the other hosts are stopped and removed \
+                      again. Nodes open data below the user's home, or below the folder given with '-- --data-root \
+                      DIR'."
     )]
     Up(Up),
-    /// End the nodes that 'tau up' has started, and remove what it has copied; models are kept
+    /// Stop the nodes that 'tau up' has started, and remove the files that it has copied; models are kept
     #[command(args_override_self = true)]
     Down(Down),
-    /// Look for what keeps this machine or a cluster from training, and say what to do
+    /// Check this machine or a cluster for problems that prevent training, and suggest remedies
     #[command(args_override_self = true)]
     Doctor(Doctor),
-    /// Attach a further worker to a node of this machine by hand; nodes start their own
+    /// Attach another worker to a node on this machine by hand; nodes start their own workers
     #[command(args_override_self = true)]
     Worker(Worker),
     /// Start a run on a cluster, follow it and save its model
     #[command(
         args_override_self = true,
-        after_help = "Ctrl-C ends training early and saves what there is; a second one leaves the run to the nodes."
+        after_help = "Ctrl-C ends training early and saves the model; a second Ctrl-C exits at once and leaves the \
+                      run to the nodes."
     )]
     Start(Box<Start>),
     /// Watch a cluster: a table of its nodes and the loss
@@ -75,46 +78,49 @@ pub(crate) enum Command {
     /// List a cluster's nodes
     #[command(args_override_self = true)]
     Nodes(Ask),
-    /// End a cluster's run early; what it has learned is saved
+    /// End a cluster's run early; its nodes save the model
     #[command(args_override_self = true)]
     Stop(Ask),
-    /// Let every node of a cluster write a checkpoint of the run
+    /// Make every node of a cluster write a checkpoint of the run
     Checkpoint(Ask),
-    /// Measure a saved model on a dataset's held-out samples
+    /// Measure a saved model on a dataset's test samples
     #[command(args_override_self = true)]
     Evaluate(Evaluate),
-    /// Tell what a saved model takes samples for: one line each, with the class and its probability
+    /// Predict samples with a saved model: one line per sample, with its class and probability, or with the predicted
+    /// numbers
     #[command(args_override_self = true)]
     Predict(Predict),
-    /// Show what a saved model consists of, and the run that made it
+    /// Show a saved model's layers, weights and job, and the result of the run that trained it
     Show(Show),
     /// Write a saved model in another format
     #[command(args_override_self = true)]
     Export(Export),
-    /// Compare strategies: run all combinations of what is listed, one after the other, and report them side by side
+    /// Compare strategies: run all combinations of the listed values, one after the other, and report them side by
+    /// side
     #[command(
         args_override_self = true,
-        after_help = "Ctrl-C ends the study; the same command goes on where it was. Job flags count for every run."
+        after_help = "Ctrl-C ends the study; the same command continues it with the remaining runs. Job flags apply \
+                      to every run."
     )]
     Study(Box<Study>),
-    /// Print which release this is
+    /// Print the release of this program
     Version,
-    /// Write what a shell completes 'tau' with to standard output
+    /// Write a shell's completion script for 'tau' to standard output
     Completions {
-        /// The shell
+        /// The shell that the script is for
         #[arg(value_name = "SHELL")]
         shell: clap_complete::Shell,
     },
     /// Write manual pages for 'tau' and each of its commands
     Man {
-        /// The folder they go to
+        /// The folder that the pages are written to
         #[arg(value_name = "DIR")]
         dir: PathBuf,
     },
-    /// Show a run that is over in a browser, as it was at any second
+    /// Show a past run in a browser, as it was at any second
     #[command(args_override_self = true)]
     Page(PageArguments),
-    /// Make a report of runs: folders of 'tau study', or of 'tau train' and 'tau start'
+    /// Write a report of runs, from folders of 'tau study', 'tau train' or 'tau start'
     #[command(args_override_self = true)]
     Report(Report),
 }
@@ -131,9 +137,9 @@ impl Command {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum CredentialsCommand {
-    /// Make new credentials. Give every node of the cluster a copy of the file, and keep it private
+    /// Create new credentials. Give every node of the cluster a copy of the file, and keep it private
     New {
-        /// A file that does not exist yet; only its owner can read it
+        /// The file to create; it must not exist yet, and only its owner can read it
         #[arg(value_name = "FILE")]
         file: PathBuf,
     },
@@ -141,7 +147,7 @@ pub(crate) enum CredentialsCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct TokenFlags {
-    /// Addresses of nodes of the cluster, as those who join reach them
+    /// Addresses of nodes of the cluster, as joining machines reach them
     #[arg(long, value_name = "ADDR", value_delimiter = ',', env = "TAU_CLUSTER")]
     pub(crate) cluster: Vec<String>,
     /// The cluster's credentials
@@ -151,19 +157,19 @@ pub(crate) struct TokenFlags {
 
 #[derive(Debug, Args)]
 pub(crate) struct Train {
-    /// A job as a TOML file: the job flags' names with '_' for '-'; flags win over it
+    /// A job as a TOML file: its keys are the job flags' names with '_' for '-'; flags override the files override the file
     #[arg(value_name = "JOB.toml")]
     pub(crate) file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) job: JobDraft,
     #[command(flatten)]
     pub(crate) compute: ComputeFlags,
-    /// How many nodes train
+    /// Number of nodes
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub(crate) nodes: usize,
     #[command(flatten)]
     pub(crate) page: RunPage,
-    /// Where runs are kept, each in a folder of its name; DIR/latest is the newest
+    /// The folder for runs, each in a subfolder named by its id; DIR/latest points at the newest at the newest
     #[arg(long, value_name = "DIR", default_value = "tau-out")]
     pub(crate) out: PathBuf,
     /// Write one JSON object per line to standard output, and nothing else
@@ -173,8 +179,8 @@ pub(crate) struct Train {
 
 #[derive(Debug, Args)]
 pub(crate) struct Seed {
-    /// Where the node listens, as HOST:PORT, or :PORT for all of this machine's addresses; port 0 takes any [default:
-    /// :7700, or 127.0.0.1:7700 with --insecure]
+    /// The address that the node listens on: HOST:PORT, or :PORT for all of this machine's addresses; port 0 takes
+    /// any free port [default: :7700, or 127.0.0.1:7700 with --insecure]
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<String>,
     #[command(flatten)]
@@ -189,7 +195,7 @@ pub(crate) struct Seed {
 
 #[derive(Debug, Args)]
 pub(crate) struct Join {
-    /// Addresses of nodes of the cluster, of which one that answers is enough; or what 'tau token' prints
+    /// Addresses of nodes of the cluster, of which one that answers is enough; or the token that 'tau token' prints
     #[arg(value_name = "ADDR or TOKEN", required = true, value_delimiter = ',')]
     pub(crate) seeds: Vec<String>,
     #[command(flatten)]
@@ -201,29 +207,30 @@ pub(crate) struct Join {
 pub(crate) struct NodeFlags {
     #[command(flatten)]
     pub(crate) security: SecurityFlags,
-    /// What the node is called, also when it is started again; no other living node may be [default: after the host]
+    /// The node's name, which it keeps when it is started again; no other running node may have it [default: the
+    /// host's name and a part of the node's id]
     #[arg(long, value_name = "NAME", value_parser = chosen_name)]
     pub(crate) name: Option<String>,
-    /// Where others reach the node, if not where it listens
+    /// The address at which other machines reach the node, if not the one that it listens on
     #[arg(long, value_name = "ADDR")]
     pub(crate) advertise: Option<String>,
-    /// Where the node keeps its socket and saves models [default: tau-node]
+    /// The folder for the node's socket, models and checkpoints [default: tau-node]
     #[arg(long, value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
-    /// Runs whose folders are kept under --dir; when a run begins, those of older ones are removed
+    /// Number of runs whose folders are kept under --dir; when a run begins, the folders of older runs are removed
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) keep_runs: u16,
-    /// Seconds that the node may take to leave its run when it is told to end, by SIGTERM or Ctrl-C: its workers send what
-    /// they have learned, and the other nodes take over its samples
+    /// Seconds that the node may take to leave its run after SIGTERM or Ctrl-C: its workers send their residuals, and
+    /// the other nodes take over its samples
     #[arg(long, value_name = "SECONDS", default_value_t = 8, value_parser = clap::value_parser!(u16).range(..=3600))]
     pub(crate) grace: u16,
     /// Show the cluster live in a browser, on a page served at this address; its URL, with a token, is printed
     #[arg(long, value_name = "ADDR")]
     pub(crate) page: Option<String>,
-    /// Let whoever has the page's token end runs from it
+    /// Allow everyone who has the page's token to end runs from the page
     #[arg(long, requires = "page")]
     pub(crate) page_stop: bool,
-    /// Give this node's metrics to Prometheus at this address, under /metrics; the page's token is asked for
+    /// Serve this node's metrics for Prometheus at this address, under /metrics; requests need the page's token
     #[arg(long, value_name = "ADDR")]
     pub(crate) metrics: Option<String>,
     #[command(flatten)]
@@ -235,20 +242,20 @@ pub(crate) struct NodeFlags {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Node")]
 pub(crate) struct ComputeFlags {
-    /// What computes: auto, cpu, or cuda:N
+    /// The device that workers compute on: auto, cpu, or cuda:N, or cuda:N
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     pub(crate) device: String,
-    /// Workers of each node, a process each
+    /// Number of workers of each node; each is a process
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) workers: usize,
-    /// Threads of each worker [default: all cores, shared out]
+    /// Threads of each worker [default: all cores, divided among the workers]
     #[arg(long, value_name = "T")]
     pub(crate) threads: Option<usize>,
-    /// How a GPU multiplies: f32 or tf32 [default: tf32 on a GPU]
+    /// The precision of matrix products on a GPU: f32 or tf32 [default: tf32 on a GPU]
     #[arg(long, value_name = "P")]
     pub(crate) precision: Option<String>,
     /// Open data only under this folder, where relative paths start [default: the working directory; for 'tau train',
-    /// anywhere]
+    /// no restriction]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_root: Option<PathBuf>,
 }
@@ -258,29 +265,29 @@ pub(crate) struct SecurityFlags {
     /// The cluster's credentials
     #[arg(long, value_name = "FILE", env = CREDENTIALS_VARIABLE)]
     pub(crate) credentials: Option<PathBuf>,
-    /// Speak plain text, within this machine only
+    /// Connect without encryption and credentials, within this machine only
     #[arg(long)]
     pub(crate) insecure: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Worker {
-    /// The node's socket, as it says when it starts
+    /// The node's socket, whose path the node prints when it starts
     #[arg(value_name = "SOCKET")]
     pub(crate) node: PathBuf,
     /// What computes: auto, cpu, or cuda:N
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     pub(crate) device: String,
-    /// How a GPU multiplies: f32 or tf32 [default: tf32]
+    /// The precision of matrix products on a GPU: f32 or tf32 [default: tf32]
     #[arg(long, value_name = "P")]
     pub(crate) precision: Option<String>,
-    /// Threads [default: all cores]
+    /// Number of threads [default: all cores]all cores]all cores]
     #[arg(long, value_name = "T")]
     pub(crate) threads: Option<usize>,
     /// Open data only under this folder, where relative paths start [default: the working directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_root: Option<PathBuf>,
-    /// Its node has started it
+    /// The worker was started by its node
     #[arg(long, hide = true)]
     pub(crate) tied: bool,
 }
@@ -288,8 +295,8 @@ pub(crate) struct Worker {
 /// A cluster, as a client reaches it.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Cluster {
-    /// Addresses of nodes of the cluster, of which one is enough as the others are learned from it; or what 'tau token'
-    /// prints
+    /// Addresses of nodes of the cluster, of which one is enough because it names the others; or the token that 'tau
+    /// token' prints
     #[arg(long, value_name = "ADDR", value_delimiter = ',', env = "TAU_CLUSTER")]
     pub(crate) cluster: Vec<String>,
     #[command(flatten)]
@@ -306,19 +313,20 @@ pub(crate) struct Start {
     pub(crate) file: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) job: JobDraft,
-    /// Leave once the run has begun; the nodes save the model
+    /// Exit once the run has begun; the nodes save the model
     #[arg(long, conflicts_with = "attach")]
     pub(crate) detach: bool,
-    /// Follow the run that is under way, or fetch the model of the last one, instead of starting one
+    /// Instead of starting a run, follow the current one, or fetch the model of the last one
     #[arg(long)]
     pub(crate) attach: bool,
-    /// Begin without the nodes that cannot take part
+    /// Begin the run without the nodes that cannot take part
     #[arg(long)]
     pub(crate) allow_partial: bool,
     #[command(flatten)]
     pub(crate) page: RunPage,
-    /// Go on with an earlier run, also with one that has finished, from the furthest checkpoint that any node has of it;
-    /// --epochs, --max-seconds, --target-accuracy, --evaluations, --patience, --keep, --checkpoint-every and --give-up-after may change
+    /// Continue an earlier run, finished or not, from the furthest checkpoint that any node has of it; --epochs,
+    /// --max-seconds, --target-accuracy, --evaluations, --patience, --keep, --checkpoint-every and --give-up-after
+    /// may be changed
     #[arg(long, value_name = "RUN", conflicts_with_all = ["file", "attach"])]
     pub(crate) resume: Option<PathBuf>,
     /// Where runs are kept, each in a folder of its name; DIR/latest is the newest
@@ -333,7 +341,7 @@ pub(crate) struct Start {
 pub(crate) struct Stats {
     #[command(flatten)]
     pub(crate) cluster: Cluster,
-    /// Show the newest record of every node, and leave
+    /// Print the newest record of every node, and exit
     #[arg(long)]
     pub(crate) once: bool,
     /// Write one JSON object per node and second to standard output, and nothing else
@@ -359,34 +367,35 @@ pub(crate) struct Study {
     /// best-peer or links
     #[arg(long, value_name = "NAME")]
     pub(crate) preset: Option<String>,
-    /// Strategies, separated by spaces, or by commas where no strategy has one
+    /// Strategies to compare, separated by spaces, or by commas if no strategy contains a comma
     #[arg(long, value_name = "LIST")]
     pub(crate) exchanges: Option<String>,
-    /// Numbers of nodes [default: 3]
+    /// Numbers of nodes to train on [default: 3]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) nodes: Vec<usize>,
-    /// Splits of the samples
+    /// Ways to split the samples among workers: random, equal or class
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) splits: Vec<String>,
-    /// Seeds; means and deviations are over these
+    /// Random seeds; means and standard deviations are taken over the runs with these seeds
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) seeds: Vec<i64>,
-    /// The accuracy whose time is read off the runs' evaluations; with --target-accuracy runs end there
+    /// Report the time after which a run's evaluations first reach this accuracy; runs go on, unless
+    /// --target-accuracy ends them there
     #[arg(long, value_name = "A")]
     pub(crate) target: Option<f64>,
     #[command(flatten)]
     pub(crate) job: JobDraft,
     #[command(flatten)]
     pub(crate) compute: ComputeFlags,
-    /// Run on this cluster instead of fresh local ones, with all its nodes
+    /// Run on all nodes of this cluster instead of on new local clusters
     #[arg(long, value_name = "ADDR", value_delimiter = ',', conflicts_with = "nodes")]
     pub(crate) cluster: Vec<String>,
     #[command(flatten)]
     pub(crate) security: SecurityFlags,
-    /// Make runs again that have failed
+    /// Repeat the runs that have failed
     #[arg(long)]
     pub(crate) retry: bool,
-    /// Where runs and the report are kept
+    /// The folder for the runs and the report
     #[arg(long, value_name = "DIR", default_value = "tau-study")]
     pub(crate) out: PathBuf,
     /// Write one JSON object per line to standard output, and nothing else
@@ -399,7 +408,7 @@ pub(crate) struct Report {
     /// Folders of studies or of runs
     #[arg(value_name = "DIR", required = true)]
     pub(crate) folders: Vec<PathBuf>,
-    /// Where the report is written
+    /// The folder that the report is written to
     #[arg(long, value_name = "DIR", default_value = "tau-report")]
     pub(crate) out: PathBuf,
     /// Write one JSON object to standard output, and nothing else
@@ -412,11 +421,11 @@ pub(crate) struct Evaluate {
     /// The model file
     #[arg(value_name = "MODEL", value_parser = OsStringValueParser::new().try_map(named_model))]
     pub(crate) model: PathBuf,
-    /// The data, as 'tau train' takes it. Its test part is measured, or all of it if it is another file than the model was
-    /// trained on and neither test= nor testfile= is given [default: what it was trained on]
+    /// The data, as 'tau train' takes it. Its test samples are measured, or all samples if the model was trained on
+    /// another file and neither test= nor testfile= is given [default: the data that the model was trained on]
     #[arg(long, value_name = "SPEC")]
     pub(crate) data: Option<String>,
-    /// Also tell for each class how well it is recognised, and what it is taken for
+    /// Also print recall, precision and F1 of each class, and the confusion matrix
     #[arg(long)]
     pub(crate) confusion: bool,
     /// Threads [default: all cores]
@@ -432,17 +441,18 @@ pub(crate) struct Predict {
     /// The model file
     #[arg(value_name = "MODEL", value_parser = OsStringValueParser::new().try_map(named_model))]
     pub(crate) model: PathBuf,
-    /// The samples: csv:FILE or parquet:FILE with the columns of the training data (found by name; labels are not needed),
-    /// npz:FILE, images:DIR, images:FILE, idx:FILE of images, or the test part of idx:DIR, cifar:DIR or builtin:mnist
+    /// The samples: csv:FILE or parquet:FILE with the columns of the training data (found by name; labels are not
+    /// needed), npz:FILE, images:DIR, images:FILE, idx:FILE of images, or the test samples of idx:DIR, cifar:DIR or
+    /// builtin:mnist
     #[arg(long, value_name = "SPEC")]
     pub(crate) data: String,
-    /// Add the probability of every class, in a column of its name
+    /// Add the probability of every class, in a column named after the class
     #[arg(long)]
     pub(crate) all: bool,
-    /// Add the number of each sample, from 1, as 'row'; for images also their 'file'
+    /// Add the number of each sample, counted from 1, as 'row'; for images also the path of the file as 'file'
     #[arg(long)]
     pub(crate) row: bool,
-    /// Add this column of the table, by its name or position
+    /// Add this column of the data to the output, by its name or position
     #[arg(long, value_name = "COLUMN")]
     pub(crate) id: Option<String>,
     /// Threads [default: all cores]
@@ -468,7 +478,7 @@ pub(crate) struct Export {
     /// The model file
     #[arg(value_name = "MODEL", value_parser = OsStringValueParser::new().try_map(named_model))]
     pub(crate) model: PathBuf,
-    /// Write it as ONNX to this file; scaling is included
+    /// Write the model as ONNX to this file; it includes the scaling of inputs
     #[arg(long, value_name = "FILE")]
     pub(crate) onnx: PathBuf,
 }

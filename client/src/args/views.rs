@@ -16,10 +16,10 @@ pub(crate) struct RunPage {
 
 #[derive(Debug, Args)]
 pub(crate) struct PageArguments {
-    /// The run's folder, as 'tau train' and 'tau start' have left it; tau-out/latest is the newest
+    /// The run's folder, as 'tau train' and 'tau start' write it; tau-out/latest is the newest
     #[arg(value_name = "RUN_FOLDER")]
     pub(crate) folder: PathBuf,
-    /// Where the page is served, as HOST:PORT
+    /// The address that the page is served at, as HOST:PORT
     #[arg(long, value_name = "ADDR", default_value = ANY)]
     pub(crate) listen: String,
     /// Write one JSON object per line to standard output, and nothing else
@@ -34,7 +34,7 @@ pub(crate) const ANY: &str = "127.0.0.1:0";
 pub(crate) struct Doctor {
     #[command(flatten)]
     pub(crate) cluster: Cluster,
-    /// Also see whether this data can be read, and is the same on all nodes
+    /// Also check that this data can be read, and is the same on all nodes
     #[arg(long, value_name = "SPEC")]
     pub(crate) data: Option<String>,
     /// Write one JSON object per finding to standard output, and nothing else

@@ -11,7 +11,7 @@ pub(crate) fn new(file: &Path) -> Result<(), Failure> {
     Credentials::create(file).map_err(Failure::bad)?;
     let file = file.display();
     notice::say(&format!(
-        "{file} holds a new cluster's credentials: copy it to every node, and to nobody else"
+        "{file} holds the credentials of a new cluster: copy the file to every node, and keep it secret"
     ));
     Ok(())
 }

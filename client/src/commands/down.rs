@@ -43,12 +43,12 @@ fn sentence(ended: &StoppedHost) -> String {
     let node = match ended.ran {
         Some(true) => "the node had to be killed",
         Some(false) => "the node has ended",
-        None if ended.removed => "no node ran",
-        None => return "nothing was there".into(),
+        None if ended.removed => "no node was running",
+        None => return "no node and no files of Tau were found".into(),
     };
     match &ended.kept {
         Some(kept) => format!("{node}; kept: {kept}"),
-        None => format!("{node}; nothing is left"),
+        None => format!("{node}; all files were removed"),
     }
 }
 
@@ -65,12 +65,12 @@ mod tests {
                 kept: kept.map(str::to_owned),
             })
         };
-        assert_eq!(said(Some(false), true, None), "the node has ended; nothing is left");
+        assert_eq!(said(Some(false), true, None), "the node has ended; all files were removed");
         assert_eq!(
             said(Some(true), true, Some("d/node")),
             "the node had to be killed; kept: d/node"
         );
-        assert_eq!(said(None, true, None), "no node ran; nothing is left");
-        assert_eq!(said(None, false, None), "nothing was there");
+        assert_eq!(said(None, true, None), "no node was running; all files were removed");
+        assert_eq!(said(None, false, None), "no node and no files of Tau were found");
     }
 }

@@ -115,7 +115,8 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
     let dataset = Dataset::open_for(&spec, model.job.seed, None, metadata.known()).map_err(Failure::bad)?;
     if dataset.input != metadata.input {
         return Err(Failure::input(format!(
-            "{} takes samples of {}, but {spec} has samples of {}: give the data it was trained for",
+            "{} takes samples of shape {}, but {spec} has samples of shape {}: give data like the model's training \
+             data",
             arguments.model.display(),
             metadata.input,
             dataset.input

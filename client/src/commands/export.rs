@@ -19,7 +19,7 @@ pub(crate) fn run(arguments: &Export) -> Result<(), Failure> {
     let is_stream = whole_file::is_stream(path);
     write(path, is_stream, &bytes)?;
     let told = format!(
-        "{}: takes {} as in the data, gives {}",
+        "{}: the model takes {} with values as in the data, and returns {}",
         path.display(),
         takes(&model.metadata),
         gives(&model.metadata.target)
@@ -48,7 +48,7 @@ fn write(path: &Path, is_stream: bool, bytes: &[u8]) -> Result<(), Failure> {
         match error.kind() {
             ErrorKind::InvalidInput => Failure::input(format!("{path} cannot be replaced: {error}; give another file")),
             _ => Failure::Failed(format!(
-                "{path} could not be written: make room for it, or give another file ({error})"
+                "{path} could not be written: free disk space, or give another file ({error})"
             )),
         }
     })
@@ -58,9 +58,9 @@ fn write(path: &Path, is_stream: bool, bytes: &[u8]) -> Result<(), Failure> {
 fn takes(metadata: &Metadata) -> String {
     if onnx::takes_columns(metadata) {
         let columns = quantity::of(metadata.encodings.len(), "column");
-        format!("{columns}, each as an input of its name,")
+        format!("{columns}, each as an input named after it,")
     } else {
-        format!("samples of {}", metadata.input)
+        format!("samples of shape {}", metadata.input)
     }
 }
 

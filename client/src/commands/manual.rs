@@ -22,7 +22,7 @@ pub(crate) fn pages(dir: &Path) -> Result<(), Failure> {
         .and_then(|()| clap_mangen::generate_to(Arguments::command(), dir))
         .map_err(|error| {
             Failure::Failed(format!(
-                "the pages could not be written to {}: {error}; give another folder",
+                "the manual pages could not be written to {}: {error}; give another folder",
                 dir.display()
             ))
         })

@@ -69,7 +69,8 @@ pub(crate) fn crowded(workers: usize, threads: usize, device: &Device) -> Option
     let all = workers.saturating_mul(threads);
     (matches!(device, Device::Cpu) && all > cores).then(|| {
         format!(
-            "{} of {} share {} and slow each other down: fewer --nodes, --workers or --threads train as fast",
+            "{} with {} each share {} and slow each other down: lower --nodes, --workers or --threads, training is \
+             as fast",
             quantity::of(workers, "worker"),
             quantity::of(threads, "thread"),
             quantity::of(cores, "core")
@@ -101,7 +102,7 @@ pub(crate) fn data_root(given: Option<&Path>) -> Result<PathBuf, Failure> {
     let is_folder = root.canonicalize().ok().filter(|root| root.is_dir());
     is_folder.ok_or_else(|| {
         Failure::input(format!(
-            "{} is no folder that data can be opened under: give one with --data-root",
+            "{} is not an existing folder: give the folder of the data with --data-root",
             root.display()
         ))
     })
@@ -112,14 +113,15 @@ fn security(flags: &SecurityFlags) -> Result<Security, Failure> {
     if flags.insecure {
         let by_flag = |file: &PathBuf| std::env::var_os(CREDENTIALS_VARIABLE).is_none_or(|said| said != **file);
         return if flags.credentials.as_ref().is_some_and(by_flag) {
-            Err(Failure::input("give --credentials or --insecure, and not both"))
+            Err(Failure::input("give either --credentials or --insecure, not both"))
         } else {
             Ok(Security::Insecure)
         };
     }
     let file = credentials(flags.credentials.as_deref())?.ok_or_else(|| {
         Failure::input(
-            "give the cluster's credentials with --credentials FILE ('tau credentials new FILE' makes some), or --insecure within one machine",
+            "give the cluster's credentials with --credentials FILE ('tau credentials new FILE' creates them), or \
+             --insecure if all nodes run on this machine",
         )
     })?;
     let credentials = Credentials::read(&file).map_err(Failure::bad)?;
@@ -161,7 +163,7 @@ async fn resolve(texts: &[String]) -> Result<Vec<SocketAddr>, Failure> {
         if found.is_empty() {
             let host = text.rsplit_once(':').map_or(&*text, |(host, _)| host);
             return Err(Failure::input(format!(
-                "no host of the name '{host}' was found: correct it, or give the host's address in numbers"
+                "the host name '{host}' cannot be resolved: correct it, or give the host's IP address"
             )));
         }
         addresses.extend(found);
@@ -192,7 +194,7 @@ pub(crate) async fn own_address(flag: &str, text: &str) -> Result<SocketAddr, Fa
     let address = found.ok().and_then(|mut found| found.next());
     address.ok_or_else(|| {
         Failure::input(format!(
-            "{flag} {text} is no address of this machine: give HOST:PORT, for example 192.168.1.10:7700, or :7700"
+            "{flag} {text} is no valid address: give HOST:PORT, for example 192.168.1.10:7700, or :7700"
         ))
     })
 }
@@ -213,7 +215,8 @@ async fn access(nodes: &[String], flags: &SecurityFlags) -> Result<(Vec<SocketAd
     let token = nodes.iter().find_map(|text| Token::of(text));
     match token.transpose().map_err(Failure::input)? {
         Some(_) if flags.insecure || nodes.len() > 1 => Err(Failure::input(
-            "a token says where the cluster is and how its members know each other: give nothing else beside it",
+            "a token already holds the cluster's addresses and credentials: give it without other addresses and \
+             without --insecure",
         )),
         Some(token) => {
             let addresses = resolve(&token.addresses).await?;
@@ -236,7 +239,8 @@ async fn contact(cluster: &Cluster) -> Result<Contact, Failure> {
 pub(crate) fn unexpected(reply: Reply) -> Failure {
     match reply {
         Reply::Refused(reasons) => Failure::Refused(reasons),
-        _ => Failure::Failed("the node gave an answer to another question: bring it to the same release".into()),
+        _ => Failure::Failed("the node sent a reply of the wrong kind: update the node to the same release of Tau \
+                              as this program".into()),
     }
 }
 

@@ -166,7 +166,7 @@ async fn show(node: &Node, arguments: &Seed, dir: &Path) -> Result<NodeViews, Fa
             });
         } else {
             notice::say(&format!(
-                "metrics are at http://{address}/metrics, with the token {}",
+                "metrics are served at http://{address}/metrics; the token is {}",
                 secret.letters()
             ));
         }
@@ -181,13 +181,13 @@ async fn serve(node: &mut Node, seeds: &[SocketAddr]) -> Result<(), Failure> {
         let mut said = String::new();
         node.join(seeds, |why| {
             if why != said {
-                notice::say(&format!("{why}; trying again"));
+                notice::say(&format!("{why}; retrying"));
                 said = why.into();
             }
         })
         .await
         .map_err(failure)?;
-        tracing::info!(target: NEWS, "joined the cluster");
+        tracing::info!(target: NEWS, event = "cluster_joined", "this node has joined the cluster");
     }
     Err(failure(node.failure().await))
 }
@@ -253,7 +253,7 @@ fn worker_command(flags: &ComputeFlags, device: &Device) -> Result<WorkerCommand
 
 /// This program's own file.
 pub(crate) fn program() -> Result<PathBuf, Failure> {
-    std::env::current_exe().map_err(|error| Failure::Failed(format!("this program does not find itself: {error}")))
+    std::env::current_exe().map_err(|error| Failure::Failed(format!("cannot find the path of this program's executable: {error}")))
 }
 
 /// Waits for standard input to end: whoever started this node and tied it to itself is gone.

@@ -22,7 +22,7 @@ struct PageEvent<'a> {
 pub(crate) fn run(arguments: &PageArguments) -> Result<(), Failure> {
     let folder = &arguments.folder;
     let replay = Replay::open(folder)
-        .map_err(|why| Failure::input(format!("{} holds no run to show: {why}", folder.display())))?;
+        .map_err(|why| Failure::input(format!("{} is not the folder of a run: {why}", folder.display())))?;
     interrupt::watch()?;
     commands::run_async(async {
         let flags = Flags {
@@ -35,7 +35,7 @@ pub(crate) fn run(arguments: &PageArguments) -> Result<(), Failure> {
         let page = Page::past(flags, replay).await?;
         announce(&page, arguments.json);
         if !arguments.json {
-            notice::say("Ctrl-C ends it");
+            notice::say("Ctrl-C stops serving the page");
         }
         interrupt::wait().await;
         Ok(())
@@ -72,6 +72,6 @@ pub(crate) fn announce(page: &Page, json: bool) {
             url: &page.url,
         });
     } else {
-        notice::say(&format!("the page is {}", page.url));
+        notice::say(&format!("the page is at {}", page.url));
     }
 }

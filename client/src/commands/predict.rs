@@ -72,7 +72,8 @@ pub(crate) fn run(arguments: &Predict) -> Result<(), Failure> {
     match written.and_then(|()| writer.end()) {
         // Whoever reads has seen enough, as 'head' does.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        written => written.map_err(|error| Failure::Failed(format!("the answers could not be written: {error}"))),
+        written => written.map_err(|error| Failure::Failed(format!("the predictions could not be written to standard output: \
+                                                                    {error}"))),
     }
 }
 

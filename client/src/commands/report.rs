@@ -23,11 +23,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut material = nothing();
     for folder in &arguments.folders {
         take(folder, &mut material)
-            .map_err(|why| Failure::input(format!("{} holds no runs: {why}", folder.display())))?;
+            .map_err(|why| Failure::input(format!("{} is not the folder of a run or a study: {why}", folder.display())))?;
     }
     std::fs::create_dir_all(&arguments.out).map_err(|error| {
         Failure::input(format!(
-            "{} cannot be made: {error}; give another folder with --out",
+            "the folder {} cannot be created: {error}; give another folder with --out",
             arguments.out.display()
         ))
     })?;
@@ -44,7 +44,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             some => format!(", and {some} without a result"),
         };
         notice::say(&format!(
-            "{}{without}; the report is {}",
+            "{}{without}; the report was written to {}",
             quantity::of(material.rows.len(), "run"),
             files.join(", ")
         ));
@@ -61,7 +61,7 @@ pub(crate) fn of_run(finished: &Finished) {
         report::write_page(folder, &material).map_err(|failure| failure.reasons().join("; "))
     });
     if let Err(why) = written {
-        notice::say(&format!("the run has no report.html: {why}"));
+        notice::say(&format!("report.html of the run could not be written: {why}"));
     }
 }
 
@@ -140,7 +140,7 @@ fn without_result(folder: &Path) -> String {
         (event["event"] == "failed").then(|| format!("failed: {}", event["reason"].as_str().unwrap_or_default()))
     });
     let why =
-        failed.unwrap_or_else(|| "it has no result, because it still trains or was not followed to its end".into());
+        failed.unwrap_or_else(|| "no result: the run is still training, or no client followed it to its end".into());
     let run = folder.file_name().unwrap_or_default().display();
     format!("run {run}{of}: {why}")
 }
@@ -148,7 +148,7 @@ fn without_result(folder: &Path) -> String {
 fn take_run(folder: &Path, material: &mut Material) -> Result<(), String> {
     let read = |name: &str| {
         let place = folder.join(name);
-        std::fs::read_to_string(&place).map_err(|error| format!("{name} in it could not be read: {error}"))
+        std::fs::read_to_string(&place).map_err(|error| format!("{name} in this folder could not be read: {error}"))
     };
     let result: Measured = serde_json::from_str(&read(RESULT)?).map_err(|error| format!("{RESULT}: {error}"))?;
     let draft = JobDraft::from_toml(&read(JOB)?).map_err(|error| format!("{JOB}: {}", error.message()))?;
@@ -169,7 +169,7 @@ fn take_run(folder: &Path, material: &mut Material) -> Result<(), String> {
         job: plan::keys_of(&job),
         // Where a run was made stands nowhere in its folder.
         machine: Machine {
-            processor: "the machines of the runs".into(),
+            processor: "machines that the run folders do not name".into(),
             version: crate::version::VERSION.into(),
             ..Machine::default()
         },

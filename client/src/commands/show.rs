@@ -114,7 +114,7 @@ fn result_beside(model: &Path, digest: &str) -> Option<RunResult> {
 fn text(shown: &ModelSummary<'_>) -> Result<String, Failure> {
     let mut text = format!(
         "{:>3}  {:24}  {:>12}  {:>12}  {:>10}\n",
-        "", "layer", "from", "to", "weights"
+        "", "layer", "input", "output", "weights"
     );
     for (number, layer) in shown.layers.iter().enumerate() {
         let _ = writeln!(
@@ -142,7 +142,7 @@ fn text(shown: &ModelSummary<'_>) -> Result<String, Failure> {
             let good = how_good(scores, result.base_rate, quantity::accuracy);
             let (word, rest) = good.split_once(' ').unwrap_or((&good, ""));
             let _ = writeln!(text, "{word:<9} {rest} on test samples");
-            let agree = if result.replicas_agree { "" } else { ", which DISAGREE" };
+            let agree = if result.replicas_agree { "" } else { ", whose replicas DISAGREE" };
             let _ = writeln!(
                 text,
                 "trained   {} samples in {:.1} s by {}{agree}",
@@ -157,7 +157,7 @@ fn text(shown: &ModelSummary<'_>) -> Result<String, Failure> {
         None => {
             let _ = writeln!(
                 text,
-                "accuracy  not known: no {RESULT} of this model lies beside it ('tau evaluate' measures it)"
+                "accuracy  unknown: the model's folder has no {RESULT} for it ('tau evaluate' measures the accuracy)"
             );
         }
     }

@@ -67,8 +67,8 @@ async fn resumable(failure: Failure, contact: &Contact, run: RunId) -> Failure {
     match failure {
         Failure::Failed(reason) if answers.iter().all(|answer| answer.status_of(run).is_none()) => {
             Failure::Failed(format!(
-                "{reason}; if the nodes have written checkpoints, start them again with their --dir, and \
-                 'tau start --resume {run}' goes on from the furthest"
+                "{reason}; if the nodes have written checkpoints, start them again with the same --dir, and \
+                 continue from the furthest checkpoint with 'tau start --resume {run}'"
             ))
         }
         other => other,
@@ -94,8 +94,8 @@ fn changes(job: JobDraft) -> Result<JobDraft, Failure> {
         return Ok(job);
     }
     Err(Failure::input(format!(
-        "--resume goes on with the job of the checkpoint, in which {} cannot be changed: leave it out, or begin a new run \
-         with the model (--from)",
+        "--resume continues the job of the checkpoint, in which {} cannot be changed: leave it out, or start a new \
+         run from the saved model with --from",
         flags.join(", ")
     )))
 }
@@ -106,8 +106,8 @@ fn resumed_run(folder: &Path) -> Result<RunId, Failure> {
     let linked = || folder.canonicalize().ok().and_then(|folder| run_named(&folder));
     run_named(folder).or_else(linked).ok_or_else(|| {
         Failure::input(format!(
-            "--resume {} is no folder of a run: nodes keep checkpoints under their --dir, in a folder that is named by \
-             the sixteen digits of the run",
+            "--resume {} does not name a run: give the run's id of sixteen hexadecimal digits, or the folder of \
+             that name under a node's --dir",
             folder.display()
         ))
     })
@@ -146,12 +146,12 @@ async fn newest(contact: &Contact) -> Result<RunId, Failure> {
     newest_of(own, &answers).ok_or_else(|| {
         let asked = answers.iter().map(|answer| match answer.reply {
             Ok(_) => answer.address.to_string(),
-            Err(_) => format!("{}, which does not answer", answer.address),
+            Err(_) => format!("{} (no answer)", answer.address),
         });
         let asked = asked.collect::<Vec<_>>().join("; ");
         Failure::Failed(format!(
-            "no node knows of a run since it was started (asked: {asked}): leave --attach out to start one, or give more \
-             nodes with --cluster"
+            "no node has had a run since the node was started (asked: {asked}): leave --attach out to start a run, \
+             or give more nodes with --cluster"
         ))
     })
 }

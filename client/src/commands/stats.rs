@@ -95,7 +95,8 @@ async fn live(contact: Contact) -> Result<(), Failure> {
     let source = Source::Cluster(Arc::new(contact));
     let timeline = Shared::default();
     let drawing = async {
-        let screen = |error: std::io::Error| Failure::Failed(format!("the terminal cannot be drawn on: {error}"));
+        let screen = |error: std::io::Error| Failure::Failed(format!("the live view cannot be drawn on this terminal: {error}; \
+                                                                      use --once or --json"));
         let mut shown = Screen::enter().map_err(screen)?;
         let said = Said::default();
         let mut controls = Controls::default();
@@ -124,7 +125,7 @@ async fn live(contact: Contact) -> Result<(), Failure> {
 /// What is said of a cluster that has not answered for so long: what is shown is old, and may look alive.
 fn silence(silence: Duration) -> Option<String> {
     let seconds = silence.as_secs();
-    (silence > SILENT_AFTER).then(|| format!("no node has answered for {seconds} s: what is shown is as old as that"))
+    (silence > SILENT_AFTER).then(|| format!("no node has answered for {seconds} s: the figures shown are that old"))
 }
 
 /// What is said while the view has the terminal: its newest sentence, for some seconds.

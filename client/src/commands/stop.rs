@@ -21,12 +21,12 @@ pub(crate) fn run(arguments: &Ask) -> Result<(), Failure> {
         let contact = commands::contact(&arguments.cluster).await?;
         match stop(&contact).await? {
             Reply::Stopping(run) => {
-                let means = "takes no further step; its nodes settle and save the model";
+                let means = "is stopping: its workers train no further, and its nodes settle and save the model";
                 say("stopping", run, means, arguments.json);
                 Ok(())
             }
             Reply::CalledOff(run) => {
-                let means = "had not begun and is called off; there is nothing to save";
+                let means = "was called off before training began; there is no model to save";
                 say("called_off", run, means, arguments.json);
                 Ok(())
             }

@@ -78,7 +78,7 @@ fn described(arguments: &Arguments) -> Result<Study, Failure> {
                     "{name} could not be read: {error}; give the path of a TOML file"
                 ))
             })?;
-            Study::from_toml(&text).map_err(|error| Failure::input(format!("{name} is no study: {error}")))?
+            Study::from_toml(&text).map_err(|error| Failure::input(format!("{name} is not a valid study: {error}")))?
         }
         (None, Some(name)) => presets::preset(name).map_err(Failure::input)?,
         (None, None) => Study::of_flags(),
@@ -86,7 +86,7 @@ fn described(arguments: &Arguments) -> Result<Study, Failure> {
     let texts = |list: &[String]| list.iter().map(|text| Value::from(text.as_str())).collect();
     let exchanges = arguments.exchanges.as_deref().map(exchanges).unwrap_or_default();
     if arguments.exchanges.is_some() && exchanges.is_empty() {
-        return Err(Failure::input("--exchanges is an empty list: name a strategy or more"));
+        return Err(Failure::input("--exchanges is an empty list: name at least one strategy"));
     }
     let changes = Changes {
         nodes: arguments.nodes.clone(),
@@ -174,7 +174,8 @@ impl Sitting {
                 self.report(folder, total)?;
                 let done = all.iter().filter(|run| self.store.has(run)).count();
                 return Err(Failure::Failed(format!(
-                    "interrupted: {done} of {total} runs are kept in {}; the same command goes on with the others",
+                    "interrupted: {done} of {total} runs are kept in {}; run the same command again to make the \
+                     remaining runs",
                     folder.display()
                 )));
             }
@@ -187,11 +188,11 @@ impl Sitting {
         }
         let written = self.report(folder, total)?;
         let names: Vec<String> = written.iter().map(|path| path.display().to_string()).collect();
-        self.say(&format!("{total} runs; the report is {}", names.join(", ")));
+        self.say(&format!("{total} runs; the report was written to {}", names.join(", ")));
         let failed = self.store.rows.iter().filter(|row| row.error.is_some()).count();
         if failed > 0 {
             self.say(&format!(
-                "{failed} of them failed: the report says why, and --retry makes them again"
+                "{failed} of the runs failed: the report gives the reasons, and --retry repeats the failed runs"
             ));
         }
         if self.json {

@@ -16,11 +16,13 @@ pub(crate) fn run(arguments: &TokenFlags) -> Result<(), Failure> {
     let nodes = commands::cluster_nodes(&arguments.cluster)?;
     let found = commands::run_async(commands::resolve(&nodes))?;
     notice::say(
-        "whoever has this line is a member of the cluster: 'tau join' takes it, and --cluster of all other commands",
+        "this token gives full access to the cluster, so keep it secret: pass it to 'tau join', or to --cluster of \
+         other commands",
     );
     if found.iter().all(|address| address.ip().is_loopback()) {
         notice::say(
-            "its addresses are known to this machine only: give one that other machines reach, to use it there",
+            "all addresses in the token are loopback addresses: to use it on other machines, give an address that \
+             they can reach",
         );
     }
     output::text(&format!("{}\n", Token::text(&nodes, &credentials)));

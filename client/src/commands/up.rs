@@ -62,7 +62,7 @@ impl Member {
 /// A sentence, and the end of a log below it.
 fn with_log(mut sentence: String, log: &[String]) -> String {
     if !log.is_empty() {
-        sentence.push_str("; the end of its log:");
+        sentence.push_str("; the last lines of the node's log:");
         for line in log {
             let _ = write!(sentence, "\n  | {line}");
         }
@@ -114,7 +114,7 @@ fn check_node_flags(flags: &[String]) -> Result<(), Failure> {
     let parsed = Arguments::try_parse_from(words).map_err(|error| {
         let text = error.to_string();
         let first = text.lines().next().unwrap_or_default().trim_start_matches("error: ");
-        Failure::input(format!("behind '--' stand flags of 'tau seed': {first}"))
+        Failure::input(format!("flags after '--' must be flags of 'tau seed': {first}"))
     })?;
     let has = |flag: &str| {
         flags
@@ -127,7 +127,8 @@ fn check_node_flags(flags: &[String]) -> Result<(), Failure> {
     match parsed.command {
         Command::Seed(seed) if !own(&seed) => Ok(()),
         _ => Err(Failure::input(
-            "'tau up' gives every node its --name, --dir and --credentials: leave them out",
+            "'tau up' itself gives every node its --name, --dir and --credentials: leave them out after '--', and \
+             --insecure as well",
         )),
     }
 }
@@ -197,17 +198,18 @@ fn check(members: &[Member], program: &Program) -> Result<(), Failure> {
         let (host, found) = (&member.host, &member.found);
         if found.machine != own {
             return Some(format!(
-                "{host}: it is '{}', and this program is for '{own}'",
+                "{host}: the host is '{}', but this program is built for '{own}'",
                 found.machine
             ));
         }
         match &found.listening {
             _ if !found.runs => None,
             _ if found.program.as_ref() != Some(&program.sha256) => Some(format!(
-                "{host}: a node of another build of Tau runs there: end it with 'tau down {host}' first"
+                "{host}: a node of another build of Tau runs there: stop it with 'tau down {host}' first"
             )),
             None => Some(format!(
-                "{host}: a node runs there whose log does not say where it listens: end it with 'tau down {host}' first"
+                "{host}: a node runs there, but its log does not contain its address: stop the node with 'tau down \
+                 {host}' first"
             )),
             Some(_) => None,
         }
@@ -239,7 +241,7 @@ async fn bring_up(
     let credentials = sha256(file).map_err(failed)?;
     for member in members.iter().filter(|member| member.ran()) {
         notice::say(&format!(
-            "{}: a node runs there already, and is left as it is",
+            "{}: a node is already running there and is left as it is",
             member.host
         ));
     }
@@ -354,7 +356,7 @@ async fn wait(fleet: &Arc<Fleet>, members: &[Member], file: &Path) -> Result<(),
                 let node = member.listening.as_ref().and_then(own);
                 if let Some(node) = node {
                     notice::say(&format!(
-                        "{}: {} is a member ({}, {})",
+                        "{}: node {} has joined the cluster ({}, {})",
                         member.host, node.node, node.device, node.state
                     ));
                 }
@@ -381,10 +383,11 @@ async fn look_after(fleet: &Arc<Fleet>, missing: &[&Member], late: bool) -> Vec<
         let (fleet, host) = (Arc::clone(fleet), member.host.clone());
         looking.spawn(async move {
             match fleet.look(&host).await {
-                Ok(found) if !found.runs => Some(with_log(format!("{host}: its node has ended"), &found.log)),
+                Ok(found) if !found.runs => Some(with_log(format!("{host}: the node has exited"), &found.log)),
                 Ok(found) if late => {
                     let seconds = MEMBER_LIMIT.as_secs();
-                    let why = format!("{host}: its node is no member with a worker after {seconds} seconds");
+                    let why = format!("{host}: the node did not join the cluster with a worker within {seconds} \
+                                       seconds");
                     Some(with_log(why, &found.log))
                 }
                 Ok(_) => None,
@@ -404,12 +407,12 @@ async fn take_down(fleet: &Arc<Fleet>, members: &[Member]) -> Vec<String> {
             let ended = fleet.down(&host, false).await;
             ended
                 .err()
-                .map(|trouble| format!("{host}: what was begun there is left: {}", trouble.why))
+                .map(|trouble| format!("{host}: the node started there could not be removed again: {}", trouble.why))
         });
     }
     let left: Vec<String> = ending.join_all().await.into_iter().flatten().collect();
     if left.is_empty() {
-        notice::say("what was begun is taken down again");
+        notice::say("the nodes that this command started were stopped and removed again");
     }
     left
 }
@@ -428,8 +431,8 @@ fn tell(members: &[Member], file: &Path, arguments: &Up) {
     };
     let reached = unless("--ssh", &arguments.fleet.ssh, "ssh") + &unless("--dir", &arguments.fleet.dir, "tau-up");
     output::text(&format!(
-        "{} nodes are up: {cluster}\nstart a run: tau start --cluster {cluster} --credentials {file}\nend them:    tau \
-         down {}{reached}\n",
+        "{} nodes are up: {cluster}\nstart a run:    tau start --cluster {cluster} --credentials {file}\nstop the \
+         nodes: tau down {}{reached}\n",
         members.len(),
         hosts.join(" "),
     ));

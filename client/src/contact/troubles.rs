@@ -58,7 +58,7 @@ impl Troubles {
         self.said = asked_for;
         let asked = self.listed(|address, _| address.to_string(), ", ");
         Some(format!(
-            "no answer from {asked} for {} s; given up after {} s",
+            "no answer from {asked} for {} s; this command gives up after {} s",
             asked_for.as_secs(),
             LIMIT.as_secs()
         ))
@@ -117,17 +117,17 @@ mod tests {
     #[test]
     fn what_is_waited_for_is_said_every_few_seconds_with_an_end() {
         let mut troubles = Troubles::default();
-        troubles.add(at(1), "nobody listens at 1".into(), false);
+        troubles.add(at(1), "1 refuses connections".into(), false);
         let mut said = |seconds| troubles.progress(Duration::from_secs(seconds));
         assert_eq!(said(4), None);
         assert_eq!(
             said(6).unwrap(),
-            "no answer from 127.0.0.1:1 for 6 s; given up after 60 s"
+            "no answer from 127.0.0.1:1 for 6 s; this command gives up after 60 s"
         );
         assert_eq!(said(10), None);
         assert!(said(11).is_some());
         troubles.forget();
-        assert!(troubles.progress(Duration::from_secs(6)).is_some(), "another question");
+        assert!(troubles.progress(Duration::from_secs(6)).is_some(), "after an answer, a new question must be reported again");
     }
 
     #[test]
@@ -149,7 +149,7 @@ mod tests {
         let mut troubles = Troubles::default();
         troubles.add(at(1), "1 has other credentials".into(), true);
         let none = Duration::ZERO;
-        assert_eq!(troubles.end(none, &[at(1), at(2)]), None, "2 has not been asked");
+        assert_eq!(troubles.end(none, &[at(1), at(2)]), None, "node 2 has not been asked yet");
         assert_eq!(troubles.end(none, &[at(1)]).unwrap(), "1 has other credentials");
         troubles.forget();
         assert_eq!(troubles.end(none, &[at(1)]), None);

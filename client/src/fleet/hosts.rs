@@ -81,7 +81,7 @@ pub(crate) fn parse(texts: &[String]) -> Result<Vec<Host>, Vec<String>> {
     let mut hosts: Vec<Host> = Vec::new();
     for (text, place) in listed(texts, &mut wrong) {
         match Host::parse(&text) {
-            Some(host) if hosts.contains(&host) => wrong.push(format!("{place}{text} stands there twice")),
+            Some(host) if hosts.contains(&host) => wrong.push(format!("{place}host {text} is listed twice")),
             Some(host) => hosts.push(host),
             None => wrong.push(format!(
                 "{place}'{text}' is no host: give HOST, USER@HOST or HOST:SSH-PORT, or @FILE with one on each line"
@@ -203,7 +203,7 @@ mod tests {
         ] {
             assert!(parse(&texts(&[bad])).is_err(), "{bad:?}");
         }
-        assert_eq!(parse(&texts(&["a", "b", "a"])).unwrap_err(), ["a stands there twice"]);
+        assert_eq!(parse(&texts(&["a", "b", "a"])).unwrap_err(), ["host a is listed twice"]);
     }
 
     #[test]

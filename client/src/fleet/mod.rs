@@ -86,8 +86,8 @@ impl Fleet {
         let steps_out = dir.split('/').any(|part| part == ".." || part == ".");
         if dir.is_empty() || dir.starts_with(['-', '~']) || steps_out || dir.chars().any(char::is_control) {
             return Err(format!(
-                "--dir '{dir}' is no folder of its own on a host: give a path such as tau-up, under the user's home, or \
-                 /srv/tau"
+                "--dir '{dir}' cannot be the folder for Tau on a host: give a path such as tau-up, under the user's \
+                 home, or /srv/tau"
             ));
         }
         if ssh.trim().is_empty() {
@@ -137,7 +137,7 @@ impl Fleet {
         arguments.extend_from_slice(rest);
         let errand = self.errand(START, &arguments, START_LIMIT + ANSWER_LIMIT);
         let said = self.remote.run(host, errand).await?;
-        listening(&said).ok_or_else(|| RemoteFailure::from("the node does not say where it listens".to_owned()))
+        listening(&said).ok_or_else(|| RemoteFailure::from("the node has started, but its log does not contain its address".to_owned()))
     }
 
     /// Ends the node there and removes what was copied; with `purge` whatever it has saved, too.

@@ -55,7 +55,7 @@ impl Remote {
         ran.unwrap_or_else(|_| {
             let seconds = limit.as_secs();
             Err(RemoteFailure::from(format!(
-                "it did not answer within {seconds} seconds"
+                "the host did not answer within {seconds} seconds"
             )))
         })
     }
@@ -92,11 +92,12 @@ impl Remote {
             return Ok(said);
         }
         let last = errors.lines().rev().map(str::trim).find(|line| !line.is_empty());
-        let last = last.unwrap_or("it said nothing");
+        let last = last.unwrap_or("there was no error message");
         let why = if status.code() == Some(SSH_FAILED) {
             let port = host.port.map_or(String::new(), |port| format!(" -p {port}"));
             format!(
-                "it could not be reached ({last}): see that '{}{port} {} true' works without a question",
+                "the host could not be reached ({last}): check that '{}{port} {} true' works without asking for a \
+                 password",
                 self.ssh,
                 host.destination()
             )

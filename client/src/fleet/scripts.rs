@@ -28,7 +28,7 @@ if cat >"$2.new" && [ "$(sha256sum "$2.new" | cut -d" " -f1)" = "$4" ]; then
   chmod "$3" "$2.new" && mv -f -- "$2.new" "$2" && exit 0
 fi
 rm -f -- "$2.new"
-echo "$2 did not arrive whole: is there room on the disk?" >&2
+echo "$2 was not copied completely: check the free disk space on the host" >&2
 exit 3
 "#;
 
@@ -38,7 +38,7 @@ umask 077
 home=$(cd -- "$1" && pwd -P) || exit 3
 looks=$2
 shift 2
-says=$("$home/tau" --version 2>&1) || { echo "the program does not run there: $says" >&2; exit 3; }
+says=$("$home/tau" --version 2>&1) || { echo "the copied program does not run on the host: $says" >&2; exit 3; }
 detach=nohup
 command -v setsid >/dev/null && detach="setsid nohup"
 # What an earlier node has said is gone before this one is looked at: it listened elsewhere.
@@ -85,7 +85,7 @@ if [ -n "$left" ]; then
     looks=$((looks - 1))
   done
   if [ -n "$left" ]; then
-    echo "processes" $left "cannot be ended, so nothing was removed" >&2
+    echo "processes" $left "cannot be killed, so no file was removed" >&2
     exit 5
   fi
   echo "tau: $how"

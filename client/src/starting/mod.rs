@@ -41,7 +41,7 @@ pub(crate) async fn start(contact: &Contact, request: &Request, waits: impl Fn(&
         if let Some(run) = attempt.make(&line, &waits).await? {
             return Ok(run);
         }
-        notice::say(&format!("{} has not started the run; asking again", attempt.asked));
+        notice::say(&format!("the node at {} has not started the run; asking again", attempt.asked));
     }
 }
 
@@ -121,7 +121,7 @@ impl Attempt<'_> {
 
     async fn found(&self, run: RunId, at: SocketAddr) -> Result<Option<RunId>, Failure> {
         notice::say(&format!(
-            "{} does not answer, but run {run} has begun: asking {at}",
+            "the node at {} does not answer, but run {run} has begun: following it through the node at {at}",
             self.asked
         ));
         self.contact.prefer(at).await;
@@ -132,8 +132,9 @@ impl Attempt<'_> {
     fn open(&self) -> Failure {
         let seconds = SILENCE_LIMIT.as_secs();
         Failure::Failed(format!(
-            "{} was asked to start the run and has not answered for {seconds} seconds: no other node knows of it, and it \
-             may yet begin when that node goes on; 'tau start --attach' follows it then",
+            "the node at {} was asked to start the run and has not answered for {seconds} seconds: no other node \
+             knows of the run, which may still begin when that node resumes; 'tau start --attach' then follows the \
+             run",
             self.asked
         ))
     }

@@ -160,7 +160,7 @@ impl Study {
             }
         }
         if runs.len() > RUNS_MAX {
-            errors.push(format!("the study has {} runs, and may have {RUNS_MAX}", runs.len()));
+            errors.push(format!("the study has {} runs, but at most {RUNS_MAX} are allowed", runs.len()));
         }
         errors.dedup();
         if !errors.is_empty() {
@@ -175,7 +175,7 @@ impl Experiment {
     fn runs(&self) -> Result<Vec<Planned>, Vec<String>> {
         let mut errors = Vec::new();
         if self.nodes.is_empty() || self.nodes.contains(&0) {
-            errors.push("nodes must be one number or more, each at least 1".into());
+            errors.push("nodes must be a list of one or more numbers, each at least 1".into());
         }
         for reference in &self.references {
             errors.extend(reference.mistake());
@@ -190,7 +190,7 @@ impl Experiment {
                 errors.push(format!("the list of {key} is empty"));
             }
             if combinations.len().saturating_mul(values.len().max(1)) > RUNS_MAX {
-                errors.push(format!("it has more than {RUNS_MAX} runs"));
+                errors.push(format!("the experiment has more than {RUNS_MAX} runs"));
                 break;
             }
             combinations = combinations
@@ -216,7 +216,7 @@ impl Experiment {
             }
         }
         if let Some(twice) = runs.iter().enumerate().find(|(at, run)| runs[..*at].contains(run)) {
-            errors.push(format!("run {} stands in it twice", twice.0 + 1));
+            errors.push(format!("run {} of the experiment occurs twice: remove the repeated value from its list", twice.0 + 1));
         }
         errors.sort();
         errors.dedup();
@@ -232,7 +232,8 @@ impl Reference {
         let all = [&self.accuracy, &self.seconds, &self.speed_up];
         let one_axis = self.nodes.is_empty() != self.split.is_empty();
         (!one_axis || !all.iter().all(|figures| fits(figures)))
-            .then(|| format!("reference '{}' needs nodes or split, and as many figures", self.name))
+            .then(|| format!("reference '{}' needs either nodes or split, and in each list of figures one figure \
+                              per entry", self.name))
     }
 }
 

@@ -20,7 +20,7 @@ pub(crate) fn preset(name: &str) -> Result<Study, String> {
     let found = PRESETS.iter().find(|(known, _)| *known == name);
     let (_, text) = found.ok_or_else(|| {
         let names: Vec<&str> = PRESETS.iter().map(|(name, _)| *name).collect();
-        format!("there is no preset '{name}'; there are: {}", names.join(", "))
+        format!("there is no preset '{name}'; the presets are: {}", names.join(", "))
     })?;
     Study::from_toml(text)
 }

@@ -96,9 +96,9 @@ impl Row {
         }
         let result = self.result.as_ref()?;
         if !result.replicas_agree {
-            Some("its replicas disagree".into())
+            Some("the run's replicas ended with different weights".into())
         } else if !result.missing.is_empty() {
-            Some(format!("it lost {}", result.missing.join(", ")))
+            Some(format!("the run lost these nodes: {}", result.missing.join(", ")))
         } else {
             None
         }
@@ -158,9 +158,9 @@ pub(crate) mod tests {
         };
         assert_eq!(
             change(|one| one.replicas_agree = false),
-            (true, "its replicas disagree".into())
+            (true, "the run's replicas ended with different weights".into())
         );
-        assert_eq!(change(|one| one.missing.push("a".into())), (true, "it lost a".into()));
+        assert_eq!(change(|one| one.missing.push("a".into())), (true, "the run lost these nodes: a".into()));
         let failed = Row {
             result: None,
             error: Some("no".into()),

@@ -42,7 +42,7 @@ impl Store {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 if folder.join(RUNS).exists() {
                     return Err(Failure::input(format!(
-                        "{shown} holds runs without their study: give another folder with --out"
+                        "{shown} holds {RUNS}, but no {STUDY}: give another folder with --out"
                     )));
                 }
                 std::fs::create_dir_all(folder).map_err(io)?;
@@ -55,7 +55,7 @@ impl Store {
         let runs = OpenOptions::new().create(true).append(true).open(&path).map_err(io)?;
         runs.try_lock().map_err(|_| {
             Failure::input(format!(
-                "another study writes to {shown}: wait for it, or give another folder with --out"
+                "another 'tau study' is writing to {shown}: wait until it ends, or give another folder with --out"
             ))
         })?;
         runs.set_len(sound).map_err(io)?;
@@ -80,7 +80,7 @@ impl Store {
         self.runs = OpenOptions::new().append(true).open(&path).map_err(Failure::work)?;
         self.runs
             .try_lock()
-            .map_err(|_| Failure::input("another study writes to the folder"))
+            .map_err(|_| Failure::input("another 'tau study' is writing to the study's folder: wait until it ends"))
     }
 
     /// Where the model of the run under way goes. Nothing of it stays.
@@ -103,7 +103,8 @@ impl Store {
             // What cannot be cut off here is cut off when the study goes on.
             let _ = self.runs.set_len(before);
             return Err(Failure::Failed(format!(
-                "{} could not be written to ({error}): make room, and give the same command again; {} runs are kept",
+                "{} could not be written to ({error}): free disk space, and run the same command again; {} runs are \
+                 kept",
                 self.folder.join(RUNS).display(),
                 self.rows.len()
             )));
@@ -136,7 +137,7 @@ fn read(path: &Path) -> Result<(Vec<Row>, u64), String> {
     let mut rows = Vec::new();
     for (number, line) in (1..).zip(bytes[..whole].split(|&byte| byte == b'\n')) {
         if !line.is_empty() {
-            let row = serde_json::from_slice(line).map_err(|error| format!("line {number} is no run: {error}"))?;
+            let row = serde_json::from_slice(line).map_err(|error| format!("line {number} is not the record of a run: {error}"))?;
             rows.push(row);
         }
     }
@@ -185,7 +186,7 @@ mod tests {
         }
         assert!(
             Store::open(root.path(), &study("one")).is_err(),
-            "two studies write to one folder"
+            "a second study in the same folder must be refused"
         );
         store.forget_failures().unwrap();
         store.add(good.clone()).unwrap();
@@ -206,7 +207,7 @@ mod tests {
         let broken = root.path().join("broken");
         Store::open(&broken, &study("two")).unwrap();
         std::fs::write(broken.join(RUNS), "{}\n").unwrap();
-        assert!(refused(&broken).contains("line 1 is no run"));
+        assert!(refused(&broken).contains("line 1 is not the record of a run"));
         assert_eq!(std::fs::read_to_string(broken.join(RUNS)).unwrap(), "{}\n");
         let file = root.path().join("file");
         std::fs::write(&file, "x").unwrap();
@@ -221,10 +222,10 @@ mod tests {
         store.add(row("strom", 1, 1, 0.5, 1.0)).unwrap();
         store.runs = OpenOptions::new().append(true).open("/dev/full").unwrap();
         let Failure::Failed(reason) = store.add(row("ring", 1, 1, 0.5, 1.0)).unwrap_err() else {
-            panic!("it is nobody's mistake");
+            panic!("a full disk must be a Failure::Failed");
         };
         assert!(
-            reason.contains("make room") && reason.contains("1 runs are kept"),
+            reason.contains("free disk space") && reason.contains("1 runs are kept"),
             "{reason}"
         );
         assert_eq!(load(root.path()).unwrap().unwrap().1.len(), 1);

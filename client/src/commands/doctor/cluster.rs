@@ -17,7 +17,8 @@ pub(super) async fn cluster(contact: &Contact) -> Vec<Finding> {
         Ok(Reply::Nodes(nodes)) => nodes,
         Ok(_) => Vec::new(),
         Err(failure) => {
-            let advice = "see that a node runs there, that its port is open, and that these are its credentials";
+            let advice = "check that a node runs at this address, that its port is open, and that the credentials \
+                          are the cluster's";
             return vec![problem(failure.reasons().join("; "), advice)];
         }
     };
@@ -41,13 +42,13 @@ fn findings(listed: &[NodeReport], answers: &[Answer]) -> Vec<Finding> {
                     findings.push(answered(own, *address));
                 }
                 None => findings.push(warning(
-                    format!("{address} answers, but does not say which node it is"),
-                    "ask again in a moment",
+                    format!("the node at {address} answers, but its list of nodes does not show which one it is"),
+                    "run 'tau doctor' again in a few seconds",
                 )),
             },
             Ok(_) => findings.push(problem(
-                format!("{address} gives an answer to another question"),
-                "bring it to the same release",
+                format!("the node at {address} sent a reply of the wrong kind"),
+                "update the node to the same release of Tau as this program",
             )),
             Err(why) => findings.push(unanswered(*address, *why, listed)),
         }
@@ -58,10 +59,10 @@ fn findings(listed: &[NodeReport], answers: &[Answer]) -> Vec<Finding> {
             let seen = list.iter().find(|seen| seen.node == other.node);
             if seen.is_none_or(|seen| seen.state == SILENT) {
                 findings.push(problem(
-                    format!("{} does not hear {}, though both answer here", one.node, other.node),
+                    format!("node {} hears nothing from node {}, though both answer this machine", one.node, other.node),
                     format!(
-                        "see that {} and {} reach each other's ports, both ways, under these addresses; --advertise gives \
-                         others",
+                        "check that the nodes at {} and {} can connect to each other in both directions; \
+                         --advertise sets the address that other nodes use",
                         one.address, other.address
                     ),
                 ));
@@ -86,7 +87,7 @@ fn own(asked: SocketAddr, nodes: &[NodeReport]) -> Option<&NodeReport> {
 fn answered(node: &NodeReport, asked: SocketAddr) -> Finding {
     let name = &node.node;
     if node.workers == 0 {
-        let advice = "its log says why its workers end; TAU_LOG=info says more";
+        let advice = "see the node's log for the reason; start the node with TAU_LOG=info for more detail";
         return problem(format!("{name} has no worker"), advice);
     }
     ok(format!(
@@ -105,16 +106,18 @@ fn unanswered(address: SocketAddr, why: Unanswered, listed: &[NodeReport]) -> Fi
     let name = known.map_or_else(|| address.to_string(), |node| format!("{} at {address}", node.node));
     match (why, known) {
         (_, Some(node)) if node.state != SILENT => problem(
-            format!("{name} is heard by other nodes, but cannot be reached from here"),
-            "open its port for this machine, or ask from another one; clients use any node that they reach",
+            format!("{name} is connected to other nodes, but this machine cannot reach it"),
+            "open the node's port for this machine, or run clients on another machine; a client can use any node \
+             that it reaches",
         ),
         (Unanswered::Gone, _) => problem(
-            format!("nobody listens at {name}"),
+            format!("{name} refuses connections: no process listens there"),
             "start the node again with 'tau join', under the same --name if it had one",
         ),
         (Unanswered::Silent, _) => problem(
             format!("{name} does not answer"),
-            "see that the machine runs, that its port is open, and that the node is of the same release",
+            "check that the machine is running, that its port is open, and that the node is of the same release of \
+             Tau",
         ),
     }
 }
@@ -146,7 +149,7 @@ fn clocks(listed: &[NodeReport], looks: &[Answer], asked: f64, heard: f64) -> Ve
                     "the clock of {} is {off:.0} s {side} this machine's",
                     called(*address, listed)
                 ),
-                "set both by NTP: training does not mind, but events would be told at the wrong time",
+                "synchronise both clocks by NTP: training is not affected, but events get wrong timestamps",
             ));
         }
     }
@@ -204,7 +207,7 @@ mod tests {
         let findings = findings(&well, &[answer(1, Ok(deaf)), answer(2, Ok(well.clone()))]);
         assert_eq!(
             texts(&findings, Level::Problem),
-            ["n1 does not hear n2, though both answer here"]
+            ["node n1 hears nothing from node n2, though both answer this machine"]
         );
     }
 
@@ -218,8 +221,8 @@ mod tests {
         assert_eq!(
             texts(&gone, Level::Problem),
             [
-                "nobody listens at n2 at 127.0.0.1:2",
-                "n3 at 127.0.0.1:3 is heard by other nodes, but cannot be reached from here"
+                "n2 at 127.0.0.1:2 refuses connections: no process listens there",
+                "n3 at 127.0.0.1:3 is connected to other nodes, but this machine cannot reach it"
             ]
         );
         assert!(gone.iter().all(|finding| finding.advice.is_some()));

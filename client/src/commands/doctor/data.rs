@@ -76,7 +76,7 @@ fn compare(data: &DataSpec, held: &DataByNode) -> Vec<Finding> {
             },
             Err(why) => findings.push(problem(
                 format!("{node} cannot read {data}: {why}"),
-                "relative paths begin at its --data-root, or where it was started",
+                "relative paths start at the node's --data-root, or at the folder that the node was started in",
             )),
         }
     }
@@ -99,8 +99,8 @@ fn compare(data: &DataSpec, held: &DataByNode) -> Vec<Finding> {
     findings.extend(others.iter().map(|(info, others)| {
         let (others, nodes) = (others.join(", "), nodes.join(", "));
         problem(
-            format!("{others} holds other data under {data} than {nodes}: {}", size(info)),
-            "give all nodes the same files",
+            format!("{others} has other contents of {data} than {nodes}: {}", size(info)),
+            "copy the same files to all nodes",
         )
     }));
     findings
@@ -109,7 +109,7 @@ fn compare(data: &DataSpec, held: &DataByNode) -> Vec<Finding> {
 fn size(info: &DataInfo) -> String {
     let [a, b, c, d, ..] = info.hash;
     format!(
-        "{} samples to train on, {} to test on, {}, digest {:08x}…",
+        "{} training samples, {} test samples, {}, hash {:08x}…",
         info.train,
         info.test,
         info.target,
@@ -150,7 +150,7 @@ mod tests {
         assert_eq!(same.len(), 1);
         assert_eq!(same[0].0, Level::Ok);
         assert!(
-            same[0].1.starts_with("all 3 nodes hold the same idx:a: 90 samples"),
+            same[0].1.starts_with("all 3 nodes hold the same idx:a: 90 training samples"),
             "{same:?}"
         );
         let other = found([Ok(info(80)), Ok(info(90)), Ok(info(90))]);
@@ -158,7 +158,7 @@ mod tests {
         assert!(
             other[1]
                 .1
-                .starts_with("n1 holds other data under idx:a than n2, n3: 80"),
+                .starts_with("n1 has other contents of idx:a than n2, n3: 80"),
             "{other:?}"
         );
         let missing = found([Ok(info(90)), Err("it is not there".into()), Ok(info(90))]);

@@ -11,15 +11,15 @@ const MEMORY_LOW: u64 = 512 << 20;
 
 pub(super) async fn machine() -> Vec<Finding> {
     let cores = commands::cores();
-    let mut findings = vec![ok(format!("this machine has {cores} cores"))];
+    let mut findings = vec![ok(format!("this machine has {}", quantity::of(cores, "core")))  // and: use crate::quantity;];
     findings.extend(usage::descriptors_max().map(descriptors));
     findings.extend(worker::memory::available().map(memory));
     findings.push(gpu());
     findings.push(match tokio::net::TcpListener::bind(("0.0.0.0", PORT)).await {
         Ok(_) => ok(format!("port {PORT} is free")),
         Err(error) => warning(
-            format!("port {PORT} cannot be listened on ({error})"),
-            "a node may run here already; another one needs --listen with another port",
+            format!("cannot listen on port {PORT} ({error})"),
+            "a node may already run on this machine; start another one with --listen and another port",
         ),
     });
     findings.push(host_name().await);
@@ -32,7 +32,7 @@ fn descriptors(max: usize) -> Finding {
         warning(
             found,
             format!(
-                "allow more with 'ulimit -n {}' before a node starts",
+                "raise the limit with 'ulimit -n {}' before starting a node",
                 4 * DESCRIPTORS_LOW
             ),
         )
@@ -46,7 +46,7 @@ fn memory(bytes: u64) -> Finding {
     if bytes < MEMORY_LOW {
         warning(
             found,
-            "a node holds all data and several copies of the model: end other programs first",
+            "a node keeps all data and several copies of the model in memory: stop other programs first",
         )
     } else {
         ok(found)
@@ -55,10 +55,10 @@ fn memory(bytes: u64) -> Finding {
 
 fn gpu() -> Finding {
     if !cfg!(feature = "cuda") {
-        return ok("this build trains on CPUs; '--features cuda' builds one for GPUs");
+        return ok("this build trains on CPUs only; build with '--features cuda' for GPUs");
     }
     match commands::device("cuda:0", None) {
-        Ok(_) => ok("a GPU and its libraries are there"),
+        Ok(_) => ok("a GPU and its libraries are available"),
         Err(failure) => warning("no GPU can be used", failure.reasons().join("; ")),
     }
 }
@@ -68,10 +68,10 @@ async fn host_name() -> Finding {
     let name = name.trim();
     let found = tokio::net::lookup_host((name, PORT)).await;
     match found.ok().and_then(|mut found| found.next()) {
-        Some(address) => ok(format!("this host's name, {name}, stands for {}", address.ip())),
+        Some(address) => ok(format!("this host's name, {name}, resolves to {}", address.ip())),
         None => warning(
-            format!("this host's name, {name}, stands for no address"),
-            "give others its address in numbers, or enter it in /etc/hosts",
+            format!("this host's name, {name}, does not resolve to an address"),
+            "use this host's IP address on other machines, or add its name to /etc/hosts",
         ),
     }
 }

@@ -83,8 +83,8 @@ pub(crate) fn run(arguments: &Doctor) -> Result<(), Failure> {
             .count();
         match problems {
             0 => Ok(()),
-            1 => Err(Failure::Failed("there is a problem".into())),
-            several => Err(Failure::Failed(format!("there are {several} problems"))),
+            1 => Err(Failure::Failed("1 problem was found".into())),
+            several => Err(Failure::Failed(format!("{several} problems were found"))),
         }
     })
 }

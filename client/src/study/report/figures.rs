@@ -34,13 +34,13 @@ pub(crate) const TAKEN: &[Figure] = &[
     SPEED,
     Figure {
         name: "time to target",
-        about: "when an evaluation first reached the experiment's target",
+        about: "time until an evaluation first reached the experiment's target",
         of: |run, target| run.seconds_to(target?),
         text: seconds,
     },
     Figure {
         name: "waited",
-        about: "the share of workers' time in which they waited for others' rounds",
+        about: "fraction of workers' time spent waiting for other workers' rounds",
         of: |run, _| Some(run.waited_share),
         text: share,
     },
@@ -52,19 +52,19 @@ pub(crate) const TAKEN: &[Figure] = &[
     },
     Figure {
         name: "memory",
-        about: "the most that any one process has had",
+        about: "peak memory of the process that used most",
         of: |run, _| known(run.memory_peak_bytes as f64),
         text: bytes,
     },
     Figure {
         name: "sent",
-        about: "bytes that left all nodes' sockets, with encryption, control and handshakes",
+        about: "bytes sent by the sockets of all nodes, including encryption, control messages and handshakes",
         of: |run, _| known(run.wire_sent as f64),
         text: bytes,
     },
     Figure {
         name: "disk",
-        about: "bytes that all processes wrote to disks and read from them while the run trained",
+        about: "bytes that all processes wrote to and read from disks while the run trained",
         of: |run, _| Some((run.disk_write_bytes + run.disk_read_bytes) as f64),
         text: bytes,
     },
@@ -72,25 +72,25 @@ pub(crate) const TAKEN: &[Figure] = &[
 
 const ACCURACY: Figure = Figure {
     name: "accuracy",
-    about: "on held-out samples, of the saved weights",
+    about: "accuracy of the saved weights on the test samples",
     of: |run, _| Some(run.accuracy),
     text: accuracy,
 };
 const R2: Figure = Figure {
     name: "R²",
-    about: "the share of the numbers' variance that is explained on held-out samples, of the saved weights",
+    about: "fraction of the variance of the predicted numbers that the saved weights explain on the test samples",
     of: |run, _| Some(run.accuracy),
     text: |figure| QualityMetric::R2.text(figure),
 };
 pub(crate) const SECONDS: Figure = Figure {
     name: "time",
-    about: "first step to last batch applied",
+    about: "time from the first step until the last batch was applied",
     of: |run, _| Some(run.seconds),
     text: seconds,
 };
 pub(crate) const SPEED: Figure = Figure {
     name: "samples/s",
-    about: "samples trained by all nodes, by that time",
+    about: "samples trained by all nodes, divided by the time",
     of: |run, _| Some(run.samples_per_second),
     text: count,
 };

@@ -35,20 +35,20 @@ fn head(out: &mut String, material: &Material) {
     }
     let _ = writeln!(
         out,
-        "<p class=\"machine\">{}; means, and deviations over seeds where there are several. Thin lines and small \
-         dots are single runs; dashed is what others have published, or ideal.</p>",
+        "<p class=\"machine\">{}; figures are means, with standard deviations over seeds if there are several. Thin \
+         lines and small dots are single runs; dashed lines are published results or the ideal.</p>",
         quantity::of(material.rows.len(), "run")
     );
     if material.missing > 0 {
         let _ = writeln!(
             out,
-            "<p class=\"trouble\">{} runs are still to be made.</p>",
+            "<p class=\"trouble\">{} planned runs have not been made yet.</p>",
             material.missing
         );
     }
     let troubles = material.troubles();
     if !troubles.is_empty() {
-        out.push_str("<div class=\"trouble\">These runs are in no mean:<ul>");
+        out.push_str("<div class=\"trouble\">The means leave these runs out:<ul>");
         for trouble in troubles {
             let _ = write!(out, "<li>{}</li>", escape(&trouble));
         }
@@ -67,7 +67,7 @@ fn experiment(out: &mut String, section: &Section<'_>) {
     let _ = writeln!(out, "<p class=\"job\">{}</p>", escape(&common(section)));
     let cores = cores_by_nodes(section);
     if !cores.is_empty() {
-        let _ = writeln!(out, "<p class=\"job\">Cores for each node, by nodes: {cores}</p>");
+        let _ = writeln!(out, "<p class=\"job\">CPU cores per node, by number of nodes: {cores}</p>");
     }
     if let Some(winner) = winner(section) {
         let _ = writeln!(out, "<p>{}</p>", escape(&winner));
@@ -164,7 +164,7 @@ fn legend(out: &mut String, section: &Section<'_>) {
 fn runs(group: &Group<'_>) -> String {
     match group.troubled {
         0 => group.sound.len().to_string(),
-        troubled => format!("{} <b class=\"bad\">({troubled} not)</b>", group.sound.len()),
+        troubled => format!("{} <b class=\"bad\">({troubled} left out)</b>", group.sound.len()),
     }
 }
 
@@ -174,7 +174,7 @@ fn meanings(out: &mut String, sections: &[Section<'_>]) {
         .map(|section| how_good(section.quality_metric()))
         .collect();
     good.dedup_by_key(|figure| figure.name);
-    out.push_str("<section><h2>What the figures mean</h2><dl>");
+    out.push_str("<section><h2>Meaning of the figures</h2><dl>");
     for figure in good.into_iter().chain(TAKEN) {
         let _ = write!(out, "<dt>{}</dt><dd>{}</dd>", escape(figure.name), escape(figure.about));
     }
@@ -205,10 +205,10 @@ mod tests {
         let page = page(&material);
         assert!(!page.contains("<script"), "{page}");
         assert!(!page.contains("http://") && !page.contains("https://"));
-        assert!(page.contains("2 runs are still to be made"));
-        assert!(page.contains("it lost &lt;script&gt;"));
-        assert!(page.contains("(1 not)"), "a troubled run is in no mean");
-        assert!(page.contains("80.00 %"), "the mean of those that count");
+        assert!(page.contains("2 planned runs have not been made yet"));
+        assert!(page.contains("the run lost these nodes: &lt;script&gt;"));
+        assert!(page.contains("(1 left out)"), "the mean must leave out a run with missing nodes");
+        assert!(page.contains("80.00 %"), "the mean over the remaining runs");
         for tag in ["section", "table", "div", "figure", "svg", "g", "html"] {
             let opened = page.matches(&format!("<{tag} ")).count() + page.matches(&format!("<{tag}>")).count();
             assert_eq!(opened, page.matches(&format!("</{tag}>")).count(), "{tag}");

@@ -13,15 +13,15 @@ pub(super) fn text(material: &Material) -> String {
     }
     let _ = writeln!(
         out,
-        "{}; means ± deviations over seeds where there are several.\n",
+        "{}; figures are means ± standard deviations over seeds if there are several.\n",
         quantity::of(material.rows.len(), "run")
     );
     if material.missing > 0 {
-        let _ = writeln!(out, "**{} runs are still to be made.**\n", material.missing);
+        let _ = writeln!(out, "**{} planned runs have not been made yet.**\n", material.missing);
     }
     let troubles = material.troubles();
     if !troubles.is_empty() {
-        out.push_str("These runs are in no mean:\n\n");
+        out.push_str("The means leave these runs out:\n\n");
         for trouble in troubles {
             let _ = writeln!(out, "- {trouble}");
         }
@@ -44,7 +44,7 @@ fn experiment(out: &mut String, section: &Section<'_>) {
     let _ = writeln!(out, "{}.", common(section));
     let cores = cores_by_nodes(section);
     if !cores.is_empty() {
-        let _ = writeln!(out, "Cores for each node, by nodes: {cores}.");
+        let _ = writeln!(out, "CPU cores per node, by number of nodes: {cores}.");
     }
     if let Some(target) = experiment.target {
         let _ = writeln!(out, "Target: {}.", section.quality_metric().text(target));
@@ -64,7 +64,7 @@ fn experiment(out: &mut String, section: &Section<'_>) {
         for group in &series.groups {
             let troubled = match group.troubled {
                 0 => String::new(),
-                some => format!(" ({some} not)"),
+                some => format!(" ({some} left out)"),
             };
             let label = series.label.replace('|', "\\|");
             let _ = write!(out, "| {label} | {} | {}{troubled} |", group.nodes, group.sound.len());

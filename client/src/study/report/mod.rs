@@ -101,7 +101,7 @@ fn write_file(folder: &Path, name: &str, text: &str) -> Result<PathBuf, Failure>
     let place = folder.join(name);
     whole_file::write(&place, |file| file.write_all(text.as_bytes())).map_err(|error| {
         Failure::Failed(format!(
-            "{} could not be written ({error}): make room, and give the same command again",
+            "{} could not be written ({error}): free disk space, and run the same command again",
             place.display()
         ))
     })?;
@@ -204,12 +204,13 @@ fn winner(section: &Section<'_>) -> Option<String> {
     let name = good.name;
     let ranked = if first_text == second_text || first.mean - second.mean <= spread {
         format!(
-            "On {on} none clearly won: {best} has the highest {name} with {first_text}, but {next} is as good \
-             within the deviation ({second_text})"
+            "On {on} there is no clear winner: {best} has the highest {name} with {first_text}, but {next} is as \
+             good within the standard deviation ({second_text})"
         )
     } else if first.deviation.is_none() {
         format!(
-            "On {on} {best} won by {name}: {first_text}, then {next} with {second_text} (one run each, so chance may turn it round)"
+            "On {on} {best} won by {name}: {first_text}, then {next} with {second_text} (one run each, so the order \
+             may be chance)"
         )
     } else {
         format!("On {on} {best} won by {name}: {first_text}, then {next} with {second_text}")
@@ -217,7 +218,7 @@ fn winner(section: &Section<'_>) -> Option<String> {
     let fastest = found.iter().min_by(|one, other| one.2.total_cmp(&other.2))?;
     Some(if fastest.0 == best {
         format!(
-            "{ranked}; it was also the fastest, with {}.",
+            "{ranked}; {best} was also the fastest, with {}.",
             quantity::seconds(seconds)
         )
     } else {
@@ -330,7 +331,7 @@ mod tests {
                 .map(|&(name, seed, good, seconds)| row(name, 3, seed, good, seconds));
             let material = material(DEFAULT_NAME, rows.collect());
             let sections = sections(&material);
-            assert_eq!(sections[0].name, None, "the title is enough");
+            assert_eq!(sections[0].name, None, "a study's only section must have no heading of its own");
             winner(&sections[0])
         };
         assert_eq!(won(&[("strom", 1, 0.9, 2.0)]), None);
@@ -342,7 +343,8 @@ mod tests {
                 ("ring", 2, 0.82, 3.0)
             ])
             .unwrap(),
-            "On 3 nodes strom won by accuracy: 90.50 %, then ring with 81.00 %; it was also the fastest, with 2.0 s."
+            "On 3 nodes strom won by accuracy: 90.50 %, then ring with 81.00 %; strom was also the fastest, with \
+             2.0 s."
         );
         let close = won(&[
             ("strom", 1, 0.90, 2.0),
@@ -353,12 +355,12 @@ mod tests {
         let close = close.unwrap();
         assert_eq!(
             close,
-            "On 3 nodes none clearly won: strom has the highest accuracy with 93.00 %, but ring is as good within the \
-             deviation (92.50 %); the fastest was ring with 1.0 s."
+            "On 3 nodes there is no clear winner: strom has the highest accuracy with 93.00 %, but ring is as good \
+             within the standard deviation (92.50 %); the fastest was ring with 1.0 s."
         );
         let single = won(&[("strom", 1, 0.9, 2.0), ("ring", 1, 0.8, 3.0)]).unwrap();
         assert!(
-            single.contains("(one run each, so chance may turn it round)"),
+            single.contains("(one run each, so the order may be chance)"),
             "{single}"
         );
     }
