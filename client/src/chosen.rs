@@ -37,9 +37,9 @@ pub(crate) fn line(status: &RunStatus) -> Option<String> {
     let trainers = job.trainers.among(status.workers);
     if settings.contains_key("trainers") && job.trainers != Trainers::All && trainers < status.workers {
         said.push(format!(
-            "{trainers} of {} trains, since the run is short, and the others take over if it is lost",
+            "only {trainers} of {} trains because the run is short; another worker takes over if that one is lost",
             quantity::of(status.workers, "worker")
         ));
     }
-    (!said.is_empty()).then(|| format!("chosen: {}", said.join(" · ")))
+    (!said.is_empty()).then(|| format!("chosen by the nodes: {}", said.join(" · ")))
 }

@@ -36,14 +36,14 @@ impl ConfigFile {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
             Err(error) => {
                 return Err(Failure::input(format!(
-                    "{} could not be read: {error}; mend or remove it",
+                    "cannot read the configuration file {}: {error}; repair or remove the file",
                     path.display()
                 )));
             }
         };
         let mut read: Self = toml::from_str(&text).map_err(|error| {
             let why = toml_error::sentence(&text, &error);
-            Failure::input(format!("{} is not valid: {why}", path.display()))
+            Failure::input(format!("the configuration file {} is not valid: {why}", path.display()))
         })?;
         if let (Some(file), Some(folder)) = (&mut read.credentials, path.parent()) {
             *file = folder.join(&*file);
@@ -66,7 +66,7 @@ fn one_or_several<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<V
     #[derive(Deserialize)]
     #[serde(
         untagged,
-        expecting = "'cluster' is an address in quotes, or a list of some: [\"192.168.1.10:7700\"]"
+        expecting = "'cluster' must be an address in quotes or a list of addresses: [\"192.168.1.10:7700\"]"
     )]
     enum Given {
         One(String),

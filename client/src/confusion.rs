@@ -95,8 +95,8 @@ impl Confusion {
             BaseRateComparison::Nothing => return guessing.warning(self.balanced_accuracy),
         };
         Some(format!(
-            "the model is {compared} better than guessing: its balanced accuracy is {}, and guessing has {}: train for more \
-             --epochs, or see whether the labels follow from the inputs at all",
+            "the model is {compared} better than guessing: its balanced accuracy is {}, that of guessing is {}; \
+             train for more --epochs, or check that the labels can be predicted from the inputs",
             quantity::accuracy(self.balanced_accuracy),
             quantity::accuracy(guessing.rate)
         ))
@@ -137,7 +137,7 @@ impl Confusion {
         };
         let heads: String = names.iter().map(|name| cell(name)).collect::<Vec<_>>().concat();
         let mut text = format!(
-            "\nrows are what samples are, columns what they are taken for\n{:width$}{heads}\n",
+            "\nrows: true classes, columns: predicted classes\n{:width$}{heads}\n",
             ""
         );
         for (name, row) in names.iter().zip(&self.matrix) {

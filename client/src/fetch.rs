@@ -69,7 +69,7 @@ async fn fetch(contact: &Contact, run: RunId, digest: Digest, file: &mut Partial
             match contact.fetch_model(address, run, file.file()).await {
                 Ok(()) => match check(file, digest) {
                     Ok(()) => return Ok(()),
-                    Err(why) => reasons.push(format!("what {address} gave is not the run's model: {why}")),
+                    Err(why) => reasons.push(format!("node {address} sent a file that is not the run's model: {why}")),
                 },
                 Err(ConnectionError::Write(error)) => return Err(FetchError::Write(error)),
                 Err(error) => {
@@ -81,7 +81,7 @@ async fn fetch(contact: &Contact, run: RunId, digest: Digest, file: &mut Partial
         let limit = if all_lack_it { NONE_LIMIT } else { LIMIT };
         if since.elapsed() >= limit {
             return Err(FetchError::Nobody(format!(
-                "no node gives the model of run {run}, which has ended: {}",
+                "cannot fetch the model of run {run}, which has ended, from any node: {}",
                 reasons.join("; ")
             )));
         }
@@ -108,7 +108,9 @@ async fn fetch_stages(contact: &Contact, run: RunId, digest: Digest, file: &mut 
                     file.file().write_all(&whole).map_err(FetchError::Write)?;
                     match check(file, digest) {
                         Ok(()) => return Ok(()),
-                        Err(why) => reasons.push(format!("what the nodes gave is not the run's model: {why}")),
+                        Err(why) => reasons.push(format!(
+                            "the model assembled from the nodes' files is not the run's model: {why}"
+                        )),
                     }
                 }
                 Err(AssemblyError::Missing(_)) => {}
@@ -119,7 +121,7 @@ async fn fetch_stages(contact: &Contact, run: RunId, digest: Digest, file: &mut 
             let missing = assemble(&stages).err();
             reasons.extend(missing.map(|error| error.to_string()));
             return Err(FetchError::Nobody(format!(
-                "the model of run {run}, which has ended, cannot be put together: {}",
+                "cannot assemble the model of run {run}, which has ended, from the nodes' files: {}",
                 reasons.join("; ")
             )));
         }
@@ -139,6 +141,6 @@ fn check(file: &PartialFile, digest: Digest) -> Result<(), String> {
     if model.metadata.digest == digest.to_string() {
         Ok(())
     } else {
-        Err(format!("its digest is {}, not {digest}", model.metadata.digest))
+        Err(format!("the file's digest is {}, not {digest}", model.metadata.digest))
     }
 }

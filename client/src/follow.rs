@@ -38,7 +38,7 @@ pub(crate) async fn follow(
     let folder = out.of_run(run)?;
     if let Some(other) = folder.not_latest() {
         notice::say(&format!(
-            "warning: {} is no link, and stays as it is: this run is kept in {}",
+            "warning: {} is not a symbolic link and was not changed to point at this run, which is saved in {}",
             other.display(),
             folder.path().display()
         ));
@@ -69,7 +69,7 @@ pub(crate) async fn follow(
     view.clear();
     if let (Err(failure), Some(successor)) = (&ended, account.successor) {
         notice::say(&format!("warning: run {run}: {}", failure.reasons().join("; ")));
-        view.busy("waiting for the run that trains it once more");
+        view.busy("waiting for the new run at half the learning rate");
         until_known(contact, successor).await?;
         view.clear();
         return Box::pin(follow(contact, successor, out, audience)).await;
@@ -222,7 +222,8 @@ async fn until_known(contact: &Contact, run: RunId) -> Result<(), Failure> {
     }
     let seconds = SUCCESSOR_LIMIT.as_secs();
     Err(Failure::Failed(format!(
-        "run {run}, which was to train it once more, has not begun within {seconds} seconds: see the nodes' logs"
+        "run {run}, which repeats the diverged run at half the learning rate, did not begin within {seconds} \
+         seconds: see the nodes' logs"
     )))
 }
 

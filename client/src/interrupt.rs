@@ -45,15 +45,17 @@ impl Leaving {
     fn failure(self) -> Failure {
         Failure::Failed(match (self.run, self.stopping) {
             (None, _) => {
-                "the nodes were asked for a run that may yet begin: 'tau start --attach' follows it, 'tau stop' \
-                          ends it"
-                    .into()
+                "the nodes may still start the requested run: 'tau start --attach' follows the run, 'tau stop' ends \
+                 it"
+                .into()
             }
             (Some(run), false) => {
-                format!("run {run} goes on at its nodes: 'tau start --attach' follows it again, 'tau stop' ends it")
+                format!(
+                    "run {run} continues on its nodes: 'tau start --attach' follows the run again, 'tau stop' ends it"
+                )
             }
             (Some(run), true) => {
-                format!("run {run} ends at its nodes, which save the model: 'tau start --attach' fetches it")
+                format!("the nodes of run {run} end the run and save its model: 'tau start --attach' fetches it")
             }
         })
     }
@@ -137,7 +139,7 @@ fn listen<F>(hear: impl FnOnce(Signals) -> F) -> Result<(), Failure>
 where
     F: Future<Output = Infallible> + Send + 'static,
 {
-    let failure = |error: std::io::Error| Failure::Failed(format!("signals cannot be watched for: {error}"));
+    let failure = |error: std::io::Error| Failure::Failed(format!("cannot install signal handlers: {error}"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(failure)?;
     let signals = {

@@ -35,8 +35,7 @@ pub(crate) fn read(flags: JobDraft, file: Option<&Path>) -> Result<Job, Failure>
     let length = JobDraft::from(&job).to_toml().map_err(Failure::bad)?.len();
     if length > TEXT_MAX {
         return Err(Failure::input(format!(
-            "the job takes {length} bytes as text, which is more than the {TEXT_MAX} that nodes take: describe the model in \
-             fewer words"
+            "the job text has {length} bytes, but nodes accept at most {TEXT_MAX}: shorten the model description"
         )));
     }
     Ok(job)

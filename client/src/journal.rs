@@ -119,7 +119,7 @@ impl JournalFile {
 
 fn said(name: &str, error: &std::io::Error) {
     notice::say(&format!(
-        "{name} is not kept any more, since it could not be written ({error}); the run goes on"
+        "cannot write to {name} ({error}); the run continues without recording to it"
     ));
 }
 

@@ -44,7 +44,7 @@ impl LocalCluster {
             let what = what.to_string();
             move |error: std::io::Error| Failure::Failed(format!("{what}: {error}"))
         };
-        let scratch = Scratch::new().map_err(io("no folder could be made for the nodes"))?;
+        let scratch = Scratch::new().map_err(io("cannot create a temporary folder for the nodes"))?;
         let folder = scratch.path().to_path_buf();
         let credentials = folder.join(CREDENTIALS);
         let security = Security::Credentials(Arc::new(Credentials::create(&credentials).map_err(Failure::work)?));
@@ -58,7 +58,7 @@ impl LocalCluster {
             let seed = (number > 0).then_some(cluster.address);
             let mut node = node_command(number, seed, &credentials, &folder, flags)?
                 .spawn()
-                .map_err(io("a node could not be started"))?;
+                .map_err(io("cannot start a node process"))?;
             let stdout = node.stdout.take();
             cluster.nodes.push(node);
             cluster.kill_at_exit(None);
@@ -91,7 +91,7 @@ impl LocalCluster {
             return Err(Failure::Failed("interrupted before training began".into()));
         }
         Err(Failure::Failed(format!(
-            "the nodes did not find each other within {READY_LIMIT:?}: is this machine overloaded?"
+            "the nodes and their workers were not ready within {READY_LIMIT:?}: is this machine overloaded?"
         )))
     }
 
@@ -100,7 +100,7 @@ impl LocalCluster {
         for node in &mut self.nodes {
             if let Ok(Some(status)) = node.try_wait() {
                 return Err(Failure::Failed(format!(
-                    "a node ended before training began ({status})"
+                    "a node ended before training began ({status}); its error is printed above"
                 )));
             }
         }
@@ -116,7 +116,9 @@ impl LocalCluster {
             let _ = Command::new("kill").arg("-KILL").args(processes).status();
             if let Some(out) = out {
                 let saved = rescue::salvage(&folder, &out);
-                notice::say(&saved.unwrap_or_else(|| "ended before anything of a run was saved".into()));
+                notice::say(
+                    &saved.unwrap_or_else(|| "interrupted before the nodes saved a model or a checkpoint".into()),
+                );
             }
             let _ = std::fs::remove_dir_all(folder);
         });
@@ -185,5 +187,5 @@ fn listening(stdout: Option<std::process::ChildStdout>) -> Result<SocketAddr, Fa
     let address = serde_json::from_str::<serde_json::Value>(&line)
         .ok()
         .and_then(|line| line["address"].as_str()?.parse().ok());
-    address.ok_or_else(|| Failure::Failed("the first node did not start; it has said why".into()))
+    address.ok_or_else(|| Failure::Failed("the first node did not start; its error is printed above".into()))
 }

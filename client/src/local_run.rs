@@ -57,7 +57,7 @@ impl LocalRun {
         let most = (cores * PAIRS_PER_CORE).isqrt();
         if nodes > most {
             return Err(Failure::input(format!(
-                "{nodes} nodes are too many for {}, and would only wait for each other: give --nodes {most} at most",
+                "{nodes} nodes are too many for the {} of this machine: give --nodes {most} at most",
                 quantity::of(cores, "core")
             )));
         }
@@ -65,7 +65,8 @@ impl LocalRun {
         let crowded = commands::crowded(nodes * flags.workers, flags.threads.unwrap_or(1), &device);
         if job.checkpoint_every.is_some() {
             return Err(Failure::input(
-                "--checkpoint-every needs nodes that stay: start them with 'tau seed' and 'tau join', and the run with 'tau start'",
+                "--checkpoint-every needs nodes that keep running: start nodes with 'tau seed' and 'tau join', and \
+                 the run with 'tau start'",
             ));
         }
         let said = check(&job, &flags, nodes)?;
@@ -203,7 +204,10 @@ fn check(job: &Job, flags: &ComputeFlags, nodes: usize) -> Result<String, Failur
 fn begins_with(job: &Job, afresh: &[String]) -> String {
     let file = job.from.as_deref().unwrap_or(Path::new("")).display();
     match afresh {
-        [] => format!(", those of {file}"),
-        afresh => format!(", those of {file} but for {}, which begin afresh", afresh.join(", ")),
+        [] => format!(", initialised from {file}"),
+        afresh => format!(
+            ", initialised from {file} except {}, which start from random values",
+            afresh.join(", ")
+        ),
     }
 }

@@ -39,29 +39,29 @@ struct Level {
 #[rustfmt::skip]
 const COUNTS: [Count; 8] = [
     Count { name: "tau_samples", help: "Samples that this node has trained in the run", of: |record| record.samples },
-    Count { name: "tau_run_samples", help: "Samples of the whole run that this node knows to be trained", of: |record| record.ledger_samples },
+    Count { name: "tau_run_samples", help: "Trained samples of the whole run that this node knows of", of: |record| record.ledger_samples },
     Count { name: "tau_repeated_samples", help: "Samples of the whole run that were trained more than once", of: |record| record.repeated_samples },
-    Count { name: "tau_received_bytes", help: "Bytes of changes received", of: |record| record.bytes_in },
-    Count { name: "tau_sent_bytes", help: "Bytes of changes sent", of: |record| record.bytes_out },
-    Count { name: "tau_dense_bytes", help: "What every step's gradient as f32 to every peer would have cost", of: |record| record.bytes_dense },
-    Count { name: "tau_wire_received_bytes", help: "Bytes that came over all sockets, with encryption", of: |record| record.wire_in },
-    Count { name: "tau_wire_sent_bytes", help: "Bytes that left over all sockets, with encryption", of: |record| record.wire_out },
+    Count { name: "tau_received_bytes", help: "Bytes of batches received from other nodes", of: |record| record.bytes_in },
+    Count { name: "tau_sent_bytes", help: "Bytes of batches sent to other nodes", of: |record| record.bytes_out },
+    Count { name: "tau_dense_bytes", help: "Bytes that sending every step's gradient as f32 to every peer would have taken", of: |record| record.bytes_dense },
+    Count { name: "tau_wire_received_bytes", help: "Bytes received over all sockets, encryption included", of: |record| record.wire_in },
+    Count { name: "tau_wire_sent_bytes", help: "Bytes sent over all sockets, encryption included", of: |record| record.wire_out },
 ];
 
 #[rustfmt::skip]
 const LEVELS: [Level; 17] = [
     Level { name: "tau_samples_per_second", help: "Samples trained per second, over the last second", of: |record| Some(record.samples_per_second) },
     Level { name: "tau_training_loss", help: "Mean training loss of the last second", of: |record| record.loss },
-    Level { name: "tau_held_out_accuracy", help: "The newest held-out accuracy, where classes are told apart", of: |record| record.accuracy.filter(|_| record.mae.is_none()) },
-    Level { name: "tau_held_out_r2", help: "The newest held-out R\u{b2}, where numbers are predicted", of: |record| record.accuracy.filter(|_| record.mae.is_some()) },
-    Level { name: "tau_held_out_mae", help: "How far predicted numbers are off in the mean, in their own units", of: |record| record.mae },
-    Level { name: "tau_held_out_loss", help: "The newest held-out loss, on the node that measured it", of: |record| record.evaluation.map(|evaluation| evaluation.loss) },
-    Level { name: "tau_threshold", help: "The threshold of the newest batch", of: |record| Some(record.tau) },
-    Level { name: "tau_density", help: "Changes per weight and batch", of: |record| Some(record.density) },
-    Level { name: "tau_staleness_rounds", help: "Rounds of one batch from every worker between a gradient and its arrival", of: |record| Some(record.staleness) },
-    Level { name: "tau_lag_batches", help: "Batches known of but not applied", of: |record| Some(record.frontier_lag as f64) },
+    Level { name: "tau_held_out_accuracy", help: "Newest accuracy on the validation samples, or the test samples if there are none; only with classes", of: |record| record.accuracy.filter(|_| record.mae.is_none()) },
+    Level { name: "tau_held_out_r2", help: "Newest R\u{b2} on the validation samples, or the test samples if there are none; only with predicted numbers", of: |record| record.accuracy.filter(|_| record.mae.is_some()) },
+    Level { name: "tau_held_out_mae", help: "Newest mean absolute error of the predicted numbers, in their own units", of: |record| record.mae },
+    Level { name: "tau_held_out_loss", help: "Newest loss on the validation samples, or the test samples if there are none, as measured by this node", of: |record| record.evaluation.map(|evaluation| evaluation.loss) },
+    Level { name: "tau_threshold", help: "Threshold \u{3c4} of the newest batch: the size of one weight change", of: |record| Some(record.tau) },
+    Level { name: "tau_density", help: "Fraction of the weights that a batch changes", of: |record| Some(record.density) },
+    Level { name: "tau_staleness_rounds", help: "Age of other workers' gradients on arrival, in rounds of one batch from every worker", of: |record| Some(record.staleness) },
+    Level { name: "tau_lag_batches", help: "Batches that peers have and this node has not applied", of: |record| Some(record.frontier_lag as f64) },
     Level { name: "tau_queue_batches", help: "Batches waiting to be sent", of: |record| Some(record.queue as f64) },
-    Level { name: "tau_exchange_share", help: "Share of the worker's time that the exchange took", of: |record| Some(record.exchange_share) },
+    Level { name: "tau_exchange_share", help: "Share of the workers' time that the exchange took", of: |record| Some(record.exchange_share) },
     Level { name: "tau_paused_share", help: "Share of the last second in which emission was paused", of: |record| Some(record.paused_share) },
     Level { name: "tau_cpu_cores", help: "Cores kept busy by the node and its workers", of: |record| Some(record.cpu) },
     Level { name: "tau_memory_bytes", help: "Memory of the node and its workers", of: |record| Some(record.memory_bytes as f64) },
@@ -140,7 +140,7 @@ impl Collector for Numbers {
         };
         level(
             "tau_members_heard",
-            "Members of the cluster that are heard",
+            "Members of the cluster that are not silent",
             self.heard as f64,
         )?;
         level(
@@ -149,7 +149,7 @@ impl Collector for Numbers {
             self.silent as f64,
         )?;
         if let Some(share) = self.share {
-            level("tau_run_share", "The share of the run that is done", share)?;
+            level("tau_run_share", "Share of the run's samples that are trained", share)?;
         }
         for Level { name, help, of } in &LEVELS {
             if let Some(value) = of(&self.record).filter(|value| value.is_finite()) {
@@ -160,7 +160,12 @@ impl Collector for Numbers {
             let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             ConstCounter::new(of(&self.record)).encode(metric)?;
         }
-        let mut states = encoder.encode_descriptor("tau_state", "What the node does", None, MetricType::Gauge)?;
+        let mut states = encoder.encode_descriptor(
+            "tau_state",
+            "State of the node: 1 for the current state, 0 for the others",
+            None,
+            MetricType::Gauge,
+        )?;
         for state in STATES {
             let is = f64::from(u8::from(self.record.state == state));
             ConstGauge::new(is).encode(states.encode_family(&[("state", state)])?)?;
@@ -171,7 +176,12 @@ impl Collector for Numbers {
             ("device", &*self.device),
             ("run", &*self.record.run),
         ];
-        let mut node = encoder.encode_descriptor("tau_node", "Which node this is", None, MetricType::Gauge)?;
+        let mut node = encoder.encode_descriptor(
+            "tau_node",
+            "Name, version, device and run of this node; always 1",
+            None,
+            MetricType::Gauge,
+        )?;
         ConstGauge::new(1.0).encode(node.encode_family(&labels)?)
     }
 }

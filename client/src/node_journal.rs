@@ -141,7 +141,10 @@ fn tidy(dir: &Path, runs_max: usize, begins: &str) {
     let many = (runs.len() + 1).saturating_sub(runs_max);
     for (_, path) in runs.into_iter().take(many) {
         if std::fs::remove_dir_all(&path).is_ok() {
-            tracing::info!(target: NEWS, path = %path.display(), "an old run is removed, as --keep-runs says");
+            tracing::info!(
+                target: NEWS, event = "run_folder_removed", path = %path.display(),
+                "removed the folder of an old run because of --keep-runs"
+            );
         }
     }
 }

@@ -59,7 +59,7 @@ mod tests {
         std::fs::write(&file, "x").unwrap();
         for path in [file.join("below"), file.clone()] {
             let Failure::BadInput(reasons) = OutFolder::check(&path).unwrap_err() else {
-                panic!("it is the user's mistake");
+                panic!("expected Failure::BadInput");
             };
             assert!(reasons[0].contains("cannot be written to") && reasons[0].contains("--out"));
         }

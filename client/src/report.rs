@@ -106,14 +106,18 @@ fn now() -> String {
 /// What stopped a run before all its samples were trained, for people.
 fn why_early(reason: &str, patience: Option<u32>) -> Option<String> {
     match reason {
-        "stopped" => Some("it was stopped".into()),
-        "target_reached" => Some("its target is reached, and the model is the one that was measured".into()),
+        "stopped" => Some("the run was stopped before all samples were trained".into()),
+        "target_reached" => {
+            Some("the run reached its target accuracy; the model has the weights that reached it".into())
+        }
         "patience_over" => {
             let evaluations = quantity::of(patience.unwrap_or(1) as usize, "evaluation");
-            Some(format!("stopped early: no better held-out loss in {evaluations}"))
+            Some(format!(
+                "the run stopped early: no lower validation loss in {evaluations}"
+            ))
         }
-        "time_up" => Some("its time was up".into()),
-        "others_ended" => Some("the others had ended it".into()),
+        "time_up" => Some("the run reached the time limit of --max-seconds".into()),
+        "others_ended" => Some("the other nodes had ended the run".into()),
         _ => None,
     }
 }
@@ -135,7 +139,7 @@ pub(crate) fn how_good(scores: Scores, base_rate: Option<f64>, written: impl Fn(
             written(accuracy),
             beside(base_rate.map(written))
         ),
-        Some(mae) => format!("R² {accuracy:.4}, off by {mae:.4} in the mean, loss {loss:.4}"),
+        Some(mae) => format!("R² {accuracy:.4}, mean absolute error {mae:.4}, loss {loss:.4}"),
     }
 }
 
@@ -144,11 +148,11 @@ fn changes(finished: &Finished) -> String {
     let sent = quantity::bytes(finished.bytes_sent as f64);
     // Of small models there is nothing to save.
     if finished.compression < 2.0 {
-        return format!("{sent} of changes");
+        return format!("{sent} of weight changes sent");
     }
     let (dense, times) = (finished.bytes_dense as f64, quantity::count(finished.compression));
     format!(
-        "{sent} of changes instead of {} ({times} times less)",
+        "{sent} of weight changes sent instead of {} of gradients ({times} times less)",
         quantity::bytes(dense)
     )
 }
@@ -162,8 +166,8 @@ fn overfitted(finished: &Finished) -> Option<String> {
     let has_grown = finished.loss > (1.0 + NOISE) * lowest.loss.max(0.0);
     (has_grown && lowest.samples < finished.samples).then(|| {
         format!(
-            "held-out loss was lowest after epoch {:.1} ({:.4}) and has grown to {:.4} since: --keep best keeps the weights \
-             of then",
+            "evaluation loss was lowest after epoch {:.1} ({:.4}) and has grown to {:.4} since: use --keep best to \
+             keep the weights with the lowest loss",
             ratio(lowest.samples as f64 * finished.epochs, finished.samples as f64),
             lowest.loss,
             finished.loss
@@ -207,7 +211,7 @@ fn text(finished: &Finished) -> String {
         .map(|(what, share)| format!("{what} {}", quantity::share(*share)))
         .collect();
     if !shares.is_empty() {
-        cost.push(format!("of workers' time: {}", shares.join(", ")));
+        cost.push(format!("share of the workers' time: {}", shares.join(", ")));
     }
     if !cost.is_empty() {
         let _ = writeln!(text, "{}", cost.join("; "));
@@ -224,16 +228,16 @@ fn text(finished: &Finished) -> String {
     if let Some(kept) = &finished.kept {
         let _ = writeln!(
             text,
-            "the model is the best that was measured: after {} samples, with a loss of {:.4}",
+            "the model has the best weights that were evaluated: after {} samples, with a validation loss of {:.4}",
             quantity::count(kept.samples as f64),
             kept.loss
         );
     }
     if !finished.missing.is_empty() {
-        let _ = writeln!(text, "missing: {}", finished.missing.join(", "));
+        let _ = writeln!(text, "nodes missing at the end: {}", finished.missing.join(", "));
     }
     for reason in &finished.left_out {
-        let _ = writeln!(text, "left out: {reason}");
+        let _ = writeln!(text, "left out of the run: {reason}");
     }
     let agree = if finished.replicas_agree {
         "replicas agree"
@@ -356,7 +360,7 @@ mod tests {
              weights of then"
         );
         assert_eq!(remark(&[0.5, 0.4]), None);
-        assert_eq!(remark(&[0.4, 0.41]), None, "it goes up and down by so much");
+        assert_eq!(remark(&[0.4, 0.41]), None, "a rise within the noise is not remarked on");
         assert_eq!(remark(&[f64::NAN, f64::NAN]), None);
     }
 }

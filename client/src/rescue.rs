@@ -33,7 +33,7 @@ pub(crate) async fn rescue(failure: Failure, contact: &Contact, scratch: &mut Sc
     };
     match end(contact, out).await {
         Some(path) => Failure::Failed(format!(
-            "{reason}; the run was ended early, and what it had learned is saved as {path}"
+            "{reason}; the run was ended early and its model is saved as {path}"
         )),
         None => match files(scratch, out) {
             Some(saved) => Failure::Failed(format!("{reason}; {saved}")),
@@ -59,7 +59,7 @@ async fn end(contact: &Contact, out: &OutFolder) -> Option<String> {
             return saved.ok().map(|finished| finished.model);
         }
         if !asked {
-            notice::say("ending the run, to save what it has learned");
+            notice::say("ending the run to save its model");
             asked = stop(contact).await;
         }
         if since.elapsed() > end_limit(status.job.give_up_after) {
@@ -88,12 +88,15 @@ fn bring(folder: &Path, out: &OutFolder) -> Option<Result<String, Failure>> {
     match model {
         Some(model) => {
             let copied = copy_model(model, out);
-            Some(copied.map(|path| format!("a node had saved the model, which is now {}", path.display())))
+            Some(copied.map(|path| format!("a node had saved the model; its copy is {}", path.display())))
         }
         None if found.checkpoints.is_empty() => None,
         None => Some(copy_checkpoints(&found.checkpoints, out).map(|path| {
             let path = path.display();
-            format!("nodes had written checkpoints, which are now in {path}: nodes with that folder under their --dir go on with 'tau start --resume'")
+            format!(
+                "the nodes' checkpoints were copied to {path}: start nodes with that folder under their --dir, \
+                 and continue the run with 'tau start --resume'"
+            )
         })),
     }
 }
@@ -107,7 +110,7 @@ fn files(scratch: &mut Scratch, out: &OutFolder) -> Option<String> {
     let _ = std::fs::remove_file(scratch.path().join(CREDENTIALS));
     scratch.keep().ok()?;
     Some(format!(
-        "what its nodes had saved is left in {}, since it could not be brought to --out",
+        "the files that the nodes saved stay in {}, because copying them to --out failed",
         scratch.path().display()
     ))
 }

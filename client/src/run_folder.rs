@@ -44,10 +44,10 @@ pub(crate) fn named_model(path: OsString) -> Result<PathBuf, String> {
             let model = folder.parent().unwrap_or(Path::new("..")).join(name).join(MODEL);
             format!("the newest model is {}", model.display())
         }
-        None => "no other run beside it has one".into(),
+        None => "no other run in the same folder has a model".into(),
     };
     Err(format!(
-        "run {run} has left no model, because it failed or is not over; {beside}"
+        "run {run} has no model, because the run failed or is not over; {beside}"
     ))
 }
 
@@ -78,7 +78,7 @@ impl RunFolder {
         let name = free.next().unwrap_or_default();
         let path = among.join(&name);
         std::fs::create_dir_all(&path)
-            .map_err(|error| Failure::Failed(format!("{} could not be made: {error}", path.display())))?;
+            .map_err(|error| Failure::Failed(format!("cannot create the folder {}: {error}", path.display())))?;
         let not_latest = point_at(among, &name);
         Ok(Self { path, not_latest })
     }

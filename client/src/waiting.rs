@@ -71,7 +71,10 @@ mod tests {
         assert!(waiting.changes(&reasons(&["b"])));
         assert!(waiting.changes(&[]));
         assert!(waiting.changes(&reasons(&["a, silent for 3 s"])));
-        assert!(!waiting.changes(&reasons(&["a, silent for 4 s"])), "it only counts on");
+        assert!(
+            !waiting.changes(&reasons(&["a, silent for 4 s"])),
+            "only the seconds have changed"
+        );
     }
 
     #[test]

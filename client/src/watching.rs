@@ -54,7 +54,7 @@ impl Source {
 }
 
 fn stopping() -> Failure {
-    Failure::Failed("this node stops".into())
+    Failure::Failed("this node is shutting down".into())
 }
 
 /// Where in the records the reading is.

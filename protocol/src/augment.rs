@@ -39,12 +39,16 @@ impl FromStr for Augment {
                         .parse()
                         .ok()
                         .filter(|pixels| (1..=Self::CROP_MAX).contains(pixels));
-                    augment.crop = pixels
-                        .ok_or_else(|| format!("crop takes pixels, from 1 to {}: write crop=4", Self::CROP_MAX))?;
+                    augment.crop = pixels.ok_or_else(|| {
+                        format!(
+                            "crop needs a number of pixels from 1 to {}, as in crop=4",
+                            Self::CROP_MAX
+                        )
+                    })?;
                 }
                 _ => {
                     return Err(format!(
-                        "'{part}' is no way to vary images; use none, flip, crop=N or flip,crop=N"
+                        "'{part}' is not an image augmentation; use none, flip, crop=N or flip,crop=N"
                     ));
                 }
             }

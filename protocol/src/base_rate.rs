@@ -57,14 +57,15 @@ impl BaseRate {
     #[must_use]
     pub fn warning(&self, accuracy: f64) -> Option<String> {
         let than = format!("better than always guessing the most frequent class ({:.4})", self.rate);
-        let advice = "lower the learning rate (--optimiser), train for more --epochs, or see whether the labels follow from \
-                      the inputs at all";
+        let advice = "lower the learning rate (--optimiser), train for more --epochs, or check that the labels can \
+             be predicted from the inputs";
         match self.compare(accuracy) {
             BaseRateComparison::Better => None,
             BaseRateComparison::Hardly => Some(format!("the model is hardly {than}: {advice}")),
             BaseRateComparison::No => Some(format!("the model is no {than}: {advice}")),
             BaseRateComparison::Nothing => Some(
-                "all held-out samples are of one class, so that their accuracy says nothing: hold out samples of all classes"
+                "all test samples are of one class, so their accuracy says nothing about the model: choose test \
+                 samples of all classes"
                     .into(),
             ),
         }
@@ -109,7 +110,7 @@ mod tests {
         assert_eq!(
             compared(4, 2, 1.0),
             BaseRateComparison::Better,
-            "nothing could be better"
+            "a perfect accuracy is always better"
         );
         assert_eq!(compared(4, 4, 1.0), BaseRateComparison::Nothing);
         assert_eq!(compared(4, 2, f64::NAN), BaseRateComparison::No);

@@ -141,7 +141,10 @@ mod tests {
     fn what_is_written_is_read_and_nothing_else() {
         let bytes = bundle().encode().unwrap();
         assert_eq!(Bundle::decode(&bytes, WEIGHTS), Ok(bundle()));
-        assert!(Bundle::decode(&bytes, 31).is_err(), "of a smaller model");
+        assert!(
+            Bundle::decode(&bytes, 31).is_err(),
+            "a bundle of a larger model must be refused"
+        );
         for at in 0..bytes.len() {
             let mut wrong = bytes.clone();
             wrong[at] ^= 1;

@@ -37,7 +37,7 @@ pub enum ChangesError {
     #[error("weight {0} moves both up and down in one batch")]
     MixedSigns(u32),
     /// A weight moves further than a batch may move it.
-    #[error("weight {0} moves by 2^24 or more grid steps in one batch")]
+    #[error("weight {0} moves by 2^24 or more lattice steps in one batch")]
     MovesTooFar(u32),
     /// More changes than a batch may carry.
     #[error("a batch holds {0} changes, but at most {CHANGES_MAX} are allowed")]

@@ -23,7 +23,7 @@ impl FromStr for Clip {
             ("none", _) => Ok(Self::Never),
             (_, Ok(norm)) if norm > 0.0 && f64::is_finite(norm) => Ok(Self::Norm(norm)),
             _ => Err(format!(
-                "the norm must be a number above 0, 'auto' or 'none', not '{text}'"
+                "the gradient norm must be a number above 0, 'auto' or 'none', not '{text}'"
             )),
         }
     }

@@ -38,7 +38,7 @@ pub struct SequenceRange {
 
 /// A batch was to be counted as applied out of turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("batch {sequence} of origin {origin} is out of turn: the frontier is at {applied}")]
+#[error("batch {sequence} of origin {origin} is out of order: the last applied batch of this origin is {applied}")]
 pub struct OutOfTurn {
     /// Whose batch.
     pub origin: OriginId,

@@ -92,7 +92,7 @@ impl TryFrom<u32> for Tau {
     type Error = &'static str;
 
     fn try_from(steps: u32) -> Result<Self, Self::Error> {
-        Self::from_steps(steps).ok_or("a τ must be between 1 and 2^24 - 1 grid steps")
+        Self::from_steps(steps).ok_or("τ must be between 1 and 2^24 - 1 lattice steps")
     }
 }
 

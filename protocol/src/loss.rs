@@ -32,7 +32,8 @@ impl FromStr for Loss {
             "mae" => Ok(Self::Mae),
             "huber" => Ok(Self::Huber),
             _ => Err(format!(
-                "there is no loss '{text}'; there are: auto, cross-entropy (for classes), mse, mae and huber (for numbers)"
+                "there is no loss '{text}'; use one of: auto, cross-entropy (for classes), mse, mae or huber (for \
+                 numbers)"
             )),
         }
     }
@@ -71,7 +72,8 @@ impl FromStr for ClassWeights {
         let weight = |text: &str| match text.trim().parse::<f32>() {
             Ok(weight) if weight > 0.0 && weight.is_finite() => Ok(weight),
             _ => Err(format!(
-                "'{text}' is no weight: write none, auto, or a number above 0 for each class, separated by commas"
+                "'{text}' is not a class weight: write none, auto, or a number above 0 for each class, separated by \
+                 commas"
             )),
         };
         match text {

@@ -18,8 +18,8 @@ impl Scores {
     #[must_use]
     pub fn warning(&self) -> Option<String> {
         (self.mae.is_some() && self.accuracy <= 0.0).then(|| {
-            "the model is no better than always guessing the mean (R² is not above 0): lower the learning rate (--optimiser), \
-             train for more --epochs, or see whether the numbers follow from the inputs at all"
+            "the model is no better than always guessing the mean (R² is not above 0): lower the learning rate \
+             (--optimiser), train for more --epochs, or check that the numbers can be predicted from the inputs"
                 .into()
         })
     }

@@ -177,7 +177,10 @@ impl Merger {
     }
 
     fn go_on(&mut self, (from, to): (u64, u64), digest: Digest, samples: u64, status: OriginStatus) {
-        assert_eq!(self.header.to, from, "ranges are added up in order");
+        assert_eq!(
+            self.header.to, from,
+            "merged ranges must be added up in order, without a gap"
+        );
         self.header.to = to;
         self.header.digest += digest;
         self.header.samples += samples;

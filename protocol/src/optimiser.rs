@@ -177,13 +177,14 @@ const ADAMW_DECAY: f64 = 0.01;
 
 /// What people are told of rules.
 #[cfg(feature = "clap")]
-pub(crate) const HELP: &str = "muon (orthogonal updates, for one worker or many) or muon:LR,momentum=M,block=B,steps=S,every=N, \
-     sgd:LR,momentum=M,nesterov, adam:LR,beta1=B,beta2=B,eps=E, adamw (the same with weight_decay=0.01), \
-     adagrad:LR,eps=E or rmsprop:LR,decay=D,eps=E, each with any of its options; \
-     sgd, adam and muon also take weight_decay=W; \
-     without a rate, sgd takes 0.05, adagrad 0.01, adam and rmsprop 0.001, muon 0.01 and up to 0.04 in runs of fewer than 4,600 steps [default: adam for short runs and muon for others, with a rate by the number of steps]";
+pub(crate) const HELP: &str = "Optimiser: muon (orthogonal updates, for one worker or many) or \
+     muon:LR,momentum=M,block=B,steps=S,every=N, sgd:LR,momentum=M,nesterov, adam:LR,beta1=B,beta2=B,eps=E, adamw \
+     (adam with weight_decay=0.01), adagrad:LR,eps=E or rmsprop:LR,decay=D,eps=E, each with any of its options; sgd, \
+     adam and muon also take weight_decay=W; without a learning rate LR, sgd takes 0.05, adagrad 0.01, adam and \
+     rmsprop 0.001, muon 0.01 and up to 0.04 in runs of fewer than 4,600 steps [default: adam for short runs and \
+     muon for others, with a learning rate by the number of steps]";
 
-const FORMS: &str = "sgd:LR[,momentum=M[,nesterov]][,weight_decay=W], muon:LR[,momentum=M][,block=B][,steps=S][,every=N][,weight_decay=W], adam:LR[,beta1=B][,beta2=B][,eps=E][,weight_decay=W], adamw: the same with a decay of 0.01, adagrad:LR[,eps=E], rmsprop:LR[,decay=D][,eps=E]";
+const FORMS: &str = "sgd:LR[,momentum=M[,nesterov]][,weight_decay=W], muon:LR[,momentum=M][,block=B][,steps=S][,every=N][,weight_decay=W], adam:LR[,beta1=B][,beta2=B][,eps=E][,weight_decay=W], adamw (adam with weight_decay=0.01), adagrad:LR[,eps=E], rmsprop:LR[,decay=D][,eps=E]";
 
 impl FromStr for Optimiser {
     type Err = String;

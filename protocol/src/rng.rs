@@ -47,7 +47,7 @@ impl CounterRng {
     /// # Panics
     /// If `bound` is zero.
     pub fn below(&mut self, bound: u64) -> u64 {
-        assert!(bound > 0, "a number below zero was asked for");
+        assert!(bound > 0, "the upper bound of a random number must be above 0");
         let rejected = bound.wrapping_neg() % bound;
         loop {
             let product = u128::from(self.next_u64()) * u128::from(bound);

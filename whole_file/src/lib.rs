@@ -71,7 +71,12 @@ impl PartialFile {
 /// Refuses to replace what is no regular file.
 fn refuse_irregular(found: Option<Metadata>) -> io::Result<()> {
     let kind = found.and_then(|found| irregular_kind(found.file_type()));
-    let refused = |kind| io::Error::new(io::ErrorKind::InvalidInput, format!("it is {kind}, not a regular file"));
+    let refused = |kind| {
+        io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("the path names {kind}, not a regular file"),
+        )
+    };
     kind.map_or(Ok(()), |kind| Err(refused(kind)))
 }
 
@@ -87,7 +92,7 @@ pub fn target_of(place: &Path) -> io::Result<PathBuf> {
     }
     Err(io::Error::new(
         io::ErrorKind::InvalidInput,
-        "its links lead in a circle",
+        "the symbolic links of the path form a loop",
     ))
 }
 

@@ -65,7 +65,10 @@ mod tests {
                 kept: kept.map(str::to_owned),
             })
         };
-        assert_eq!(said(Some(false), true, None), "the node has ended; all files were removed");
+        assert_eq!(
+            said(Some(false), true, None),
+            "the node has ended; all files were removed"
+        );
         assert_eq!(
             said(Some(true), true, Some("d/node")),
             "the node had to be killed; kept: d/node"

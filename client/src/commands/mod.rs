@@ -239,8 +239,11 @@ async fn contact(cluster: &Cluster) -> Result<Contact, Failure> {
 pub(crate) fn unexpected(reply: Reply) -> Failure {
     match reply {
         Reply::Refused(reasons) => Failure::Refused(reasons),
-        _ => Failure::Failed("the node sent a reply of the wrong kind: update the node to the same release of Tau \
-                              as this program".into()),
+        _ => Failure::Failed(
+            "the node sent a reply of the wrong kind: update the node to the same release of Tau \
+                              as this program"
+                .into(),
+        ),
     }
 }
 

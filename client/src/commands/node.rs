@@ -253,7 +253,8 @@ fn worker_command(flags: &ComputeFlags, device: &Device) -> Result<WorkerCommand
 
 /// This program's own file.
 pub(crate) fn program() -> Result<PathBuf, Failure> {
-    std::env::current_exe().map_err(|error| Failure::Failed(format!("cannot find the path of this program's executable: {error}")))
+    std::env::current_exe()
+        .map_err(|error| Failure::Failed(format!("cannot find the path of this program's executable: {error}")))
 }
 
 /// Waits for standard input to end: whoever started this node and tied it to itself is gone.

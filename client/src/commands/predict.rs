@@ -72,8 +72,12 @@ pub(crate) fn run(arguments: &Predict) -> Result<(), Failure> {
     match written.and_then(|()| writer.end()) {
         // Whoever reads has seen enough, as 'head' does.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-        written => written.map_err(|error| Failure::Failed(format!("the predictions could not be written to standard output: \
-                                                                    {error}"))),
+        written => written.map_err(|error| {
+            Failure::Failed(format!(
+                "the predictions could not be written to standard output: \
+                                                                    {error}"
+            ))
+        }),
     }
 }
 

@@ -22,8 +22,12 @@ use crate::study::store;
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut material = nothing();
     for folder in &arguments.folders {
-        take(folder, &mut material)
-            .map_err(|why| Failure::input(format!("{} is not the folder of a run or a study: {why}", folder.display())))?;
+        take(folder, &mut material).map_err(|why| {
+            Failure::input(format!(
+                "{} is not the folder of a run or a study: {why}",
+                folder.display()
+            ))
+        })?;
     }
     std::fs::create_dir_all(&arguments.out).map_err(|error| {
         Failure::input(format!(

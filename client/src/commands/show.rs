@@ -142,7 +142,11 @@ fn text(shown: &ModelSummary<'_>) -> Result<String, Failure> {
             let good = how_good(scores, result.base_rate, quantity::accuracy);
             let (word, rest) = good.split_once(' ').unwrap_or((&good, ""));
             let _ = writeln!(text, "{word:<9} {rest} on test samples");
-            let agree = if result.replicas_agree { "" } else { ", whose replicas DISAGREE" };
+            let agree = if result.replicas_agree {
+                ""
+            } else {
+                ", whose replicas DISAGREE"
+            };
             let _ = writeln!(
                 text,
                 "trained   {} samples in {:.1} s by {}{agree}",

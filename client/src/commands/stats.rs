@@ -95,8 +95,12 @@ async fn live(contact: Contact) -> Result<(), Failure> {
     let source = Source::Cluster(Arc::new(contact));
     let timeline = Shared::default();
     let drawing = async {
-        let screen = |error: std::io::Error| Failure::Failed(format!("the live view cannot be drawn on this terminal: {error}; \
-                                                                      use --once or --json"));
+        let screen = |error: std::io::Error| {
+            Failure::Failed(format!(
+                "the live view cannot be drawn on this terminal: {error}; \
+                                                                      use --once or --json"
+            ))
+        };
         let mut shown = Screen::enter().map_err(screen)?;
         let said = Said::default();
         let mut controls = Controls::default();

@@ -86,7 +86,9 @@ fn described(arguments: &Arguments) -> Result<Study, Failure> {
     let texts = |list: &[String]| list.iter().map(|text| Value::from(text.as_str())).collect();
     let exchanges = arguments.exchanges.as_deref().map(exchanges).unwrap_or_default();
     if arguments.exchanges.is_some() && exchanges.is_empty() {
-        return Err(Failure::input("--exchanges is an empty list: name at least one strategy"));
+        return Err(Failure::input(
+            "--exchanges is an empty list: name at least one strategy",
+        ));
     }
     let changes = Changes {
         nodes: arguments.nodes.clone(),

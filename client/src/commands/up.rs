@@ -386,8 +386,10 @@ async fn look_after(fleet: &Arc<Fleet>, missing: &[&Member], late: bool) -> Vec<
                 Ok(found) if !found.runs => Some(with_log(format!("{host}: the node has exited"), &found.log)),
                 Ok(found) if late => {
                     let seconds = MEMBER_LIMIT.as_secs();
-                    let why = format!("{host}: the node did not join the cluster with a worker within {seconds} \
-                                       seconds");
+                    let why = format!(
+                        "{host}: the node did not join the cluster with a worker within {seconds} \
+                                       seconds"
+                    );
                     Some(with_log(why, &found.log))
                 }
                 Ok(_) => None,
@@ -405,9 +407,12 @@ async fn take_down(fleet: &Arc<Fleet>, members: &[Member]) -> Vec<String> {
         let (fleet, host) = (Arc::clone(fleet), member.host.clone());
         ending.spawn(async move {
             let ended = fleet.down(&host, false).await;
-            ended
-                .err()
-                .map(|trouble| format!("{host}: the node started there could not be removed again: {}", trouble.why))
+            ended.err().map(|trouble| {
+                format!(
+                    "{host}: the node started there could not be removed again: {}",
+                    trouble.why
+                )
+            })
         });
     }
     let left: Vec<String> = ending.join_all().await.into_iter().flatten().collect();

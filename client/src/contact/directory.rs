@@ -102,7 +102,10 @@ mod tests {
         }
         assert_eq!(asked, [1, 1, 2, 2, 3, 3, 1]);
         directory.failed(at(2));
-        assert!(directory.failed(at(1)), "a failure at another address must not count for the current node");
+        assert!(
+            directory.failed(at(1)),
+            "a failure at another address must not count for the current node"
+        );
         assert_eq!(directory.current(), at(2));
     }
 

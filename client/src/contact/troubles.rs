@@ -127,7 +127,10 @@ mod tests {
         assert_eq!(said(10), None);
         assert!(said(11).is_some());
         troubles.forget();
-        assert!(troubles.progress(Duration::from_secs(6)).is_some(), "after an answer, a new question must be reported again");
+        assert!(
+            troubles.progress(Duration::from_secs(6)).is_some(),
+            "after an answer, a new question must be reported again"
+        );
     }
 
     #[test]
@@ -149,7 +152,11 @@ mod tests {
         let mut troubles = Troubles::default();
         troubles.add(at(1), "1 has other credentials".into(), true);
         let none = Duration::ZERO;
-        assert_eq!(troubles.end(none, &[at(1), at(2)]), None, "node 2 has not been asked yet");
+        assert_eq!(
+            troubles.end(none, &[at(1), at(2)]),
+            None,
+            "node 2 has not been asked yet"
+        );
         assert_eq!(troubles.end(none, &[at(1)]).unwrap(), "1 has other credentials");
         troubles.forget();
         assert_eq!(troubles.end(none, &[at(1)]), None);

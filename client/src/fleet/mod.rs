@@ -137,7 +137,9 @@ impl Fleet {
         arguments.extend_from_slice(rest);
         let errand = self.errand(START, &arguments, START_LIMIT + ANSWER_LIMIT);
         let said = self.remote.run(host, errand).await?;
-        listening(&said).ok_or_else(|| RemoteFailure::from("the node has started, but its log does not contain its address".to_owned()))
+        listening(&said).ok_or_else(|| {
+            RemoteFailure::from("the node has started, but its log does not contain its address".to_owned())
+        })
     }
 
     /// Ends the node there and removes what was copied; with `purge` whatever it has saved, too.

@@ -91,7 +91,7 @@ impl Answer {
 
     /// There is nothing of this name.
     pub(crate) fn nothing() -> Self {
-        Self::sentence(StatusCode::NOT_FOUND, "there is nothing of this name")
+        Self::sentence(StatusCode::NOT_FOUND, "this server has no page at this address")
     }
 }
 
@@ -115,7 +115,7 @@ where
 {
     let not_bound = |error: std::io::Error| {
         Failure::input(format!(
-            "{flag} {address} cannot be listened on: {error}; give another address, or port 0 for any"
+            "cannot listen on {flag} {address}: {error}; give another address, or port 0 for any free port"
         ))
     };
     let listener = TcpListener::bind(address).await.map_err(not_bound)?;
@@ -166,15 +166,20 @@ fn question(request: &Request<Incoming>, secret: &Secret) -> Result<Question, An
     let acts = match *request.method() {
         Method::GET | Method::HEAD => false,
         Method::POST => true,
-        _ => return Err(Answer::sentence(StatusCode::METHOD_NOT_ALLOWED, "only GET and POST")),
+        _ => {
+            return Err(Answer::sentence(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "this server answers only GET, HEAD and POST requests",
+            ));
+        }
     };
     // Another site's page can have a browser follow an address, but not send this header: only that may act.
     let in_address = value_in(&query, "token").filter(|_| !acts);
     if !bearer.or(in_address).is_some_and(|token| secret.is(token)) {
         return Err(Answer::sentence(
             StatusCode::UNAUTHORIZED,
-            "this needs the token that was printed when it was started: open the whole address, or send the header \
-             'Authorization: Bearer TOKEN'",
+            "this server needs the token that it printed when it started: open the whole printed address, or send \
+             the header 'Authorization: Bearer TOKEN'",
         ));
     }
     Ok(Question {

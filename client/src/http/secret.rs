@@ -32,7 +32,7 @@ impl Secret {
         match std::fs::read_to_string(&path) {
             Ok(text) if Self::is_one(text.trim()) => Ok(Self(text.trim().into())),
             Ok(_) => Err(Failure::input(format!(
-                "{} holds no token: remove the file, and a new one is made",
+                "{} does not hold a token: remove the file, and the next start writes a new token",
                 path.display()
             ))),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -43,10 +43,15 @@ impl Secret {
                     let mut file = options.write(true).create_new(true).mode(0o600).open(&path)?;
                     writeln!(file, "{}", secret.0)
                 };
-                write().map_err(|error| Failure::Failed(format!("{} cannot be written: {error}", path.display())))?;
+                write().map_err(|error| {
+                    Failure::Failed(format!("cannot write the token file {}: {error}", path.display()))
+                })?;
                 Ok(secret)
             }
-            Err(error) => Err(Failure::Failed(format!("{} cannot be read: {error}", path.display()))),
+            Err(error) => Err(Failure::Failed(format!(
+                "cannot read the token file {}: {error}",
+                path.display()
+            ))),
         }
     }
 

@@ -197,7 +197,7 @@ async fn answer(question: &Question, shows: &Shows, text: &Text, looks: &Looks) 
         ("/stop", true, Shows::Live(live)) if live.may_stop => stop(live).await,
         ("/stop", true, _) => Answer::sentence(
             StatusCode::FORBIDDEN,
-            "nothing is stopped from this page: start it with --page-stop, or use 'tau stop'",
+            "this page may not stop the run: serve the page with --page-stop, or use 'tau stop'",
         ),
         _ => Answer::nothing(),
     }
@@ -246,7 +246,10 @@ async fn stop(live: &Live) -> Answer {
             Answer::sentence(StatusCode::OK, format!("run {run} is going to end"))
         }
         Ok(Reply::Refused(reasons)) => Answer::sentence(StatusCode::CONFLICT, reasons.join("; ")),
-        Ok(_) => Answer::sentence(StatusCode::BAD_GATEWAY, "the node gave an answer to another question"),
+        Ok(_) => Answer::sentence(
+            StatusCode::BAD_GATEWAY,
+            "the node sent an unexpected reply to the stop request",
+        ),
         Err(failure) => Answer::sentence(StatusCode::BAD_GATEWAY, failure.reasons().join("; ")),
     }
 }

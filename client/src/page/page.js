@@ -56,8 +56,8 @@ function lost(error) {
   const over = last?.facts?.end;
   write('state', over ? last.summary.state : 'not connected');
   if (!over) at('state').className = 'pill silent';
-  write('notice', over ? 'The run is over, and who served this page has ended.'
-    : `Nobody answers here any more (${error.message}). It is tried again every second.`);
+  write('notice', over ? 'The run is over, and the server of this page has ended.'
+    : `The server of this page does not answer (${error.message}). The page retries every second.`);
   at('notice').hidden = false;
 }
 
@@ -104,7 +104,7 @@ for (const button of document.querySelectorAll('.switch button')) {
 at('at').oninput = () => { playing = false; return go(Number(at('at').value)); };
 at('play').onclick = play;
 at('stop').onclick = async () => {
-  if (!confirm('End the run on all nodes? What it has learned is saved.')) return;
+  if (!confirm('End the run on all nodes? Its model is saved.')) return;
   const answer = await fetch('stop', { method: 'POST', headers: { Authorization: `Bearer ${token}` } });
   write('notice', await answer.text());
   at('notice').hidden = false;

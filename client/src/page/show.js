@@ -22,7 +22,7 @@ function showHead(news) {
   write('accuracy', judged.text(summary.accuracy));
   write('best', summary.best === null ? '' : ` · best ${judged.text(summary.best)}`);
   write('loss', loss(summary.loss));
-  write('held', summary.held_out_loss === null ? '' : ` · held-out ${loss(summary.held_out_loss)}`);
+  write('held', summary.held_out_loss === null ? '' : ` · eval ${loss(summary.held_out_loss)}`);
   showReplicas(summary.replicas, facts?.end);
   write('end', ended(facts?.end, news.model));
   at('end').hidden = !facts?.end;

@@ -41,7 +41,10 @@ pub(crate) async fn start(contact: &Contact, request: &Request, waits: impl Fn(&
         if let Some(run) = attempt.make(&line, &waits).await? {
             return Ok(run);
         }
-        notice::say(&format!("the node at {} has not started the run; asking again", attempt.asked));
+        notice::say(&format!(
+            "the node at {} has not started the run; asking again",
+            attempt.asked
+        ));
     }
 }
 

@@ -62,7 +62,7 @@ pub(super) fn draw(timeline: &Timeline, controls: &Controls, frame: &mut Frame, 
         title: "loss",
         series: vec![
             Series::new("training", TRAINING, training),
-            Series::new("held-out", EVALUATION, eval_losses),
+            Series::new("eval", EVALUATION, eval_losses),
         ],
         logarithmic: !controls.linear,
         most: f64::INFINITY,
@@ -71,7 +71,7 @@ pub(super) fn draw(timeline: &Timeline, controls: &Controls, frame: &mut Frame, 
     };
     let numbers = evaluations().any(|one| one.mae.is_some());
     let accuracy = Plot {
-        title: if numbers { "held-out R²" } else { "held-out accuracy" },
+        title: if numbers { "eval R²" } else { "eval accuracy" },
         series: vec![Series::new(if numbers { "" } else { "%" }, ACCURACY, accuracy)],
         logarithmic: false,
         most: 1.0,

@@ -85,11 +85,11 @@ impl Column {
 
 /// All columns, as they stand side by side.
 const COLUMNS: [Column; 22] = [
-    Column::words("node", (6, 16, 0), "its name", |node| node.record.node.clone()).sorts(Sort::Name),
+    Column::words("node", (6, 16, 0), "name of the node", |node| node.record.node.clone()).sorts(Sort::Name),
     Column::words(
         "state",
         (5, 11, 2),
-        "what it does; silent: nothing was heard of it for so long",
+        "phase of the node; silent: time since its last record",
         state,
     ),
     Column::number(
@@ -102,7 +102,7 @@ const COLUMNS: [Column; 22] = [
     Column::number(
         ("smp", "samples"),
         (5, 16),
-        "samples it has trained in this run",
+        "samples trained by the node in this run",
         |node| precise(node.record.samples as f64),
     )
     .lasting(),
@@ -117,21 +117,21 @@ const COLUMNS: [Column; 22] = [
     Column::number(
         ("acc%", "accuracy %"),
         (4, 4),
-        "newest accuracy that it measured on held-out samples, percent",
+        "newest accuracy on validation (or else test) samples, percent",
         |node| known(node.record.accuracy, |accuracy| percent(accuracy, 2)),
     )
     .lasting(),
     Column::number(
-        ("R²", "held-out R²"),
+        ("R²", "eval R²"),
         (5, 4),
-        "newest R² that it measured on held-out samples",
+        "newest R² on validation (or else test) samples",
         |node| known(node.record.accuracy, loss),
     )
     .lasting(),
     Column::number(
         ("τ", "τ"),
         (6, 11),
-        "size of a change that leaves a worker; none if dense",
+        "size of one weight change; none if batches are dense",
         |node| tau(node.record.tau),
     )
     .lasting(),
@@ -156,30 +156,30 @@ const COLUMNS: [Column; 22] = [
     Column::number(
         ("stale", "staleness"),
         (5, 9),
-        "rounds that weights move on before a gradient arrives",
+        "age of others' gradients on arrival, in rounds of batches",
         |node| short(node.record.staleness),
     )
     .sorts(Sort::Staleness),
     Column::number(
         ("lag", "lag"),
         (4, 5),
-        "batches that peers have and it has not",
+        "batches that peers have and the node has not applied",
         |node| short(node.record.frontier_lag as f64),
     )
     .sorts(Sort::Lag),
-    Column::number(("que", "queue"), (4, 14), "batches that wait to be sent", |node| {
+    Column::number(("que", "queue"), (4, 14), "batches waiting to be sent", |node| {
         short(node.record.queue as f64)
     }),
     Column::number(
         ("ex%", "exchange %"),
         (3, 13),
-        "share of its workers' time that the exchange takes, percent",
+        "share of the workers' time that the exchange takes, percent",
         |node| percent(node.record.exchange_share, 0),
     ),
     Column::number(
         ("wt%", "waited %"),
         (3, 17),
-        "share of that time in which others' rounds are waited for",
+        "share of the workers' time spent waiting for rounds, percent",
         |node| percent(node.record.waited_share, 0),
     ),
     Column::number(("cpu", "cores"), (4, 8), "processor cores kept busy", |node| {
@@ -198,10 +198,10 @@ const COLUMNS: [Column; 22] = [
     Column::number(
         ("rtt", "rtt ms"),
         (4, 19),
-        "round trip from the node that was asked, ms",
+        "round-trip time from the node that answers this view, ms",
         |node| known(round_trip(node), short),
     ),
-    Column::words("device", (3, 12, 20), "what it computes on", |node| {
+    Column::words("device", (3, 12, 20), "CPU or GPU that the node computes on", |node| {
         node.member
             .as_ref()
             .map_or_else(String::new, |member| member.device.clone())

@@ -249,7 +249,11 @@ mod tests {
         }
         assert_eq!(places, [0, 0, 1, 4, 4, 3, 0]);
         pressed(&mut controls, &timeline, &[KeyCode::Char('s')]);
-        assert_eq!(picked(&controls), Some(4), "the first by name is the slowest");
+        assert_eq!(
+            picked(&controls),
+            Some(4),
+            "sorting by speed must keep the picked node, which is now last"
+        );
     }
 
     #[test]
@@ -277,7 +281,7 @@ mod tests {
         assert_eq!(
             controls.window(&sorted[..1], 9),
             0..1,
-            "nodes that are gone leave no gap"
+            "a shorter list of nodes must fill the window from its start"
         );
     }
 
@@ -288,7 +292,7 @@ mod tests {
         pressed(&mut controls, &timeline, &[KeyCode::Enter]);
         assert!(controls.alone);
         pressed(&mut controls, &timeline, &[KeyCode::Char('?'), KeyCode::Esc]);
-        assert!(controls.alone && !controls.help, "a key closes help, whichever it is");
+        assert!(controls.alone && !controls.help, "any key must close the help");
         pressed(&mut controls, &timeline, &[KeyCode::Esc, KeyCode::Esc]);
         assert!(!controls.alone && controls.picked.is_none());
         assert!(controls.press(KeyEvent::from(KeyCode::Esc), timeline.nodes()));
@@ -338,7 +342,10 @@ mod tests {
             ..Controls::default()
         };
         let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        assert!(explained.press(control_c, timeline.nodes()), "whatever is open");
+        assert!(
+            explained.press(control_c, timeline.nodes()),
+            "Ctrl-C must leave even while the help is open"
+        );
         let released = KeyEvent::new_with_kind(KeyCode::Char('q'), KeyModifiers::NONE, KeyEventKind::Release);
         assert!(!Controls::default().press(released, timeline.nodes()));
     }

@@ -37,7 +37,7 @@ pub(super) fn draw(timeline: &Timeline, frame: &mut Frame, area: Rect) {
 /// Each with a rank: the highest are left out first.
 fn parts(timeline: &Timeline) -> Vec<(String, u8)> {
     if timeline.nodes().len() == 0 {
-        return vec![("No news from the cluster yet.".into(), 0)];
+        return vec![("no records from the cluster yet".into(), 0)];
     }
     let summary = timeline.summary();
     let mut parts = Vec::new();
@@ -65,7 +65,7 @@ fn parts(timeline: &Timeline) -> Vec<(String, u8)> {
     parts.push((time(&summary), 2));
     parts.push((format!("{} samples/s", precise(summary.samples_per_second)), 5));
     if let Some(eval_loss) = summary.eval_loss {
-        parts.push((format!("held-out loss {}", loss(eval_loss)), 8));
+        parts.push((format!("eval loss {}", loss(eval_loss)), 8));
     }
     let metric = QualityMetric::by(summary.mae);
     if let Some(figure) = summary.accuracy {
@@ -141,8 +141,8 @@ fn ending(end: &End) -> String {
             };
             let metric = QualityMetric::by(*mae);
             format!(
-                "finished: {} {}, loss {loss:.4}, replicas {agree} ({nodes} of {all}{missing}), saved on the node \
-                 that was asked as {model}; fetch it with 'tau start --attach'",
+                "finished: {} {}, loss {loss:.4}, replicas {agree} ({nodes} of {all}{missing}); the contacted node \
+                 saved the model as {model}: fetch it with 'tau start --attach'",
                 metric.name(),
                 metric.text(*accuracy)
             )

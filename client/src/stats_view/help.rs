@@ -11,8 +11,8 @@ use crate::timeline::Nodes;
 
 const KEYS: [&str; 3] = [
     "s sort by the next marked column   ↑ ↓ PageUp PageDown Home End pick a node",
-    "⏎ the picked node alone, and back   Esc back   q leave",
-    "l log or linear loss   x curves over samples or time   any key closes this",
+    "⏎ details of the picked node, and back   Esc back   q leave",
+    "l log or linear loss   x curves over samples or time   any key closes help",
 ];
 /// Columns that nodes can be sorted by have a mark.
 const SORTS: &str = "▾";

@@ -28,7 +28,7 @@ pub(super) fn draw(node: &Node, frame: &mut Frame, area: Rect) {
     let [top, warning, middle, peers, processes] = Layout::vertical(parts).areas(area);
     frame.render_widget(title(node), top);
     if let Some(trouble) = &node.trouble {
-        let line = Line::from(format!("last trouble: {trouble}"));
+        let line = Line::from(format!("last warning or error: {trouble}"));
         frame.render_widget(line.style(Style::new().fg(Color::Yellow)), warning);
     }
     let columns = Layout::horizontal(vec![Constraint::Length(FIGURE_WIDTH); across]).split(middle);
@@ -76,24 +76,24 @@ fn figures(node: &Node) -> Vec<(&'static str, String)> {
         ("training loss", known(record.loss, loss)),
         match record.mae {
             None => (
-                "held-out accuracy",
+                "eval accuracy",
                 known(record.accuracy, |share| format!("{} %", percent(share, 2))),
             ),
-            Some(_) => ("held-out R²", known(record.accuracy, loss)),
+            Some(_) => ("eval R²", known(record.accuracy, loss)),
         },
         ("τ", tau(record.tau)),
         ("density", share(record.density)),
         ("received", bytes(record.bytes_in)),
-        ("  in a second", rate(node.rate_in)),
+        ("  per second", rate(node.rate_in)),
         ("sent", bytes(record.bytes_out)),
-        ("  in a second", rate(node.rate_out)),
+        ("  per second", rate(node.rate_out)),
         ("on the wire, in", bytes(record.wire_in)),
         ("on the wire, out", bytes(record.wire_out)),
         ("staleness", now(format!("{} rounds", precise(record.staleness)))),
         ("lag", format!("{} batches", count(record.frontier_lag))),
         ("queue", format!("{} batches", count(record.queue))),
         ("exchange", share(record.exchange_share)),
-        ("waited for rounds", share(record.waited_share)),
+        ("waiting for rounds", share(record.waited_share)),
         ("emission paused", share(record.paused_share)),
         ("cores busy", now(precise(record.cpu))),
         ("memory", now(bytes(record.memory_bytes))),
@@ -134,7 +134,7 @@ fn draw_processes(node: &Node, frame: &mut Frame, area: Rect) {
             quantity::bytes(one.disk_write_bytes as f64),
         ]
     });
-    let titles = ["process", "cpu time", "memory, most", "disk read", "disk written"];
+    let titles = ["process", "cpu time", "peak memory", "disk read", "disk written"];
     draw_list("processes", titles, rows.collect(), frame, area);
 }
 

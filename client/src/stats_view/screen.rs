@@ -43,7 +43,7 @@ impl Screen {
     /// The keys that were pressed since it was asked last.
     #[expect(
         clippy::unused_self,
-        reason = "keys come one by one only while the terminal is taken"
+        reason = "keys arrive one by one only while the terminal is in raw mode, which `self` stands for"
     )]
     pub(crate) fn keys(&mut self) -> io::Result<Vec<KeyEvent>> {
         let mut keys = Vec::new();

@@ -168,7 +168,7 @@ fn an_ordinary_terminal_shows_everything() {
             "gamma  training 12.5k 0.256 97.9 1.2e-3 0.20 3.0M 2.7M   1.5    4  13  1.9 514M",
         ]
     );
-    let heading = "loss over samples, log scale  training 0.277  held-out 0.211 ──";
+    let heading = "loss over samples, log scale  training 0.277  eval 0.211 ──";
     assert!(lines[6].starts_with(heading), "{}", lines[6]);
     assert!(lines[7].trim_start().starts_with("2.300│"), "{}", lines[7]);
     let ends: Vec<&str> = lines[18].split_whitespace().collect();
@@ -198,7 +198,7 @@ fn a_large_terminal_shows_words_in_full_and_two_curves() {
     }
     let lines = screen(&timeline, 200, 60);
     assert!(lines[0].contains("accuracy 101.40 %"), "{}", lines[0]);
-    assert!(lines[0].contains("held-out loss 0.0"), "{}", lines[0]);
+    assert!(lines[0].contains("eval loss 0.0"), "{}", lines[0]);
     assert!(!lines[0].contains("replicas"), "{}", lines[0]);
     assert!(
         lines[2].starts_with("node▴   state        samples/s  samples   loss"),
@@ -211,7 +211,7 @@ fn a_large_terminal_shows_words_in_full_and_two_curves() {
         lines[2]
     );
     let curves = lines.iter().find(|line| line.starts_with("loss over samples")).unwrap();
-    assert!(curves.contains("held-out accuracy over samples"), "{curves}");
+    assert!(curves.contains("eval accuracy over samples"), "{curves}");
     let words = lines.iter().filter(|line| line.contains("word")).count();
     assert!(words >= 10, "{words} events are shown");
 }
@@ -224,8 +224,8 @@ fn two_curves_are_one_above_the_other_where_it_is_tall_and_not_wide() {
         lines.filter(|line| line.contains(" over samples")).count()
     };
     assert_eq!((titles(80, 24), titles(80, 40), titles(120, 24)), (1, 2, 1));
-    assert!(has(&screen(&timeline, 120, 24), "held-out accuracy"));
-    assert!(!has(&screen(&timeline, 119, 24), "held-out accuracy"));
+    assert!(has(&screen(&timeline, 120, 24), "eval accuracy"));
+    assert!(!has(&screen(&timeline, 119, 24), "eval accuracy"));
 }
 
 #[test]

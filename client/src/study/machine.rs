@@ -26,7 +26,7 @@ impl Machine {
         let threads = match threads {
             Some(1) => "1 thread each".into(),
             Some(threads) => format!("{threads} threads each"),
-            None => "all cores divided among them".into(),
+            None => "all cores shared out".into(),
         };
         let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let value = |text: &str, key: &str| {

@@ -160,7 +160,10 @@ impl Study {
             }
         }
         if runs.len() > RUNS_MAX {
-            errors.push(format!("the study has {} runs, but at most {RUNS_MAX} are allowed", runs.len()));
+            errors.push(format!(
+                "the study has {} runs, but at most {RUNS_MAX} are allowed",
+                runs.len()
+            ));
         }
         errors.dedup();
         if !errors.is_empty() {
@@ -216,7 +219,10 @@ impl Experiment {
             }
         }
         if let Some(twice) = runs.iter().enumerate().find(|(at, run)| runs[..*at].contains(run)) {
-            errors.push(format!("run {} of the experiment occurs twice: remove the repeated value from its list", twice.0 + 1));
+            errors.push(format!(
+                "run {} of the experiment occurs twice: remove the repeated value from its list",
+                twice.0 + 1
+            ));
         }
         errors.sort();
         errors.dedup();
@@ -231,9 +237,13 @@ impl Reference {
         let fits = |figures: &[f64]| figures.is_empty() || figures.len() == places;
         let all = [&self.accuracy, &self.seconds, &self.speed_up];
         let one_axis = self.nodes.is_empty() != self.split.is_empty();
-        (!one_axis || !all.iter().all(|figures| fits(figures)))
-            .then(|| format!("reference '{}' needs either nodes or split, and in each list of figures one figure \
-                              per entry", self.name))
+        (!one_axis || !all.iter().all(|figures| fits(figures))).then(|| {
+            format!(
+                "reference '{}' needs either nodes or split, and in each list of figures one figure \
+                              per entry",
+                self.name
+            )
+        })
     }
 }
 

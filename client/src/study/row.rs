@@ -160,7 +160,10 @@ pub(crate) mod tests {
             change(|one| one.replicas_agree = false),
             (true, "the run's replicas ended with different weights".into())
         );
-        assert_eq!(change(|one| one.missing.push("a".into())), (true, "the run lost these nodes: a".into()));
+        assert_eq!(
+            change(|one| one.missing.push("a".into())),
+            (true, "the run lost these nodes: a".into())
+        );
         let failed = Row {
             result: None,
             error: Some("no".into()),

@@ -137,7 +137,8 @@ fn read(path: &Path) -> Result<(Vec<Row>, u64), String> {
     let mut rows = Vec::new();
     for (number, line) in (1..).zip(bytes[..whole].split(|&byte| byte == b'\n')) {
         if !line.is_empty() {
-            let row = serde_json::from_slice(line).map_err(|error| format!("line {number} is not the record of a run: {error}"))?;
+            let row = serde_json::from_slice(line)
+                .map_err(|error| format!("line {number} is not the record of a run: {error}"))?;
             rows.push(row);
         }
     }

@@ -43,12 +43,12 @@ impl TimelineEntry {
     /// What people are told of it.
     pub(crate) fn sentence(&self) -> String {
         match self {
-            Self::Followed { .. } => "the run is followed".into(),
-            Self::Joined { node } => format!("{node} takes part"),
-            Self::Silent { node } => format!("{node} fell silent"),
-            Self::Back { node } => format!("{node} is back"),
+            Self::Followed { .. } => "this client began to follow the run".into(),
+            Self::Joined { node } => format!("node {node} takes part in the run"),
+            Self::Silent { node } => format!("node {node} fell silent"),
+            Self::Back { node } => format!("node {node} is back"),
             Self::Said { node, saying } => format!("{node}: {}", saying.text),
-            Self::Waiting { reasons } if reasons.is_empty() => "nothing is waited for any more".into(),
+            Self::Waiting { reasons } if reasons.is_empty() => "the run no longer waits".into(),
             Self::Waiting { reasons } => format!("waiting for {}", reasons.join("; ")),
             Self::StopAsked => "the run was asked to stop".into(),
             Self::Finished { reason } => format!("the run finished: {reason}"),

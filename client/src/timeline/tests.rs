@@ -74,7 +74,7 @@ fn silence_is_noted_once_and_who_is_silent_is_in_no_mean() {
     assert_eq!(
         timeline.nodes().total(|record| record.samples),
         10 + 80,
-        "what it has trained counts"
+        "the samples of a silent node still count"
     );
     let back = events(timeline.take(&[record("a", 9)]));
     assert_eq!(back, [TimelineEntry::Back { node: node() }]);
@@ -208,7 +208,7 @@ fn members_that_have_said_nothing_are_shown_and_dropped_with_the_list() {
     let mut timeline = Timeline::default();
     timeline.take_members(&[member("a"), member("b")]);
     timeline.take(&[record("a", 1)]);
-    assert_eq!(timeline.nodes().len(), 2, "a new run forgets no member");
+    assert_eq!(timeline.nodes().len(), 2, "members are kept when a new run begins");
     timeline.take_members(&[member("c")]);
     let names: Vec<&str> = timeline.nodes().iter().map(|node| &*node.record.node).collect();
     assert_eq!(names, ["a", "c"]);
@@ -289,7 +289,10 @@ fn a_short_run_has_a_curve_and_all_its_evaluations() {
     let points = timeline.curve().points().iter();
     let points: Vec<_> = points.map(|point| (point.seconds, point.loss.is_finite())).collect();
     let expected = [(0.05, true), (0.1, true), (0.2, true), (0.4, false), (0.4, true)];
-    assert_eq!(points, expected, "the last of them at the end");
+    assert_eq!(
+        points, expected,
+        "the last point of the curve lies at the end of the run"
+    );
     let last = Evaluation {
         seconds: 0.4,
         ..Evaluation::default()
@@ -297,7 +300,11 @@ fn a_short_run_has_a_curve_and_all_its_evaluations() {
     timeline.close(&[timeline.evaluations(), &[last]].concat());
     assert_eq!(timeline.evaluations().len(), 4);
     let states: Vec<&str> = timeline.nodes().iter().map(Node::state).collect();
-    assert_eq!(states, ["finished", "training"], "b is missing");
+    assert_eq!(
+        states,
+        ["finished", "training"],
+        "node b is missing at the end, so its state stays"
+    );
 }
 
 #[test]
@@ -307,7 +314,7 @@ fn who_has_left_is_forgotten_once_the_run_is_over() {
     timeline.take(&[record("a", 1), record("gone", 1)]);
     timeline.take(&[record("a", 9)]);
     timeline.take_members(&[]);
-    assert_eq!(timeline.nodes().len(), 2, "what it has trained counts");
+    assert_eq!(timeline.nodes().len(), 2, "the samples of a silent node still count");
     let reason = "x".into();
     timeline.take_facts(facts("failed", Some(End::Failed { reason })), 1e9);
     timeline.take_members(&[]);

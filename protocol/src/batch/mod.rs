@@ -89,7 +89,7 @@ impl TryFrom<(u8, u64)> for OriginStatus {
             0 => RoundPhase::Contributes,
             1 => RoundPhase::Idle,
             2 => RoundPhase::Announces,
-            _ => return Err("a batch says of its origin what nobody knows"),
+            _ => return Err("unknown origin status in batch header"),
         };
         Ok(Self {
             last: is_set(0),
@@ -140,7 +140,7 @@ fn bounded_cursors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Cur
             let mut cursors = Vec::new();
             while let Some(cursor) = items.next_element()? {
                 if cursors.len() == CURSORS_MAX {
-                    return Err(serde::de::Error::custom("too many cursors"));
+                    return Err(serde::de::Error::custom("too many cursors in a batch header"));
                 }
                 cursors.push(cursor);
             }
@@ -173,7 +173,7 @@ struct WireHeader {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BatchError {
     /// Longer than a batch may be.
-    #[error("the batch is {0} bytes long, but {BATCH_BYTES_MAX} are allowed")]
+    #[error("the batch is {0} bytes long, but at most {BATCH_BYTES_MAX} bytes are allowed")]
     Oversize(usize),
     /// Another version of the format.
     #[error(
@@ -181,13 +181,13 @@ pub enum BatchError {
     )]
     UnknownVersion(u8),
     /// Cut off, or with more behind it.
-    #[error("the batch's length is not what its header says")]
+    #[error("the batch's length differs from the length in its header")]
     WrongLength,
     /// The checksum does not match.
-    #[error("the batch was damaged on its way: its checksum does not match")]
+    #[error("the batch was damaged in transit: its checksum does not match")]
     Damaged,
     /// The header is not one.
-    #[error("the batch's header cannot be read, or moves more than {CURSORS_MAX} cursors")]
+    #[error("the batch's header cannot be decoded or advances more than {CURSORS_MAX} cursors")]
     BadHeader,
     /// Sequences count from 1.
     #[error("the batch has sequence 0, but sequences count from 1")]
@@ -196,7 +196,7 @@ pub enum BatchError {
     #[error(transparent)]
     Payload(#[from] PayloadError),
     /// The changes do not have the digest that the header claims.
-    #[error("the batch's changes do not have the digest that its header says")]
+    #[error("the digest of the batch's changes differs from the digest in its header")]
     DigestDisagrees,
 }
 

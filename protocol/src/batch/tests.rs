@@ -104,7 +104,7 @@ proptest! {
             }
             let bits: Vec<u32> = weights.iter().map(|weight| weight.to_bits()).collect();
             let ledger: Vec<u32> = integers.iter().map(|&count| weight_of(count).to_bits()).collect();
-            assert_eq!(bits, ledger, "floats and counts parted");
+            assert_eq!(bits, ledger, "the float weights and the integer counts differ");
             assert_eq!(Digest::of_counts(&integers), expected);
             assert_eq!(Digest::of_weights(&weights), Some(expected));
             (bits, expected)

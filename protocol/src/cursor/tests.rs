@@ -185,13 +185,28 @@ fn lists_that_nobody_writes_are_refused() {
         postcard::from_bytes::<Cursors>(&postcard::to_stdvec(&list.to_vec()).unwrap()).is_ok()
     };
     assert!(read(&[(0, 0, 3, 5), (0, 4, 4, 6), (1, 0, 0, 1)]));
-    assert!(!read(&[(0, 3, 2, 5)]), "ends before it begins");
-    assert!(!read(&[(0, 0, 3, 0)]), "nothing is done");
-    assert!(!read(&[(0, 0, 3, 5), (0, 3, 4, 6)]), "says two things of one epoch");
-    assert!(!read(&[(1, 0, 0, 1), (0, 0, 3, 5)]), "out of order");
+    assert!(
+        !read(&[(0, 3, 2, 5)]),
+        "an epoch span that ends before it begins must be refused"
+    );
+    assert!(
+        !read(&[(0, 0, 3, 0)]),
+        "an epoch span without trained samples must be refused"
+    );
+    assert!(
+        !read(&[(0, 0, 3, 5), (0, 3, 4, 6)]),
+        "overlapping epoch spans must be refused"
+    );
+    assert!(
+        !read(&[(1, 0, 0, 1), (0, 0, 3, 5)]),
+        "epoch spans out of order must be refused"
+    );
     let all = |shard| (shard, 0, u32::MAX, u32::MAX);
     assert!(read(&[all(0)]));
-    assert!(!read(&[all(0), all(1)]), "more samples than numbers");
+    assert!(
+        !read(&[all(0), all(1)]),
+        "a sum of samples that overflows must be refused"
+    );
 }
 
 proptest! {

@@ -26,7 +26,7 @@ impl<'de> Visitor<'de> for Reader {
     type Value = Cursors;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "at most {EPOCH_SPANS_MAX} epoch spans, in order")
+        write!(f, "at most {EPOCH_SPANS_MAX} epoch spans in ascending order")
     }
 
     /// Takes only what is written by the above: epoch spans that lie apart are put in their places one by one, and nobody
@@ -38,12 +38,16 @@ impl<'de> Visitor<'de> for Reader {
             let follows =
                 before.is_none_or(|before| (before.shard, before.last) < (epoch_span.shard, epoch_span.first));
             if !follows || epoch_span.first > epoch_span.last || epoch_span.done == 0 {
-                return Err(Error::custom("epoch spans that are out of order"));
+                return Err(Error::custom(
+                    "the epoch spans of a cursor list are empty or out of order",
+                ));
             }
             let known = cursors.samples_done();
             let new = cursors.raise(epoch_span).samples;
             if new == 0 || known.checked_add(new).is_none() {
-                return Err(Error::custom("more epoch spans, or samples, than there can be"));
+                return Err(Error::custom(
+                    "a cursor list exceeds the limit of epoch spans or samples",
+                ));
             }
             before = Some(epoch_span);
         }

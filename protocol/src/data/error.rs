@@ -6,10 +6,10 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DataSpecError {
     /// The text starts with none of the known schemes.
-    #[error("'{0}' names no data: write builtin:mnist, csv:FILE, npz:FILE, images:DIR, cifar:DIR or idx:DIR")]
+    #[error("'{0}' is not a data source: write builtin:mnist, csv:FILE, npz:FILE, images:DIR, cifar:DIR or idx:DIR")]
     UnknownScheme(String),
     /// A file without what it is.
-    #[error("'{text}' does not say what kind of data it is: write {instead}")]
+    #[error("'{text}' lacks the format of its data: write {instead}")]
     NoScheme {
         /// The text.
         text: String,
@@ -18,7 +18,8 @@ pub enum DataSpecError {
     },
     /// A pipe.
     #[error(
-        "'{0}:-' is a pipe, but data is read more than once, and by every node: save it to a file, and write {0}:FILE"
+        "'{0}:-' is a pipe, but every node reads the data, and more than once: save the data to a file, and write \
+         {0}:FILE"
     )]
     Pipe(&'static str),
     /// No such dataset is built in.
@@ -44,7 +45,7 @@ pub enum DataSpecError {
     #[error("colour={0} is not known: write colour=grey or colour=rgb")]
     Colour(String),
     /// No size of an image.
-    #[error("size={0} is no size of an image: write its width and height in pixels, such as size=32x32")]
+    #[error("size={0} is not an image size: write width and height in pixels, such as size=32x32")]
     Size(String),
     /// An option that tables do not have.
     #[error(
@@ -56,7 +57,7 @@ pub enum DataSpecError {
     #[error("the option '{0}' is given twice: keep one of the two")]
     RepeatedOption(String),
     /// A column without a name.
-    #[error("a column is empty: write its name or its position, such as label=kind or label=-1")]
+    #[error("a column name is empty: write the column's name or position, such as label=kind or label=-1")]
     EmptyColumn,
     /// A share of test samples that is no share.
     #[error("test={0} is not a share of the samples: write a number above 0 and at most 1")]
@@ -68,7 +69,7 @@ pub enum DataSpecError {
     #[error("test= and testfile= are both given: keep one of the two")]
     TwoTests,
     /// None of the separators.
-    #[error("sep={0} separates nothing: write sep=comma, sep=semicolon, sep=tab or sep=bar")]
+    #[error("sep={0} is not a known separator: write sep=comma, sep=semicolon, sep=tab or sep=bar")]
     Separator(String),
     /// None of what can become of missing numbers.
     #[error("missing={0} is not known: write missing=mean, missing=zero or missing=error")]
@@ -80,12 +81,18 @@ pub enum DataSpecError {
     #[error("texts cannot be hashed to '{0}' inputs: write a whole number from 2 to 65536, such as hash=colour:32")]
     Buckets(String),
     /// A column in two lists.
-    #[error("column '{0}' is named twice: give it one of label=, onehot=, hash=, words=, date= and drop=")]
+    #[error(
+        "column '{0}' is named twice: name a column in only one of label=, onehot=, hash=, words=, date= and \
+         drop="
+    )]
     TwoRules(String),
     /// A label is either a class or a number.
-    #[error("target={0} is neither: write target=class or target=number")]
+    #[error("target={0} is not a known target: write target=class or target=number")]
     Target(String),
     /// Several classes for one sample.
-    #[error("several label columns are numbers, not classes: give one of them, or leave out target=class")]
+    #[error(
+        "several label columns can only be numbers, not classes: keep one label column, or leave out \
+         target=class"
+    )]
     SeveralClasses,
 }

@@ -134,9 +134,10 @@ fn any_column() -> impl Strategy<Value = Column> {
     prop_oneof![
         any::<i64>().prop_map(Column::Position),
         "[^&,:]+"
-            .prop_filter("a number or blank reads as something else", |name| {
-                name.trim() == name && !name.is_empty() && name.parse::<i64>().is_err()
-            })
+            .prop_filter(
+                "a blank name, or a name that is a number, is not read as a name",
+                |name| { name.trim() == name && !name.is_empty() && name.parse::<i64>().is_err() }
+            )
             .prop_map(Column::Name),
     ]
 }
@@ -161,7 +162,7 @@ fn any_table() -> impl Strategy<Value = TableOptions> {
     ];
     let others = (columns(0), columns(0), columns(0), columns(0), columns(0));
     (columns(1), test_split, target, missing, text, others, 2..=65_536u32).prop_filter_map(
-        "a column has one rule",
+        "a column may have only one rule",
         |(label, test_split, target, missing, text, (onehot, hash, words, date, drop), buckets)| {
             let options = TableOptions {
                 target: target.filter(|&target| target == TargetKind::Number || label.len() == 1),

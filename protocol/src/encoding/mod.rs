@@ -62,25 +62,25 @@ pub enum PayloadError {
     #[error("the payload ends before its last change")]
     Truncated,
     /// Something follows the last change.
-    #[error("the payload goes on after its last change")]
+    #[error("the payload has bits after its last change")]
     TrailingBits,
     /// The payload holds another number of changes than the header says.
-    #[error("the payload does not hold the number of changes that the header says")]
+    #[error("the number of changes in the payload differs from the number in its header")]
     CountDisagrees,
     /// A parameter of the encoding has no meaning.
-    #[error("the payload names a width that there is not, or a Rice parameter above {max}", max = rice::PARAMETER_MAX)]
+    #[error("the payload has an unknown number width or a Rice parameter above {max}", max = rice::PARAMETER_MAX)]
     BadParameter,
     /// The bitmap holds its fourth, unused symbol.
-    #[error("the bitmap holds a symbol that means nothing")]
+    #[error("the bitmap of the payload holds an undefined symbol")]
     BadSymbol,
     /// The same changes have a shorter form in this encoding; only that one is valid.
-    #[error("the payload is padded")]
+    #[error("the payload is not in its shortest form")]
     Padded,
     /// More sums than a batch may carry.
     #[error("a batch holds {0} sums, but at most {SUMS_MAX} are allowed")]
     TooManySums(usize),
     /// More dense steps than a batch may carry.
-    #[error("a batch holds steps of {0} neighbouring weights, but at most {DENSE_MAX} are allowed")]
+    #[error("a dense batch changes {0} neighbouring weights, but at most {DENSE_MAX} are allowed")]
     TooManySteps(usize),
     /// The changes themselves are not valid.
     #[error(transparent)]

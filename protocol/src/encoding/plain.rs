@@ -258,7 +258,10 @@ mod tests {
         let good = encoded(3, &steps);
         assert_eq!(good[0], 1);
         assert!(decode(&good, 40, WEIGHTS).is_ok());
-        assert!(decode(&good, 40, 42).is_err(), "beyond the last weight");
+        assert!(
+            decode(&good, 40, 42).is_err(),
+            "steps beyond the last weight must be refused"
+        );
         let wrongs: [(usize, &[u8]); 4] = [
             (0, &[3]),
             // No such place; one that has a number already; a number that needs no exception.

@@ -164,9 +164,15 @@ mod tests {
     #[test]
     fn false_claims_are_refused() {
         let bytes = encoded(&[(3, 7), (5, -9)]);
-        assert!(decode(&bytes, 2, 5).is_err(), "an index out of range");
-        assert!(decode(&bytes, 3, 9).is_err(), "more entries than there are");
-        assert!(decode(&bytes, 1, 9).is_err(), "fewer entries than there are");
+        assert!(decode(&bytes, 2, 5).is_err(), "an index out of range must be refused");
+        assert!(
+            decode(&bytes, 3, 9).is_err(),
+            "a count above the number of entries must be refused"
+        );
+        assert!(
+            decode(&bytes, 1, 9).is_err(),
+            "a count below the number of entries must be refused"
+        );
         assert!(decode(&bytes[..bytes.len() - 1], 2, 9).is_err());
         assert!(decode(&[31, 0, 0], 0, 9).is_err());
         assert!(decode(&bytes, usize::MAX >> 8, 9).is_err());

@@ -165,7 +165,11 @@ fn each_fault_is_refused() {
         ),
         Err(PayloadError::Truncated)
     );
-    assert_eq!(out.capacity(), 0, "memory was taken for changes that are not there");
+    assert_eq!(
+        out.capacity(),
+        0,
+        "the decoder reserved memory for changes that the payload does not hold"
+    );
     // Gap 0 with the other sign: weight 0 up, then down.
     let mixed = [0, 0b0111];
     assert_eq!(

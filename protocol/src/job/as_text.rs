@@ -17,7 +17,7 @@ pub fn serialize<S: Serializer>(job: &Job, serializer: S) -> Result<S::Ok, S::Er
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Box<Job>, D::Error> {
     let text = String::deserialize(deserializer)?;
     if text.len() > Job::TEXT_BYTES_MAX {
-        return Err(D::Error::custom("a job's text is too long"));
+        return Err(D::Error::custom("the text of a job exceeds the size limit"));
     }
     let draft = JobDraft::from_toml(&text).map_err(D::Error::custom)?;
     draft.resolve().map(Box::new).map_err(D::Error::custom)

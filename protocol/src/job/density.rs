@@ -95,12 +95,12 @@ impl FromStr for Density {
             return if fraction > 0.0 && fraction <= 1.0 {
                 Ok(Self::Fraction(fraction))
             } else {
-                Err(format!("it must be above 0 and at most 1, not {text}"))
+                Err(format!("the density must be above 0 and at most 1, not {text}"))
             };
         }
         let mut options = TextOptions::parse(text);
         if options.name != "auto" {
-            return Err(format!("'{text}' is no density; it is {FORMS}"));
+            return Err(format!("'{text}' is not a density; write {FORMS}"));
         }
         let bytes = options.number("bytes")?;
         options.finish(FORMS)?;
@@ -159,7 +159,10 @@ mod tests {
         assert_eq!((in_steps(4000), in_steps(10)), (0.002, FRACTION_MAX));
         assert!((in_steps(200) - 0.009).abs() < 1e-9);
         let tight = "auto:bytes=2000".parse::<Density>().unwrap();
-        assert!(tight.among(Rule::Sgd, MODEL, 3, Some(10)) < 0.01, "bytes win");
+        assert!(
+            tight.among(Rule::Sgd, MODEL, 3, Some(10)) < 0.01,
+            "the limit of bytes must win over the number of steps"
+        );
     }
 
     #[test]

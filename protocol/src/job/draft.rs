@@ -10,84 +10,84 @@ use super::{Job, JobError, JobErrors, Open, OpenKey, Threshold, Validation};
 #[cfg_attr(feature = "clap", derive(clap::Args))]
 #[serde(deny_unknown_fields, default)]
 pub struct JobDraft {
-    /// Where the samples come from: builtin:mnist, csv:FILE?label=COLUMN&test=0.2 and more options, npz:FILE, images:DIR, cifar:DIR or idx:DIR [default: builtin:mnist]
+    /// Source of the samples: builtin:mnist, csv:FILE?label=COLUMN&test=0.2 and more options, npz:FILE, images:DIR, cifar:DIR or idx:DIR [default: builtin:mnist]
     #[cfg_attr(feature = "clap", arg(long, value_name = "SPEC", help_heading = "Job"))]
     pub data: Option<String>,
-    /// The network's layers, separated by commas: conv OUT KxK (stride S, pad P, nobias), dense OUT (without OUT: as many as the data asks for), batchnorm, layernorm, groupnorm G, relu, leakyrelu, silu, gelu, tanh, sigmoid, dropout P, maxpool K, avgpool K, globalavgpool, flatten, and blocks: residual, with its layers in square brackets [default: by the data: "dense 100, relu, dense" for tables, two or more convolutions for images]
+    /// Layers of the network, separated by commas: conv OUT KxK (stride S, pad P, nobias), dense OUT (the last one may leave OUT to the data), batchnorm, layernorm, groupnorm G, relu, leakyrelu, silu, gelu, tanh, sigmoid, dropout P, maxpool K, avgpool K, globalavgpool, flatten, and blocks: residual, with its layers in square brackets [default: by the data: "dense 100, relu, dense" for tables, two or more convolutions for images]
     #[cfg_attr(feature = "clap", arg(long, value_name = "LAYERS", help_heading = "Job"))]
     pub model: Option<String>,
-    /// A model file to begin with the weights of; tensors of the same key and size are taken, and others begin afresh. Files lie where data does
+    /// Model file to take the initial weights from: tensors of the same key and size are copied, all others start from random values. Its path is resolved like that of the data
     #[cfg_attr(feature = "clap", arg(long, value_name = "MODEL", help_heading = "Job"))]
     pub from: Option<String>,
-    /// How often each sample is trained [default: by the number of rows]
+    /// Passes over the training samples [default: by the number of rows]
     #[cfg_attr(feature = "clap", arg(long, value_name = "N", help_heading = "Job"))]
     pub epochs: Option<u32>,
-    /// Samples in one step of one worker [default: by the number of rows, 64 for images]
+    /// Samples in one minibatch of one worker [default: by the number of rows, 64 for images]
     #[cfg_attr(feature = "clap", arg(long, value_name = "N", help_heading = "Job"))]
     pub minibatch: Option<u32>,
-    /// Minibatches whose gradients are added up in one step: the same as a minibatch so many times as large, in less memory [default: 1]
+    /// Minibatches whose gradients are added up for one step: N has the effect of a minibatch N times as large, in less memory [default: 1]
     #[cfg_attr(feature = "clap", arg(long, value_name = "N", help_heading = "Job"))]
     pub accumulate: Option<u32>,
-    /// How a gradient becomes an update
+    /// Optimiser that turns gradients into weight updates
     #[serde(alias = "optimizer")]
     #[cfg_attr(
         feature = "clap",
         arg(long, alias = "optimizer", value_name = "RULE", help = crate::optimiser::HELP, help_heading = "Job")
     )]
     pub optimiser: Option<String>,
-    /// What is made small: auto (what the data asks for), cross-entropy for classes, mse, mae or huber for numbers [default: auto]
+    /// Loss function: cross-entropy for classes; mse, mae or huber for numbers; auto takes cross-entropy or mse, as the data needs [default: auto]
     #[cfg_attr(feature = "clap", arg(long, value_name = "LOSS", help_heading = "Job"))]
     pub loss: Option<String>,
-    /// How much samples of each class count: none, auto (the more, the rarer the class), or a number for each class, separated by commas [default: none]
+    /// Weight of each class in the loss: none, auto (the rarer the class, the higher), or a number for each class, separated by commas [default: none]
     #[cfg_attr(feature = "clap", arg(long, value_name = "WEIGHTS", help_heading = "Job"))]
     pub class_weights: Option<String>,
-    /// The share of certainty that is spread over all classes: 0.1 keeps a model from being too sure [default: 0]
+    /// Share of each label that is spread evenly over all classes, from 0 to 0.9; 0.1 makes a model less overconfident [default: 0]
     #[cfg_attr(feature = "clap", arg(long, value_name = "SHARE", help_heading = "Job"))]
     pub label_smoothing: Option<f64>,
-    /// How training images are varied each time that they are seen: none, flip (half of them mirrored), crop=N (shifted by up to N pixels), or flip,crop=N [default: none]
+    /// Augmentation of training images, drawn anew at each use: none, flip (half of them mirrored), crop=N (shifted by up to N pixels), or flip,crop=N [default: none]
     #[cfg_attr(feature = "clap", arg(long, value_name = "WAYS", help_heading = "Job"))]
     pub augment: Option<String>,
-    /// Clip gradients to this norm, "none", or "auto": to 1 where several workers train or sgd predicts numbers, else not [default: auto]
+    /// Norm that gradients are clipped to, "none", or "auto": 1 if several workers train or sgd predicts numbers, else none [default: auto]
     #[serde(deserialize_with = "number_or_text")]
     #[cfg_attr(feature = "clap", arg(long, value_name = "NORM", help_heading = "Job"))]
     pub clip: Option<String>,
-    /// constant, linear, cosine or step:every=SHARE,factor=F, each with warmup=SHARE [default: linear]
+    /// Learning-rate schedule: constant, linear, cosine or step:every=SHARE,factor=F, each with warmup=SHARE if wanted [default: linear]
     #[cfg_attr(feature = "clap", arg(long, value_name = "CURVE", help_heading = "Job"))]
     pub lr_schedule: Option<String>,
-    /// The fraction of weights that a batch changes, or auto[:bytes=N]: 0.002, more for small models, many workers and few steps, at most N bytes a batch; τ follows it [default: auto]
+    /// Fraction of the weights that a batch changes; τ is adjusted to reach it. auto[:bytes=N] takes 0.002, or more for small models, many workers or few steps, and at most N bytes per batch [default: auto]
     #[serde(deserialize_with = "number_or_text")]
     #[cfg_attr(
         feature = "clap",
         arg(long, value_name = "FRACTION", conflicts_with = "tau", help_heading = "Job")
     )]
     pub density: Option<String>,
-    /// A fixed τ instead of a density
+    /// Fixed size of one weight change (τ), instead of a density
     #[cfg_attr(feature = "clap", arg(long, value_name = "X", help_heading = "Job"))]
     pub tau: Option<f64>,
-    /// How samples are dealt to workers: random, equal or class [default: random]
+    /// Assignment of samples to workers: random, equal (as many of each class for every worker) or class (classes of its own for each worker) [default: random]
     #[cfg_attr(feature = "clap", arg(long, value_name = "SPLIT", help_heading = "Job"))]
     pub split: Option<String>,
     /// Give each minibatch the classes in the data's proportion [default: false]
     #[cfg_attr(feature = "clap", arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", help_heading = "Job"))]
     pub balanced: Option<bool>,
-    /// Let workers keep the samples that they are dealt in the first epoch, instead of dealing anew in every one [default: false]
+    /// Keep the first epoch's assignment of samples to workers, instead of drawing a new one for every epoch [default: false]
     #[cfg_attr(feature = "clap", arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", help_heading = "Job"))]
     pub dealt_once: Option<bool>,
-    /// How nodes exchange what they learn
+    /// Strategy by which nodes exchange weight changes
     #[cfg_attr(feature = "clap", arg(long, value_name = "STRATEGY", help = super::exchange::help(), help_heading = "Job"))]
     pub exchange: Option<String>,
-    /// The number of workers that train at the same time, or all; the others follow and take over when a trainer is lost [default: 1 for a run that one worker finishes in some seconds, else all]
+    /// Number of workers that train at the same time, or all; the others only follow, and take over if a training worker is lost [default: 1 for a run that one worker finishes in some seconds, else all]
     #[serde(deserialize_with = "number_or_text")]
     #[cfg_attr(feature = "clap", arg(long, value_name = "N", help_heading = "Job"))]
     pub trainers: Option<String>,
-    /// The rows that --patience, --keep best and --target-accuracy measure on: a share of the training rows, test (the test rows themselves), or auto (a tenth of the training rows where one of the three is given, else none) [default: auto]
+    /// Validation rows, which --patience, --keep best and --target-accuracy decide by: a share of the training rows, test (the test rows themselves), or auto (a tenth of the training rows if one of the three is given, else none) [default: auto]
     #[serde(deserialize_with = "number_or_text")]
     #[cfg_attr(feature = "clap", arg(long, value_name = "ROWS", help_heading = "Job"))]
     pub validation: Option<String>,
-    /// End the run when the accuracy (of numbers: R²) on the validation rows reaches this
+    /// End the run when the accuracy on the validation rows (R² for numbers) reaches this
     #[cfg_attr(feature = "clap", arg(long, value_name = "A", help_heading = "Job"))]
     pub target_accuracy: Option<f64>,
-    /// How often weights are measured in an epoch [default: 1; 16 with a target accuracy]
+    /// Evaluations of the model per epoch [default: 1; 16 with a target accuracy]
     #[cfg_attr(feature = "clap", arg(long, value_name = "N", help_heading = "Job"))]
     pub evaluations: Option<u32>,
     /// End the run when this many evaluations in a row have brought no lower loss on the validation rows; see --evaluations
@@ -96,7 +96,7 @@ pub struct JobDraft {
     /// If the run diverges, train it once more from the beginning at half the learning rate [default: true]
     #[cfg_attr(feature = "clap", arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true", help_heading = "Job"))]
     pub back_off: Option<bool>,
-    /// Which weights the run ends with: last, or best (of all that were measured, those with the lowest loss on the validation rows) [default: last]
+    /// Weights that the run ends with: last, or best (of all evaluated weights, those with the lowest loss on the validation rows) [default: last]
     #[cfg_attr(feature = "clap", arg(long, value_name = "WHICH", help_heading = "Job"))]
     pub keep: Option<String>,
     /// End the run after this many seconds of training
@@ -105,10 +105,10 @@ pub struct JobDraft {
     /// Seconds between two checkpoints
     #[cfg_attr(feature = "clap", arg(long, value_name = "S", help_heading = "Job"))]
     pub checkpoint_every: Option<f64>,
-    /// Seconds after which a node that nothing is heard of is not waited for any more; 30 if it is left out
+    /// Seconds of silence after which the run no longer waits for a node; 30 if not given
     #[cfg_attr(feature = "clap", arg(long, value_name = "S", help_heading = "Job"))]
     pub give_up_after: Option<f64>,
-    /// What initial weights and sample order are drawn from [default: 1]
+    /// Seed of the initial weights and the sample order [default: 1]
     #[cfg_attr(feature = "clap", arg(long, value_name = "N", help_heading = "Job"))]
     pub seed: Option<u64>,
 }
@@ -261,7 +261,7 @@ impl JobDraft {
         let model = errors.parse("model", draft.model);
         let from = draft.from.map(std::path::PathBuf::from);
         if from.as_ref().is_some_and(|file| file.as_os_str().is_empty()) {
-            errors.add::<()>("from", "it must be the path of a model file".into());
+            errors.add::<()>("from", "the value must be the path of a model file".into());
         }
         let optimiser = errors.parse("optimiser", draft.optimiser);
         let loss = errors.parse("loss", draft.loss).unwrap_or_default();
@@ -367,7 +367,8 @@ impl Job {
             return Ok(job);
         }
         let message = format!(
-            "{} cannot be changed in a run that is gone on with: leave it out, or begin a new run with its model (--from)",
+            "{} cannot be changed in a resumed run: leave such settings out, or begin a new run from the model of \
+             the old one (--from)",
             fixed.join(", ")
         );
         Err(JobErrors(vec![JobError { key: "resume", message }]))
@@ -393,7 +394,7 @@ impl Job {
             "model"
         };
         let message = format!(
-            "the job has {bytes} bytes of text, and may have {}: shorten it",
+            "the job text has {bytes} bytes, but at most {} are allowed: shorten the job text",
             Self::TEXT_BYTES_MAX
         );
         Err(JobErrors(vec![JobError { key, message }]))

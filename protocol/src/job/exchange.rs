@@ -138,37 +138,46 @@ const NAMED: [Named; 7] = [
 pub const STRATEGIES: [(&str, &str); 10] = [
     (
         "strom",
-        "one-bit changes after every step, to everybody, waiting for nobody",
+        "one-bit weight changes to all nodes after every step, without waiting for other workers",
     ),
-    ("mesh", "the mean of all every 16 steps, from everybody to everybody"),
+    (
+        "mesh",
+        "the mean of all workers' changes every 16 steps; every node sends to every other node",
+    ),
     (
         "server",
-        "the mean of all every step, added up by the first node: a parameter server",
+        "the mean of all workers' changes every step, summed by the first node as a parameter server",
     ),
     (
         "ring-reduce",
-        "the mean of all every step, added up along the nodes and told by the first",
+        "the mean of all workers' changes every step, summed from node to node; the first node sends the sum to all",
     ),
     (
         "ring",
-        "the mean of all every step, in pieces round the nodes: the fewest bytes from any of them",
+        "the mean of all workers' changes every step, summed in pieces around a ring of nodes: fewest bytes per node",
     ),
     (
         "stepwise",
-        "every step the mean of those before it in a pass from worker to worker, every epoch of all",
+        "each step passes the mean of the changes so far from worker to worker; every epoch ends with the mean of \
+         all",
     ),
     (
         "downpour",
-        "the mean of all every epoch, by a server; 'downpour:weighted' by loss",
+        "the mean of all workers' changes every epoch, summed by a server; 'downpour:weighted' weights workers by \
+         loss",
     ),
-    ("best", "the best worker's weights every 64 steps, by a server"),
+    (
+        "best",
+        "the weights of the worker with the lowest loss every 64 steps, sent by a server",
+    ),
     (
         "WAY[:every=N|epoch][,mean|weighted|best|first|async]",
-        "any of these, with WAY mesh, server, ring-reduce or ring",
+        "any combination of these, with WAY one of mesh, server, ring-reduce or ring",
     ),
     (
         "layers[:groups=N|cuts=A+B][,slices=M][,micro=K][,ahead=A]",
-        "one network on several machines, in groups of layers and slices of neurons, for one that is larger than a machine",
+        "one network split over several machines by groups of layers and slices of neurons, if it does not fit one \
+         machine",
     ),
 ];
 
@@ -181,7 +190,7 @@ impl Exchange {
             ("strom", _) => Self::Strom(threshold),
             ("layers", _) => Self::Layers(PipelineSpec::from_options(&mut options, threshold)?),
             (_, Some(&(_, topology, every, weighting))) => rounds(topology, every, weighting, &mut options)?,
-            (unknown, None) => return Err(format!("there is no exchange '{unknown}'; there is: {}", forms())),
+            (unknown, None) => return Err(format!("there is no exchange '{unknown}'; use one of: {}", forms())),
         };
         options.finish(forms())?;
         Ok(exchange)
@@ -255,7 +264,7 @@ impl Exchange {
 pub(super) fn help() -> String {
     let strategies = STRATEGIES.map(|(name, what)| format!("- {name}: {what}"));
     let lines = strategies.join("\n");
-    format!("How nodes exchange what they learn [default: strom]\n{lines}")
+    format!("Strategy by which nodes exchange weight changes [default: strom]\n{lines}")
 }
 
 /// The names of all that there is.
@@ -277,15 +286,14 @@ fn rounds(
     };
     if rounds.weighting.is_none() && matches!(topology, RoundTopology::Ring | RoundTopology::RingReduce) {
         return Err(
-            "a ring adds up what all have come to; with 'async' nobody waits for the others: \
-                    take 'mesh' or 'server'"
+            "'ring' and 'ring-reduce' sum the changes of all workers and cannot be 'async': use 'mesh' or 'server'"
                 .into(),
         );
     }
     if topology == RoundTopology::Stepwise
         && (rounds.weighting != Some(RoundWeighting::Mean) || rounds.every == RoundLength::Epoch)
     {
-        return Err("'stepwise' takes a number of steps, as in 'stepwise:every=4', and the mean only".into());
+        return Err("'stepwise' takes only a number of steps, as in 'stepwise:every=4', and only the mean".into());
     }
     Ok(Exchange::Rounds(rounds))
 }

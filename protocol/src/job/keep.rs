@@ -20,7 +20,7 @@ impl FromStr for Keep {
         match text {
             "last" => Ok(Self::Last),
             "best" => Ok(Self::Best),
-            other => Err(format!("'{other}' cannot be kept; use last or best")),
+            other => Err(format!("'{other}' does not name weights to keep; use last or best")),
         }
     }
 }

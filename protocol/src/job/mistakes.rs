@@ -25,7 +25,10 @@ impl Mistakes {
     pub(super) fn whole(&mut self, key: &'static str, value: Option<u32>, max: u32) -> u32 {
         let value = value.unwrap_or_default();
         if !(1..=max).contains(&value) {
-            self.add::<()>(key, format!("it must be a whole number from 1 to {max}, not {value}"));
+            self.add::<()>(
+                key,
+                format!("the value must be a whole number from 1 to {max}, not {value}"),
+            );
         }
         value
     }
@@ -38,7 +41,7 @@ impl Mistakes {
         says: &str,
     ) -> Option<f64> {
         match value {
-            Some(value) if !range.contains(&value) => self.add(key, format!("it must be {says}, not {value}")),
+            Some(value) if !range.contains(&value) => self.add(key, format!("the value must be {says}, not {value}")),
             value => value,
         }
     }
@@ -63,7 +66,8 @@ impl Mistakes {
 
     /// What a network that is spread over nodes does not take.
     pub(super) fn spread(&mut self, from: bool, keep: Keep, target: bool) {
-        let whole = "needs all of the network at one node, and --exchange layers spreads it: leave it out";
+        let whole = "needs the whole network on one node, but --exchange layers splits the network over nodes: leave \
+             this setting out";
         for (key, is_said) in [
             ("from", from),
             ("keep", keep == Keep::Best),
@@ -82,7 +86,7 @@ impl Mistakes {
         } else {
             self.add(
                 "tau",
-                format!("it must be at least 2^-20 (about {smallest:.1e}) and below 16, not {tau}"),
+                format!("tau must be at least 2^-20 (about {smallest:.1e}) and below 16, not {tau}"),
             )
         }
     }

@@ -112,7 +112,8 @@ impl PipelineSpec {
                 let groups = groups.round();
                 if groups == 1.0 && slices == 1 {
                     return Err(
-                        "one group is all of the network: divide it into slices, or ask for more groups".into(),
+                        "one group holds the whole network: divide the group into slices, or ask for more groups"
+                            .into(),
                     );
                 }
                 within("groups", groups, 1.0..=GROUPS_MAX as f64, "a number from 1 to 16")?;
@@ -122,7 +123,7 @@ impl PipelineSpec {
         let stages = cut.groups().unwrap_or(1) * usize::from(slices);
         if stages > STAGES_MAX {
             return Err(format!(
-                "a network can be cut into {STAGES_MAX} stages at most, not {stages}"
+                "a network can be split into {STAGES_MAX} pipeline stages at most, not {stages}"
             ));
         }
         let usual = usual_micro(cut, slices);
@@ -195,7 +196,7 @@ impl FromStr for Cut {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("cuts must be rising numbers of layers, as in 'cuts=2+4', at most 15, not '{text}'");
+        let wrong = || format!("cuts must be at most 15 layer numbers in rising order, as in 'cuts=2+4', not '{text}'");
         let layers: Result<Vec<u16>, _> = text.split('+').map(|layer| layer.trim().parse()).collect();
         let layers = layers.map_err(|_| wrong())?;
         Cuts::at(layers).map(Self::At).ok_or_else(wrong)

@@ -130,7 +130,7 @@ fn model_for(input: Shape) -> ModelSpec {
     }
     layers.push(format!("dense {width}, relu, dense"));
     let text = layers.join(", ");
-    text.parse().expect("the rule writes layers that can be read")
+    text.parse().expect("the default model text must parse")
 }
 
 impl Job {

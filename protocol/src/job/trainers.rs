@@ -32,7 +32,9 @@ impl FromStr for Trainers {
         match (text, text.parse()) {
             ("all", _) => Ok(Self::All),
             (_, Ok(most)) if most > 0 => Ok(Self::AtMost(most)),
-            _ => Err(format!("it must be 'all' or a number of workers above 0, not '{text}'")),
+            _ => Err(format!(
+                "the value must be 'all' or a number of workers above 0, not '{text}'"
+            )),
         }
     }
 }

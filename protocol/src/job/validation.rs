@@ -39,7 +39,7 @@ impl FromStr for Validation {
             ("test", _) => Ok(Self::Test),
             (_, Ok(share)) if share > 0.0 && share < 1.0 => Ok(Self::Share(share)),
             _ => Err(format!(
-                "it must be 'auto', 'test' or a share above 0 and below 1, not '{text}'"
+                "the value must be 'auto', 'test' or a share above 0 and below 1, not '{text}'"
             )),
         }
     }

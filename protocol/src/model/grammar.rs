@@ -136,7 +136,7 @@ fn split(text: &str) -> Result<Vec<&str>, String> {
     for (at, letter) in text.char_indices() {
         match letter {
             '[' => depth += 1,
-            ']' => depth = depth.checked_sub(1).ok_or("a ']' closes nothing: remove it")?,
+            ']' => depth = depth.checked_sub(1).ok_or("a ']' has no matching '[': remove it")?,
             ',' if depth == 0 => {
                 parts.push(text[start..at].trim());
                 start = at + 1;
@@ -145,7 +145,7 @@ fn split(text: &str) -> Result<Vec<&str>, String> {
         }
     }
     if depth > 0 {
-        return Err("a '[' is not closed: end its layers with ']'".into());
+        return Err("a '[' is not closed: end the layers of the block with ']'".into());
     }
     parts.push(text[start..].trim());
     Ok(parts)
@@ -165,7 +165,9 @@ fn residual(text: &str, depth: usize) -> Result<Layer, String> {
         .and_then(|rest| rest.strip_suffix(']'))
         .ok_or_else(|| format!("'{text}' has no layers: write residual [ LAYERS ]"))?;
     if depth == DEPTH_MAX {
-        return Err(format!("more than {DEPTH_MAX} blocks lie within each other"));
+        return Err(format!(
+            "more than {DEPTH_MAX} blocks are nested: nest fewer residual blocks"
+        ));
     }
     Ok(Layer::Residual(layers(within, depth + 1)?))
 }
@@ -209,7 +211,7 @@ fn layer(text: &str, depth: usize) -> Result<Layer, String> {
         "dropout" => Layer::Dropout(share(words.next().unwrap_or_default(), text, "probability", 0.0..1.0)?),
         "" => {
             return Err(format!(
-                "a layer is empty; layers are separated by single commas: {FORMS}"
+                "a layer is empty: separate layers by single commas; there are: {FORMS}"
             ));
         }
         unknown => return Err(format!("there is no layer '{unknown}'; there are: {FORMS}")),

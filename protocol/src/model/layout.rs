@@ -104,7 +104,7 @@ pub struct Layout {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ModelError {
     /// A layer cannot take what comes to it.
-    #[error("layer {number} ('{layer}') gets {input} and cannot take it: {why}")]
+    #[error("layer {number} ('{layer}') cannot take its input of shape {input}: {why}")]
     DoesNotFit {
         /// Its place in the list, from 0, as `torch.nn.Sequential` counts.
         number: String,
@@ -117,7 +117,8 @@ pub enum ModelError {
     },
     /// The last layer does not give one number per class.
     #[error(
-        "the model ends in {found}, but the data has {classes} classes: end it with 'dense {classes}', or 'dense' alone"
+        "the model's output has shape {found}, but the data has {classes} classes: end the model with 'dense \
+         {classes}', or 'dense' alone"
     )]
     WrongClassCount {
         /// The model's output.
@@ -134,7 +135,7 @@ pub enum ModelError {
         layer: String,
     },
     /// More weights than indices.
-    #[error("the model has more than 2^31 weights")]
+    #[error("the model has more than 2^31 weights: make the layers smaller")]
     TooManyWeights,
     /// Nothing to train.
     #[error("the model has no weights: add a 'dense' or a 'conv' layer")]
@@ -157,14 +158,14 @@ fn window(input: Shape, kernel: usize, stride: usize, pad: usize) -> Result<(usi
         width,
     } = input
     else {
-        return Err("it needs an image, channels x height x width".into());
+        return Err("the layer needs an image (channels x height x width)".into());
     };
     match (
         positions(height, kernel, stride, pad),
         positions(width, kernel, stride, pad),
     ) {
         (Some(rows), Some(columns)) => Ok((channels, rows, columns)),
-        _ => Err(format!("its window of {kernel}x{kernel} is larger than the image")),
+        _ => Err(format!("the window of {kernel}x{kernel} is larger than the image")),
     }
 }
 
@@ -201,14 +202,17 @@ fn infer(layer: &Layer, input: Shape, outputs: Option<usize>) -> Result<(Shape, 
         // An image is taken as a vector.
         Layer::Dense(out) => {
             let out = out.or(outputs);
-            let out = out.ok_or("only the last layer takes as many outputs as the data asks for: give it a number")?;
+            let out = out
+                .ok_or("only the last layer can take its number of outputs from the data: give this layer a number")?;
             Ok((Shape::Flat(out), Some(vec![out, input.elements()])))
         }
         Layer::BatchNorm => Ok((input, Some(vec![channels(input)]))),
         Layer::LayerNorm => Ok((input, Some(input.dims()))),
         Layer::GroupNorm(groups) => match channels(input) {
             channels if channels.is_multiple_of(groups) => Ok((input, Some(vec![channels]))),
-            channels => Err(format!("{channels} channels do not make {groups} groups of equal size")),
+            channels => Err(format!(
+                "{channels} channels cannot be divided into {groups} groups of equal size"
+            )),
         },
         Layer::Relu
         | Layer::LeakyRelu(_)
@@ -235,8 +239,12 @@ fn projection(body: &[Layer], from: Shape, to: Shape) -> Result<Vec<Layer>, Stri
     if from == to {
         return Ok(Vec::new());
     }
-    let misfit =
-        || format!("its layers make {to} of that, which cannot be added to it: let them keep its shape, or halve it");
+    let misfit = || {
+        format!(
+            "the layers of the block give shape {to}, which cannot be added to the input: let the layers keep \
+             height and width, or halve both"
+        )
+    };
     let normalised = matches!(body.last(), Some(Layer::BatchNorm));
     let first = match (from, to) {
         (_, Shape::Flat(features)) => Layer::Dense(Some(features)),

@@ -33,7 +33,10 @@ pub struct Partition {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PartitionError {
     /// There are fewer layers with weights than groups.
-    #[error("{groups} groups need as many layers with weights, and the model has {layers}: ask for fewer groups")]
+    #[error(
+        "{groups} groups need at least {groups} layers with weights, but the model has {layers}: ask for fewer \
+         groups"
+    )]
     TooFew {
         /// How many are wanted.
         groups: usize,
@@ -41,7 +44,7 @@ pub enum PartitionError {
         layers: usize,
     },
     /// A group begins where none can.
-    #[error("no group can begin at layer {layer}: groups begin at layers with weights, which are {those}")]
+    #[error("no group can begin at layer {layer}: groups can begin at these layers with weights: {those}")]
     NoWeights {
         /// The layer.
         layer: usize,
@@ -49,12 +52,15 @@ pub enum PartitionError {
         those: String,
     },
     /// Something in the model needs all samples of a minibatch and all layers at one place.
-    #[error("the model has a batchnorm, whose means are measured through all layers: take groupnorm or layernorm")]
+    #[error(
+        "a network that is split over nodes cannot have batchnorm, which needs all layers on one node: use \
+         groupnorm or layernorm"
+    )]
     BatchNorm,
     /// Some machines would hold nothing.
     #[error(
-        "no layer of group {group} can be divided into {slices} slices: dense and conv layers with as many neurons can, but \
-         for the last of all; ask for fewer groups or for no slices"
+        "no layer of group {group} can be divided into {slices} slices: only dense and conv layers with at least \
+         {slices} neurons can, except the model's last layer; ask for fewer groups or no slices"
     )]
     Undivided {
         /// The group, from 1.
@@ -63,7 +69,7 @@ pub enum PartitionError {
         slices: usize,
     },
     /// More machines than a pipeline can have.
-    #[error("{groups} groups of {slices} slices are more than 64 stages: ask for fewer")]
+    #[error("{groups} groups of {slices} slices are more than 64 pipeline stages: ask for fewer groups or slices")]
     TooMany {
         /// How many groups are wanted.
         groups: usize,
@@ -74,7 +80,7 @@ pub enum PartitionError {
     #[error("the model has more than 255 layers with weights, which is too many for slices: ask for groups only")]
     TooDeep,
     /// The number of groups was left to nodes, and none has decided.
-    #[error("it is not decided into how many groups the network is cut")]
+    #[error("the number of groups that the network is split into is not decided yet")]
     Undecided,
 }
 
@@ -218,7 +224,11 @@ impl Partition {
     /// If there is no such stage.
     #[must_use]
     pub fn stage(&self, number: usize) -> PipelineStage {
-        assert!(number < self.len(), "there are {} stages", self.len());
+        assert!(
+            number < self.len(),
+            "the number of a pipeline stage must be below {}",
+            self.len()
+        );
         let mut layer_ranges = Vec::new();
         let mut layers: Vec<(PlacedLayer, Option<Range<usize>>)> = Vec::new();
         for (at, layer_range) in self.layer_ranges.iter().enumerate() {

@@ -74,10 +74,10 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum FrameError {
     /// More was announced than such a message may hold.
-    #[error("a message of {0} bytes was announced, which is more than such a message may hold")]
+    #[error("a message header announces {0} bytes, more than a message of its kind may hold")]
     Oversize(u64),
     /// A kind of message that this version does not know.
-    #[error("a message of kind {0} came, which this release does not know: bring all nodes to the same release")]
+    #[error("received a message of unknown kind {0}: bring all nodes to the same release")]
     UnknownKind(u8),
 }
 
@@ -143,14 +143,20 @@ impl Decoder {
         let (kind, length) = if let Some(announced) = self.announced {
             announced
         } else {
-            assert!(self.come <= HEADER_BYTES, "more bytes than there was room for");
+            assert!(
+                self.come <= HEADER_BYTES,
+                "the caller wrote more bytes than the decoder gave room for"
+            );
             if self.come < HEADER_BYTES {
                 return Ok(None);
             }
             self.come = 0;
             *self.announced.insert(announced(self.header)?)
         };
-        assert!(self.come <= self.contents.len(), "more bytes than there was room for");
+        assert!(
+            self.come <= self.contents.len(),
+            "the caller wrote more bytes than the decoder gave room for"
+        );
         if self.come < length {
             return Ok(None);
         }

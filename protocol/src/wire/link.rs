@@ -147,7 +147,7 @@ pub enum MessageError {
     #[error(transparent)]
     Unreadable(#[from] Unreadable),
     /// Its kind belongs elsewhere.
-    #[error("a message came that has no place here")]
+    #[error("received a message of a kind that links between nodes do not carry")]
     OutOfPlace,
 }
 

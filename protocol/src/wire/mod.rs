@@ -27,7 +27,7 @@ use thiserror::Error;
 
 /// The contents of a message do not say what they should.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("a message could not be read")]
+#[error("the contents of a message could not be encoded or decoded")]
 pub struct Unreadable;
 
 /// A word as the contents of a message.

@@ -48,7 +48,7 @@ impl RunBeat {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[expect(
     clippy::struct_excessive_bools,
-    reason = "each is a word of its own, and most can be true together"
+    reason = "the flags are independent, and several can be true at once"
 )]
 pub struct ParticipantState {
     /// Counts up with every word.
@@ -131,7 +131,7 @@ impl GivenUp {
     pub const fn text(self) -> &'static str {
         match self {
             Self::Silent | Self::SilentAtTheEnd => "is silent",
-            Self::Gone => "is gone",
+            Self::Gone => "has left the run",
             Self::Lied => "is in quarantine",
             Self::OutOfReach => "cannot be reached",
         }

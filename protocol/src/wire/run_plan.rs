@@ -414,7 +414,7 @@ mod tests {
         assert_eq!(
             (plan.workers(), plan.slots()),
             (2, 2),
-            "there are as many pipelines as before"
+            "the number of pipelines must not change"
         );
         assert!(plan.same_slice(NodeId(3), NodeId(8)) && plan.are_in_one_pipeline(NodeId(1), NodeId(8)));
         assert_eq!(at(&plan), Some(8));
@@ -423,7 +423,11 @@ mod tests {
         assert_eq!((plan.vacancies(lost), plan.whole_pipelines(lost)), (vec![], vec![0, 1]));
         let next = plan.take_over(place);
         assert!(plan.admit(taker(12, next.turn)));
-        assert_eq!(at(&plan), Some(12), "who was given up does not get it back");
+        assert_eq!(
+            at(&plan),
+            Some(12),
+            "a node that was given up must not get its stage back"
+        );
         assert_eq!(replaced(&plan), [true, true, true, false, false]);
     }
 }

@@ -59,7 +59,10 @@ fn findings(listed: &[NodeReport], answers: &[Answer]) -> Vec<Finding> {
             let seen = list.iter().find(|seen| seen.node == other.node);
             if seen.is_none_or(|seen| seen.state == SILENT) {
                 findings.push(problem(
-                    format!("node {} hears nothing from node {}, though both answer this machine", one.node, other.node),
+                    format!(
+                        "node {} hears nothing from node {}, though both answer this machine",
+                        one.node, other.node
+                    ),
                     format!(
                         "check that the nodes at {} and {} can connect to each other in both directions; \
                          --advertise sets the address that other nodes use",

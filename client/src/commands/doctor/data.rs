@@ -150,15 +150,15 @@ mod tests {
         assert_eq!(same.len(), 1);
         assert_eq!(same[0].0, Level::Ok);
         assert!(
-            same[0].1.starts_with("all 3 nodes hold the same idx:a: 90 training samples"),
+            same[0]
+                .1
+                .starts_with("all 3 nodes hold the same idx:a: 90 training samples"),
             "{same:?}"
         );
         let other = found([Ok(info(80)), Ok(info(90)), Ok(info(90))]);
         assert_eq!(other[1].0, Level::Problem);
         assert!(
-            other[1]
-                .1
-                .starts_with("n1 has other contents of idx:a than n2, n3: 80"),
+            other[1].1.starts_with("n1 has other contents of idx:a than n2, n3: 80"),
             "{other:?}"
         );
         let missing = found([Ok(info(90)), Err("it is not there".into()), Ok(info(90))]);

@@ -4,6 +4,7 @@ use communicator::usage;
 
 use super::{Finding, ok, warning};
 use crate::commands::{self, PORT};
+use crate::quantity;
 
 /// Below these a node is short of what it needs.
 const DESCRIPTORS_LOW: usize = 1024;
@@ -11,7 +12,7 @@ const MEMORY_LOW: u64 = 512 << 20;
 
 pub(super) async fn machine() -> Vec<Finding> {
     let cores = commands::cores();
-    let mut findings = vec![ok(format!("this machine has {}", quantity::of(cores, "core")))  // and: use crate::quantity;];
+    let mut findings = vec![ok(format!("this machine has {}", quantity::of(cores, "core")))];
     findings.extend(usage::descriptors_max().map(descriptors));
     findings.extend(worker::memory::available().map(memory));
     findings.push(gpu());

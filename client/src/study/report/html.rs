@@ -67,7 +67,10 @@ fn experiment(out: &mut String, section: &Section<'_>) {
     let _ = writeln!(out, "<p class=\"job\">{}</p>", escape(&common(section)));
     let cores = cores_by_nodes(section);
     if !cores.is_empty() {
-        let _ = writeln!(out, "<p class=\"job\">CPU cores per node, by number of nodes: {cores}</p>");
+        let _ = writeln!(
+            out,
+            "<p class=\"job\">CPU cores per node, by number of nodes: {cores}</p>"
+        );
     }
     if let Some(winner) = winner(section) {
         let _ = writeln!(out, "<p>{}</p>", escape(&winner));
@@ -207,7 +210,10 @@ mod tests {
         assert!(!page.contains("http://") && !page.contains("https://"));
         assert!(page.contains("2 planned runs have not been made yet"));
         assert!(page.contains("the run lost these nodes: &lt;script&gt;"));
-        assert!(page.contains("(1 left out)"), "the mean must leave out a run with missing nodes");
+        assert!(
+            page.contains("(1 left out)"),
+            "the mean must leave out a run with missing nodes"
+        );
         assert!(page.contains("80.00 %"), "the mean over the remaining runs");
         for tag in ["section", "table", "div", "figure", "svg", "g", "html"] {
             let opened = page.matches(&format!("<{tag} ")).count() + page.matches(&format!("<{tag}>")).count();

@@ -331,7 +331,10 @@ mod tests {
                 .map(|&(name, seed, good, seconds)| row(name, 3, seed, good, seconds));
             let material = material(DEFAULT_NAME, rows.collect());
             let sections = sections(&material);
-            assert_eq!(sections[0].name, None, "a study's only section must have no heading of its own");
+            assert_eq!(
+                sections[0].name, None,
+                "a study's only section must have no heading of its own"
+            );
             winner(&sections[0])
         };
         assert_eq!(won(&[("strom", 1, 0.9, 2.0)]), None);

@@ -132,7 +132,7 @@ fn groups_are_as_equal_as_can_be() {
     assert_eq!(
         layers,
         [0..2, 2..4, 4..7],
-        "the last one is small, and goes with another"
+        "the small last layer must join the group of the layer before it"
     );
 }
 

@@ -15,7 +15,7 @@ impl Evaluation {
 impl Course {
     /// Whether a run can have had it.
     pub fn check(&self) -> Result<(), OutOfBounds> {
-        within(self.evaluations().len() <= Self::MAX, "a number of evaluations")?;
+        within(self.evaluations().len() <= Self::MAX, "the number of evaluations")?;
         self.evaluations().iter().try_for_each(Evaluation::check)
     }
 }
@@ -31,7 +31,7 @@ impl NodeUsage {
 
 /// Whether a node can have such processes. Workers that ended while it ran are among them.
 pub(super) fn check_processes(processes: &[ProcessUsage]) -> Result<(), OutOfBounds> {
-    within(processes.len() <= PROCESSES_MAX, "a number of processes")?;
+    within(processes.len() <= PROCESSES_MAX, "the number of processes")?;
     processes.iter().try_for_each(ProcessUsage::check)
 }
 

@@ -51,7 +51,7 @@ const NAME_DIGITS: usize = 6;
 
 /// A message beyond its bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("{0} is beyond all measure")]
+#[error("{0} is invalid or exceeds its limit")]
 pub struct OutOfBounds(pub &'static str);
 
 /// A node's name for people: the machine's, and enough of the id to tell nodes of one machine apart.
@@ -81,8 +81,8 @@ pub fn chosen_name(text: &str) -> Result<String, String> {
         Ok(text.to_owned())
     } else {
         Err(format!(
-            "a node's name has letters, digits, '-', '.' and '_', at most {CHOSEN_NAME_MAX} of them, and begins with a \
-             letter or digit"
+            "a node's name must consist of at most {CHOSEN_NAME_MAX} letters, digits, '-', '.' and '_', and begin \
+             with a letter or digit"
         ))
     }
 }
@@ -100,11 +100,11 @@ fn within(holds: bool, what: &'static str) -> Result<(), OutOfBounds> {
 }
 
 fn name(text: &str) -> Result<(), OutOfBounds> {
-    within(text.len() <= NAME_BYTES_MAX, "a name")
+    within(text.len() <= NAME_BYTES_MAX, "the length of a name")
 }
 
 fn sentence(text: &str) -> Result<(), OutOfBounds> {
-    within(text.len() <= SENTENCE_BYTES_MAX, "a sentence")
+    within(text.len() <= SENTENCE_BYTES_MAX, "the length of a sentence")
 }
 
 fn counts<const N: usize>(numbers: [u64; N]) -> Result<(), OutOfBounds> {
@@ -112,11 +112,14 @@ fn counts<const N: usize>(numbers: [u64; N]) -> Result<(), OutOfBounds> {
 }
 
 fn time(seconds: f64) -> Result<(), OutOfBounds> {
-    within((0.0..=TIME_MAX.as_secs_f64()).contains(&seconds), "a time")
+    within((0.0..=TIME_MAX.as_secs_f64()).contains(&seconds), "a duration")
 }
 
 fn finite<const N: usize>(numbers: [f64; N]) -> Result<(), OutOfBounds> {
-    within(numbers.iter().all(|number| number.is_finite()), "a number")
+    within(
+        numbers.iter().all(|number| number.is_finite()),
+        "a floating-point number",
+    )
 }
 
 impl ControlMessage {
@@ -212,7 +215,7 @@ impl NodeInfo {
         within(is_name(called), "a node's name")?;
         name(version)?;
         name(device)?;
-        within(*workers <= WORKERS_MAX, "a number of workers")?;
+        within(*workers <= WORKERS_MAX, "the number of workers")?;
         counts([*since])
     }
 }
@@ -228,9 +231,9 @@ impl Beat {
         } = self;
         from.check()?;
         counts([*number])?;
-        within(members.len() <= MEMBERS_MAX, "a number of members")?;
+        within(members.len() <= MEMBERS_MAX, "the number of cluster members")?;
         members.iter().try_for_each(NodeInfo::check)?;
-        within(runs.len() <= RUNS_MAX, "a number of runs")?;
+        within(runs.len() <= RUNS_MAX, "the number of runs")?;
         runs.iter().try_for_each(crate::wire::run_beat::RunBeat::check)
     }
 }
@@ -248,7 +251,7 @@ impl Participant {
             life: _,
         } = self;
         within(is_name(called), "a participant's name")?;
-        within((1..=WORKERS_MAX).contains(workers), "a number of workers")
+        within((1..=WORKERS_MAX).contains(workers), "the number of workers")
     }
 }
 
@@ -266,35 +269,44 @@ impl RunPlan {
             succeeds: _,
         } = self;
         data.check()?;
-        within(left_out.len() <= LEFT_OUT_MAX, "a number of those left out")?;
+        within(left_out.len() <= LEFT_OUT_MAX, "the number of nodes left out of a run")?;
         left_out.iter().try_for_each(|text| sentence(text))?;
-        within(chosen.len() <= CHOSEN_MAX, "a number of chosen settings")?;
+        within(chosen.len() <= CHOSEN_MAX, "the number of chosen settings")?;
         chosen.iter().try_for_each(|text| sentence(text))?;
         within(
             (1..=MEMBERS_MAX).contains(&participants.len()),
-            "a number of participants",
+            "the number of participants",
         )?;
         participants.iter().try_for_each(Participant::check)?;
         let founders = participants.iter().take_while(|one| !one.guest).count();
         let (founders, guests) = participants.split_at(founders);
         within(
             guests.iter().all(|one| one.guest) && guests.is_sorted_by(|one, next| one.node < next.node),
-            "an order of guests",
+            "the order of guests",
         )?;
         let mut nodes: Vec<NodeId> = founders.iter().chain(guests).map(|one| one.node).collect();
         nodes.sort_unstable();
-        within(nodes.is_sorted_by(|one, next| one < next), "a participant")?;
+        within(
+            nodes.is_sorted_by(|one, next| one < next),
+            "a participant that is listed twice",
+        )?;
         within(
             self.job.exchange.pipelines().is_none() || self.stages().is_some(),
-            "a network that nobody has cut",
+            "the undecided split of a network",
         )?;
         within(
             self.stages().is_none_or(|stages| stages <= STAGES_MAX),
-            "a number of stages",
+            "the number of pipeline stages",
         )?;
         let are_rows = |stages: usize| founders.len().is_multiple_of(stages);
-        within(self.stages().is_none_or(are_rows), "nodes in rows")?;
-        within(founders.iter().all(|one| one.takes.is_none()), "a place of its own")?;
+        within(
+            self.stages().is_none_or(are_rows),
+            "the number of nodes for whole pipelines",
+        )?;
+        within(
+            founders.iter().all(|one| one.takes.is_none()),
+            "a pipeline stage taken over by a founder",
+        )?;
         let is_place = |place: StageAddress| {
             let stage = usize::from(place.stage);
             (place.pipeline as usize) < self.workers() && self.stages().is_some_and(|stages| stage < stages)
@@ -302,10 +314,13 @@ impl RunPlan {
         let takes_well = |one: &Participant| {
             one.takes.is_some() == self.stages().is_some() && one.takes.is_none_or(|taken| is_place(taken.place))
         };
-        within(guests.iter().all(takes_well), "a place that is taken over")?;
+        within(
+            guests.iter().all(takes_well),
+            "the pipeline stage that a guest takes over",
+        )?;
         within(
             resumed.is_empty() || resumed.len() == self.stages().unwrap_or(1),
-            "a number of checkpoints",
+            "the number of checkpoints",
         )?;
         resumed.iter().try_for_each(Resumed::check)
     }
@@ -321,7 +336,7 @@ impl Resumed {
             samples,
             slots,
         } = self;
-        within((1..=SLOTS_MAX).contains(slots), "a number of slots")?;
+        within((1..=SLOTS_MAX).contains(slots), "the number of slots")?;
         counts([*samples])
     }
 }
@@ -346,8 +361,11 @@ impl Offer {
             memory_bytes: _,
             gpu_bytes: _,
         } = self;
-        within((1..=GROUPS_MAX).contains(&usize::from(*groups)), "a number of groups")?;
-        within(*workers <= WORKERS_MAX, "a number of workers")?;
+        within(
+            (1..=GROUPS_MAX).contains(&usize::from(*groups)),
+            "the number of layer groups",
+        )?;
+        within(*workers <= WORKERS_MAX, "the number of workers")?;
         data.check()
     }
 }
@@ -364,7 +382,10 @@ impl DataInfo {
             validation,
             most_frequent,
         } = self;
-        within(most_frequent <= test, "a number of samples of one class")?;
+        within(
+            most_frequent <= test,
+            "the number of samples of the most frequent class",
+        )?;
         let sides = match *input {
             Shape::Flat(length) => [length, 1, 1],
             Shape::Image {
@@ -374,7 +395,10 @@ impl DataInfo {
             } => [channels, height, width],
         };
         let size = sides.iter().try_fold(1usize, |size, &side| size.checked_mul(side));
-        within(size.is_some_and(|size| size as u64 <= COUNT_MAX), "a shape")?;
+        within(
+            size.is_some_and(|size| size as u64 <= COUNT_MAX),
+            "the shape of a sample",
+        )?;
         counts([target.outputs() as u64, *train, *test, *validation])
     }
 }
@@ -385,15 +409,18 @@ impl StatsRecord {
         for text in [&self.node, &self.run, &self.state, &self.digest] {
             name(text)?;
         }
-        within(self.waiting.len() <= StatsRecord::WAITING_MAX, "a number of sentences")?;
+        within(
+            self.waiting.len() <= StatsRecord::WAITING_MAX,
+            "the number of reasons to wait",
+        )?;
         self.waiting.iter().try_for_each(|text| sentence(text))?;
-        within(self.said.len() <= StatsRecord::SAID_MAX, "a number of sayings")?;
+        within(self.said.len() <= StatsRecord::SAID_MAX, "the number of log entries")?;
         self.said.iter().try_for_each(|saying| sentence(&saying.text))?;
-        within(self.peers.len() <= MEMBERS_MAX, "a number of peers")?;
+        within(self.peers.len() <= MEMBERS_MAX, "the number of peers")?;
         self.peers.iter().try_for_each(PeerRecord::check)?;
         check_processes(&self.processes)?;
         time(self.seconds)?;
-        within(self.evaluations.len() <= Course::MAX, "a number of evaluations")?;
+        within(self.evaluations.len() <= Course::MAX, "the number of evaluations")?;
         self.evaluations
             .iter()
             .chain(&self.evaluation)

@@ -18,7 +18,7 @@ impl RunBeat {
         } = self;
         plan.as_ref().map_or(Ok(()), RunPlan::check)?;
         diverged.as_ref().map_or(Ok(()), |reason| sentence(reason))?;
-        within(states.len() <= MEMBERS_MAX, "a number of participants")?;
+        within(states.len() <= MEMBERS_MAX, "the number of participants")?;
         states.iter().try_for_each(|(_, state)| state.check())
     }
 }
@@ -27,7 +27,7 @@ impl ParticipantState {
     /// Whether a participant can be so far.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         counts([self.number, self.attempt])?;
-        within(self.given_up.len() <= MEMBERS_MAX, "a number of participants")?;
+        within(self.given_up.len() <= MEMBERS_MAX, "the number of participants")?;
         self.settled.as_ref().map_or(Ok(()), Settled::check)
     }
 }
@@ -94,7 +94,7 @@ impl WorkerStats {
             [training, directions, exchange, waited, gpu]
                 .iter()
                 .all(|&&time| time <= time_max),
-            "a time",
+            "a duration",
         )?;
         finite([*tau, *staleness])
     }

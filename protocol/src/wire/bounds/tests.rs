@@ -148,14 +148,20 @@ fn places_are_taken_over_where_there_are_places() {
     };
     assert!(takes(0, 0) && takes(0, 1));
     assert!(!takes(1, 0) && !takes(0, 2));
-    assert!(!run_holds(|plan, _| spread(plan)), "a guest has a place");
+    assert!(
+        !run_holds(|plan, _| spread(plan)),
+        "a guest without a pipeline stage must be refused"
+    );
     assert!(!run_holds(|plan, _| {
         spread(plan);
         plan.participants.pop();
         plan.participants[1].takes = Some(taken(0, 0));
     }));
     let guest = |plan: &mut RunPlan| plan.participants.last_mut().unwrap().takes = Some(taken(0, 0));
-    assert!(!run_holds(|plan, _| guest(plan)), "nothing is spread there");
+    assert!(
+        !run_holds(|plan, _| guest(plan)),
+        "a pipeline stage must be refused if the network is not split"
+    );
 }
 
 #[test]
