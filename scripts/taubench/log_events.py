@@ -9,9 +9,10 @@ NAME = re.compile(r"[a-z]+(_[a-z0-9]+)+")
 
 HEAD = """# Log events
 
-Every log line of a node or a worker has an `event`, which stays the same when its sentence changes: search for it, and let
-programs and tests look for it. With `TAU_LOG_FORMAT=json` it is a field of the line. Names in braces are filled in when the
-line is written; other fields follow the message. `scripts/log-events` writes this page from the source, and CI checks it.
+Every log line of a node or a worker has an `event`, which stays the same when its sentence changes: search for it, and
+let programs and tests look for it. With `TAU_LOG_FORMAT=json` it is a field of the line. Names in braces are filled in
+when the line is written; other fields follow the message. `scripts/log-events` writes this page from the source, and CI
+checks it.
 
 | event | level | message |
 |---|---|---|
