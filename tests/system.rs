@@ -19,6 +19,7 @@ mod liar;
 mod mnist;
 mod network;
 mod networks;
+mod older;
 mod outputs;
 mod page;
 mod pipes;

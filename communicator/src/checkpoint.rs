@@ -10,15 +10,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use protocol::ids::{OriginId, RunId};
-use protocol::job::Job;
+use protocol::job::{Job, JobDraft};
+use protocol::model::Shape;
+use protocol::target::TargetInfo;
 use protocol::wire::attach::DataInfo;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use protocol::wire::snapshot::{self, Head, Snapshot};
 
-/// What every checkpoint begins with; the last byte is the version.
+/// The first bytes of every checkpoint that this release writes; the last of them is the version.
 const MAGIC: &[u8; 8] = b"TAUCKPT\x03";
+/// The first bytes of a checkpoint of version 2, which is read as well.
+const MAGIC_2: &[u8; 8] = b"TAUCKPT\x02";
 const LENGTH_BYTES: usize = 4;
 const CRC_BYTES: usize = 4;
 /// What is read or written at a time.
@@ -41,6 +45,63 @@ pub struct Header {
     pub stage: u8,
     /// What this node's workers had.
     pub states: Vec<State>,
+}
+
+/// The header of version 2: data had no validation rows, and a job had no trainers.
+#[derive(Deserialize)]
+struct Header2 {
+    run: RunId,
+    job: String,
+    data: DataInfo2,
+    slots: usize,
+    stage: u8,
+    states: Vec<State>,
+}
+
+#[derive(Deserialize)]
+struct DataInfo2 {
+    hash: [u8; 32],
+    input: Shape,
+    target: TargetInfo,
+    train: u64,
+    test: u64,
+    most_frequent: u64,
+}
+
+impl Header2 {
+    /// The same in today's terms: all workers train, and measurements are made on the test rows.
+    fn upgraded(self) -> Option<Header> {
+        let then = JobDraft {
+            trainers: Some("all".into()),
+            validation: Some("test".into()),
+            ..JobDraft::default()
+        };
+        let job = JobDraft::from_toml(&self.job).ok()?.or(then).resolve().ok()?;
+        let DataInfo2 {
+            hash,
+            input,
+            target,
+            train,
+            test,
+            most_frequent,
+        } = self.data;
+        Some(Header {
+            run: self.run,
+            job: Box::new(job),
+            data: DataInfo {
+                hash,
+                input,
+                target,
+                train,
+                test,
+                validation: 0,
+                most_frequent,
+            },
+            slots: self.slots,
+            stage: self.stage,
+            states: self.states,
+        })
+    }
 }
 
 /// What a worker alone had, in a file beside the checkpoint.
@@ -120,7 +181,10 @@ pub fn read(path: &Path) -> Result<Checkpoint, CheckpointError> {
 /// The checkpoint that the bytes of a file are. Nothing of it is believed before its checksum is right.
 pub fn decode(bytes: &[u8], path: &Path) -> Result<Checkpoint, CheckpointError> {
     let foreign = || CheckpointError::Foreign(path.into());
-    let rest = bytes.strip_prefix(MAGIC).ok_or_else(foreign)?;
+    let (magic, rest) = bytes.split_first_chunk().ok_or_else(foreign)?;
+    if magic != MAGIC && magic != MAGIC_2 {
+        return Err(foreign());
+    }
     let damaged = || CheckpointError::Damaged(path.into());
     let (rest, crc) = rest.split_last_chunk::<CRC_BYTES>().ok_or_else(damaged)?;
     if crc32fast::hash(&bytes[..bytes.len() - CRC_BYTES]) != u32::from_le_bytes(*crc) {
@@ -130,7 +194,12 @@ pub fn decode(bytes: &[u8], path: &Path) -> Result<Checkpoint, CheckpointError> 
     let (header, snapshot) = rest
         .split_at_checked(u32::from_le_bytes(*length) as usize)
         .ok_or_else(foreign)?;
-    let header: Header = postcard::from_bytes(header).map_err(|_| foreign())?;
+    let header = if magic == MAGIC {
+        postcard::from_bytes(header).ok()
+    } else {
+        postcard::from_bytes::<Header2>(header).ok().and_then(Header2::upgraded)
+    };
+    let header = header.ok_or_else(foreign)?;
     let weights = snapshot::weights(snapshot).ok_or_else(foreign)?;
     let snapshot = snapshot::decode(snapshot, weights).ok_or_else(foreign)?;
     Ok(Checkpoint { header, snapshot })
@@ -165,9 +234,6 @@ pub fn newest(folder: &Path) -> Option<Checkpoint> {
 #[cfg(test)]
 mod tests {
     use protocol::cursor::Cursors;
-    use protocol::job::JobDraft;
-    use protocol::model::Shape;
-    use protocol::target::TargetInfo;
 
     use super::*;
 

@@ -150,7 +150,7 @@ pub trait Trainer: InPipeline {
         Ok(())
     }
 
-    /// Whether it does that: choosing samples a step early has its price.
+    /// Whether `begin` does anything. Callers choose samples one step early only if it does, because that costs freshness.
     const BEGINS: bool = false;
 
     /// Replaces the contents of `changes` by what leaves the residual as it stands, without a step; applied already.

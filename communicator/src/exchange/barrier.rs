@@ -30,7 +30,7 @@ pub struct Patience {
     pub late: u32,
     /// All with whom the run begins, until each has made its first batch.
     pub first: u32,
-    /// Those of silent nodes still count among the workers for so long.
+    /// Ticks for which workers of a silent node still count towards the average.
     pub counted: u32,
 }
 
@@ -43,7 +43,7 @@ impl Patience {
     };
 }
 
-/// Others are late who take so many times as long as this node's own worker took for its steps.
+/// A worker is late if its round takes this many times longer than this node's own.
 const PACES: u32 = 3;
 /// Who was late is waited for again when it has come in time so often.
 const TIMES_IN_TIME: u32 = 2;

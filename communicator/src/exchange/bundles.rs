@@ -99,7 +99,7 @@ impl Exchange {
         let Some(bundle) = self.bundling.as_mut().and_then(Bundling::take_pending) else {
             return;
         };
-        let applied = match self.rest_here(bundle) {
+        let applied = match self.check_bundle(bundle) {
             BundleCheck::New(rest) => self.apply_bundle(rest, effects),
             BundleCheck::Later | BundleCheck::Cannot => false,
         };
@@ -145,7 +145,7 @@ impl Exchange {
     }
 
     /// What a bundle is for this node's ledger.
-    pub(super) fn rest_here(&self, bundle: Bundle) -> BundleCheck {
+    pub(super) fn check_bundle(&self, bundle: Bundle) -> BundleCheck {
         rest_of(bundle, &self.ledger, &[&self.log])
     }
 

@@ -18,8 +18,8 @@ use crate::ledger::Ledger;
 use protocol::wire::link::{Message, OriginInfo};
 use protocol::wire::run_plan::RunPlan;
 
-/// Others help somebody who lacks a batch after so many times as long, where batches come in bundles: its node, which knows
-/// it by itself, comes first.
+/// With bundled rounds, peers wait this many times longer before they resend a missing batch, because the origin's node detects
+/// the gap itself and resends first.
 const BUNDLES_PATIENCE: u32 = 16;
 
 /// A snapshot that this node needs.
@@ -27,7 +27,7 @@ const BUNDLES_PATIENCE: u32 = 16;
 pub(super) struct SnapshotRequest {
     /// Who was asked, or is to be.
     pub(super) giver: Option<NodeId>,
-    /// Ticks since anything came of it.
+    /// Ticks since the transfer last made progress.
     pub(super) ticks: u32,
     /// The ledger is damaged, so that it is needed even if it holds nothing new.
     pub(super) damaged: bool,
@@ -57,12 +57,13 @@ pub struct Exchange {
     /// It has come late and has nothing yet. A snapshot comes first: then it stands where its giver stands, and whoever
     /// can help the giver can help it, too, even before having heard of it.
     pub(super) newcomer: bool,
-    /// Those who will not come back.
+    /// Nodes that have left the run for good.
     pub(super) left: BTreeSet<NodeId>,
     /// No further batch is taken.
     pub(super) frozen: bool,
-    /// Those whose batches were not taken for that: when it is over they begin again, or they would wait for word of them.
-    pub(super) unheard: BTreeSet<NodeId>,
+    /// Peers whose batches were dropped while the exchange was frozen. When it thaws, they must resend: the dropped batches were
+    /// never acknowledged.
+    pub(super) dropped_while_frozen: BTreeSet<NodeId>,
     /// Bytes of parcels that came, or are known to have come to others.
     pub(super) moved: u64,
     /// Homes and the peers that they have no link to: this node hands their batches on at once.
@@ -94,7 +95,7 @@ impl Exchange {
             newcomer: true,
             left: BTreeSet::new(),
             frozen: false,
-            unheard: BTreeSet::new(),
+            dropped_while_frozen: BTreeSet::new(),
             moved: 0,
             relays: BTreeSet::new(),
         }
@@ -469,7 +470,7 @@ impl Exchange {
     fn freeze(&mut self, frozen: bool, effects: &mut Vec<Effect>) {
         self.frozen = frozen;
         if !frozen {
-            for node in std::mem::take(&mut self.unheard) {
+            for node in std::mem::take(&mut self.dropped_while_frozen) {
                 self.reset(node, effects);
             }
         }

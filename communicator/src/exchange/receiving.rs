@@ -156,7 +156,9 @@ impl Exchange {
                 self.catch_up(from, effects);
             }
             // It has asked for none, or the run ends without it: if it does not, it comes again.
-            Message::Batch(_) if self.newcomer || self.frozen => self.unheard.extend(self.frozen.then_some(from)),
+            Message::Batch(_) if self.newcomer || self.frozen => {
+                self.dropped_while_frozen.extend(self.frozen.then_some(from))
+            }
             Message::Batch(bytes) => match Batch::decode(&bytes, self.ledger.weight_count()) {
                 Err(BatchError::Damaged) => self.take_damage(from, effects),
                 Err(error) => self.quarantine(from, error.to_string(), effects),
@@ -404,7 +406,7 @@ impl Exchange {
         }
         match whole {
             Some((ParcelKind::Snapshot, bytes)) => return self.install(from, &bytes, effects),
-            Some(_) if self.newcomer || self.frozen => self.unheard.extend(self.frozen.then_some(from)),
+            Some(_) if self.newcomer || self.frozen => self.dropped_while_frozen.extend(self.frozen.then_some(from)),
             Some((ParcelKind::Range, bytes)) => return self.take_range(from, &bytes, effects),
             Some((ParcelKind::Bundle, bytes)) => return self.take_bundle(from, &bytes, effects),
             None => {}
@@ -444,7 +446,7 @@ impl Exchange {
             self.check_origin(origin, sequence)?;
         }
         let batches: Vec<(OriginId, u64)> = bundle.batches().collect();
-        let refused = match self.rest_here(bundle) {
+        let refused = match self.check_bundle(bundle) {
             BundleCheck::New(rest) => !self.apply_bundle(rest, effects),
             BundleCheck::Later => {
                 self.reset(from, effects);

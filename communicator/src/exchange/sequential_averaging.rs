@@ -41,7 +41,7 @@ pub(super) struct SequentialAveraging {
     /// The newest prefix for each of this node's workers that has not come to it.
     early: BTreeMap<OriginId, Prefix>,
     /// Those who were waited for in vain, until they are heard again.
-    unheard: BTreeSet<OriginId>,
+    unresponsive: BTreeSet<OriginId>,
 }
 
 impl SequentialAveraging {
@@ -51,7 +51,7 @@ impl SequentialAveraging {
             weights,
             waiting: BTreeMap::new(),
             early: BTreeMap::new(),
-            unheard: BTreeSet::new(),
+            unresponsive: BTreeSet::new(),
         }
     }
 
@@ -62,7 +62,7 @@ impl SequentialAveraging {
         let waiting = Waiting { own, chain, ticks: 0 };
         let waits = waiting
             .predecessor()
-            .is_some_and(|before| !self.unheard.contains(&before));
+            .is_some_and(|before| !self.unresponsive.contains(&before));
         self.waiting.insert(origin, waiting);
         match early {
             Some(early) => self.take(early, steps),
@@ -76,7 +76,7 @@ impl SequentialAveraging {
         let PrefixHead {
             pass, from, to, shared, ..
         } = prefix.head;
-        self.unheard.remove(&from);
+        self.unresponsive.remove(&from);
         let Some(waiting) = self.waiting.get(&to) else {
             self.early.insert(to, prefix);
             return;
@@ -109,7 +109,7 @@ impl SequentialAveraging {
             let before = waiting.predecessor();
             let in_vain = waiting.ticks >= ticks_max;
             if in_vain {
-                self.unheard.extend(before);
+                self.unresponsive.extend(before);
             }
             if in_vain || !before.is_some_and(|before| is_there(origin, before)) {
                 left.push(origin);

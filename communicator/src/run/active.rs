@@ -88,8 +88,8 @@ pub(super) struct ActiveRun {
     pub(super) leaving: Leaving,
     /// Something changed that others have to know.
     pub(super) news: bool,
-    /// How the exchange was last told that things stand.
-    told: Liveness,
+    /// The membership view last sent to the exchange; only changes are sent.
+    sent_liveness: Liveness,
     /// What was last said in the log to be waited for, and since when that is so.
     waits: (Vec<String>, Duration, bool),
 }
@@ -118,7 +118,7 @@ impl ActiveRun {
             state: State::Preparing(preparing),
             leaving: Leaving::No,
             news: true,
-            told: Liveness::default(),
+            sent_liveness: Liveness::default(),
             waits: (Vec::new(), now, false),
         }
     }
@@ -311,10 +311,14 @@ impl ActiveRun {
             silent: self.members.silent(scope.now, scope.limits),
             gone: self.members.gone(),
         };
-        if liveness != self.told {
+        if liveness != self.sent_liveness {
             // At the start all are, which goes without saying.
-            let first = self.told.live.is_empty();
-            for node in liveness.live.symmetric_difference(&self.told.live).filter(|_| !first) {
+            let first = self.sent_liveness.live.is_empty();
+            for node in liveness
+                .live
+                .symmetric_difference(&self.sent_liveness.live)
+                .filter(|_| !first)
+            {
                 let name = self.name(*node);
                 if liveness.live.contains(node) {
                     tracing::info!(
@@ -337,7 +341,7 @@ impl ActiveRun {
                     );
                 }
             }
-            self.told = liveness.clone();
+            self.sent_liveness = liveness.clone();
             self.news = true;
             scope.order(ExchangeOrder::Liveness(liveness));
         }

@@ -28,7 +28,7 @@ pub const BATCH_BYTES_MAX: usize = 16 << 20;
 /// A minibatch may touch several shards, but not more than this.
 pub const CURSORS_MAX: usize = 64;
 
-/// What a batch says of its origin, as that stands after it.
+/// The status of an origin after one of its batches, as the batch tells it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "(u8, u64)", try_from = "(u8, u64)")]
 pub struct OriginStatus {
@@ -42,15 +42,15 @@ pub struct OriginStatus {
     pub round: u64,
 }
 
-/// What an origin does in the round that it has come to.
+/// The phase of the round that an origin has reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RoundPhase {
-    /// It has let out its share of it.
+    /// The batch carries the worker's contribution to the round.
     #[default]
     Contributes,
-    /// It has come to it, and this batch tells its loss. Its share follows when it has heard of the others'.
+    /// The worker has reached the round and announces its loss. Its contribution follows once all losses are known.
     Announces,
-    /// It has nothing to train for now: nobody is to wait for its next round.
+    /// The worker has nothing to train for now: the barrier does not wait for its next round.
     Idle,
 }
 

@@ -40,9 +40,9 @@ pub enum Layer {
     Dense(Option<usize>),
     /// Each channel is shifted and scaled to mean 0 and variance 1 over the minibatch.
     BatchNorm,
-    /// Each sample is, over all its values.
+    /// Normalises each sample over all of its values.
     LayerNorm,
-    /// Each of so many groups of a sample's channels is.
+    /// Normalises each sample's channels in this many groups.
     GroupNorm(usize),
     /// What comes in is added to what these layers make of it.
     Residual(Vec<Layer>),

@@ -87,7 +87,7 @@ impl Samples {
     }
 
     /// What samples are shared out by: their labels. Where numbers are to be predicted all are of one kind.
-    pub(crate) fn kinds(&self) -> Arc<[u32]> {
+    pub(crate) fn classes(&self) -> Arc<[u32]> {
         match &self.answers {
             Answers::Labels(labels) => labels.as_slice().into(),
             Answers::Numbers { .. } => vec![0; self.len()].into(),

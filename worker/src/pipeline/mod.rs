@@ -72,16 +72,17 @@ pub struct Pipeline {
     /// The last that was begun in this generation, and the last that is done.
     newest: u64,
     done: u64,
-    /// What came of them before this worker began with them.
+    /// Activations and gradients that arrived before this worker started the minibatch they belong to.
     early: VecDeque<(StageInput, Flow)>,
-    /// What came from others before the leader's word that it has begun: they have heard it sooner.
-    unled: VecDeque<(StageInput, Flow)>,
+    /// Messages for a minibatch that the leader has not announced to this worker yet; other stages received the announcement
+    /// earlier.
+    unannounced: VecDeque<(StageInput, Flow)>,
     /// The leader has no further ones.
     over: bool,
     /// This worker makes no further steps, and only helps to measure.
     closed: bool,
     /// What the leader tells of its next minibatch and of those after it.
-    told: Vec<Lead>,
+    announced: Vec<Lead>,
 }
 
 impl Pipeline {
@@ -109,10 +110,10 @@ impl Pipeline {
             newest: 0,
             done: 0,
             early: VecDeque::new(),
-            unled: VecDeque::new(),
+            unannounced: VecDeque::new(),
             over: false,
             closed: false,
-            told: Vec::new(),
+            announced: Vec::new(),
         };
         // Whoever was here before may be waited for.
         if !pipeline.leads() {
@@ -175,12 +176,12 @@ impl Pipeline {
 
     /// The leader's next step, for the others, and those that it may begin before that is done: numbers, rates and samples.
     pub fn tell(&mut self, leads: Vec<Lead>) {
-        self.told = leads;
+        self.announced = leads;
     }
 
     /// What was told and is not begun, to be begun now.
-    pub(crate) fn take_told(&mut self) -> Vec<Lead> {
-        let mut told = std::mem::take(&mut self.told);
+    pub(crate) fn take_announced(&mut self) -> Vec<Lead> {
+        let mut told = std::mem::take(&mut self.announced);
         told.retain(|lead| self.begun(lead.step).is_none());
         told
     }
@@ -270,7 +271,7 @@ impl Pipeline {
         self.whole = false;
         self.begun.clear();
         self.early.clear();
-        self.unled.clear();
+        self.unannounced.clear();
         if !self.leads() {
             self.generation = 0;
         }
@@ -394,7 +395,7 @@ impl Pipeline {
         };
         match content {
             StageInput::Forward { step, .. } | StageInput::Backward { step, .. } if self.begun(step).is_none() => {
-                self.keep_unled(step, (content, flow)).map(|()| None)
+                self.keep_unannounced(step, (content, flow)).map(|()| None)
             }
             _ => Ok(Some((content, flow))),
         }
@@ -408,21 +409,21 @@ impl Pipeline {
         // Another may lead than the one who had no more.
         self.over = false;
         let is_of_it = |(content, _): &(StageInput, Flow)| content.step() == Some(step);
-        let (its, others) = self.unled.drain(..).partition(is_of_it);
-        self.unled = others;
+        let (its, others) = self.unannounced.drain(..).partition(is_of_it);
+        self.unannounced = others;
         self.early.extend::<VecDeque<_>>(its);
         StageInput::Begun { step }
     }
 
     /// Keeps what has come of a minibatch that this worker has not heard of. Of what was given up something may still come.
-    fn keep_unled(&mut self, step: u64, came: (StageInput, Flow)) -> Result<(), TrainError> {
+    fn keep_unannounced(&mut self, step: u64, came: (StageInput, Flow)) -> Result<(), TrainError> {
         if self.leads() || step <= self.newest {
             return Ok(());
         }
-        if self.unled.len() >= self.kept_max() {
+        if self.unannounced.len() >= self.kept_max() {
             return Err(self.reset());
         }
-        self.unled.push_back(came);
+        self.unannounced.push_back(came);
         Ok(())
     }
 

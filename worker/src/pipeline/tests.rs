@@ -287,7 +287,7 @@ fn what_comes_before_the_leaders_word_of_it_waits() {
         world.carry();
         assert_eq!(world.pipelines[2].wait().unwrap().0.step(), Some(step));
         assert_eq!(
-            world.pipelines[2].unled.len(),
+            world.pipelines[2].unannounced.len(),
             2 - step as usize,
             "messages of a later minibatch must wait for it"
         );
@@ -296,7 +296,7 @@ fn what_comes_before_the_leaders_word_of_it_waits() {
     world.pipelines[2].led();
     world.pipelines[1].say(2, micro_batch(1)).unwrap();
     assert_eq!(world.carry(), Vec::<u8>::new());
-    assert!(world.pipelines[2].unled.is_empty());
+    assert!(world.pipelines[2].unannounced.is_empty());
     for _ in 0..=world.pipelines[2].kept_max() {
         world.pipelines[1].say(2, micro_batch(9)).unwrap();
     }

@@ -160,7 +160,7 @@ impl<L: Layers> StageModel<L> {
 
     /// Begins the minibatches that this worker is to lead and has not begun yet.
     fn lead(&mut self, weights: &L::Weights) -> Result<(), TrainError> {
-        for told in self.pipeline.take_told() {
+        for told in self.pipeline.take_announced() {
             let lead = Lead {
                 key: step_key(self.seed, told.step),
                 micro_batches: self.micro_batches.min(told.samples.len()).max(1) as u16,

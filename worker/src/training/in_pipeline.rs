@@ -22,7 +22,7 @@ const GIVEN_UP_AFTER: Duration = Duration::from_mins(5);
 pub(super) struct Upcoming {
     chosen: VecDeque<ChosenMinibatch>,
     /// No more are chosen, so that there is a moment at which nothing is under way.
-    rests: bool,
+    pauses: bool,
 }
 
 /// A minibatch that was chosen ahead.
@@ -143,7 +143,7 @@ impl<T: Trainer> Training<T> {
         else {
             return;
         };
-        self.choose_ahead(if self.upcoming.rests { 0 } else { in_flight });
+        self.choose_ahead(if self.upcoming.pauses { 0 } else { in_flight });
         let lead = |step, samples: &[u32], cursors: &[CursorAdvance]| Lead {
             step,
             learning_rate: control.learning_rate,
@@ -186,8 +186,8 @@ impl<T: Trainer> Training<T> {
     }
 
     /// Whether to begin nothing ahead, so that there is a moment at which nothing is under way.
-    pub fn rest(&mut self, rests: bool) {
-        self.upcoming.rests = rests;
+    pub fn rest(&mut self, pauses: bool) {
+        self.upcoming.pauses = pauses;
     }
 
     /// The pipeline broke in the middle of a step, which has moved nothing here. Who leads makes it again.

@@ -124,11 +124,11 @@ pub struct Training<T> {
 impl<T: Trainer> Training<T> {
     /// Training from the start of a run.
     pub fn new(trainer: T, job: &Job, dataset: &Dataset, identity: Identity) -> Result<Self, TrainingError> {
-        let kinds = dataset.train.kinds();
+        let classes = dataset.train.classes();
         let shared = SharedPlan {
             split: job.split,
             seed: job.seed,
-            labels: Arc::clone(&kinds),
+            labels: Arc::clone(&classes),
             slots: identity.slots,
             balanced: job.balanced,
             dealt_once: job.dealt_once,
@@ -138,7 +138,7 @@ impl<T: Trainer> Training<T> {
             trainers: job.trainers,
             founders: identity.founders,
         };
-        let samples_total = kinds.len() as u64 * u64::from(job.epochs);
+        let samples_total = classes.len() as u64 * u64::from(job.epochs);
         let job = &Job {
             optimiser: job.optimiser.for_steps(samples_total / u64::from(job.step_samples())),
             ..job.clone()
@@ -161,7 +161,7 @@ impl<T: Trainer> Training<T> {
             samples_applied: 0,
             ending: Ending::No,
             round: Round::default(),
-            probe: rounds::probe(job, kinds.len()),
+            probe: rounds::probe(job, classes.len()),
             chosen: false,
             upcoming: Upcoming::default(),
             stands_alone: false,

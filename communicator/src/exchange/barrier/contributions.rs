@@ -22,10 +22,10 @@ impl AnnouncedLoss {
 /// In proportion to its loss, among so many workers. Those whose losses are not known have the mean of the others'. What is
 /// no loss has no contribution. Of a contribution that is very small rounding would leave much, so none is smaller than a part of an equal
 /// one.
-pub(super) fn by_loss(origin: OriginId, told: &[AnnouncedLoss], workers: u32) -> Contribution {
+pub(super) fn by_loss(origin: OriginId, losses: &[AnnouncedLoss], workers: u32) -> Contribution {
     /// That part.
     const SMALLEST: u64 = 64;
-    let numbers = || told.iter().filter(|one| one.is_a_loss());
+    let numbers = || losses.iter().filter(|one| one.is_a_loss());
     let sum: f64 = numbers().map(|one| f64::from(one.loss)).sum();
     let known = numbers().count();
     if known == 0 || sum <= 0.0 {
@@ -34,14 +34,14 @@ pub(super) fn by_loss(origin: OriginId, told: &[AnnouncedLoss], workers: u32) ->
     let Some(own) = numbers().find(|one| one.origin == origin) else {
         return Contribution::NOTHING;
     };
-    let unknown = (workers as usize).saturating_sub(told.len());
+    let unknown = (workers as usize).saturating_sub(losses.len());
     let all = sum * (known + unknown) as f64 / known as f64;
     Contribution::nearest(f64::from(own.loss) / all).at_least(SMALLEST, Contribution::of_one_in(workers))
 }
 
 /// All of it for the worker with the lowest loss, of the first slot where several have it; nothing for the others.
-pub(super) fn of_the_best(origin: OriginId, told: &[AnnouncedLoss]) -> Contribution {
-    let of_round = told.iter().filter(|one| one.is_of_round && one.is_a_loss());
+pub(super) fn of_the_best(origin: OriginId, losses: &[AnnouncedLoss]) -> Contribution {
+    let of_round = losses.iter().filter(|one| one.is_of_round && one.is_a_loss());
     let order = |a: &&AnnouncedLoss, b: &&AnnouncedLoss| {
         (a.loss.total_cmp(&b.loss)).then((a.slot, a.origin).cmp(&(b.slot, b.origin)))
     };
@@ -52,8 +52,8 @@ pub(super) fn of_the_best(origin: OriginId, told: &[AnnouncedLoss]) -> Contribut
 }
 
 /// All of it for the worker of the first slot; nothing for the others.
-pub(super) fn of_the_first(origin: OriginId, told: &[AnnouncedLoss]) -> Contribution {
-    let of_round = told.iter().filter(|one| one.is_of_round);
+pub(super) fn of_the_first(origin: OriginId, losses: &[AnnouncedLoss]) -> Contribution {
+    let of_round = losses.iter().filter(|one| one.is_of_round);
     match of_round.min_by_key(|one| (one.slot, one.origin)) {
         Some(first) if first.origin == origin => Contribution::ALL,
         _ => Contribution::NOTHING,
@@ -64,7 +64,7 @@ pub(super) fn of_the_first(origin: OriginId, told: &[AnnouncedLoss]) -> Contribu
 mod tests {
     use super::*;
 
-    fn told(losses: &[f32]) -> Vec<AnnouncedLoss> {
+    fn losses(losses: &[f32]) -> Vec<AnnouncedLoss> {
         let one = |(slot, &loss): (u32, &f32)| AnnouncedLoss {
             origin: OriginId(1000 - u64::from(slot)),
             slot,
@@ -78,9 +78,9 @@ mod tests {
     fn equal_losses_have_equal_shares_to_the_bit() {
         for workers in 1..200u32 {
             for loss in [0.3, 2.3, 1e-9, 7e20] {
-                let told = told(&vec![loss; workers as usize]);
+                let losses = losses(&vec![loss; workers as usize]);
                 assert_eq!(
-                    by_loss(told[0].origin, &told, workers),
+                    by_loss(losses[0].origin, &losses, workers),
                     Contribution::of_one_in(workers),
                     "{workers} workers with loss {loss}"
                 );
@@ -90,32 +90,32 @@ mod tests {
 
     #[test]
     fn shares_follow_losses_and_add_up() {
-        let told = told(&[1.0, 3.0, 4.0]);
-        let weighting: Vec<Contribution> = told.iter().map(|one| by_loss(one.origin, &told, 3)).collect();
+        let losses = losses(&[1.0, 3.0, 4.0]);
+        let weighting: Vec<Contribution> = losses.iter().map(|one| by_loss(one.origin, &losses, 3)).collect();
         assert_eq!(weighting, [0.125, 0.375, 0.5].map(Contribution::nearest));
         // A fourth that has told nothing counts as much as they do on average.
-        assert_eq!(by_loss(told[0].origin, &told, 4), Contribution::nearest(3.0 / 32.0));
+        assert_eq!(by_loss(losses[0].origin, &losses, 4), Contribution::nearest(3.0 / 32.0));
     }
 
     #[test]
     fn what_is_no_loss_has_no_share() {
-        let mut told = told(&[f32::NAN, 3.0, -1.0]);
-        assert_eq!(by_loss(told[0].origin, &told, 3), Contribution::NOTHING);
-        assert_eq!(by_loss(told[1].origin, &told, 3), Contribution::ALL);
-        assert_eq!(of_the_best(told[2].origin, &told), Contribution::NOTHING);
-        assert_eq!(of_the_best(told[1].origin, &told), Contribution::ALL);
-        told[1].loss = f32::NAN;
-        assert_eq!(by_loss(told[1].origin, &told, 3), Contribution::of_one_in(3));
-        assert_eq!(of_the_best(told[1].origin, &told), Contribution::NOTHING);
-        told[1].loss = 0.0;
-        assert_eq!(by_loss(told[1].origin, &told[1..2], 2), Contribution::of_one_in(2));
+        let mut losses = losses(&[f32::NAN, 3.0, -1.0]);
+        assert_eq!(by_loss(losses[0].origin, &losses, 3), Contribution::NOTHING);
+        assert_eq!(by_loss(losses[1].origin, &losses, 3), Contribution::ALL);
+        assert_eq!(of_the_best(losses[2].origin, &losses), Contribution::NOTHING);
+        assert_eq!(of_the_best(losses[1].origin, &losses), Contribution::ALL);
+        losses[1].loss = f32::NAN;
+        assert_eq!(by_loss(losses[1].origin, &losses, 3), Contribution::of_one_in(3));
+        assert_eq!(of_the_best(losses[1].origin, &losses), Contribution::NOTHING);
+        losses[1].loss = 0.0;
+        assert_eq!(by_loss(losses[1].origin, &losses[1..2], 2), Contribution::of_one_in(2));
     }
 
     #[test]
     fn the_best_of_this_round_takes_all() {
-        let mut told = told(&[0.5, 0.2, 0.2, 0.1]);
-        told[3].is_of_round = false;
-        let best: Vec<Contribution> = told.iter().map(|one| of_the_best(one.origin, &told)).collect();
+        let mut losses = losses(&[0.5, 0.2, 0.2, 0.1]);
+        losses[3].is_of_round = false;
+        let best: Vec<Contribution> = losses.iter().map(|one| of_the_best(one.origin, &losses)).collect();
         assert_eq!(
             best,
             [
@@ -129,8 +129,8 @@ mod tests {
 
     #[test]
     fn the_first_slot_has_all_whatever_its_loss() {
-        let told = told(&[9.0, 0.1, f32::NAN]);
-        let weighting = told.iter().map(|one| of_the_first(one.origin, &told));
+        let losses = losses(&[9.0, 0.1, f32::NAN]);
+        let weighting = losses.iter().map(|one| of_the_first(one.origin, &losses));
         assert_eq!(
             weighting.collect::<Vec<_>>(),
             [Contribution::ALL, Contribution::NOTHING, Contribution::NOTHING]
