@@ -37,7 +37,7 @@ struct Level {
 }
 
 #[rustfmt::skip]
-const COUNTS: [Count; 8] = [
+const COUNTS: [Count; 10] = [
     Count { name: "tau_samples", help: "Samples that this node has trained in the run", of: |record| record.samples },
     Count { name: "tau_run_samples", help: "Trained samples of the whole run that this node knows of", of: |record| record.ledger_samples },
     Count { name: "tau_repeated_samples", help: "Samples of the whole run that were trained more than once", of: |record| record.repeated_samples },
@@ -46,10 +46,12 @@ const COUNTS: [Count; 8] = [
     Count { name: "tau_dense_bytes", help: "Bytes that sending every step's gradient as f32 to every peer would have taken", of: |record| record.bytes_dense },
     Count { name: "tau_wire_received_bytes", help: "Bytes received over all sockets, encryption included", of: |record| record.wire_in },
     Count { name: "tau_wire_sent_bytes", help: "Bytes sent over all sockets, encryption included", of: |record| record.wire_out },
+    Count { name: "tau_late_rounds", help: "Rounds for which this node waited in vain for another worker", of: |record| record.late },
+    Count { name: "tau_bundled_rounds", help: "Rounds that reached this node as one sum", of: |record| record.bundled },
 ];
 
 #[rustfmt::skip]
-const LEVELS: [Level; 17] = [
+const LEVELS: [Level; 20] = [
     Level { name: "tau_samples_per_second", help: "Samples trained per second, over the last second", of: |record| Some(record.samples_per_second) },
     Level { name: "tau_training_loss", help: "Mean training loss of the last second", of: |record| record.loss },
     Level { name: "tau_held_out_accuracy", help: "Newest accuracy on the validation samples, or the test samples if there are none; only with classes", of: |record| record.accuracy.filter(|_| record.mae.is_none()) },
@@ -62,6 +64,9 @@ const LEVELS: [Level; 17] = [
     Level { name: "tau_lag_batches", help: "Batches that peers have and this node has not applied", of: |record| Some(record.frontier_lag as f64) },
     Level { name: "tau_queue_batches", help: "Batches waiting to be sent", of: |record| Some(record.queue as f64) },
     Level { name: "tau_exchange_share", help: "Share of the workers' time that the exchange took", of: |record| Some(record.exchange_share) },
+    Level { name: "tau_waited_share", help: "Share of the workers' time in which they waited for other workers' rounds", of: |record| Some(record.waited_share) },
+    Level { name: "tau_direction_share", help: "Share of the workers' time that orthogonal updates took", of: |record| Some(record.direction_share) },
+    Level { name: "tau_round", help: "Newest round that a worker has reached; 0 without rounds", of: |record| Some(record.round as f64) },
     Level { name: "tau_paused_share", help: "Share of the last second in which emission was paused", of: |record| Some(record.paused_share) },
     Level { name: "tau_cpu_cores", help: "Cores kept busy by the node and its workers", of: |record| Some(record.cpu) },
     Level { name: "tau_memory_bytes", help: "Memory of the node and its workers", of: |record| Some(record.memory_bytes as f64) },
