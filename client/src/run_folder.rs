@@ -188,8 +188,8 @@ mod tests {
         assert_eq!(
             refused(),
             format!(
-                "run {failed} has no model, because the run failed or is not over; no other run in the same folder has a \
-                 model"
+                "run {failed} has no model, because the run failed or is not over; no other run in the same folder \
+                 has a model"
             )
         );
         std::fs::write(model(&trained), "").unwrap();

@@ -147,13 +147,13 @@ fn misfits_name_the_layer_and_the_shape() {
     let error = |text: &str| layout(text, MNIST).unwrap_err();
     assert_eq!(
         error("dense, relu, dense 10"),
-        "layer 0 ('dense') cannot take its input of shape 1x28x28: only the last layer can take its number of outputs from \
-         the data: give this layer a number"
+        "layer 0 ('dense') cannot take its input of shape 1x28x28: only the last layer can take its number of outputs \
+         from the data: give this layer a number"
     );
     assert!(error("conv 8 3x3, groupnorm 3, dense").contains("8 channels cannot be divided into 3 groups"));
     assert!(error("residual [ conv 8 3x3, conv 8 3x3 ], dense").starts_with(
-        "layer 0 ('residual [ conv 8 3x3, conv 8 3x3 ]') cannot take its input of shape 1x28x28: the layers of the block \
-         give shape 8x24x24"
+        "layer 0 ('residual [ conv 8 3x3, conv 8 3x3 ]') cannot take its input of shape 1x28x28: the layers of the \
+         block give shape 8x24x24"
     ));
     assert!(error("residual [ dense ], dense").starts_with("layer 0.body.0 ('dense') cannot take its input"));
     assert_eq!(
