@@ -1,7 +1,7 @@
 //! Starting Tau anywhere: a line that is pasted, a host's name, the environment; and what nodes say of themselves.
 
 use crate::harness::cluster::{Cluster, cut_power, patient_job};
-use crate::harness::{Tau, points_csv};
+use crate::harness::{Tau, points_csv, tells};
 
 #[test]
 fn a_token_is_all_that_a_machine_needs_to_join_and_nodes_say_what_they_do() {
@@ -35,13 +35,8 @@ fn a_token_is_all_that_a_machine_needs_to_join_and_nodes_say_what_they_do() {
     let run = tau.run(&[&["start", "--cluster", token], job.as_slice()].concat());
     assert_eq!(run.code, 0, "{}", run.stderr);
     assert_eq!(run.last()["nodes"], 2);
-    for news in [
-        "joined the cluster",
-        "a run begins",
-        "the run has ended",
-        "the model is saved",
-    ] {
-        Cluster::wait_until(news, || guest.log().contains(news));
+    for event in ["cluster_joined", "run_started", "run_ended", "model_saved"] {
+        Cluster::wait_until(event, || tells(&guest.log(), event));
     }
 
     let half = &token[..token.len() / 2];
@@ -124,7 +119,7 @@ fn a_name_stays_with_a_node_that_is_killed_and_started_again() {
     );
     for node in &cluster.nodes {
         let log = node.process.log();
-        assert!(!log.contains("there is no link to a node"), "{log}");
+        assert!(!tells(&log, "link_missing"), "{log}");
     }
 }
 

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::harness::cluster::{Cluster, cut_power, kill, processes_with};
 use crate::harness::netlab::Netlab;
-use crate::harness::{Output, Running, Tau};
+use crate::harness::{Output, Running, Tau, tells};
 
 const HOSTS: usize = 5;
 /// What one event is given before the next.
@@ -231,7 +231,7 @@ impl World {
         let mut text = String::new();
         for started in 1..=self.started {
             let log = std::fs::read_to_string(self.tau.path(&format!("node{started}.log"))).unwrap_or_default();
-            let lines: Vec<&str> = log.lines().filter(|line| !line.contains("evaluated")).collect();
+            let lines: Vec<&str> = log.lines().filter(|line| !tells(line, "model_evaluated")).collect();
             let last = lines[lines.len().saturating_sub(25)..].join("\n");
             let _ = writeln!(text, "node{started}:\n{last}");
         }

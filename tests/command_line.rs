@@ -144,7 +144,7 @@ fn a_run_that_diverges_fails_and_leaves_only_what_happened() {
     let shown = tau.run(&["show", "tau-out/latest/model.safetensors"]);
     assert_eq!(shown.code, 2, "{}", shown.stderr);
     assert!(
-        shown.stderr.contains("has left no model, because it failed"),
+        shown.stderr.contains("has no model, because the run failed"),
         "{}",
         shown.stderr
     );

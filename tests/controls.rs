@@ -101,7 +101,7 @@ fn a_run_ends_when_it_gets_no_better() {
     ]);
     assert!(
         text.stdout
-            .contains("stopped early: no better held-out loss in 1 evaluation\n"),
+            .contains("stopped early: no lower validation loss in 1 evaluation\n"),
         "{}{}",
         text.stdout,
         text.stderr
@@ -201,7 +201,7 @@ fn a_run_begins_with_a_models_weights() {
         &["--model", "dense 16, relu, dense 5, relu, dense 2", "--from", model],
     );
     assert_eq!(wider.code, 0, "{}", wider.stderr);
-    let said = "but for 2.bias, 2.weight, 4.bias, 4.weight, which begin afresh";
+    let said = "except 2.bias, 2.weight, 4.bias, 4.weight, which start from random values";
     assert!(wider.stderr.contains(said), "{}", wider.stderr);
     let other = train(
         &tau,

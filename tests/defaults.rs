@@ -123,7 +123,7 @@ fn a_run_says_what_was_chosen_and_a_job_file_trains_it_again() {
     write_table(&tau, "moons.csv", 400, moons);
     let said = tau.run(&["train", "--threads", "1", "--data", "csv:moons.csv", "--nodes", "2"]);
     assert_eq!(said.code, 0, "{}", said.stderr);
-    let line = said.stderr.lines().find(|line| line.contains("chosen: "));
+    let line = said.stderr.lines().find(|line| line.contains("chosen by the nodes: "));
     let line = line.unwrap_or_else(|| panic!("{}", said.stderr));
     for word in [
         "dense 100, relu, dense",

@@ -3,10 +3,10 @@
 use serde_json::Value;
 
 use crate::harness::cluster::{Cluster, Node, SOON, job, kill};
-use crate::harness::points_csv;
 use crate::harness::watching::{
     agreed, checkpoints, kill_node, stats, stats_of, stop, wait_until_trains, wait_until_trains_on,
 };
+use crate::harness::{event_lines, points_csv, tells};
 
 /// Waits until another worker has taken the place of a node's only one.
 fn wait_until_replaced(node: &Node, dead: u32) {
@@ -80,7 +80,7 @@ fn a_node_that_stood_still_catches_up() {
     let snapshots = cluster
         .nodes
         .iter()
-        .any(|node| node.process.log().contains("gets a snapshot"));
+        .any(|node| tells(&node.process.log(), "snapshot_started"));
     assert!(!snapshots, "what it missed is kept for it");
     let last = stop(&cluster);
     assert_eq!(
@@ -153,7 +153,7 @@ fn a_node_that_is_terminated_hands_over_its_samples_and_what_it_has_learned() {
         terminate(&node);
         let ended = node.process.finish();
         assert_eq!(ended.code, 0, "{}", ended.stderr);
-        assert!(ended.stderr.contains("leaves the run"), "{}", ended.stderr);
+        assert!(tells(&ended.stderr, "leaving_run"), "{}", ended.stderr);
         let last = agreed(&client.finish());
         let count = |key: &str| last[key].as_u64().unwrap();
         assert_eq!(count("samples") - count("repeated_samples"), SAMPLES, "{last}");
@@ -171,8 +171,9 @@ fn the_only_node_of_a_run_that_is_terminated_keeps_a_checkpoint() {
     let ended = node.process.finish();
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     let kept = checkpoints(&cluster);
+    let told = event_lines(&ended.stderr, "checkpoint_kept");
     assert!(
-        kept.len() == 1 && ended.stderr.contains(&kept[0]),
+        kept.len() == 1 && told.iter().any(|line| line.contains(&kept[0])),
         "{kept:?} {}",
         ended.stderr
     );
@@ -255,11 +256,13 @@ fn a_run_goes_on_after_all_nodes_were_killed() {
         .to_str()
         .unwrap()
         .to_owned();
-    let names_it = |line: &str| line.contains(&torn) && line.contains("WARN");
-    assert!(logs.lines().any(names_it), "nobody says that {torn} is torn: {logs}");
-    let gone_on: u64 = logs
-        .lines()
-        .filter(|line| line.contains("a run is gone on with"))
+    let unusable = event_lines(&logs, "checkpoint_unusable");
+    assert!(
+        unusable.iter().any(|line| line.contains(&torn)),
+        "nobody says that {torn} is torn: {logs}"
+    );
+    let gone_on: u64 = event_lines(&logs, "run_resumed")
+        .iter()
         .find_map(|line| line.split("samples=").nth(1)?.split_whitespace().next()?.parse().ok())
         .unwrap();
     assert!(
@@ -275,13 +278,7 @@ fn checkpoints_are_written_now_and_then() {
     points_csv(&cluster.tau, "points.csv", 600);
     let started = cluster.ask("start", &job("1000000", &["--checkpoint-every", "0.2", "--detach"]));
     assert_eq!(started.code, 0, "{}", started.stderr);
-    let written = |cluster: &Cluster| {
-        cluster.nodes[0]
-            .process
-            .log()
-            .matches("a checkpoint is written")
-            .count()
-    };
+    let written = |cluster: &Cluster| event_lines(&cluster.nodes[0].process.log(), "checkpoint_written").len();
     Cluster::wait_until("no checkpoints are written", || written(&cluster) >= 3);
     kill_node(&mut cluster, 0);
     let files = checkpoints(&cluster);
@@ -292,10 +289,10 @@ fn checkpoints_are_written_now_and_then() {
     let resumed = cluster.ask("start", &["--resume", &format!("tau-node/{run}"), "--detach"]);
     assert_eq!(resumed.code, 0, "{}", resumed.stderr);
     wait_until_trains(&cluster, &cluster.nodes[0].name);
-    assert!(cluster.nodes[0].process.log().contains("a run is gone on with"));
+    let log = cluster.nodes[0].process.log();
+    assert!(tells(&log, "run_resumed"), "{log}");
     // It was alone, so its worker had nothing to wait for: what it alone had fits.
-    let dropped = cluster.nodes[0].process.log().contains("optimiser state are dropped");
-    assert!(!dropped, "{}", cluster.nodes[0].process.log());
+    assert!(!tells(&log, "worker_state_dropped"), "{log}");
     stop(&cluster);
 }
 
@@ -359,12 +356,15 @@ fn flipped_bits_are_reported_and_healed() {
 
     // Nobody has to ask: the run goes on, and audits find it.
     let expected = [
-        "a bit had flipped",
-        "replaced by a peer's",
-        "the memory of this worker is corrupted",
+        ("ledger_corrected", ""),
+        ("ledger_replaced", ""),
+        ("worker_failed", "the memory of this worker is corrupted"),
     ];
-    for (node, words) in cluster.nodes.iter().zip(expected) {
-        Cluster::wait_until(words, || node.process.log().contains(words));
+    for (node, (event, reason)) in cluster.nodes.iter().zip(expected) {
+        Cluster::wait_until(event, || {
+            let log = node.process.log();
+            event_lines(&log, event).iter().any(|line| line.contains(reason))
+        });
     }
     let third = cluster.nodes[2].name.clone();
     wait_until_replaced(&cluster.nodes[2], worker);

@@ -20,7 +20,7 @@ use tokio::io::AsyncReadExt;
 use crate::harness::cluster::{Cluster, job};
 use crate::harness::liar::{self, Deaf, Ear, Liar, PATIENCE};
 use crate::harness::memory::resident;
-use crate::harness::points_csv;
+use crate::harness::{event_lines, points_csv};
 
 /// How much more memory a node may take, whatever it is told.
 const GROWTH_MAX: u64 = 64 << 20;
@@ -81,19 +81,20 @@ fn a_member_that_lies_harms_nobody() {
             );
         }
         // Those who do not say who they are, are known by their address.
-        let how = match part.as_str() {
-            "questions" => Some("a connection is ended"),
-            "mute" => Some("says nothing of use is turned away"),
+        let event = match part.as_str() {
+            "questions" => Some("control_connection_closed"),
+            "mute" => Some("incoming_connection_rejected"),
             _ => None,
         };
         for node in &cluster.nodes {
             let log = node.process.log();
-            let named = |how| {
-                log.lines()
-                    .any(|line| line.contains(how) && line.contains("address=127."))
+            let named = |event| {
+                event_lines(&log, event)
+                    .iter()
+                    .any(|line| line.contains("address=127."))
             };
             assert!(
-                how.is_none_or(named),
+                event.is_none_or(named),
                 "{} does not name the liar of {part}: {log}",
                 node.name
             );
@@ -102,7 +103,7 @@ fn a_member_that_lies_harms_nobody() {
         for id in said.lines().filter_map(|line| line.strip_prefix("liar ")) {
             for node in &cluster.nodes {
                 let log = node.process.log();
-                let named = log.lines().any(|line| line.contains("lies") && line.contains(id));
+                let named = event_lines(&log, "peer_banned").iter().any(|line| line.contains(id));
                 assert!(named, "{} does not name the liar of {part}: {log}", node.name);
             }
         }

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::harness::cluster::{Cluster, SMALL, cut_power, job};
 use crate::harness::netlab::Netlab;
-use crate::harness::{Running, Tau, points_csv};
+use crate::harness::{Running, Tau, points_csv, tells};
 
 /// Starts the binary on a host of the lab.
 fn on(lab: &Netlab, tau: &Tau, host: usize, arguments: &[&str]) -> Running {
@@ -112,10 +112,8 @@ fn both_sides_of_a_cut_cable_train_on_and_get_what_they_missed_as_ranges() {
     training.lab.mend(2);
     Cluster::wait_until("they do not find each other again", || !training.somebody_is_silent());
     for node in &training.nodes {
-        Cluster::wait_until("nothing comes merged", || {
-            node.log().contains("a range of batches is taken")
-        });
-        assert!(!node.log().contains("gets a snapshot"), "nothing is forgotten");
+        Cluster::wait_until("nothing comes merged", || tells(&node.log(), "range_applied"));
+        assert!(!tells(&node.log(), "snapshot_started"), "nothing is forgotten");
     }
     training.stop();
 }
@@ -205,11 +203,9 @@ fn a_guest_whose_hosts_die_before_it_has_a_snapshot_is_free_again() {
     ];
     ask(&lab, &tau, 1, &[&["start"], &long[..]].concat());
     let two = node(&lab, &tau, 2);
-    Cluster::wait_until("no snapshot is given", || one.log().contains("gets a snapshot"));
+    Cluster::wait_until("no snapshot is given", || tells(&one.log(), "snapshot_started"));
     cut_power(one.pid(), tau.path("node1").to_str().unwrap());
-    Cluster::wait_until("the guest waits for ever", || {
-        two.log().contains("all who had something of it are gone")
-    });
+    Cluster::wait_until("the guest waits for ever", || tells(&two.log(), "run_withdrawn"));
     let short = ["--data", "csv:points.csv", "--model", "dense 2", "--epochs", "1"];
     let events = ask(&lab, &tau, 2, &[&["start"], &short[..]].concat());
     let last = events.last().unwrap();

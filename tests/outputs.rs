@@ -162,7 +162,7 @@ fn something_else_of_the_name_latest_is_named_and_stays() {
     let trained = tau.run(&TRAIN_POINTS);
     assert_eq!(trained.code, 0, "{}", trained.stderr);
     assert!(
-        trained.stderr.contains("tau-out/latest is no link, and stays as it is"),
+        trained.stderr.contains("tau-out/latest is not a symbolic link"),
         "{}",
         trained.stderr
     );

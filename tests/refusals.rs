@@ -25,7 +25,7 @@ fn bad_jobs_are_refused() {
         (&["--model", "dense 5, magic 3, dense 10"], "there is no layer 'magic'"),
         (
             &["--model", "conv 8 3x3, groupnorm 3, dense"],
-            "layer 1 ('groupnorm 3') gets 8x26x26",
+            "layer 1 ('groupnorm 3') cannot take its input of shape 8x26x26",
         ),
         (
             &["--model", "residual [ conv 8 3x3, conv 8 3x3 ], dense"],
@@ -38,7 +38,7 @@ fn bad_jobs_are_refused() {
         (&["--model", "dense 12"], "the data has 10 classes"),
         (
             &["--density", "0"],
-            "--density: it must be above 0 and at most 1, not 0",
+            "--density: the density must be above 0 and at most 1, not 0",
         ),
         (&["--density", "1.5"], "not 1.5"),
         (&["--tau", "0"], "--tau"),
@@ -53,7 +53,7 @@ fn bad_jobs_are_refused() {
         (&["--nodes", "0"], "--nodes"),
         (&["--device", "abacus"], "abacus"),
         (&["missing.toml"], "missing.toml could not be read"),
-        (&["--checkpoint-every", "5"], "needs nodes that stay"),
+        (&["--checkpoint-every", "5"], "needs nodes that keep running"),
         (
             &["--model", "conv 8 3x3 pad 20000, maxpool 40000, flatten, dense 10"],
             "2^28",
@@ -254,7 +254,7 @@ fn credentials_are_one_pair_in_a_regular_file() {
     assert!(made.unwrap().success());
     for (file, says) in [
         ("both.pem", "more than one key pair"),
-        ("mixed.pem", "are no pair"),
+        ("mixed.pem", "do not belong together"),
         ("pipe.pem", "is a pipe: give a regular file"),
         ("/dev/zero", "is a device"),
     ] {

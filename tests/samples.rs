@@ -5,7 +5,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use crate::harness::cluster::{Cluster, job, kill};
-use crate::harness::{Output, Tau, points_csv};
+use crate::harness::{Output, Tau, event_lines, points_csv, tells};
 
 /// The last object of a run that trained every sample so many times in all; those that two workers claimed are told.
 fn trained_all(output: &Output, samples: u64) -> Value {
@@ -29,7 +29,7 @@ fn few_samples_among_many_workers_with_large_minibatches_are_all_trained() {
         let arguments = [&["train", "--json"], &job[..], &shape[..]].concat();
         let output = tau.run_with(&[("TAU_LOG", "warn")], &arguments);
         trained_all(&output, 360);
-        assert!(!output.stderr.contains("no batch of this run"), "{}", output.stderr);
+        assert!(!tells(&output.stderr, "batch_rejected"), "{}", output.stderr);
     }
 }
 
@@ -58,10 +58,7 @@ fn a_worker_is_seated_after_many_epochs_of_few_samples() {
     assert_eq!(ended.last()["repeated_samples"], 0, "{}", ended.stdout);
     let logged = cluster.nodes.pop().unwrap().stop();
     // The one that was killed may have been in the middle of a word; nobody else's socket is closed.
-    let closed: Vec<&str> = logged
-        .lines()
-        .filter(|line| line.contains("socket is closed"))
-        .collect();
+    let closed = event_lines(&logged, "worker_socket_closed");
     let by_the_kill = |line: &&str| line.contains("the connection broke");
     assert!(closed.len() < 2 && closed.iter().all(by_the_kill), "{logged}");
 }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::harness::cluster::{Cluster, Node, job, kill};
-use crate::harness::points_csv;
+use crate::harness::{points_csv, tells};
 
 #[test]
 fn a_node_that_is_told_to_end_in_a_run_has_left_and_is_not_silent() {
@@ -16,10 +16,10 @@ fn a_node_that_is_told_to_end_in_a_run_has_left_and_is_not_silent() {
     assert_eq!(cluster.listed().len(), 2);
     for node in &cluster.nodes {
         Cluster::wait_until("nobody hears that it leaves", || {
-            node.process.log().contains("a node has left")
+            tells(&node.process.log(), "node_left")
         });
         let log = node.process.log();
-        assert!(!log.contains("a node is silent"), "{log}");
+        assert!(!tells(&log, "node_silent"), "{log}");
     }
 }
 

@@ -115,7 +115,7 @@ mod tests {
     fn what_is_wrong_is_said_with_its_line() {
         for (text, says) in [
             ("clutser = \"a:1\"", "clutser"),
-            ("\ncluster = 7", "line 2: 'cluster' is an address in quotes"),
+            ("\ncluster = 7", "line 2: 'cluster' must be an address in quotes"),
             ("credentials = [", "line 1"),
         ] {
             let refused = read(text).unwrap_err();

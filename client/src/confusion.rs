@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(of(45, 800).warning(), None);
         let warning = of(0, 950).warning().unwrap();
         assert!(
-            warning.contains("no better than guessing: its balanced accuracy is 50.00 %, and guessing has 50.00 %"),
+            warning.contains("no better than guessing: its balanced accuracy is 50.00 %, that of guessing is 50.00 %"),
             "{warning}"
         );
     }

@@ -235,8 +235,8 @@ mod tests {
             let json = false;
             Leaving { run, stopping, json }.failure().reasons().concat()
         };
-        assert!(leaving(None, false).contains("may yet begin"));
-        assert!(leaving(Some(RunId(7)), false).contains("goes on at its nodes"));
+        assert!(leaving(None, false).contains("may still start"));
+        assert!(leaving(Some(RunId(7)), false).contains("continues on its nodes"));
         assert!(leaving(Some(RunId(7)), true).contains("'tau start --attach' fetches it"));
     }
 }

@@ -344,7 +344,7 @@ mod tests {
     fn a_node_alone_has_exchanged_nothing() {
         let several = text(&ended(&["alpha", "beta"], &[], &[0.5]));
         assert!(
-            several.contains("1.0 kB of changes; of workers' time: exchange 80 %"),
+            several.contains("1.0 kB of weight changes sent; share of the workers' time: exchange 80 %"),
             "{several}"
         );
         let alone = text(&ended(&["alpha"], &[], &[0.5]));
@@ -356,8 +356,8 @@ mod tests {
         let remark = |losses: &[f64]| overfitted(&ended(&["alpha"], &[], losses));
         assert_eq!(
             remark(&[0.5, 0.4, 0.45, 0.48]).unwrap(),
-            "held-out loss was lowest after epoch 2.0 (0.4000) and has grown to 0.4800 since: --keep best keeps the \
-             weights of then"
+            "evaluation loss was lowest after epoch 2.0 (0.4000) and has grown to 0.4800 since: use --keep best to \
+             keep the weights with the lowest loss"
         );
         assert_eq!(remark(&[0.5, 0.4]), None);
         assert_eq!(remark(&[0.4, 0.41]), None, "a rise within the noise is not remarked on");

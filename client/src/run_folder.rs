@@ -187,7 +187,10 @@ mod tests {
         let refused = || named_model(model(LATEST).into()).unwrap_err();
         assert_eq!(
             refused(),
-            format!("run {failed} has left no model, because it failed or is not over; no other run beside it has one")
+            format!(
+                "run {failed} has no model, because the run failed or is not over; no other run in the same folder \
+                 has a model"
+            )
         );
         std::fs::write(model(&trained), "").unwrap();
         let newest = format!("the newest model is {}", model(&trained).display());

@@ -82,10 +82,10 @@ mod tests {
         let event = WaitingEvent {
             event: "waiting",
             run: RunId(7).to_string(),
-            reasons: &["vm-3 to tell its digest".into()],
+            reasons: &["vm-3 to report its digest".into()],
         };
         let text = serde_json::to_string(&event).unwrap();
-        let rest = r#""for":["vm-3 to tell its digest"]}"#;
+        let rest = r#""for":["vm-3 to report its digest"]}"#;
         assert_eq!(text, format!(r#"{{"event":"waiting","run":"{}",{rest}"#, RunId(7)));
     }
 }

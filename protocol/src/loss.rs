@@ -111,10 +111,12 @@ mod tests {
         for text in ["none", "auto", "1,2.5,0.1"] {
             assert_eq!(text.parse::<ClassWeights>().unwrap().to_string(), text);
         }
-        assert!("hinge".parse::<Loss>().unwrap_err().contains("there are: auto"));
+        assert!("hinge".parse::<Loss>().unwrap_err().contains("use one of: auto"));
         for text in ["1,0", "1,,2", "x", "1,inf", ""] {
             assert!(
-                text.parse::<ClassWeights>().unwrap_err().contains("is no weight"),
+                text.parse::<ClassWeights>()
+                    .unwrap_err()
+                    .contains("is not a class weight"),
                 "{text}"
             );
         }

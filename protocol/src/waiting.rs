@@ -29,7 +29,7 @@ mod tests {
         assert!(same(silent, silent));
         assert!(same(silent, "vm-1, silent for 13 s, given up at 30 s"));
         assert!(!same(silent, "vm-2, silent for 12 s, given up at 30 s"));
-        assert!(!same(silent, "vm-1 to tell its digest"));
+        assert!(!same(silent, "vm-1 to report its digest"));
         assert!(!same("a", "a b"));
         assert!(!is_the_same(&[], &["a".into()]));
         assert!(is_the_same(&[], &[]));

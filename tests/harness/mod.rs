@@ -280,6 +280,17 @@ impl Drop for Running {
     }
 }
 
+/// Lines of a log with this event; docs/log-events.md lists all events.
+pub(crate) fn event_lines<'a>(log: &'a str, event: &str) -> Vec<&'a str> {
+    let field = format!("event=\"{event}\"");
+    log.lines().filter(|line| line.contains(&field)).collect()
+}
+
+/// Whether a log has a line with this event.
+pub(crate) fn tells(log: &str, event: &str) -> bool {
+    !event_lines(log, event).is_empty()
+}
+
 /// What scripts exit with where this machine lacks something that they need.
 pub(crate) const CANNOT: i32 = 77;
 

@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn who_is_silent_may_begin_yet() {
-        let off = || Some(status(7, Phase::Ended, Some("the node that started it is gone")));
+        let off = || Some(status(7, Phase::Ended, Some("the node that started the run is gone")));
         assert_eq!(
             verdict(&[says_not(A, Unanswered::Silent), says(B, None)]),
             StartOutcome::Open

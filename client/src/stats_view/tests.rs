@@ -175,7 +175,7 @@ fn an_ordinary_terminal_shows_everything() {
     assert_eq!(ends, ["0", "338k"]);
     assert!(dots(&lines[7..18]) > 40);
     assert!(lines[19].starts_with("events ──"), "{}", lines[19]);
-    assert_eq!(lines[22], "   0:08 ago  gamma takes part");
+    assert_eq!(lines[22], "   0:08 ago  node gamma takes part in the run");
     assert!(
         lines[23].starts_with("q leave  ? help  s sort  ↑↓ pick  ⏎ node"),
         "{}",
@@ -319,7 +319,7 @@ fn the_picked_node_is_marked_and_shown_alone() {
     press(&mut controls, KeyCode::Enter);
     let shown = lines(&drawn(&timeline, &mut controls, None, (80, 24)));
     assert_eq!(shown[2], "node beta  training  192.0.2.7:7700  cpu  2 workers");
-    assert_eq!(shown[3], "last trouble: a worker is stuck");
+    assert_eq!(shown[3], "last warning or error: a worker is stuck");
     for text in [
         "round trip           0.3 ms",
         "12.5k samples/s",
@@ -355,7 +355,7 @@ fn help_explains_every_column_on_an_ordinary_screen() {
             column.title
         );
     }
-    assert!(has(&shown, "any key closes this"), "{shown:#?}");
+    assert!(has(&shown, "any key closes help"), "{shown:#?}");
     let shown = after_keys(&training(3), &[KeyCode::Char('?'), KeyCode::Char('z')], (80, 24));
     assert!(has(&shown, "alpha  training"), "{shown:#?}");
 }
@@ -386,8 +386,8 @@ fn a_run_that_is_over_says_what_it_was() {
     let text = screen(&timeline, 80, 24)[2..5].join(" ");
     assert_eq!(
         text,
-        "finished: accuracy 98.45 %, loss 0.0561, replicas agree (3 of 3), saved on the node that was asked as \
-         /home/ada/tau-node/0123456789abcdef/alpha.safetensors; fetch it with 'tau start --attach'"
+        "finished: accuracy 98.45 %, loss 0.0561, replicas agree (3 of 3); the contacted node saved the model as \
+         /home/ada/tau-node/0123456789abcdef/alpha.safetensors: fetch it with 'tau start --attach'"
     );
     assert!(screen(&timeline, 200, 60)[2].ends_with("'tau start --attach'"));
     assert!(screen(&timeline, 80, 24)[0].contains("finished  epoch 10.0/10  100 %  0:42"));

@@ -185,7 +185,7 @@ mod tests {
         let error = |text: &str| text.parse::<Density>().unwrap_err();
         assert!(error("0").contains("above 0 and at most 1, not 0"));
         assert!(error("NaN").contains("above 0"));
-        assert!(error("much").contains("'much' is no density; it is auto"));
+        assert!(error("much").contains("'much' is not a density; write auto"));
         assert!(error("auto:bytes=3").contains("from 64 to"));
         assert!(error("auto:byte=300").contains("no option 'byte=300'"));
     }

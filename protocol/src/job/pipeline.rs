@@ -283,12 +283,12 @@ mod tests {
     #[test]
     fn what_means_nothing_is_refused() {
         for (text, why) in [
-            ("layers:groups=1", "one group is all of the network"),
+            ("layers:groups=1", "one group holds the whole network"),
             ("layers:groups=17", "from 1 to 16"),
             ("layers:groups=0", "from 1 to 16"),
             ("layers:groups=2,slices=0", "from 1 to 16"),
             ("layers:groups=2,slices=17", "from 1 to 16"),
-            ("layers:groups=5,slices=16", "64 stages at most, not 80"),
+            ("layers:groups=5,slices=16", "64 pipeline stages at most, not 80"),
             ("layers:groups=2,cuts=3", "not both"),
             ("layers:cuts=4+2", "rising"),
             ("layers:cuts=0", "rising"),

@@ -152,7 +152,7 @@ fn every_mistake_is_reported() {
     assert!(
         JobErrors(errors)
             .to_string()
-            .contains("density: it must be above 0 and at most 1, not 1.5")
+            .contains("density: the density must be above 0 and at most 1, not 1.5")
     );
 }
 
@@ -216,7 +216,7 @@ fn a_text_that_is_too_long_to_be_told_is_a_mistake() {
     let longest = named(Job::TEXT_BYTES_MAX - 1000).resolve().unwrap();
     let errors = named(Job::TEXT_BYTES_MAX).resolve().unwrap_err();
     assert_eq!(errors.0[0].key, "data");
-    assert!(errors.to_string().contains("shorten it"), "{errors}");
+    assert!(errors.to_string().contains("shorten the job text"), "{errors}");
 
     let told = Told(Box::new(longest));
     let bytes = postcard::to_stdvec(&told).unwrap();

@@ -318,7 +318,7 @@ mod tests {
         let error = |text: &str| text.parse::<ModelSpec>().unwrap_err();
         assert!(error("residual").contains("residual [ LAYERS ]"));
         assert!(error("residual [ relu").contains("not closed"));
-        assert!(error("relu ]").contains("closes nothing"));
+        assert!(error("relu ]").contains("has no matching '['"));
         assert!(error("residual [ relu ] dense 5").contains("residual [ LAYERS ]"));
         assert!(error("residual [ ]").contains("empty"));
         assert!(error("leakyrelu 2").contains("slope"));

@@ -21,7 +21,7 @@ fn no_size_is_too_small_or_too_odd() {
 #[test]
 fn before_the_first_record_it_says_so() {
     let lines = screen(&Timeline::default(), 80, 24);
-    assert_eq!(lines[0], "No news from the cluster yet.");
+    assert_eq!(lines[0], "no records from the cluster yet");
     assert!(lines[23].starts_with("q leave"));
 }
 

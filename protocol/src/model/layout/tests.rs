@@ -147,24 +147,25 @@ fn misfits_name_the_layer_and_the_shape() {
     let error = |text: &str| layout(text, MNIST).unwrap_err();
     assert_eq!(
         error("dense, relu, dense 10"),
-        "layer 0 ('dense') gets 1x28x28 and cannot take it: only the last layer takes as many outputs as the data asks for: \
-         give it a number"
+        "layer 0 ('dense') cannot take its input of shape 1x28x28: only the last layer can take its number of outputs \
+         from the data: give this layer a number"
     );
-    assert!(error("conv 8 3x3, groupnorm 3, dense").contains("8 channels do not make 3 groups"));
+    assert!(error("conv 8 3x3, groupnorm 3, dense").contains("8 channels cannot be divided into 3 groups"));
     assert!(error("residual [ conv 8 3x3, conv 8 3x3 ], dense").starts_with(
-        "layer 0 ('residual [ conv 8 3x3, conv 8 3x3 ]') gets 1x28x28 and cannot take it: its layers make 8x24x24"
+        "layer 0 ('residual [ conv 8 3x3, conv 8 3x3 ]') cannot take its input of shape 1x28x28: the layers of the \
+         block give shape 8x24x24"
     ));
-    assert!(error("residual [ dense ], dense").starts_with("layer 0.body.0 ('dense') gets 1x28x28"));
+    assert!(error("residual [ dense ], dense").starts_with("layer 0.body.0 ('dense') cannot take its input"));
     assert_eq!(
         error("maxpool 20, maxpool 2, flatten, dense 10"),
-        "layer 1 ('maxpool 2') gets 1x1x1 and cannot take it: its window of 2x2 is larger than the image"
+        "layer 1 ('maxpool 2') cannot take its input of shape 1x1x1: the window of 2x2 is larger than the image"
     );
-    assert!(error("dense 5, conv 3 3x3").contains("gets 5 and cannot take it: it needs an image"));
+    assert!(error("dense 5, conv 3 3x3").contains("input of shape 5: the layer needs an image"));
     assert_eq!(
         error("dense 9"),
-        "the model ends in 9, but the data has 10 classes: end it with 'dense 10', or 'dense' alone"
+        "the model's output has shape 9, but the data has 10 classes: end the model with 'dense 10', or 'dense' alone"
     );
-    assert!(error("conv 10 28x28").contains("ends in 10x1x1"));
+    assert!(error("conv 10 28x28").contains("output has shape 10x1x1"));
     assert!(error("conv 8 3x3 pad 20000, maxpool 40000, flatten, dense 10").contains("2^28"));
     assert!(
         error(&format!(

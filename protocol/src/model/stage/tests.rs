@@ -145,7 +145,7 @@ fn what_cannot_be_cut_is_refused_with_a_sentence() {
     };
     let few = refused("dense 5, relu, dense", "groups=3");
     assert!(
-        few.contains("3 groups need as many layers with weights, and the model has 2"),
+        few.contains("3 groups need at least 3 layers with weights, but the model has 2"),
         "{few}"
     );
     let wrong = refused(DEEP, "cuts=1");
