@@ -39,7 +39,7 @@ fn strangers_neither_stop_a_run_nor_fill_the_memory() {
     for stranger in 0..STRANGERS {
         let mut stream = TcpStream::connect(&node.address).unwrap();
         stream.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
-        // It may be turned away in the middle of its greeting.
+        // It may be turned away in the middle of its session hello.
         let _ = stream.write_all(&greeting(stranger));
         strangers.push(stream);
     }

@@ -1,4 +1,5 @@
-//! Networks whose layers lie on several nodes: they train as one worker would, survive what others survive, and end in one file.
+//! Networks whose layers lie on several nodes: they train as one worker would, survive what others survive, and end in one
+//! file.
 
 use std::net::SocketAddr;
 use std::path::Path;

@@ -81,7 +81,7 @@ fn samples_without_labels_are_predicted_in_their_order_wherever_their_columns_ar
         refused.stderr
     );
 
-    // The labels of the training data do not matter, and its held-out part is judged as 'evaluate' judges it.
+    // The labels of the training data do not matter, and its evaluation part is judged as 'evaluate' judges it.
     assert_eq!(predictions(&tau, &model, "csv:points.csv").len(), 600);
     write("lacking.csv", "x,z\n1,2\n");
     let refused = tau.run(&["predict", &model, "--data", "csv:lacking.csv"]);

@@ -157,7 +157,7 @@ fn changes(finished: &Finished) -> String {
     )
 }
 
-/// A remark on a model whose held-out loss has grown since its lowest, while training went on.
+/// A remark on a model whose evaluation loss has grown since its lowest, while training went on.
 fn overfitted(finished: &Finished) -> Option<String> {
     /// Losses of one model on few samples go up and down by this share without meaning anything.
     const NOISE: f64 = 0.05;
@@ -281,7 +281,7 @@ mod tests {
 
     use super::*;
 
-    /// What a run of these nodes has come to whose held-out losses were these, one after each epoch.
+    /// What a run of these nodes has come to whose evaluation losses were these, one after each epoch.
     fn ended(participants: &[&str], missing: &[&str], losses: &[f64]) -> Finished {
         const TRAIN: u64 = 100;
         let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();

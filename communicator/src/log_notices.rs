@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use protocol::stats::{LogNotice, Severity, StatsRecord};
 
-/// Sayings that wait for a record. A node that says more in a second has the oldest left out.
+/// Log notices that wait for a record. A node that says more in a second has the oldest left out.
 const WAITING_MAX: usize = 4 * StatsRecord::SAID_MAX;
 
 static WAITING: Mutex<VecDeque<LogNotice>> = Mutex::new(VecDeque::new());
@@ -23,11 +23,11 @@ pub(crate) fn take() -> Vec<LogNotice> {
     next(&mut WAITING.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-fn add(waiting: &mut VecDeque<LogNotice>, saying: LogNotice) {
+fn add(waiting: &mut VecDeque<LogNotice>, notice: LogNotice) {
     if waiting.len() == WAITING_MAX {
         waiting.pop_front();
     }
-    waiting.push_back(saying);
+    waiting.push_back(notice);
 }
 
 fn next(waiting: &mut VecDeque<LogNotice>) -> Vec<LogNotice> {
@@ -60,7 +60,7 @@ mod tests {
                 break;
             }
             assert!(some.len() <= StatsRecord::SAID_MAX);
-            taken.extend(some.into_iter().map(|saying| saying.text));
+            taken.extend(some.into_iter().map(|notice| notice.text));
         }
         let expected: Vec<String> = (3..many).map(|number| number.to_string()).collect();
         assert_eq!(taken, expected);

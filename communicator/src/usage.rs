@@ -236,7 +236,7 @@ impl Workers {
 const BESIDES_BYTES: u64 = 128 << 20;
 /// What a worker takes of a GPU besides its arrays: the driver's own, kernels, and room for products.
 const BESIDES_GPU_BYTES: u64 = 640 << 20;
-/// Held-out samples that go through a network at once, at most.
+/// Evaluation samples that go through a network at once, at most.
 const MEASURED_AT_ONCE: usize = 128;
 
 /// Refuses a job that so many workers on a machine cannot hold, before the system's memory is gone.
@@ -261,8 +261,8 @@ pub fn check_memory(job: &Job, layout: &Layout, workers: Workers) -> Result<(), 
 fn host_bytes(job: &Job, layout: &Layout) -> u64 {
     // Gradients that are added up take an array of their own; those of a pipeline's parts do not.
     let adds_up = job.exchange.pipelines().is_none() && job.accumulate > 1;
-    // In a pipeline, so do the weights that each minibatch in flight went with, those that it is measured with, and the copies that a
-    // worker and its node make of a stage to save it; and all that is under way lies in memory.
+    // In a pipeline, so do the weights that each minibatch in flight went with, those that it is measured with, and the
+    // copies that a worker and its node make of a stage to save it; and all that is under way lies in memory.
     let (in_flight, in_pipeline, samples, besides) = match job.exchange.pipelines() {
         Some(pipelines) => (
             usize::from(pipelines.in_flight(1)),
@@ -281,8 +281,8 @@ fn host_bytes(job: &Job, layout: &Layout) -> u64 {
 fn gpu_bytes(job: &Job, layout: &Layout) -> u64 {
     // All samples of a step are there at once.
     let samples = job.step_samples() as usize;
-    // In a pipeline, besides, the weights that minibatches in flight went with, those that it is measured with, and a part's gradient
-    // that is to be added to the others'.
+    // In a pipeline, besides, the weights that minibatches in flight went with, those that it is measured with, and a part's
+    // gradient that is to be added to the others'.
     let (arrays, at_once, unfolding) = match job.exchange.pipelines() {
         Some(pipelines) => {
             let (in_flight, parts) = (usize::from(pipelines.in_flight(1)), usize::from(pipelines.micro));

@@ -5,12 +5,12 @@ use serde::{Deserialize, Serialize};
 /// How many standard deviations an accuracy must lie above the base rate to be clearly better.
 const CLEAR_DEVIATIONS: f64 = 2.0;
 
-/// The accuracy of always guessing the most frequent class of the held-out samples.
+/// The accuracy of always guessing the most frequent class of the test samples.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BaseRate {
     /// The share of that class.
     pub rate: f64,
-    /// How many held-out samples there are.
+    /// How many test samples there are.
     pub samples: u64,
 }
 
@@ -23,12 +23,12 @@ pub enum BaseRateComparison {
     Hardly,
     /// No better.
     No,
-    /// All held-out samples are of one class: no accuracy says anything.
+    /// All test samples are of one class: no accuracy says anything.
     Nothing,
 }
 
 impl BaseRate {
-    /// Of so many held-out samples, of which so many are of the most frequent class; none where none has a class.
+    /// Of so many test samples, of which so many are of the most frequent class; none where none has a class.
     #[must_use]
     pub fn of(samples: u64, most_frequent: u64) -> Option<Self> {
         (1..=samples).contains(&most_frequent).then(|| Self {

@@ -3,8 +3,9 @@
 //!
 //! The way of a change: [`changes`] are words (`index << 1 | plus`) of one τ on the [`lattice`], or [`sums`] of steps; an
 //! [`encoding`] writes them as few bytes; a [`batch`] carries them with its place in the [`frontier`] and its [`digest`];
-//! many of them make a [`merged_range`], or, of several workers, a [`bundle`]. What is trained, and how, is a [`job`]: a [`model`], an [`optimiser`], a
-//! [`schedule`], [`data`], a [`split`] and a strategy. Whatever leaves a process is on the [`wire`].
+//! many of them make a [`merged_range`], or, of several workers, a [`bundle`]. What is trained, and how, is a [`job`]: a
+//! [`model`], an [`optimiser`], a [`schedule`], [`data`], a [`split`] and a strategy. Whatever leaves a process is on the
+//! [`wire`].
 
 // Every other crate reads this one, so everything in it says what it is.
 #![warn(missing_docs)]

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// How good a model is on held-out samples.
+/// How good a model is on evaluation samples.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
     /// The share predicted correctly; of numbers R², the share of their variance that is explained.
@@ -43,7 +43,7 @@ pub fn number_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64,
     }
 }
 
-/// How good weights were on held-out samples, at a moment of the run.
+/// How good weights were on evaluation samples, at a moment of the run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
     /// Samples trained, by all nodes.

@@ -101,7 +101,7 @@ pub struct StatsRecord {
     pub seconds: f64,
     /// The mean training loss of the last second; none before the first step.
     pub loss: Option<f64>,
-    /// The newest held-out accuracy; where numbers are predicted R².
+    /// The newest evaluation accuracy; where numbers are predicted R².
     pub accuracy: Option<f64>,
     /// How far numbers are off, in their own units; none where there are classes.
     pub mae: Option<f64>,
@@ -179,7 +179,7 @@ pub struct StatsRecord {
 impl StatsRecord {
     /// Sentences about what is waited for in one record; who wants to know all asks for the run's status.
     pub const WAITING_MAX: usize = 8;
-    /// Sayings in one record.
+    /// Log notices in one record.
     pub const SAID_MAX: usize = 8;
 
     /// All evaluations that the record tells of, oldest first; the newest may have been told of before.
@@ -205,9 +205,9 @@ pub struct Finished {
     pub run: String,
     /// When its end was heard of, as RFC 3339 has it.
     pub ended: String,
-    /// Held-out accuracy of the saved weights.
+    /// Evaluation accuracy of the saved weights.
     pub accuracy: f64,
-    /// The held-out accuracy of always guessing the most frequent class; none where there are no classes.
+    /// The evaluation accuracy of always guessing the most frequent class; none where there are no classes.
     pub base_rate: Option<f64>,
     /// The share of the numbers' variance that is explained, where numbers are predicted.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -215,7 +215,7 @@ pub struct Finished {
     /// How far they are off, in their own units.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mae: Option<f64>,
-    /// Held-out loss of the saved weights.
+    /// Evaluation loss of the saved weights.
     pub loss: f64,
     /// Epochs trained, the last one perhaps in part.
     pub epochs: f64,
@@ -276,7 +276,7 @@ pub struct Finished {
     pub succeeds: Option<String>,
     /// Why it ended: `trained` if all its samples were, or what stopped it.
     pub reason: &'static str,
-    /// After so many evaluations in a row without a lower held-out loss the run was to end.
+    /// After so many evaluations in a row without a lower evaluation loss the run was to end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub patience: Option<u32>,
     /// The evaluation whose weights came back as the best, where the best were to be kept; none if they are the last.

@@ -1,4 +1,5 @@
-//! The small grammar that optimisers, schedules, exchanges, densities and pipelines share: `name`, `name:value`, `name:value,key=value,flag`.
+//! The small grammar that optimisers, schedules, exchanges, densities and pipelines share: `name`, `name:value`,
+//! `name:value,key=value,flag`.
 
 use std::fmt::Display;
 

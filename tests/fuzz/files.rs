@@ -190,7 +190,7 @@ pub(crate) fn npz(bytes: &[u8]) -> Option<Check> {
     Some(check_dataset(spec, dataset))
 }
 
-/// Images and labels in CIFAR-100's form, the same for training and held out.
+/// Images and labels in CIFAR-100's form, the same for training and set aside.
 pub(crate) fn cifar(bytes: &[u8]) -> Option<Check> {
     let directory = path("cifar");
     std::fs::create_dir_all(&directory).unwrap();

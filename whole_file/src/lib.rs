@@ -30,8 +30,8 @@ pub struct PartialFile {
 }
 
 impl PartialFile {
-    /// Begins a file, in a folder that must be there. Where something is that is neither a regular file nor a link, the error is
-    /// of kind [`io::ErrorKind::InvalidInput`] and names what it is.
+    /// Begins a file, in a folder that must be there. Where something is that is neither a regular file nor a link, the error
+    /// is of kind [`io::ErrorKind::InvalidInput`] and names what it is.
     pub fn beside(place: &Path) -> io::Result<Self> {
         refuse_irregular(place.symlink_metadata().ok().filter(|found| !found.is_symlink()))?;
         let folder = folder_of(place);

@@ -40,7 +40,8 @@ pub fn of_residual(residual: &[f32], offset: usize) -> Option<Dense> {
 /// A contribution is no further than this, in steps; what is comes again. Floats hold as many, and halves of them.
 const SHARE_MAX: f32 = 4_000_000.0;
 
-/// The contributions of differences, to the next step. The farthest difference and the largest weight, moved by its contribution.
+/// The contributions of differences, to the next step. The farthest difference and the largest weight, moved by its
+/// contribution.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn contributions_between(own: &[f32], shared: &[f32], contribution: f32, contributions: &mut [i32]) -> (f32, f32) {
     const SIGN: u32 = 1 << 31;
@@ -91,7 +92,8 @@ fn all_between(own: &[f32], shared: &[f32], steps: &mut [i32]) -> bool {
     finite
 }
 
-/// Gives shared weights their contributions, and takes back from own ones what these stand for, but for the contributions themselves.
+/// Gives shared weights their contributions, and takes back from own ones what these stand for, but for the contributions
+/// themselves.
 fn take_back(own: &mut [f32], shared: &mut [f32], contributions: &[i32], inverse: f64) {
     // Equal contributions stand for a whole number of steps each, to within what rounding of the contribution takes.
     let whole = inverse.round();

@@ -1,4 +1,4 @@
-//! Evaluation on held-out samples.
+//! Evaluation on evaluation samples.
 
 use protocol::measured::Scores;
 use protocol::model::Layout;
@@ -192,8 +192,8 @@ impl Evaluator {
         }
     }
 
-    /// Evaluates weights on the held-out samples, as [`evaluate`] does. Statistics that are not given are measured. A GPU that has not enough memory left for that, or
-    /// fails, is not asked again: the CPU does it instead.
+    /// Evaluates weights on the evaluation samples, as [`evaluate`] does. Statistics that are not given are measured. A GPU
+    /// that has not enough memory left for that, or fails, is not asked again: the CPU does it instead.
     pub fn evaluate(
         &mut self,
         weights: Vec<f32>,

@@ -24,7 +24,7 @@ pub(crate) enum TimelineEntry {
     Said {
         node: String,
         #[serde(flatten)]
-        saying: LogNotice,
+        notice: LogNotice,
     },
     /// What the run waits for has changed.
     Waiting {
@@ -47,7 +47,7 @@ impl TimelineEntry {
             Self::Joined { node } => format!("node {node} takes part in the run"),
             Self::Silent { node } => format!("node {node} fell silent"),
             Self::Back { node } => format!("node {node} is back"),
-            Self::Said { node, saying } => format!("{node}: {}", saying.text),
+            Self::Said { node, notice } => format!("{node}: {}", notice.text),
             Self::Waiting { reasons } if reasons.is_empty() => "the run no longer waits".into(),
             Self::Waiting { reasons } => format!("waiting for {}", reasons.join("; ")),
             Self::StopAsked => "the run was asked to stop".into(),
@@ -62,7 +62,7 @@ impl TimelineEntry {
             Self::Waiting { reasons } if reasons.is_empty() => Severity::News,
             Self::Silent { .. } | Self::Waiting { .. } => Severity::Warning,
             Self::Failed { .. } => Severity::Error,
-            Self::Said { saying, .. } => saying.severity,
+            Self::Said { notice, .. } => notice.severity,
             _ => Severity::News,
         }
     }

@@ -107,9 +107,9 @@ impl Timeline {
     fn record(&mut self, record: &StatsRecord) -> Vec<Happened> {
         let mut what = self.nodes.take(record);
         let said = record.said.iter().cloned();
-        what.extend(said.map(|saying| TimelineEntry::Said {
+        what.extend(said.map(|notice| TimelineEntry::Said {
             node: record.node.clone(),
-            saying,
+            notice,
         }));
         for evaluation in record.told_evaluations() {
             if !self.is_new(&evaluation) {

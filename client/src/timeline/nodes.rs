@@ -110,9 +110,9 @@ impl Nodes {
         };
         node.rate_in = rate(record.bytes_in, node.record.bytes_in);
         node.rate_out = rate(record.bytes_out, node.record.bytes_out);
-        let grave = record.said.iter().rfind(|saying| saying.severity > Severity::News);
-        if let Some(saying) = grave {
-            node.trouble = Some(saying.text.clone());
+        let grave = record.said.iter().rfind(|notice| notice.severity > Severity::News);
+        if let Some(notice) = grave {
+            node.trouble = Some(notice.text.clone());
         }
         node.record = kept(&node.record, record);
         for (name, node) in &mut self.by_name {

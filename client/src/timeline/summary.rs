@@ -23,7 +23,7 @@ pub(crate) struct Summary {
     /// Seconds since the first step, and those that are probably left.
     pub(crate) elapsed: f64,
     pub(crate) left: Option<f64>,
-    /// Training loss, and what was measured on held-out samples.
+    /// Training loss, and what was measured on evaluation samples.
     pub(crate) loss: Option<f64>,
     #[serde(rename = "held_out_loss")]
     pub(crate) eval_loss: Option<f64>,

@@ -155,13 +155,13 @@ fn the_next_run_begins_afresh_and_what_comes_late_of_the_last_is_left_out() {
 #[test]
 fn what_nodes_say_happens_and_the_grave_is_their_trouble() {
     let mut timeline = Timeline::default();
-    let saying = |severity, text: &str| LogNotice {
+    let notice = |severity, text: &str| LogNotice {
         severity,
         text: text.into(),
     };
     let said = vec![
-        saying(Severity::Warning, "a worker is stuck"),
-        saying(Severity::News, "saved"),
+        notice(Severity::Warning, "a worker is stuck"),
+        notice(Severity::News, "saved"),
     ];
     let happened = timeline.take(&[StatsRecord { said, ..record("a", 1) }]);
     assert_eq!(happened.len(), 3);

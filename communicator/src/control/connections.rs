@@ -22,7 +22,7 @@ const NODES_MAX: usize = 2048;
 const QUESTIONS_MAX: usize = 64;
 /// So many lies, and a process is sent away.
 const LIES_MAX: u32 = 3;
-/// Outcasts that are remembered.
+/// Banned senders that are remembered.
 const BANNED_MAX: usize = 1024;
 /// What may be on its way to one process, and to all of them.
 const UNDER_WAY_MAX: u64 = 2 << 20;

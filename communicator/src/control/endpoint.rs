@@ -1,5 +1,5 @@
-//! The endpoint: the one actor of a node that others can reach. It asks who speaks, whether that can be so, and hands what comes
-//! in to the actors that it is for.
+//! The endpoint: the one actor of a node that others can reach. It asks who speaks, whether that can be so, and hands what
+//! comes in to the actors that it is for.
 
 use std::time::Duration;
 

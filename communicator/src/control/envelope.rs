@@ -7,7 +7,8 @@ use serde::de::DeserializeOwned;
 use super::payload::{Payload, Unreadable};
 use super::session_hello::Token;
 
-/// The longest contents of a message to a endpoint. A beat that tells of a thousand members and a run of theirs is half as long.
+/// The longest contents of a message to a endpoint. A beat that tells of a thousand members and a run of theirs is half as
+/// long.
 pub(super) const CONTENT_BYTES_MAX: usize = 256 << 10;
 
 /// A message with the token that tells who sent it.

@@ -1,4 +1,4 @@
-//! The greeting: the first bytes on a connection of the control plane, in which both ends prove their names.
+//! The session hello: the first bytes on a connection of the control plane, in which both ends prove their names.
 //!
 //! `ractor_cluster` hands over messages without saying which session they came by. So each end gives the other a secret for
 //! this connection, its *token*: what comes with it was sent by whoever proved its name here, because nobody else knows it.
@@ -49,7 +49,7 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// What a greeting has told.
+/// What a session hello has told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SessionHello {
     /// Who is at the other end.
@@ -96,8 +96,8 @@ impl Hello {
 
 /// Greets the other end, within a time limit. Both ends do the same.
 pub(super) async fn greet(stream: &mut Stream, identity: &Identity, limit: Duration) -> io::Result<SessionHello> {
-    let greeting = exchange(stream, identity);
-    timeout(limit, greeting)
+    let session_hello = exchange(stream, identity);
+    timeout(limit, session_hello)
         .await
         .unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut)))
 }

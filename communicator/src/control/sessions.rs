@@ -69,7 +69,7 @@ pub enum OpenError {
         "the peer did not complete the session hello ({0}): check that both sides run the same release with the same \
              credentials, or both with --insecure"
     )]
-    Greeting(#[from] std::io::Error),
+    SessionHello(#[from] std::io::Error),
     /// The process at the other end is not the one that was looked for.
     #[error("another process, {0}, answers at this address")]
     Another(VerifiedPeer),
@@ -171,7 +171,7 @@ impl Sessions {
 
     /// Greets the process at the other end of a stream, which must be the one that is wanted.
     async fn greet(&self, stream: &mut Stream, wanted: Option<VerifiedPeer>) -> Result<SessionHello, OpenError> {
-        let greeted = greet(stream, &self.shared.identity, self.shared.times.greeting).await?;
+        let greeted = greet(stream, &self.shared.identity, self.shared.times.session_hello).await?;
         if wanted.is_some_and(|wanted| wanted != greeted.peer) {
             return Err(OpenError::Another(greeted.peer));
         }

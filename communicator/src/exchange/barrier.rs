@@ -3,8 +3,8 @@
 //! Whether somebody is waited for decides how long a step takes and how large it is, and nothing else: a replica is the sum
 //! of its batches, whoever waited for whom. So views of who lives may differ, and every wait has a bound.
 //!
-//! Where contributions follow losses, a round has two phases: all tell their losses, and then let out the contributions that follow from
-//! them. Each is waited for.
+//! Where contributions follow losses, a round has two phases: all tell their losses, and then let out the contributions that
+//! follow from them. Each is waited for.
 //!
 //! The barrier cannot hold itself up: of those who wait, the ones in the lowest phase wait for somebody who does not.
 

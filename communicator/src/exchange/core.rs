@@ -61,8 +61,8 @@ pub struct Exchange {
     pub(super) left: BTreeSet<NodeId>,
     /// No further batch is taken.
     pub(super) frozen: bool,
-    /// Peers whose batches were dropped while the exchange was frozen. When it thaws, they must resend: the dropped batches were
-    /// never acknowledged.
+    /// Peers whose batches were dropped while the exchange was frozen. When it thaws, they must resend: the dropped batches
+    /// were never acknowledged.
     pub(super) dropped_while_frozen: BTreeSet<NodeId>,
     /// Bytes of parcels that came, or are known to have come to others.
     pub(super) moved: u64,

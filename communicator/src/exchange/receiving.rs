@@ -157,7 +157,7 @@ impl Exchange {
             }
             // It has asked for none, or the run ends without it: if it does not, it comes again.
             Message::Batch(_) if self.newcomer || self.frozen => {
-                self.dropped_while_frozen.extend(self.frozen.then_some(from))
+                self.dropped_while_frozen.extend(self.frozen.then_some(from));
             }
             Message::Batch(bytes) => match Batch::decode(&bytes, self.ledger.weight_count()) {
                 Err(BatchError::Damaged) => self.take_damage(from, effects),

@@ -1,5 +1,5 @@
-//! Sequential averaging: step-wise averaging. A pass goes from worker to worker, each adds what it has come to, and goes on from the mean
-//! so far.
+//! Sequential averaging: step-wise averaging. A pass goes from worker to worker, each adds what it has come to, and goes on
+//! from the mean so far.
 //!
 //! That is between workers alone: the shared weights move by nothing, so nothing here can make replicas differ. Each pass
 //! begins at another worker, because the one that begins hears of nobody. Whoever's predecessor is not there, has other

@@ -198,7 +198,7 @@ fn size(record: &StatsRecord) -> usize {
         .peers
         .iter()
         .map(|peer| size_of::<PeerRecord>() + peer.node.len());
-    let sentences = record.said.iter().map(|saying| &saying.text).chain(&record.waiting);
+    let sentences = record.said.iter().map(|notice| &notice.text).chain(&record.waiting);
     let sentences = sentences.map(|text| size_of::<LogNotice>() + text.len());
     let evaluations = size_of_val(&*record.evaluations);
     let processes = record.processes.iter();

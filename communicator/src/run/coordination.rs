@@ -177,8 +177,9 @@ impl Coordination {
     }
 }
 
-/// Lets nodes stand in pipelines, with one worker each, pipeline after pipeline. Who has a checkpoint of some layers gets those again, as
-/// far as there are pipelines. Those that do not make a whole pipeline are left out, with a sentence for each.
+/// Lets nodes stand in pipelines, with one worker each, pipeline after pipeline. Who has a checkpoint of some layers gets
+/// those again, as far as there are pipelines. Those that do not make a whole pipeline are left out, with a sentence for
+/// each.
 fn in_pipelines(
     mut participants: Vec<Participant>,
     me: NodeId,

@@ -10,9 +10,9 @@ use crate::usage::{Workers, check_memory};
 /// moment, in which others may be at work.
 const ALIKE: f64 = 2.0;
 
-/// Where a network is cut so that all nodes of a pipeline take as long as each other, as far as that can be. Offers stand as the nodes
-/// do: stage by stage, pipeline by pipeline. None if the nodes are equally fast, or if one could not hold what it would get: then groups
-/// are as equal as can be.
+/// Where a network is cut so that all nodes of a pipeline take as long as each other, as far as that can be. Offers stand as
+/// the nodes do: stage by stage, pipeline by pipeline. None if the nodes are equally fast, or if one could not hold what it
+/// would get: then groups are as equal as can be.
 pub(super) fn by_speed(job: &Job, offers: &[&Offer]) -> Option<Cut> {
     let pipelines = job.exchange.pipelines()?;
     let (stages, slices) = (pipelines.stages()?, usize::from(pipelines.slices));

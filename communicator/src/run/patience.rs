@@ -1,6 +1,6 @@
 //! How long a run goes on though it gets no better.
 
-/// The lowest held-out loss that this node has measured, and how many evaluations in a row have not come below it.
+/// The lowest evaluation loss that this node has measured, and how many evaluations in a row have not come below it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
     best: f64,

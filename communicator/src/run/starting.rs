@@ -81,8 +81,8 @@ impl RunCore {
         self.call_off(effects);
     }
 
-    /// Trains a run that has diverged once more, at half the rate, if this node coordinated it. All others have heard by then that it
-    /// is over.
+    /// Trains a run that has diverged once more, at half the rate, if this node coordinated it. All others have heard by then
+    /// that it is over.
     pub(super) fn back_off(&mut self, now: Duration, effects: &mut Vec<RunEffect>) {
         let Some(run) = self
             .current

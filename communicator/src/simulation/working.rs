@@ -229,8 +229,8 @@ impl World {
         }
     }
 
-    /// A worker trains a sample, if there is one, and holds it back or not; or it lets out what it has held back, and tells that
-    /// it has nothing to train. Returns whether a batch leaves.
+    /// A worker trains a sample, if there is one, and holds it back or not; or it lets out what it has held back, and tells
+    /// that it has nothing to train. Returns whether a batch leaves.
     fn train_one(&mut self, at: NodeId, key: WorkerKey, has_more: bool, throttles: bool) -> bool {
         let worker = self.nodes.get_mut(&at).unwrap().workers.get_mut(&key);
         let Some(training) = worker.and_then(|worker| worker.training.as_mut()) else {
@@ -271,7 +271,8 @@ impl World {
         }
     }
 
-    /// Workers may train what others hold back, because these hang or are cut off. One that waits itself must hold nothing back.
+    /// Workers may train what others hold back, because these hang or are cut off. One that waits itself must hold nothing
+    /// back.
     pub(super) fn take_over(&mut self, at: NodeId, slots: &BTreeSet<usize>) {
         let waits = |worker: &Worker| {
             let training = worker.training.as_ref().filter(|_| !worker.hangs);

@@ -226,7 +226,7 @@ times! {
     /// Connections of the control plane.
     ControlTimes {
         /// How long both ends of a connection may take to prove their names.
-        greeting = Duration::from_secs(5),
+        session_hello = Duration::from_secs(5),
         /// How long a connection may take to become a session.
         ready = Duration::from_secs(5),
         /// How long a node may say nothing, though its beats should come twice a second. The membership takes it for silent

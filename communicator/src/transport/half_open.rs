@@ -1,15 +1,15 @@
 //! Connections that have proven nothing yet: who has to go when there is no room for one more.
 //!
-//! Strangers that say nothing cost nothing to make, so they go first: whoever has said a whole greeting stays while somebody
-//! is there who has not. Among those the address that has most loses its oldest, so a flood from one place displaces itself,
-//! however slow the way of the others is.
+//! Strangers that say nothing cost nothing to make, so they go first: whoever has said a whole session hello stays while
+//! somebody is there who has not. Among those the address that has most loses its oldest, so a flood from one place displaces
+//! itself, however slow the way of the others is.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Told by a connection once it has said its greeting.
+/// Told by a connection once it has said its session hello.
 pub(crate) type Greeted = Arc<AtomicBool>;
 
 /// A number of connections, each with what ends it; oldest first.

@@ -200,7 +200,7 @@ impl TableOptions {
     }
 }
 
-/// Label and what is held out are always written out, so that a text kept in a model file means the same should a default
+/// Label and what is set aside are always written out, so that a text kept in a model file means the same should a default
 /// ever change.
 impl fmt::Display for TableOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -9,7 +9,7 @@ pub enum Keep {
     /// Those that it has come to.
     #[default]
     Last,
-    /// Of all that were measured, and those that it has come to, the ones with the lowest held-out loss.
+    /// Of all that were measured, and those that it has come to, the ones with the lowest evaluation loss.
     Best,
 }
 

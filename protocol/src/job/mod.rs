@@ -82,9 +82,9 @@ pub struct Job {
     pub validation: Validation,
     /// The run ends when the accuracy on the validation rows reaches this.
     pub target_accuracy: Option<f64>,
-    /// How often held-out samples are measured in an epoch, if the user says so.
+    /// How often evaluation samples are measured in an epoch, if the user says so.
     pub evaluations: Option<u32>,
-    /// The run ends when so many evaluations in a row have brought no lower held-out loss.
+    /// The run ends when so many evaluations in a row have brought no lower evaluation loss.
     pub patience: Option<u32>,
     /// Whether a run that diverges is trained once more, at half the rate.
     pub back_off: bool,

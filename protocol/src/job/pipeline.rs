@@ -17,8 +17,8 @@ pub const SLICES_MAX: u8 = 16;
 pub const STAGES_MAX: usize = 64;
 /// The most micro-batches of a minibatch.
 pub const MICRO_MAX: u8 = 64;
-/// Micro-batches of a minibatch when the job leaves it open. Where there are slices only, all machines have something to do anyway, and
-/// a second micro-batch is enough to compute on while the first one is on its way.
+/// Micro-batches of a minibatch when the job leaves it open. Where there are slices only, all machines have something to do
+/// anyway, and a second micro-batch is enough to compute on while the first one is on its way.
 const MICRO: u8 = 4;
 const MICRO_OF_SLICES: u8 = 2;
 /// The most minibatches that are begun before the one before them is done.
@@ -174,10 +174,10 @@ impl PipelineSpec {
         }
     }
 
-    /// How many minibatches each of so many pipelines begins before the one before them is done, so that machines do not wait in
-    /// between. Where the job leaves it open: one, if there is one pipeline of several groups and minibatches are cut. Gradients of
-    /// several pipelines are old enough for each other, who does not want minibatches to be cut wants what one machine computes, and
-    /// slices of one group do not wait for each other's turn.
+    /// How many minibatches each of so many pipelines begins before the one before them is done, so that machines do not wait
+    /// in between. Where the job leaves it open: one, if there is one pipeline of several groups and minibatches are cut.
+    /// Gradients of several pipelines are old enough for each other, who does not want minibatches to be cut wants what one
+    /// machine computes, and slices of one group do not wait for each other's turn.
     #[must_use]
     pub fn in_flight(&self, pipelines: usize) -> u8 {
         let waits = self.cut.groups() != Some(1) && self.micro > 1;

@@ -1,10 +1,10 @@
 //! The rule for everything that a job leaves open: one pure function of the data, the model and the number of workers.
 //!
 //! There are two regimes. A *short* run is one that a single worker finishes in some seconds: exchanging every step would take
-//! longer than the steps, and several workers would have too few samples each. One worker trains it, small tables with Adam, and lets out
-//! the whole difference once per epoch; the others apply it and take over if that worker is lost. So a short run comes to the
-//! same weights on any number of nodes. Every other run is trained by all workers with orthogonal updates, which are exchanged
-//! as changes of ±τ.
+//! longer than the steps, and several workers would have too few samples each. One worker trains it, small tables with Adam,
+//! and lets out the whole difference once per epoch; the others apply it and take over if that worker is lost. So a short run
+//! comes to the same weights on any number of nodes. Every other run is trained by all workers with orthogonal updates, which
+//! are exchanged as changes of ±τ.
 //!
 //! `docs/defaults.md` has the experiment that the numbers come from.
 
@@ -74,8 +74,8 @@ const MINIBATCH_MIN: u64 = 4;
 /// Where the job says how many epochs there are, minibatches become smaller until the run has this many steps.
 const STEPS_MIN: u64 = 500;
 
-/// Adam's rate on tables of up to [`ROWS_OF_RATE`] rows, and the power of the rows with which it grows from there: few rows are noise
-/// that long steps learn by heart.
+/// Adam's rate on tables of up to [`ROWS_OF_RATE`] rows, and the power of the rows with which it grows from there: few rows
+/// are noise that long steps learn by heart.
 const RATE: f64 = 0.003;
 const ROWS_OF_RATE: f64 = 500.0;
 const RATE_POWER: f64 = 0.4;
@@ -86,7 +86,8 @@ const RATE_FACTOR_MAX: f64 = 4.0;
 const RATE_OF_FEW_STEPS_MAX: f64 = 0.02;
 /// Tables from this many rows on are trained with orthogonal updates, like images.
 const ROWS_OF_ORTHOGONAL: u64 = 8000;
-/// Tables are trained with Adam also among several workers, and whatever their rows, if all together make fewer steps than these.
+/// Tables are trained with Adam also among several workers, and whatever their rows, if all together make fewer steps than
+/// these.
 const STEPS_OF_ADAM: u64 = 2000;
 /// The natural logarithm of the factor by which decay alone would shrink a weight over the run. Numbers hold more noise than
 /// classes do.

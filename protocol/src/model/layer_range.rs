@@ -1,8 +1,8 @@
 //! Layer ranges: neighbouring layers that a machine goes through without a word from others.
 //!
-//! Where groups are not divided, a group is a layer range. Where they are, every layer with weights begins one: it needs all that
-//! the layers before it have made, and those are divided among machines. What comes after it, number by number or channel by
-//! channel, is divided as it is.
+//! Where groups are not divided, a group is a layer range. Where they are, every layer with weights begins one: it needs all
+//! that the layers before it have made, and those are divided among machines. What comes after it, number by number or
+//! channel by channel, is divided as it is.
 
 use std::ops::Range;
 
@@ -105,8 +105,8 @@ fn scaled(range: Range<usize>, by: usize) -> Range<usize> {
     range.start * by..range.end * by
 }
 
-/// The layers of a layer range as one holder of it has them, each with the rows of its weights that are there; all of them where
-/// nothing is said.
+/// The layers of a layer range as one holder of it has them, each with the rows of its weights that are there; all of them
+/// where nothing is said.
 pub(super) fn owned(layers: &[PlacedLayer], owner: usize, owners: usize) -> Vec<(PlacedLayer, Option<Range<usize>>)> {
     let whole = |layer: &PlacedLayer| (layer.clone(), None);
     let Some(all) = neurons(layers).filter(|_| owners > 1) else {

@@ -13,8 +13,8 @@ impl Layout {
         NUMBER * (arrays * self.weights as u64 + 2 * activations(&self.layers) * minibatch as u64)
     }
 
-    /// The same for what convolutions unfold a minibatch to, on a device that does so: on the way there and back, of all of them
-    /// or, where they do so in one place, of the largest.
+    /// The same for what convolutions unfold a minibatch to, on a device that does so: on the way there and back, of all of
+    /// them or, where they do so in one place, of the largest.
     #[must_use]
     pub fn unfolding_bytes(&self, minibatch: usize, in_one_place: bool) -> u64 {
         let (all, largest) = unfolded(&self.layers);

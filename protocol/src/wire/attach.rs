@@ -62,7 +62,7 @@ pub enum ToWorker {
         /// Whether a worker trains there.
         alive: bool,
     },
-    /// Measure the present weights on the held-out samples. They are of this moment.
+    /// Measure the present weights on the evaluation samples. They are of this moment.
     Evaluate(Moment),
     /// Write what this worker alone has, its residual and its optimiser's state, to a file, and answer with
     /// [`FromWorker::Saved`].
@@ -96,8 +96,8 @@ pub enum ToWorker {
 pub struct GoOn {
     /// The round.
     pub round: u64,
-    /// The contribution of its difference that the worker is to let out now: all have told their losses. Without one it trains on:
-    /// all have let out theirs.
+    /// The contribution of its difference that the worker is to let out now: all have told their losses. Without one it
+    /// trains on: all have let out theirs.
     pub contribution: Option<Contribution>,
     /// The newest round that anybody has come to.
     pub newest: u64,

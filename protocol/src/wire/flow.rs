@@ -1,8 +1,9 @@
-//! What passes between the workers of a pipeline, which hold the layers of one network together: activations on their way there,
-//! gradients on their way back, and a few words.
+//! What passes between the workers of a pipeline, which hold the layers of one network together: activations on their way
+//! there, gradients on their way back, and a few words.
 //!
-//! The worker of the first stage leads. Everything belongs to a *generation* of its pipeline: the leader calls, each hands the call
-//! on, the last one answers. What is of another generation is over, and whoever hears it says that it has lost the pipeline.
+//! The worker of the first stage leads. Everything belongs to a *generation* of its pipeline: the leader calls, each hands
+//! the call on, the last one answers. What is of another generation is over, and whoever hears it says that it has lost the
+//! pipeline.
 
 use std::sync::Arc;
 
@@ -87,7 +88,7 @@ pub enum FlowBody {
         /// The mean loss of the micro-batch.
         loss: f32,
     },
-    /// What the layers so far have made of held-out samples, with the shared weights.
+    /// What the layers so far have made of evaluation samples, with the shared weights.
     Measure(EvalBatch),
     /// What was found of them where the network ends, for the leader.
     EvalTotals(EvalTotals),
@@ -115,7 +116,7 @@ pub struct Lead {
     pub cursors: Vec<CursorAdvance>,
 }
 
-/// Some held-out samples.
+/// Some evaluation samples.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EvalBatch {
     /// The number of this minibatch in the evaluation, from 0.
@@ -128,7 +129,7 @@ pub struct EvalBatch {
     pub last: bool,
 }
 
-/// What a model's outputs say about held-out samples.
+/// What a model's outputs say about evaluation samples.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EvalTotals {
     /// The sum of the samples' losses.

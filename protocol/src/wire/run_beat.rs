@@ -143,9 +143,9 @@ impl GivenUp {
 pub enum StopReason {
     /// The user said so.
     Asked,
-    /// The held-out accuracy that was wanted is reached.
+    /// The evaluation accuracy that was wanted is reached.
     TargetReached,
-    /// So many evaluations in a row as the job has patience for have brought no lower held-out loss.
+    /// So many evaluations in a row as the job has patience for have brought no lower evaluation loss.
     PatienceOver,
     /// The time that was given is over.
     TimeUp,

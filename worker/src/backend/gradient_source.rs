@@ -44,7 +44,7 @@ pub trait GradientSource {
         Ok(())
     }
 
-    /// How good the pipeline's shared weights, of which these are some, are on held-out samples, where this is the leader's.
+    /// How good the pipeline's shared weights, of which these are some, are on evaluation samples, where this is the leader's.
     fn measure(&mut self, _shared: &Self::Shared) -> Result<Option<Scores>, TrainError> {
         Ok(None)
     }

@@ -1,8 +1,8 @@
 //! How a micro-batch comes back through a network that others hold with this machine.
 //!
-//! Whoever is next on the way back waits for gradients, and nobody waits for the gradient of weights. So a dense layer's is deferred:
-//! it is computed when there is nothing else to do. And gradients of micro-batches are added where they are written, which saves
-//! writing and reading all of them once more.
+//! Whoever is next on the way back waits for gradients, and nobody waits for the gradient of weights. So a dense layer's is
+//! deferred: it is computed when there is nothing else to do. And gradients of micro-batches are added where they are
+//! written, which saves writing and reading all of them once more.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

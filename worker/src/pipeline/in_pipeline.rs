@@ -17,7 +17,7 @@ pub trait InPipeline {
         Ok(())
     }
 
-    /// How good the shared weights of the whole pipeline are on held-out samples, where this worker leads one.
+    /// How good the shared weights of the whole pipeline are on evaluation samples, where this worker leads one.
     fn measure(&mut self) -> Result<Option<Scores>, TrainError> {
         Ok(None)
     }

@@ -9,11 +9,11 @@
 //! ```
 //!
 //! The first stage's worker chooses samples as any worker does, and the others follow. Each adds up the gradient of its own
-//! weights over the micro-batches of a minibatch, updates them and lets changes out to those that hold the same in other pipelines. Its
-//! node takes messages from worker to worker.
+//! weights over the micro-batches of a minibatch, updates them and lets changes out to those that hold the same in other
+//! pipelines. Its node takes messages from worker to worker.
 //!
-//! Whatever breaks, a pipeline begins anew with another *generation*: the leader calls until the last one answers, and then leads
-//! the minibatch again that was under way. A worker whose pipeline is broken waits, and loses nothing of its own.
+//! Whatever breaks, a pipeline begins anew with another *generation*: the leader calls until the last one answers, and then
+//! leads the minibatch again that was under way. A worker whose pipeline is broken waits, and loses nothing of its own.
 
 mod in_pipeline;
 #[cfg(test)]
@@ -42,7 +42,8 @@ const JOIN_EVERY_MAX: Duration = Duration::from_secs(8);
 /// How long a worker waits for others at a time.
 const WAIT: Duration = Duration::from_secs(1);
 
-/// The most cursors that a minibatch moves. Who is led may have kept those of others, up to three quarters of what a batch takes.
+/// The most cursors that a minibatch moves. Who is led may have kept those of others, up to three quarters of what a batch
+/// takes.
 pub(crate) const LED_CURSORS_MAX: usize = CURSORS_MAX / 4;
 
 /// A worker's part in its pipeline.
@@ -319,7 +320,8 @@ impl Pipeline {
                 }
                 self.break_off();
                 self.release()?;
-                // Somebody has come, or can be reached again: it is called soon. Who cannot reach the next one says so to every call.
+                // Somebody has come, or can be reached again: it is called soon. Who cannot reach the next one says so to
+                // every call.
                 self.pause = JOIN_SOON;
                 return Err(TrainError::PipelineBroken);
             }

@@ -50,7 +50,7 @@ pub(crate) enum StageInput {
         layer_range: u8,
         loss: f32,
     },
-    /// Held-out samples.
+    /// Evaluation samples.
     Measure(EvalBatch),
     /// What they were judged to be.
     EvalTotals(EvalTotals),

@@ -323,9 +323,9 @@ impl Program {
         Self::of(&layout.layers, lowered(layout), order)
     }
 
-    /// The operations of what a stage has of a layer range. They read and write rows on every device, since what lies before and
-    /// after may be elsewhere. They have the same keys wherever a model is cut, but that neurons of different slices are not
-    /// dropped together.
+    /// The operations of what a stage has of a layer range. They read and write rows on every device, since what lies before
+    /// and after may be elsewhere. They have the same keys wherever a model is cut, but that neurons of different slices are
+    /// not dropped together.
     #[must_use]
     pub fn of_layer_range(partition: &Partition, stage: &PipelineStage, own: &StageSlice, order: ImageOrder) -> Self {
         let layers = &stage.layout.layers[own.layers.clone()];

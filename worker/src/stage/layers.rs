@@ -1,5 +1,5 @@
-//! The layers of one layer range, as far as a worker holds them, on whatever device computes them: what comes in goes there, and
-//! gradients come back. What passes is rows of plain numbers, so workers of a pipeline may compute on different devices.
+//! The layers of one layer range, as far as a worker holds them, on whatever device computes them: what comes in goes there,
+//! and gradients come back. What passes is rows of plain numbers, so workers of a pipeline may compute on different devices.
 
 use std::borrow::Cow;
 
@@ -31,8 +31,8 @@ pub trait Layers {
         inputs: Vec<f32>,
     ) -> Result<Cow<'_, [f32]>, TrainError>;
 
-    /// Gradients have come for what a micro-batch's outputs were; what becomes of the gradient that others have written. None if no such
-    /// micro-batch is under way.
+    /// Gradients have come for what a micro-batch's outputs were; what becomes of the gradient that others have written. None
+    /// if no such micro-batch is under way.
     fn backward(
         &mut self,
         micro_batch: (u64, u16),

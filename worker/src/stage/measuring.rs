@@ -1,4 +1,4 @@
-//! Held-out samples on their way through a pipeline, with the shared weights of all its workers.
+//! Evaluation samples on their way through a pipeline, with the shared weights of all its workers.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use crate::pipeline::StageInput;
 use crate::predict::MINIBATCH;
 use crate::train_error::TrainError;
 
-/// Minibatches of held-out samples that are under way at a time.
+/// Minibatches of evaluation samples that are under way at a time.
 const UNDER_WAY_MAX: usize = 4;
 
 /// An evaluation that passes through.
@@ -39,7 +39,7 @@ impl<W> Default for Measuring<W> {
 }
 
 impl<L: Layers> StageModel<L> {
-    /// Sends all held-out samples through the pipeline, and hears how they are judged.
+    /// Sends all evaluation samples through the pipeline, and hears how they are judged.
     pub(super) fn measure_all(&mut self, shared: &L::Shared) -> Result<Scores, TrainError> {
         self.measure_with(shared)?;
         let count = self.dataset.test.len();
@@ -80,7 +80,7 @@ impl<L: Layers> StageModel<L> {
         Ok(())
     }
 
-    /// Held-out samples, as they are.
+    /// Evaluation samples, as they are.
     fn test_inputs(&self, measured: &EvalBatch) -> Vec<f32> {
         let mut inputs = Vec::new();
         let test = &self.dataset.test;
@@ -128,7 +128,7 @@ impl<L: Layers> StageModel<L> {
         }
     }
 
-    /// Held-out samples have come, as they are or as another worker has made them.
+    /// Evaluation samples have come, as they are or as another worker has made them.
     fn measure_flow(
         &mut self,
         measured: EvalBatch,
@@ -181,7 +181,8 @@ impl<L: Layers> StageModel<L> {
         self.measure_layer_range(measured, inputs)
     }
 
-    /// Held-out samples go through a layer range, and on, or are judged where the network ends; that is told to whoever leads.
+    /// Evaluation samples go through a layer range, and on, or are judged where the network ends; that is told to whoever
+    /// leads.
     fn measure_layer_range(&mut self, measured: EvalBatch, inputs: Vec<f32>) -> Result<Option<EvalSums>, TrainError> {
         let (Some(weights), Some(at)) = (&self.measuring.with, self.slice_of(measured.layer_range)) else {
             return Err(self.pipeline.reset());

@@ -1,7 +1,7 @@
 //! A minibatch on its way through the layer ranges of a network: forward, micro-batch by micro-batch, and back.
 //!
-//! What each holder of a layer range has made of a micro-batch goes to all holders of the next one, which need all of it; gradients come
-//! back to each from all of those, and are added up.
+//! What each holder of a layer range has made of a micro-batch goes to all holders of the next one, which need all of it;
+//! gradients come back to each from all of those, and are added up.
 
 use protocol::model::LayerRange;
 use protocol::rng::splitmix64;
@@ -318,7 +318,8 @@ impl<L: Layers> StageModel<L> {
         }
     }
 
-    /// A micro-batch has come back through what is held of a layer range: its gradients go on, and what is left of its gradient can wait.
+    /// A micro-batch has come back through what is held of a layer range: its gradients go on, and what is left of its
+    /// gradient can wait.
     fn returned(
         &mut self,
         progress: &mut MinibatchProgress<'_, L>,

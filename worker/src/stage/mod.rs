@@ -85,7 +85,7 @@ pub struct StageModel<L: Layers> {
     own: VecDeque<Piece>,
     /// Pieces that belong to a later minibatch than can be gone on with now.
     later: Vec<Piece>,
-    /// Held-out samples that came in the middle of a minibatch.
+    /// Evaluation samples that came in the middle of a minibatch.
     measured_later: Vec<Flow>,
     /// What an evaluation is made with, while one passes through.
     measuring: Measuring<L::Weights>,

@@ -9,8 +9,8 @@ use protocol::wire::attach::JumpOrder;
 use super::{Training, TrainingError};
 use crate::trainer::Trainer;
 
-/// A weight that others' changes drive out of the range has diverged, though the node's ledger has applied the same changes: this
-/// worker's own changes reach its weights before they reach the ledger.
+/// A weight that others' changes drive out of the range has diverged, though the node's ledger has applied the same changes:
+/// this worker's own changes reach its weights before they reach the ledger.
 impl<T: Trainer> Training<T> {
     /// Applies another origin's batch, which was decoded and so is valid.
     pub fn apply(&mut self, batch: &Batch) -> Result<Range, TrainingError> {

@@ -13,8 +13,8 @@ use super::{Next, StepControl, Training, TrainingError};
 use crate::pipeline::{LED_CURSORS_MAX, PipelineEvent};
 use crate::trainer::{TrainError, Trainer};
 
-/// How long a leader calls its pipeline together before it leaves the rest to other pipelines. Nodes that are gone are given up sooner:
-/// these are there, and a worker of theirs may be opening large data.
+/// How long a leader calls its pipeline together before it leaves the rest to other pipelines. Nodes that are gone are given
+/// up sooner: these are there, and a worker of theirs may be opening large data.
 const GIVEN_UP_AFTER: Duration = Duration::from_mins(5);
 
 /// Minibatches that were chosen before the one before them is done, in their order.
@@ -103,8 +103,8 @@ impl<T: Trainer> Training<T> {
         })
     }
 
-    /// The learning rate and the norm for the next step. The leader's rate is the pipeline's; and each stage's gradient is clipped
-    /// by itself, to its share of the norm: the whole one would take a round trip in every step.
+    /// The learning rate and the norm for the next step. The leader's rate is the pipeline's; and each stage's gradient is
+    /// clipped by itself, to its share of the norm: the whole one would take a round trip in every step.
     pub(super) fn pipeline_rate_and_clip(&mut self) -> (f64, Option<f64>) {
         let (rate, clip) = self.rate_and_clip();
         let Some(pipeline) = self.trainer.pipeline() else {

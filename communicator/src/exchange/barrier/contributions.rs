@@ -20,8 +20,8 @@ impl AnnouncedLoss {
 }
 
 /// In proportion to its loss, among so many workers. Those whose losses are not known have the mean of the others'. What is
-/// no loss has no contribution. Of a contribution that is very small rounding would leave much, so none is smaller than a part of an equal
-/// one.
+/// no loss has no contribution. Of a contribution that is very small rounding would leave much, so none is smaller than a
+/// part of an equal one.
 pub(super) fn by_loss(origin: OriginId, losses: &[AnnouncedLoss], workers: u32) -> Contribution {
     /// That part.
     const SMALLEST: u64 = 64;

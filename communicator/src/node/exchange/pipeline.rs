@@ -14,8 +14,8 @@ use crate::node::link::LinkMessage;
 use crate::run::{Liveness, WorkerKey};
 
 impl ExchangeState {
-    /// One of this node's workers has something for another of its pipeline. What cannot be brought there breaks the pipeline: nobody
-    /// would answer.
+    /// One of this node's workers has something for another of its pipeline. What cannot be brought there breaks the
+    /// pipeline: nobody would answer.
     pub(super) fn pass_on(&self, key: WorkerKey, bytes: Arc<[u8]>) {
         let Some((_, worker)) = self.workers.get(&key) else {
             return;
@@ -66,8 +66,8 @@ impl ExchangeState {
         }
     }
 
-    /// Something has come for this node's worker from another of its pipeline. What was sent to anybody else is nobody's, and who
-    /// was replaced is not listened to.
+    /// Something has come for this node's worker from another of its pipeline. What was sent to anybody else is nobody's, and
+    /// who was replaced is not listened to.
     pub(super) fn hand_in(&self, from: NodeId, bytes: &Arc<[u8]>) {
         let own = self.plan.place(self.me).map(|own| (own.pipeline, own.stage));
         if !self.plan.is_replaced(from)

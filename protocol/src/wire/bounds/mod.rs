@@ -151,8 +151,8 @@ impl ControlMessage {
                 shorten(text, SENTENCE_BYTES_MAX);
             }
             Self::Stats(record) => {
-                for saying in &mut record.said {
-                    shorten(&mut saying.text, SENTENCE_BYTES_MAX);
+                for notice in &mut record.said {
+                    shorten(&mut notice.text, SENTENCE_BYTES_MAX);
                 }
             }
             Self::Beat(beat) => {
@@ -415,7 +415,7 @@ impl StatsRecord {
         )?;
         self.waiting.iter().try_for_each(|text| sentence(text))?;
         within(self.said.len() <= StatsRecord::SAID_MAX, "the number of log entries")?;
-        self.said.iter().try_for_each(|saying| sentence(&saying.text))?;
+        self.said.iter().try_for_each(|notice| sentence(&notice.text))?;
         within(self.peers.len() <= MEMBERS_MAX, "the number of peers")?;
         self.peers.iter().try_for_each(PeerRecord::check)?;
         check_processes(&self.processes)?;

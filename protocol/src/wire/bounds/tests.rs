@@ -276,7 +276,7 @@ fn records_and_sentences_are_short() {
     assert!(!record(|record| record.state = "x".repeat(900_000)));
     assert!(!record(|record| record.tau = f64::NAN));
     assert!(!record(|record| record.time = f64::INFINITY));
-    let saying = |letters| LogNotice {
+    let notice = |letters| LogNotice {
         severity: Severity::Warning,
         text: "é".repeat(letters),
     };
@@ -287,10 +287,10 @@ fn records_and_sentences_are_short() {
         };
         ControlMessage::Stats(Box::new(said))
     };
-    assert!(said(vec![saying(1); StatsRecord::SAID_MAX]).check().is_ok());
-    assert!(said(vec![saying(1); StatsRecord::SAID_MAX + 1]).check().is_err());
-    assert!(said(vec![saying(600)]).check().is_err());
-    assert!(said(vec![saying(600)]).truncated().check().is_ok());
+    assert!(said(vec![notice(1); StatsRecord::SAID_MAX]).check().is_ok());
+    assert!(said(vec![notice(1); StatsRecord::SAID_MAX + 1]).check().is_err());
+    assert!(said(vec![notice(600)]).check().is_err());
+    assert!(said(vec![notice(600)]).truncated().check().is_ok());
     assert!(!record(|record| record.bytes_in = u64::MAX));
     let peer = PeerRecord {
         node: "n".into(),

@@ -29,7 +29,7 @@ enum Samples {
 pub(super) enum SampleSet {
     /// Those that a model is trained on.
     Train,
-    /// Those that are held out.
+    /// Those that are set aside.
     Test,
 }
 

@@ -21,7 +21,7 @@ use crate::ops::loss::{EvalSums, eval_sums};
 use crate::program::{ImageOrder, Program};
 use crate::tape::Parameters;
 
-/// Judges a model on the held-out samples of a dataset. Belongs to one thread.
+/// Judges a model on the evaluation samples of a dataset. Belongs to one thread.
 pub struct CudaEvaluator {
     dataset: Arc<Dataset>,
     objective: Objective,
@@ -104,7 +104,7 @@ impl CudaEvaluator {
         model.logits(&self.parameters, chosen.len(), noted).map(drop)
     }
 
-    /// Loss and accuracy on a minibatch of at most [`CudaEvaluator::MINIBATCH`] held-out samples.
+    /// Loss and accuracy on a minibatch of at most [`CudaEvaluator::MINIBATCH`] evaluation samples.
     pub fn eval_sums(&mut self, minibatch: &[u32]) -> Result<EvalSums, GpuError> {
         let images = self.model.images(minibatch.len());
         let (x, labels) = (self.model.x(), self.model.labels());

@@ -37,8 +37,8 @@ use crate::train_error::TrainError;
 pub type CudaStageTrainer = Replica<CudaBackend<StageModel<CudaLayers>>>;
 
 impl CudaStageTrainer {
-    /// A trainer of the stage that a worker holds, whose copies both are the given weights, for micro-batches of minibatches of so
-    /// many samples.
+    /// A trainer of the stage that a worker holds, whose copies both are the given weights, for micro-batches of minibatches
+    /// of so many samples.
     pub fn in_pipeline(
         gpu: Gpu,
         membership: Membership,
@@ -79,12 +79,12 @@ pub struct CudaLayers {
     weights: Range<usize>,
     /// The most samples that a micro-batch has.
     micro_batch: usize,
-    /// Micro-batches that have gone forward, by the step of their minibatch. Each has a model for itself, in which its activations lie,
-    /// and keeps the weights that it went with.
+    /// Micro-batches that have gone forward, by the step of their minibatch. Each has a model for itself, in which its
+    /// activations lie, and keeps the weights that it went with.
     under_way: BTreeMap<(u64, u16), UnderWay>,
     /// Models that no micro-batch is in.
     free: Vec<CudaModel>,
-    /// What held-out samples go through, once there were any.
+    /// What evaluation samples go through, once there were any.
     forward: Option<CudaModel>,
     /// The gradient of a micro-batch that is to be added to another's.
     summand: Rc<Array<f32>>,
@@ -166,7 +166,8 @@ impl CudaLayers {
         }
     }
 
-    /// A micro-batch's gradient was launched: adds it to the others' if it is to be, and fetches the gradients at what had come in.
+    /// A micro-batch's gradient was launched: adds it to the others' if it is to be, and fetches the gradients at what had
+    /// come in.
     fn finish(
         &mut self,
         inputs: &Activations<TensorAddress>,

@@ -75,8 +75,8 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// Finds the columns, and whether the first row is a header, where that is not known. A model that knows its columns' names takes those,
-    /// wherever they are and whatever else there is.
+    /// Finds the columns, and whether the first row is a header, where that is not known. A model that knows its columns'
+    /// names takes those, wherever they are and whatever else there is.
     pub(super) fn detect(file: &Path, first: &StringRecord, named: bool, wanted: Wanted<'_>) -> Result<Self, CsvError> {
         if first.len() < if wanted.labelled { 2 } else { 1 } {
             return Err(CsvError::TooFewColumns { file: file.to_owned() });

@@ -100,9 +100,12 @@ fn compare(what: &str, at: &[f32], found: &[f32], loss: impl Fn(&[f32]) -> f64) 
             loss(&at)
         };
         let (before, here, after) = (moved(-STEP), moved(0.0), moved(STEP));
-        let slopes = [here - before, after - here].map(|rise| rise / f64::from(STEP));
+        let finite_differences = [here - before, after - here].map(|rise| rise / f64::from(STEP));
         // At the kink of a relu or between two candidates for a maximum the slope is anything between both sides'.
-        let (low, high) = (slopes[0].min(slopes[1]), slopes[0].max(slopes[1]));
+        let (low, high) = (
+            finite_differences[0].min(finite_differences[1]),
+            finite_differences[0].max(finite_differences[1]),
+        );
         let tolerance = 0.01 * f64::from(largest) + 2e-3;
         let found = f64::from(found[index]);
         assert!(

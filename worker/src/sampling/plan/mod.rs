@@ -171,7 +171,8 @@ impl SamplePlan {
         lower - vacant < most as usize
     }
 
-    /// Whether every sample of every epoch is done, those handed out by [`SamplePlan::next_minibatch`] and not outstanding included.
+    /// Whether every sample of every epoch is done, those handed out by [`SamplePlan::next_minibatch`] and not outstanding
+    /// included.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         !self.is_in_arrears()

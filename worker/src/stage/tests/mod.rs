@@ -286,8 +286,8 @@ fn furthest(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
-/// Nothing is dropped, since micro-batches and slices drop others. And nothing has a kink: a sum that is rounded another way may come
-/// to lie on its other side.
+/// Nothing is dropped, since micro-batches and slices drop others. And nothing has a kink: a sum that is rounded another way
+/// may come to lie on its other side.
 fn smooth(model: &str) -> String {
     let kept = model.replace("dropout 0.2, ", "").replace("dropout 0.3, ", "");
     kept.replace("relu", "tanh").replace("maxpool", "avgpool")

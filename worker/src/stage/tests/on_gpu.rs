@@ -51,7 +51,7 @@ fn alone_on(gpu: Gpu, job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, 
 #[test]
 fn a_pipeline_of_gpus_is_one_gpu() {
     let data = dataset();
-    // Only what is kept may have a kink: where sums differ by a bit, its slope may be another one.
+    // Only what is kept may have a kink: where sums differ by a bit, its gradient may be another one.
     for model in [DENSE, CONVOLUTIONS] {
         let model = model.replace("relu", "tanh").replace("maxpool", "avgpool");
         // A velocity makes more of what sums differ by, ever more so.

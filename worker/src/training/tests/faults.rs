@@ -57,7 +57,8 @@ fn a_bit_that_flips_convicts_its_replica() {
 #[test]
 fn changes_of_others_that_leave_the_range_are_a_run_that_diverges() {
     let (_folder, dataset) = points(200);
-    // This worker's own changes reach its weights before they reach the ledger, so it may leave the range where the ledger did not.
+    // This worker's own changes reach its weights before they reach the ledger, so it may leave the range where the ledger
+    // did not.
     let mut counts = [0; WEIGHTS];
     counts[1] = protocol::lattice::RANGE_ERROR_STEPS - 1;
     let trainer = FakeTrainer::new(&counts);

@@ -165,8 +165,8 @@ pub(super) unsafe fn forward(gpu: &Gpu, conv: &Conv, room: &ConvRoom, at: Forwar
 }
 
 /// # Safety
-/// `at` must be as [`BackwardArrays`] asks for, for this layer, and `room` be made for as many samples and, unless it is shared, what
-/// its forward pass has written.
+/// `at` must be as [`BackwardArrays`] asks for, for this layer, and `room` be made for as many samples and, unless it is
+/// shared, what its forward pass has written.
 pub(super) unsafe fn backward(gpu: &Gpu, conv: &Conv, room: &ConvRoom, at: BackwardArrays) -> Result<(), GpuError> {
     let (window, outputs) = (conv.geometry.window(), conv.geometry.outputs);
     let positions = at.samples * conv.geometry.positions();

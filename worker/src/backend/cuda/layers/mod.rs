@@ -84,7 +84,8 @@ struct ForwardArrays {
 
 /// Where a layer's way back reads and writes.
 ///
-/// A layer's functions may be called with it if beside what [`ForwardArrays`] asks for `y` is what the forward pass has written,
+/// A layer's functions may be called with it if beside what [`ForwardArrays`] asks for `y` is what the forward pass has
+/// written,
 /// `dy` its gradient, which may be overwritten, `dx` has room for that of `x`, `gradient` for that of all weights, and
 /// `sums` for column sums in [`PARTS_MAX`] parts; none of them overlap.
 #[derive(Clone, Copy)]

@@ -41,7 +41,8 @@ pub(super) unsafe fn max(gpu: &Gpu, pool: &Pool, winners: &Array<u32>, at: Forwa
 }
 
 /// # Safety
-/// `at` must be as [`BackwardArrays`] asks for, for this layer, with `dx` in it, and `winners` what its forward pass has written.
+/// `at` must be as [`BackwardArrays`] asks for, for this layer, with `dx` in it, and `winners` what its forward pass has
+/// written.
 pub(super) unsafe fn max_back(
     gpu: &Gpu,
     pool: &Pool,
