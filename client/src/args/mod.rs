@@ -157,7 +157,7 @@ pub(crate) struct TokenFlags {
 
 #[derive(Debug, Args)]
 pub(crate) struct Train {
-    /// A job as a TOML file: its keys are the job flags' names with '_' for '-'; flags override the files override the file
+    /// A job as a TOML file: its keys are the job flags' names with '_' for '-'; flags override the file
     #[arg(value_name = "JOB.toml")]
     pub(crate) file: Option<PathBuf>,
     #[command(flatten)]
@@ -169,7 +169,7 @@ pub(crate) struct Train {
     pub(crate) nodes: usize,
     #[command(flatten)]
     pub(crate) page: RunPage,
-    /// The folder for runs, each in a subfolder named by its id; DIR/latest points at the newest at the newest
+    /// The folder for runs, each in a subfolder named by its id; DIR/latest points at the newest
     #[arg(long, value_name = "DIR", default_value = "tau-out")]
     pub(crate) out: PathBuf,
     /// Write one JSON object per line to standard output, and nothing else
@@ -242,7 +242,7 @@ pub(crate) struct NodeFlags {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Node")]
 pub(crate) struct ComputeFlags {
-    /// The device that workers compute on: auto, cpu, or cuda:N, or cuda:N
+    /// The device that workers compute on: auto, cpu, or cuda:N
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     pub(crate) device: String,
     /// Number of workers of each node; each is a process
@@ -275,13 +275,13 @@ pub(crate) struct Worker {
     /// The node's socket, whose path the node prints when it starts
     #[arg(value_name = "SOCKET")]
     pub(crate) node: PathBuf,
-    /// What computes: auto, cpu, or cuda:N
+    /// The device that workers compute on: auto, cpu, or cuda:N
     #[arg(long, value_name = "DEVICE", default_value = "auto")]
     pub(crate) device: String,
     /// The precision of matrix products on a GPU: f32 or tf32 [default: tf32]
     #[arg(long, value_name = "P")]
     pub(crate) precision: Option<String>,
-    /// Number of threads [default: all cores]all cores]all cores]
+    /// Number of threads [default: all cores]
     #[arg(long, value_name = "T")]
     pub(crate) threads: Option<usize>,
     /// Open data only under this folder, where relative paths start [default: the working directory]
@@ -308,7 +308,7 @@ pub(crate) struct Cluster {
 pub(crate) struct Start {
     #[command(flatten)]
     pub(crate) cluster: Cluster,
-    /// A job as a TOML file: the job flags' names with '_' for '-'; flags win over it
+    /// A job as a TOML file: its keys are the job flags' names with '_' for '-'; flags override the file
     #[arg(value_name = "JOB.toml", conflicts_with = "attach")]
     pub(crate) file: Option<PathBuf>,
     #[command(flatten)]
@@ -329,7 +329,7 @@ pub(crate) struct Start {
     /// may be changed
     #[arg(long, value_name = "RUN", conflicts_with_all = ["file", "attach"])]
     pub(crate) resume: Option<PathBuf>,
-    /// Where runs are kept, each in a folder of its name; DIR/latest is the newest
+    /// The folder for runs, each in a subfolder named by its id; DIR/latest points at the newest
     #[arg(long, value_name = "DIR", default_value = "tau-out")]
     pub(crate) out: PathBuf,
     /// Write one JSON object per line to standard output, and nothing else
@@ -428,7 +428,7 @@ pub(crate) struct Evaluate {
     /// Also print recall, precision and F1 of each class, and the confusion matrix
     #[arg(long)]
     pub(crate) confusion: bool,
-    /// Threads [default: all cores]
+    /// Number of threads [default: all cores]
     #[arg(long, value_name = "T")]
     pub(crate) threads: Option<usize>,
     /// Write one JSON object to standard output, and nothing else
@@ -455,7 +455,7 @@ pub(crate) struct Predict {
     /// Add this column of the data to the output, by its name or position
     #[arg(long, value_name = "COLUMN")]
     pub(crate) id: Option<String>,
-    /// Threads [default: all cores]
+    /// Number of threads [default: all cores]
     #[arg(long, value_name = "T")]
     pub(crate) threads: Option<usize>,
     /// Write a JSON object per sample instead of CSV

@@ -102,7 +102,7 @@ impl Sessions {
     }
 }
 
-/// Where a endpoint hands things on to.
+/// Where an endpoint hands things on to.
 pub trait Routes: Send + Sync + 'static {
     /// A word from another node, which has proven its name.
     fn message(&self, from: NodeId, message: ControlMessage);

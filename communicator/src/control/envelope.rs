@@ -1,4 +1,4 @@
-//! What a message to a endpoint comes in: the token of the connection that it is sent over, and its contents in postcard.
+//! What a message to an endpoint comes in: the token of the connection that it is sent over, and its contents in postcard.
 
 use ractor::BytesConvertable;
 use serde::Serialize;
@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use super::payload::{Payload, Unreadable};
 use super::session_hello::Token;
 
-/// The longest contents of a message to a endpoint. A beat that tells of a thousand members and a run of theirs is half as
+/// The longest contents of a message to an endpoint. A beat that tells of a thousand members and a run of theirs is half as
 /// long.
 pub(super) const CONTENT_BYTES_MAX: usize = 256 << 10;
 

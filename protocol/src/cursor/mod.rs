@@ -107,7 +107,7 @@ pub struct Cursors {
     samples_done: u64,
 }
 
-/// What a epoch span has beside its key.
+/// What an epoch span has beside its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SpanEnd {
     last: u32,
