@@ -16,7 +16,7 @@ const GARBAGE_BYTES: usize = 32 << 10;
 const GROWTH_MAX: u64 = 64 << 20;
 
 /// What a stranger sends: nothing, noise, text, or the beginning of a handshake that claims to be long.
-fn greeting(stranger: usize) -> Vec<u8> {
+fn first_bytes(stranger: usize) -> Vec<u8> {
     match stranger % 4 {
         0 => Vec::new(),
         1 => (0..GARBAGE_BYTES).map(|i| (i * 31 + stranger) as u8).collect(),
@@ -39,8 +39,8 @@ fn strangers_neither_stop_a_run_nor_fill_the_memory() {
     for stranger in 0..STRANGERS {
         let mut stream = TcpStream::connect(&node.address).unwrap();
         stream.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
-        // It may be turned away in the middle of its session hello.
-        let _ = stream.write_all(&greeting(stranger));
+        // It may be turned away in the middle of what it sends.
+        let _ = stream.write_all(&first_bytes(stranger));
         strangers.push(stream);
     }
     // Members still get through, with all of them at the door.

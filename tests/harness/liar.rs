@@ -1,4 +1,5 @@
-//! A member that lies: it holds the credentials, greets and hears beats as a node does, and then says what it likes.
+//! A member that lies: it holds the credentials, exchanges hellos and hears beats as a node does, and then says what it
+//! likes.
 //!
 //! It is a process of its own, because a process has one name, and a liar's is soon known: the test program, started again.
 

@@ -77,7 +77,7 @@ pub enum Refusal {
 struct Connection {
     peer: VerifiedPeer,
     address: SocketAddr,
-    greeted: SessionHello,
+    hello: SessionHello,
     session_stream: Arc<SessionStream>,
     session: Option<u64>,
     ready: bool,
@@ -130,14 +130,14 @@ impl Connections {
         }
     }
 
-    /// Takes a connection whose other end has proven its name; tells its number and line.
+    /// Takes a connection whose other end has proven its name. Returns its number and session stream.
     pub(super) fn admit(
         &mut self,
-        greeted: SessionHello,
+        hello: SessionHello,
         address: SocketAddr,
         now: Duration,
     ) -> Result<(u64, Arc<SessionStream>), Refusal> {
-        let peer = greeted.peer;
+        let peer = hello.peer;
         if peer == self.me {
             return Err(Refusal::Oneself);
         }
@@ -155,11 +155,11 @@ impl Connections {
         let number = self.next;
         self.next += 1;
         let session_stream = Arc::new(SessionStream::default());
-        self.tokens.insert(greeted.ours, number);
+        self.tokens.insert(hello.ours, number);
         let connection = Connection {
             peer,
             address,
-            greeted,
+            hello,
             session_stream: Arc::clone(&session_stream),
             session: None,
             ready: false,
@@ -198,7 +198,7 @@ impl Connections {
     /// A connection is gone, ended by one of its sides.
     pub(super) fn gone(&mut self, number: u64, by: EndedBy) {
         if let Some(connection) = self.open.remove(&number) {
-            self.tokens.remove(&connection.greeted.ours);
+            self.tokens.remove(&connection.hello.ours);
             if let Some(session) = connection.session {
                 self.sessions.remove(&session);
                 if by == EndedBy::VerifiedPeer {
@@ -232,7 +232,7 @@ impl Connections {
     pub(super) fn path(&self, session: u64) -> Option<SessionPath> {
         let connection = self.of_session(session)?;
         Some(SessionPath {
-            token: connection.greeted.theirs,
+            token: connection.hello.theirs,
             session_stream: Arc::clone(&connection.session_stream),
         })
     }
@@ -319,7 +319,7 @@ impl Connections {
     pub(super) fn send_away(&mut self, number: u64) {
         if let Some(connection) = self.open.get(&number) {
             connection.session_stream.close();
-            self.tokens.remove(&connection.greeted.ours);
+            self.tokens.remove(&connection.hello.ours);
         }
     }
 
@@ -358,7 +358,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn greeted(peer: VerifiedPeer, token: u8) -> SessionHello {
+    fn hello(peer: VerifiedPeer, token: u8) -> SessionHello {
         SessionHello {
             peer,
             ours: Token::of_bytes([token; Token::BYTES]),
@@ -379,7 +379,7 @@ mod tests {
     }
 
     fn admit(all: &mut Connections, peer: VerifiedPeer, token: u8) -> u64 {
-        all.admit(greeted(peer, token), address(), Duration::ZERO).unwrap().0
+        all.admit(hello(peer, token), address(), Duration::ZERO).unwrap().0
     }
 
     #[test]
@@ -420,7 +420,7 @@ mod tests {
         assert!(all.path(40).is_none() && all.ready(40, SECOND).is_none());
         assert!(all.opened(40, number) && !all.opened(41, number + 1));
         assert_eq!(all.ready(40, SECOND), Some(node(7)));
-        assert_eq!(all.path(40).unwrap().token, greeted(node(7), 1).theirs);
+        assert_eq!(all.path(40).unwrap().token, hello(node(7), 1).theirs);
         all.gone(number, EndedBy::VerifiedPeer);
         assert!(all.path(40).is_none());
         assert_eq!(
@@ -436,13 +436,13 @@ mod tests {
         assert!(!all.violated(number, SECOND) && !all.violated(number, SECOND));
         assert!(all.violated(number, SECOND));
         assert!(
-            all.sender(greeted(node(7), 1).ours).is_none(),
+            all.sender(hello(node(7), 1).ours).is_none(),
             "the token of a banned peer must no longer be accepted"
         );
         all.gone(number, EndedBy::Oneself);
-        let again = |all: &mut Connections, at| all.admit(greeted(node(7), 2), address(), at).map(|_| ());
+        let again = |all: &mut Connections, at| all.admit(hello(node(7), 2), address(), at).map(|_| ());
         assert_eq!(again(&mut all, 30 * SECOND), Err(Refusal::BannedSender));
-        assert!(all.admit(greeted(node(8), 3), address(), 30 * SECOND).is_ok());
+        assert!(all.admit(hello(node(8), 3), address(), 30 * SECOND).is_ok());
         assert_eq!(again(&mut all, 62 * SECOND), Ok(()));
     }
 
@@ -481,16 +481,16 @@ mod tests {
         let mut all = connections();
         for client in 0..CLIENTS_MAX {
             all.admit(
-                greeted(VerifiedPeer::Client(client as u64), client as u8),
+                hello(VerifiedPeer::Client(client as u64), client as u8),
                 address(),
                 SECOND,
             )
             .unwrap();
         }
-        let one_more = all.admit(greeted(VerifiedPeer::Client(9999), 1), address(), SECOND);
+        let one_more = all.admit(hello(VerifiedPeer::Client(9999), 1), address(), SECOND);
         assert_eq!(one_more.unwrap_err(), Refusal::Full);
-        assert!(all.admit(greeted(node(7), 1), address(), SECOND).is_ok());
-        let oneself = all.admit(greeted(node(1), 1), address(), SECOND);
+        assert!(all.admit(hello(node(7), 1), address(), SECOND).is_ok());
+        let oneself = all.admit(hello(node(1), 1), address(), SECOND);
         assert_eq!(oneself.unwrap_err(), Refusal::Oneself);
     }
 

@@ -16,7 +16,8 @@ use super::identity::{Identity, KEY_BYTES, Role, SIGNATURE_BYTES, VerifiedPeer, 
 use crate::entropy;
 use crate::transport::Stream;
 
-/// What every signed message begins with, so that it is good for nothing else.
+/// What every signed message begins with, so that it is good for nothing else. Both ends sign and check
+/// exactly these bytes: they are a contract and stay as they are, whatever the code calls a session hello.
 const PURPOSE: &[u8] = b"tau-control/2 greeting";
 const TOKEN_BYTES: usize = 16;
 const HELLO_BYTES: usize = 1 + KEY_BYTES + TOKEN_BYTES;
@@ -94,8 +95,12 @@ impl Hello {
     }
 }
 
-/// Greets the other end, within a time limit. Both ends do the same.
-pub(super) async fn greet(stream: &mut Stream, identity: &Identity, limit: Duration) -> io::Result<SessionHello> {
+/// Exchanges session hellos with the other end, within a time limit. Both ends do the same.
+pub(super) async fn exchange_hellos(
+    stream: &mut Stream,
+    identity: &Identity,
+    limit: Duration,
+) -> io::Result<SessionHello> {
     let session_hello = exchange(stream, identity);
     timeout(limit, session_hello)
         .await
@@ -147,7 +152,10 @@ mod tests {
     async fn both_ends_learn_the_others_name_and_token() {
         let (mut here, mut there) = pipe();
         let (node, client) = (identity(Role::Node), identity(Role::Client));
-        let (one, other) = tokio::join!(greet(&mut here, &node, LIMIT), greet(&mut there, &client, LIMIT));
+        let (one, other) = tokio::join!(
+            exchange_hellos(&mut here, &node, LIMIT),
+            exchange_hellos(&mut there, &client, LIMIT)
+        );
         let (one, other) = (one.unwrap(), other.unwrap());
         assert_eq!((one.peer, other.peer), (client.peer(), node.peer()));
         assert_eq!((one.ours, one.theirs), (other.theirs, other.ours));
@@ -162,7 +170,8 @@ mod tests {
         let (mut victims_end, mut to_victim) = pipe();
         let (mut nodes_end, mut to_node) = pipe();
         let stealing = async {
-            // The thief greets the node with the victim's key, and the victim with its own key and the node's token.
+            // The thief sends the node a hello with the victim's key, and the victim one with its own key and the
+            // node's token.
             let (mut victims, mut nodes) = ([0; HELLO_BYTES], [0; HELLO_BYTES]);
             to_victim.read_exact(&mut victims).await.unwrap();
             to_node.write_all(&victims).await.unwrap();
@@ -177,8 +186,8 @@ mod tests {
             drop(to_victim);
         };
         let (_, deceived, ()) = tokio::join!(
-            greet(&mut victims_end, &victim, LIMIT),
-            greet(&mut nodes_end, &node, LIMIT),
+            exchange_hellos(&mut victims_end, &victim, LIMIT),
+            exchange_hellos(&mut nodes_end, &node, LIMIT),
             stealing
         );
         let error = deceived.unwrap_err().to_string();
@@ -189,11 +198,13 @@ mod tests {
     async fn who_says_nothing_or_something_else_is_not_waited_for() {
         let node = identity(Role::Node);
         let (mut here, _there) = pipe();
-        let error = greet(&mut here, &node, Duration::from_millis(10)).await.unwrap_err();
+        let error = exchange_hellos(&mut here, &node, Duration::from_millis(10))
+            .await
+            .unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         let (mut here, mut there) = pipe();
         there.write_all(&[0; HELLO_BYTES]).await.unwrap();
-        let error = greet(&mut here, &node, LIMIT).await.unwrap_err().to_string();
+        let error = exchange_hellos(&mut here, &node, LIMIT).await.unwrap_err().to_string();
         assert!(error.contains("no valid session hello"), "{error}");
     }
 }

@@ -17,7 +17,7 @@ use super::connections::{Connections, Refusal, Sender, SessionPath};
 use super::frames::{FRAME_BYTES_MAX, FrameRules};
 use super::identity::{Identity, VerifiedPeer};
 use super::pump::{EndedBy, pipe, pump};
-use super::session_hello::{SessionHello, Token, greet};
+use super::session_hello::{SessionHello, Token, exchange_hellos};
 use crate::log_throttle::LogThrottle;
 use crate::timing::{ControlTimes, Timing};
 use crate::transport::{CredentialsError, Stream, tls};
@@ -64,7 +64,7 @@ pub enum StartError {
 /// Why a connection did not become a session.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The other end did not greet, or could not prove its name.
+    /// The other end did not complete the session hello, or could not prove its name.
     #[error(
         "the peer did not complete the session hello ({0}): check that both sides run the same release with the same \
              credentials, or both with --insecure"
@@ -166,16 +166,20 @@ impl Sessions {
 
     /// Finds out whether a certain process is at the other end of a stream, which is closed then.
     pub async fn probe(&self, mut stream: Stream, wanted: VerifiedPeer) -> Result<(), OpenError> {
-        self.greet(&mut stream, Some(wanted)).await.map(drop)
+        self.exchange_hellos(&mut stream, Some(wanted)).await.map(drop)
     }
 
-    /// Greets the process at the other end of a stream, which must be the one that is wanted.
-    async fn greet(&self, stream: &mut Stream, wanted: Option<VerifiedPeer>) -> Result<SessionHello, OpenError> {
-        let greeted = greet(stream, &self.shared.identity, self.shared.times.session_hello).await?;
-        if wanted.is_some_and(|wanted| wanted != greeted.peer) {
-            return Err(OpenError::Another(greeted.peer));
+    /// Exchanges session hellos with the process at the other end of a stream, which must be the one that is wanted.
+    async fn exchange_hellos(
+        &self,
+        stream: &mut Stream,
+        wanted: Option<VerifiedPeer>,
+    ) -> Result<SessionHello, OpenError> {
+        let hello = exchange_hellos(stream, &self.shared.identity, self.shared.times.session_hello).await?;
+        if wanted.is_some_and(|wanted| wanted != hello.peer) {
+            return Err(OpenError::Another(hello.peer));
         }
-        Ok(greeted)
+        Ok(hello)
     }
 
     async fn take(
@@ -185,8 +189,8 @@ impl Sessions {
         wanted: Option<VerifiedPeer>,
         is_server: bool,
     ) -> Result<u64, OpenError> {
-        let greeted = self.greet(&mut stream, wanted).await?;
-        let admitted = self.shared.connections().admit(greeted, address, self.shared.now());
+        let hello = self.exchange_hellos(&mut stream, wanted).await?;
+        let admitted = self.shared.connections().admit(hello, address, self.shared.now());
         let (number, session_stream) = admitted?;
         let (ours, session) = pipe();
         let shared = Arc::clone(&self.shared);
@@ -196,14 +200,14 @@ impl Sessions {
                 stream,
                 ours,
                 &session_stream,
-                FrameRules::new(greeted.peer),
+                FrameRules::new(hello.peer),
                 shared.times,
                 ended,
             )
             .await;
             if let Err(error) = pumped {
                 tracing::debug!(
-                    event = "control_connection_ended", peer = %greeted.peer, %address, %error,
+                    event = "control_connection_ended", peer = %hello.peer, %address, %error,
                     "a control-plane connection has ended"
                 );
             }

@@ -234,11 +234,11 @@ impl Exchange {
             Event::Founder(node) if node == self.me => self.newcomer = false,
             Event::Founder(node) => {
                 self.peers.entry(node).or_default().is_marked = true;
-                self.greet(node, effects);
+                self.open_link(node, effects);
             }
             Event::Joined(node) => {
                 self.reckon_with(node);
-                self.greet(node, effects);
+                self.open_link(node, effects);
             }
             Event::Left(node) => {
                 self.left.insert(node);
@@ -259,7 +259,7 @@ impl Exchange {
             Event::Pass(prefix) => self.pass(prefix, effects),
             Event::LinkUp(node) => {
                 self.links.insert(node);
-                self.greet(node, effects);
+                self.open_link(node, effects);
             }
             Event::LinkDown(node) => {
                 self.links.remove(&node);
@@ -437,8 +437,8 @@ impl Exchange {
         );
     }
 
-    /// Says hello on a link to a member: what this node has, if it has anything.
-    fn greet(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
+    /// Begins with a link to a member, once it is up: tells all origins, and what this node has, if it has anything.
+    fn open_link(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
         let Some(peer) = self.peers.get_mut(&node).filter(|peer| !peer.quarantined) else {
             return;
         };

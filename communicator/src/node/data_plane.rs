@@ -25,7 +25,7 @@ use crate::control::Sessions;
 use crate::link::{LinkError, read_hello, write_frame, write_hello};
 use crate::log_throttle::LogThrottle;
 use crate::timing::CallTimes;
-use crate::transport::{Accepted, Greeted, HalfOpen, Plane, Stream};
+use crate::transport::{Accepted, HalfOpen, HelloReceived, Plane, Stream};
 
 /// Callers that have not said what they want.
 const CALLERS_MAX: usize = 256;
@@ -74,9 +74,9 @@ pub(super) async fn route(
         let Some(connection) = connection else {
             return;
         };
-        let (address, greeted) = (connection.address, Greeted::default());
-        let call = calls.spawn(serve(connection, desk.clone(), Arc::clone(&greeted)));
-        if let Some(displaced) = callers.add(address.ip(), greeted, call) {
+        let (address, hello_received) = (connection.address, HelloReceived::default());
+        let call = calls.spawn(serve(connection, desk.clone(), Arc::clone(&hello_received)));
+        if let Some(displaced) = callers.add(address.ip(), hello_received, call) {
             displaced.abort();
             tracing::debug!(
                 event = "connection_displaced", %address,
@@ -87,7 +87,7 @@ pub(super) async fn route(
 }
 
 /// Hears what a caller wants; what takes longer than that goes on elsewhere.
-async fn serve(connection: Accepted, desk: CallHandler, greeted: Greeted) {
+async fn serve(connection: Accepted, desk: CallHandler, hello_received: HelloReceived) {
     let Accepted { stream, plane, address } = connection;
     let served = match plane {
         Plane::Control => desk
@@ -95,7 +95,7 @@ async fn serve(connection: Accepted, desk: CallHandler, greeted: Greeted) {
             .accept(stream, address)
             .await
             .map_err(|error| error.to_string()),
-        Plane::Data => greet(stream, address, &desk, &greeted)
+        Plane::Data => answer_hello(stream, address, &desk, &hello_received)
             .await
             .map_err(|error| error.to_string()),
     };
@@ -110,15 +110,16 @@ async fn serve(connection: Accepted, desk: CallHandler, greeted: Greeted) {
     }
 }
 
-async fn greet(
+/// Reads the first message of a connection, and opens what it asks for.
+async fn answer_hello(
     mut stream: Stream,
     address: SocketAddr,
     desk: &CallHandler,
-    greeted: &Greeted,
+    hello_received: &HelloReceived,
 ) -> Result<(), LinkError> {
     let hello = timeout(desk.times.hello, read_hello(&mut stream)).await;
     let hello = hello.unwrap_or(Err(MessageError::OutOfPlace.into()))?;
-    greeted.store(true, Ordering::Relaxed);
+    hello_received.store(true, Ordering::Relaxed);
     let CallHandler { run: run_actor, me, .. } = desk;
     match hello {
         Hello::Link { version, run, from, to } => {

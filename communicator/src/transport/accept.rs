@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use tokio_rustls::rustls::server::Acceptor as ClientHello;
 use tokio_rustls::{LazyConfigAcceptor, TlsAcceptor, rustls};
 
-use super::half_open::{Greeted, HalfOpen};
+use super::half_open::{HalfOpen, HelloReceived};
 use super::security::{Security, Stream};
 use super::tls::{self, Plane};
 use super::wire::CountedStream;
@@ -132,10 +132,10 @@ impl Acceptor {
                     continue;
                 }
             };
-            let greeted = Greeted::default();
-            let handshake = shake_hands(tls.clone(), stream, address, limits.handshake, greeted.clone());
+            let hello_received = HelloReceived::default();
+            let handshake = shake_hands(tls.clone(), stream, address, limits.handshake, hello_received.clone());
             let handle = handshakes.spawn(handshake);
-            if let Some(displaced) = half_open.add(address.ip(), greeted, handle) {
+            if let Some(displaced) = half_open.add(address.ip(), hello_received, handle) {
                 displaced.abort();
             }
         }
@@ -159,7 +159,7 @@ async fn shake_hands(
     stream: TcpStream,
     address: SocketAddr,
     limit: Duration,
-    greeted: Greeted,
+    hello_received: HelloReceived,
 ) -> Option<Accepted> {
     let shaken = timeout(limit, async {
         stream.set_nodelay(true)?;
@@ -167,7 +167,7 @@ async fn shake_hands(
         let (plane, stream): (_, Stream) = match tls {
             Some(tls) => {
                 let hello = LazyConfigAcceptor::new(ClientHello::default(), stream).await?;
-                greeted.store(true, Ordering::Relaxed);
+                hello_received.store(true, Ordering::Relaxed);
                 let stream = hello.into_stream(tls.config().clone()).await?;
                 (Plane::of_protocol(stream.get_ref().1.alpn_protocol()), Box::new(stream))
             }

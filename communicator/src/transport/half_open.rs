@@ -1,16 +1,16 @@
 //! Connections that have proven nothing yet: who has to go when there is no room for one more.
 //!
-//! Strangers that say nothing cost nothing to make, so they go first: whoever has said a whole session hello stays while
-//! somebody is there who has not. Among those the address that has most loses its oldest, so a flood from one place displaces
-//! itself, however slow the way of the others is.
+//! Strangers that say nothing cost nothing to make, so they go first: a connection whose hello (its first message) has
+//! come whole stays while there is one whose hello has not. Among those the address that has most loses its oldest, so
+//! a flood from one place displaces itself, however slow the way of the others is.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Told by a connection once it has said its session hello.
-pub(crate) type Greeted = Arc<AtomicBool>;
+/// Set by a connection once its hello has come.
+pub(crate) type HelloReceived = Arc<AtomicBool>;
 
 /// A number of connections, each with what ends it; oldest first.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(crate) struct HalfOpen<T> {
 #[derive(Debug)]
 struct HalfOpenEntry<T> {
     place: IpAddr,
-    greeted: Greeted,
+    hello_received: HelloReceived,
     handle: T,
 }
 
@@ -33,10 +33,10 @@ impl<T> HalfOpen<T> {
     }
 
     /// Takes one more; whoever has to go for it is returned.
-    pub(crate) fn add(&mut self, address: IpAddr, greeted: Greeted, handle: T) -> Option<T> {
+    pub(crate) fn add(&mut self, address: IpAddr, hello_received: HelloReceived, handle: T) -> Option<T> {
         self.open.push(HalfOpenEntry {
             place: place(address),
-            greeted,
+            hello_received,
             handle,
         });
         if self.open.len() > self.max {
@@ -48,7 +48,7 @@ impl<T> HalfOpen<T> {
 
     /// Takes out the one that is the first to go.
     pub(crate) fn displace(&mut self) -> Option<T> {
-        let silent = |open: &HalfOpenEntry<T>| !open.greeted.load(Ordering::Relaxed);
+        let silent = |open: &HalfOpenEntry<T>| !open.hello_received.load(Ordering::Relaxed);
         let any_silent = self.open.iter().any(silent);
         let may_go = |open: &&HalfOpenEntry<T>| !any_silent || silent(open);
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
@@ -88,11 +88,11 @@ mod tests {
         IpAddr::from([192, 0, 2, last])
     }
 
-    fn silent() -> Greeted {
-        Greeted::default()
+    fn silent() -> HelloReceived {
+        HelloReceived::default()
     }
 
-    fn greeted() -> Greeted {
+    fn hello_received() -> HelloReceived {
         Arc::new(AtomicBool::new(true))
     }
 
@@ -112,19 +112,19 @@ mod tests {
     }
 
     #[test]
-    fn who_has_greeted_stays_while_somebody_has_not() {
+    fn a_connection_whose_hello_came_stays_while_there_is_one_whose_hello_did_not() {
         let mut table = HalfOpen::new(3);
         let member = silent();
         table.add(address(1), Arc::clone(&member), 0);
-        table.add(address(1), greeted(), 1);
+        table.add(address(1), hello_received(), 1);
         member.store(true, Ordering::Relaxed);
         assert_eq!(table.add(address(1), silent(), 2), None);
         for stranger in 3..50 {
             assert_eq!(table.add(address(1), silent(), stranger), Some(stranger - 1));
         }
-        // Where all have greeted, the oldest of the place with most goes.
-        assert_eq!(table.add(address(2), greeted(), 50), Some(49));
-        assert_eq!(table.add(address(2), greeted(), 51), Some(0));
+        // Where the hellos of all have come, the oldest of the place with most goes.
+        assert_eq!(table.add(address(2), hello_received(), 50), Some(49));
+        assert_eq!(table.add(address(2), hello_received(), 51), Some(0));
     }
 
     #[test]

@@ -19,6 +19,6 @@ pub use accept::{AcceptLimits, Accepted, Acceptor};
 pub use credentials::{Credentials, CredentialsError};
 pub(crate) use dial::speaks_tls;
 pub use dial::{DialError, dial};
-pub(crate) use half_open::{Greeted, HalfOpen};
+pub(crate) use half_open::{HalfOpen, HelloReceived};
 pub use security::{Connection, NotLoopback, Security, Stream};
 pub use tls::Plane;
