@@ -180,7 +180,7 @@ pub fn apply_to_both(changes: &[u32], tau: Tau, weights: &mut [f32], own: &mut [
     Range::of_weight(f32::from_bits(largest))
 }
 
-/// Adds checked changes to a replica held as grid counts.
+/// Adds checked changes to a replica held as counts.
 ///
 /// # Panics
 /// If an index is not below `counts.len()`: [`check`] comes first.

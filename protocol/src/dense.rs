@@ -1,9 +1,9 @@
-//! Dense steps: how far each of some neighbouring weights moves, in grid steps. Most of them do.
+//! Dense steps: how far each of some neighbouring weights moves, in lattice steps. Most of them do.
 
 use multiversion::multiversion;
 
 use crate::digest::Digest;
-use crate::lattice::{BATCH_STEPS_MAX, GRID, Range, RangeError};
+use crate::lattice::{BATCH_STEPS_MAX, LATTICE_STEP, Range, RangeError};
 
 /// How far each of some neighbouring weights moves within one batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Dense {
         Digest::of_neighbours(u64::from(self.first), &self.steps)
     }
 
-    /// Adds them to a replica held as grid counts. A count that would leave its type is out of range by far and stays
+    /// Adds them to a replica held as counts. A count that would leave its type is out of range by far and stays
     /// where it is, which the digest shows.
     ///
     /// # Panics
@@ -139,7 +139,7 @@ fn add_to_both(weights: &mut [f32], own: &mut [f32], steps: &[i32]) -> f32 {
     const SIGN: u32 = 1 << 31;
     let mut largest = 0;
     for ((weight, own), &steps) in weights.iter_mut().zip(own).zip(steps) {
-        let moved = steps as f32 * GRID;
+        let moved = steps as f32 * LATTICE_STEP;
         *weight += moved;
         *own += moved;
         // Positive floats are in the order of their bits.

@@ -34,7 +34,7 @@ fn sum_of_neighbours(first: u64, counts: &[i32]) -> u64 {
 }
 
 impl Digest {
-    /// The digest of a replica held as grid counts.
+    /// The digest of a replica held as counts.
     #[must_use]
     pub fn of_counts(counts: &[i32]) -> Self {
         Self::of_neighbours(0, counts)

@@ -1,18 +1,19 @@
-//! The lattice: every weight is an integer count of grid steps, so adding changes is exact and order does not matter.
+//! The lattice: every weight is an integer count of lattice steps, so adding changes is exact and order does not
+//! matter.
 //!
-//! A weight is `count as f32 * GRID`. `f32` has 24 bits of mantissa, so while `|count| <= 2^24` (a weight within ±16)
-//! the sum of two counts is the sum of the two floats, to the bit. A float replica and an integer replica that have
-//! applied the same changes therefore agree, whatever the order was.
+//! A weight is `count as f32 * LATTICE_STEP`. `f32` has 24 bits of mantissa, so while `|count| <= 2^24` (a weight
+//! within ±16) the sum of two counts is the sum of the two floats, to the bit. A float replica and an integer replica
+//! that have applied the same changes therefore agree, whatever the order was.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Grid steps per unit: a power of two, so that scaling by it never rounds.
+/// Lattice steps per unit: a power of two, so that scaling by it never rounds.
 pub const STEPS_PER_UNIT: i32 = 1 << 20;
-/// The distance between two neighbouring weights.
-pub const GRID: f32 = 1.0 / STEPS_PER_UNIT as f32;
+/// One lattice step: the distance between two neighbouring points of the lattice.
+pub const LATTICE_STEP: f32 = 1.0 / STEPS_PER_UNIT as f32;
 /// Beyond this many steps (±8) a weight is close to where exactness ends: people are told.
 pub const RANGE_ALARM_STEPS: i32 = 8 * STEPS_PER_UNIT;
 /// At this many steps (±16) `f32` stops holding every count: the run has diverged and stops.
@@ -35,7 +36,7 @@ pub fn nearest_count(value: f32) -> i32 {
 /// The weight that a count stands for. Exact for every count within the range.
 #[must_use]
 pub fn weight_of(count: i32) -> f32 {
-    count as f32 * GRID
+    count as f32 * LATTICE_STEP
 }
 
 /// The count of a weight that is on the lattice; `None` for a float that is not.
@@ -43,11 +44,11 @@ pub fn weight_of(count: i32) -> f32 {
 pub fn count_of(weight: f32) -> Option<i32> {
     let steps = weight * STEPS_PER_UNIT as f32;
     let count = steps as i32;
-    let on_grid = weight.to_bits() == weight_of(count).to_bits();
-    (on_grid && count.unsigned_abs() <= RANGE_ERROR_STEPS as u32).then_some(count)
+    let on_lattice = weight.to_bits() == weight_of(count).to_bits();
+    (on_lattice && count.unsigned_abs() <= RANGE_ERROR_STEPS as u32).then_some(count)
 }
 
-/// τ as whole grid steps: how far one change moves a weight.
+/// τ as whole lattice steps: how far one change moves a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
 pub struct Tau(u32);
@@ -75,7 +76,7 @@ impl Tau {
         Self(steps.clamp(1.0, f64::from(Self::MAX.0)) as u32)
     }
 
-    /// τ in grid steps.
+    /// τ in lattice steps.
     #[must_use]
     pub fn steps(self) -> u32 {
         self.0
@@ -84,7 +85,7 @@ impl Tau {
     /// τ as a float, exactly.
     #[must_use]
     pub fn value(self) -> f32 {
-        self.0 as f32 * GRID
+        self.0 as f32 * LATTICE_STEP
     }
 }
 
@@ -154,10 +155,10 @@ mod tests {
 
     #[test]
     fn minus_zero_does_not_exist() {
-        for value in [0.0, -0.0, 1e-9, -1e-9, -GRID / 2.0] {
+        for value in [0.0, -0.0, 1e-9, -1e-9, -LATTICE_STEP / 2.0] {
             assert_eq!(weight_of(nearest_count(value)).to_bits(), 0);
         }
-        let step = GRID;
+        let step = LATTICE_STEP;
         assert_eq!((-step + step).to_bits(), 0);
     }
 
@@ -168,8 +169,8 @@ mod tests {
         assert_eq!(Range::of_steps(RANGE_ERROR_STEPS as u32 - 1), Ok(Range::Alarm));
         assert_eq!(Range::of_steps(RANGE_ERROR_STEPS as u32), Err(RangeError));
         assert_eq!(Range::of_weight(8.0), Ok(Range::Safe));
-        assert_eq!(Range::of_weight(8.0 + GRID), Ok(Range::Alarm));
-        assert_eq!(Range::of_weight(16.0 - GRID), Ok(Range::Alarm));
+        assert_eq!(Range::of_weight(8.0 + LATTICE_STEP), Ok(Range::Alarm));
+        assert_eq!(Range::of_weight(16.0 - LATTICE_STEP), Ok(Range::Alarm));
         assert_eq!(Range::of_weight(16.0), Err(RangeError));
         assert_eq!(Range::of_weight(f32::NAN), Err(RangeError));
     }
@@ -206,7 +207,7 @@ mod tests {
 
         #[test]
         fn a_float_off_the_lattice_has_no_count(count in -(1 << 22)..1 << 22) {
-            prop_assert_eq!(count_of(weight_of(count) + GRID / 2.0), None);
+            prop_assert_eq!(count_of(weight_of(count) + LATTICE_STEP / 2.0), None);
         }
     }
 
@@ -218,7 +219,7 @@ mod tests {
             f32::MIN,
             f32::MAX,
             -0.0,
-            16.0 + 2.0 * GRID,
+            16.0 + 2.0 * LATTICE_STEP,
             2048.0,
             -2048.0,
         ] {

@@ -1,8 +1,8 @@
-//! Sums: how far each weight moves over several batches together, in grid steps. Exact, so they add and subtract.
+//! Sums: how far each weight moves over several batches together, in lattice steps. Exact, so they add and subtract.
 
 use crate::dense::Dense;
 use crate::digest::{Digest, factor};
-use crate::lattice::{GRID, Range, RangeError, STEPS_PER_UNIT, Tau, weight_of};
+use crate::lattice::{LATTICE_STEP, Range, RangeError, STEPS_PER_UNIT, Tau, weight_of};
 
 /// What several batches add to a replica: weights with the steps that they move, sorted, without zeros.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl Sums {
         &self.entries
     }
 
-    /// Adds them to a replica held as grid counts. A count that would leave its type is out of range by far and stays
+    /// Adds them to a replica held as counts. A count that would leave its type is out of range by far and stays
     /// where it is, which the digest shows.
     ///
     /// # Panics
@@ -72,7 +72,7 @@ impl Sums {
             let count = (weights[index] * STEPS_PER_UNIT as f32) as i32;
             let moved = count.checked_add(steps).ok_or(RangeError)?;
             weights[index] = weight_of(moved);
-            own[index] += steps as f32 * GRID;
+            own[index] += steps as f32 * LATTICE_STEP;
             largest = largest.max(moved.unsigned_abs());
         }
         Range::of_steps(largest)
@@ -195,7 +195,7 @@ mod tests {
         assert_eq!(sums.apply_to_counts(&mut replica), Ok(Range::Safe));
         assert_eq!(sums.apply_to_both(&mut weights, &mut own), Ok(Range::Safe));
         assert_eq!((replica, weights), (counts, counts.map(weight_of)));
-        assert_eq!(own[2], 0.25 - 3.0 * GRID);
+        assert_eq!(own[2], 0.25 - 3.0 * LATTICE_STEP);
         let digests = Digest::of_changes(&first, one) + Digest::of_changes(&second, other);
         assert_eq!(sums.digest(), digests);
         let mut back = Adder::new(6);

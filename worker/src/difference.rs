@@ -1,9 +1,9 @@
-//! The whole difference of two copies, in grid steps: what a dense batch holds.
+//! The whole difference of two copies, in lattice steps: what a dense batch holds.
 
 use multiversion::multiversion;
 use protocol::contribution::Contribution;
 use protocol::dense::Dense;
-use protocol::lattice::{BATCH_STEPS_MAX, GRID, Range, RangeError, STEPS_PER_UNIT};
+use protocol::lattice::{BATCH_STEPS_MAX, LATTICE_STEP, Range, RangeError, STEPS_PER_UNIT};
 
 use crate::quantise::Reached;
 use crate::trainer::TrainError;
@@ -55,14 +55,14 @@ fn contributions_between(own: &[f32], shared: &[f32], contribution: f32, contrib
         farthest = farthest.max(steps.to_bits() & !SIGN);
         let rounded = steps.clamp(-SHARE_MAX, SHARE_MAX) + ROUNDER;
         *to = rounded.to_bits() as i32 - ROUNDER.to_bits() as i32;
-        largest = largest.max((shared + (rounded - ROUNDER) * GRID).to_bits() & !SIGN);
+        largest = largest.max((shared + (rounded - ROUNDER) * LATTICE_STEP).to_bits() & !SIGN);
     }
     (f32::from_bits(farthest), f32::from_bits(largest))
 }
 
-/// Moves shared weights to the grid points next to what a worker's own have come to, and returns by how many steps each
-/// has moved. The first weight has index `offset`. A weight that is further away than a batch can say comes as near as it
-/// can. An error has moved nothing.
+/// Moves shared weights to the lattice points next to what a worker's own have come to, and returns by how many steps
+/// each has moved. The first weight has index `offset`. A weight that is further away than a batch can say comes as
+/// near as it can. An error has moved nothing.
 pub fn take(own: Reached<'_>, shared: &mut [f32], offset: usize) -> Result<(Dense, Range), TrainError> {
     let mut steps = vec![0; shared.len()];
     if !all_between(&own.values(), shared, &mut steps) {
@@ -108,8 +108,8 @@ fn take_back(own: &mut [f32], shared: &mut [f32], contributions: &[i32], inverse
 fn take_back_equal(own: &mut [f32], shared: &mut [f32], contributions: &[i32], others: f32) {
     for ((own, shared), &contribution) in own.iter_mut().zip(shared).zip(contributions) {
         let contribution = contribution as f32;
-        *shared += contribution * GRID;
-        *own -= contribution * others * GRID;
+        *shared += contribution * LATTICE_STEP;
+        *own -= contribution * others * LATTICE_STEP;
     }
 }
 
@@ -117,8 +117,8 @@ fn take_back_equal(own: &mut [f32], shared: &mut [f32], contributions: &[i32], o
 fn take_back_any(own: &mut [f32], shared: &mut [f32], contributions: &[i32], inverse: f64) {
     for ((own, shared), &contribution) in own.iter_mut().zip(shared).zip(contributions) {
         let whole = (f64::from(contribution) * inverse).round_ties_even();
-        *shared += contribution as f32 * GRID;
-        *own -= (whole - f64::from(contribution)) as f32 * GRID;
+        *shared += contribution as f32 * LATTICE_STEP;
+        *own -= (whole - f64::from(contribution)) as f32 * LATTICE_STEP;
     }
 }
 
@@ -129,7 +129,7 @@ fn largest_moved(shared: &[f32], steps: &[i32]) -> f32 {
     let mut largest = 0;
     for (shared, &steps) in shared.iter().zip(steps) {
         // Positive floats are in the order of their bits.
-        largest = largest.max((shared + steps as f32 * GRID).to_bits() & !SIGN);
+        largest = largest.max((shared + steps as f32 * LATTICE_STEP).to_bits() & !SIGN);
     }
     f32::from_bits(largest)
 }
@@ -138,7 +138,7 @@ fn largest_moved(shared: &[f32], steps: &[i32]) -> f32 {
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn move_all(shared: &mut [f32], steps: &[i32]) {
     for (shared, &steps) in shared.iter_mut().zip(steps) {
-        *shared += steps as f32 * GRID;
+        *shared += steps as f32 * LATTICE_STEP;
     }
 }
 
@@ -180,7 +180,11 @@ mod tests {
     }
 
     fn at_their_mean(take_contribution: fn(&mut [f32], &mut [f32]) -> Dense) -> Result<(), String> {
-        let before = [[0.5, -0.25, 0.0], [0.25, 0.75, 3.0 * GRID], [-0.125, 0.25, -GRID]];
+        let before = [
+            [0.5, -0.25, 0.0],
+            [0.25, 0.75, 3.0 * LATTICE_STEP],
+            [-0.125, 0.25, -LATTICE_STEP],
+        ];
         let mut own = before;
         let mut shared = [[0.0; 3]; 3];
         let taken: Vec<Dense> = (0..3)
@@ -199,14 +203,14 @@ mod tests {
                 if shared[at][weight] != shared[0][weight] {
                     return Err(format!("the shared weights differ: {shared:?}"));
                 }
-                if stays.abs() > 2.0 * GRID {
+                if stays.abs() > 2.0 * LATTICE_STEP {
                     return Err(format!("a residual of {stays} is left"));
                 }
                 lost += stays;
             }
             // What is in the shared weights and what stays add up to all that was learned.
             let all = shared[0][weight] + lost / 3.0;
-            if (all - mean).abs() >= 0.1 * GRID {
+            if (all - mean).abs() >= 0.1 * LATTICE_STEP {
                 return Err(format!(
                     "shared weight and mean residual add up to {all} instead of {mean}"
                 ));
@@ -216,15 +220,15 @@ mod tests {
     }
 
     #[test]
-    fn shared_weights_come_as_near_as_the_grid_allows() {
-        let own = [0.25 + 0.4 * GRID, -3.6 * GRID, 1.0, 0.5];
-        let mut shared = [0.25, 0.0, 1.0, 0.5 + 7.0 * GRID];
+    fn shared_weights_come_as_near_as_the_lattice_allows() {
+        let own = [0.25 + 0.4 * LATTICE_STEP, -3.6 * LATTICE_STEP, 1.0, 0.5];
+        let mut shared = [0.25, 0.0, 1.0, 0.5 + 7.0 * LATTICE_STEP];
         let (dense, range) = take(Reached::exactly(&own), &mut shared, 10).unwrap();
         assert_eq!((dense.first(), dense.steps()), (10, &[0, -4, 0, -7][..]));
         assert_eq!(range, Range::Safe);
-        assert_eq!(shared, [0.25, -4.0 * GRID, 1.0, 0.5]);
+        assert_eq!(shared, [0.25, -4.0 * LATTICE_STEP, 1.0, 0.5]);
         // What rounding left comes again as soon as it is half a step.
-        let own = [0.25 + 0.6 * GRID, own[1], own[2], own[3]];
+        let own = [0.25 + 0.6 * LATTICE_STEP, own[1], own[2], own[3]];
         assert_eq!(
             take(Reached::exactly(&own), &mut shared, 10).unwrap().0.steps(),
             [1, 0, 0, 0]
@@ -233,7 +237,7 @@ mod tests {
 
     #[test]
     fn weights_that_look_ahead_are_taken_where_they_have_come_to() {
-        let (own, velocity) = ([1.0 - 2.0 * GRID], [4.0 * GRID]);
+        let (own, velocity) = ([1.0 - 2.0 * LATTICE_STEP], [4.0 * LATTICE_STEP]);
         let mut shared = [1.0];
         let (dense, _) = take(Reached::new(&own, 0.5, &velocity), &mut shared, 0).unwrap();
         assert_eq!(dense.steps(), [0]);
@@ -256,6 +260,6 @@ mod tests {
         let mut shared = [-15.0];
         let (dense, _) = take(Reached::exactly(&[15.0]), &mut shared, 0).unwrap();
         assert_eq!(dense.steps(), [BATCH_STEPS_MAX as i32 - 1]);
-        assert!((shared[0] - 1.0).abs() < 2.0 * GRID);
+        assert!((shared[0] - 1.0).abs() < 2.0 * LATTICE_STEP);
     }
 }

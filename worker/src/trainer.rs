@@ -156,9 +156,9 @@ pub trait Trainer: InPipeline {
     /// Replaces the contents of `changes` by what leaves the residual as it stands, without a step; applied already.
     fn release(&mut self, tau: Tau, changes: &mut Vec<u32>) -> Result<Range, TrainError>;
 
-    /// A contribution of what the own weights of a window differ from the shared ones by, rounded to the grid; it is in the
-    /// shared weights already, and the own ones are where they would be if all others had come as far. What fails for its
-    /// numbers' sake has moved nothing.
+    /// A contribution of what the own weights of a window differ from the shared ones by, rounded to the lattice; it is
+    /// in the shared weights already, and the own ones are where they would be if all others had come as far. What
+    /// fails for its numbers' sake has moved nothing.
     fn take(
         &mut self,
         window: std::ops::Range<usize>,

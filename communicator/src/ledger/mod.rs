@@ -1,4 +1,4 @@
-//! The ledger: a node's own replica of the model as grid counts, with what it is the sum of.
+//! The ledger: a node's own replica of the model as counts, with what it is the sum of.
 //!
 //! Counts are exact beyond where floats are, need no worker to be asked, and can be checked at any time: the digest
 //! that the frontier implies must be the digest of the counts.
@@ -292,7 +292,7 @@ impl Ledger {
         self.counts[index] ^= 1 << bit;
     }
 
-    /// The grid counts themselves.
+    /// The counts themselves.
     #[must_use]
     pub fn counts(&self) -> &[i32] {
         &self.counts

@@ -22,9 +22,9 @@ pub enum Payload {
         /// The changes: sorted, in range, one sign per weight.
         changes: Vec<u32>,
     },
-    /// Weights that move by whole grid steps, each by its own number of them, below 2^24.
+    /// Weights that move by whole lattice steps, each by its own number of them, below 2^24.
     Sums(Sums),
-    /// Neighbouring weights that move by whole grid steps, nearly all of them.
+    /// Neighbouring weights that move by whole lattice steps, nearly all of them.
     Dense(Dense),
 }
 
@@ -78,7 +78,7 @@ impl Payload {
         self.len() == 0
     }
 
-    /// Adds it to a replica held as grid counts.
+    /// Adds it to a replica held as counts.
     ///
     /// # Panics
     /// If it is of a model with more weights.

@@ -87,7 +87,7 @@ pub struct LogEntry {
 pub struct Snapshot {
     /// What it is the sum of.
     pub head: Head,
-    /// The grid counts.
+    /// The counts.
     pub counts: Vec<i32>,
     /// Batches that some member may still need.
     pub log: Vec<LogEntry>,

@@ -1,9 +1,10 @@
 //! Emission in rounds: every so many steps, or every epoch, what a worker has come to leaves whole.
 //!
-//! Nothing is chosen and nothing is compressed: every weight that has moved by half a grid step or more is in the batch.
-//! Workers that wait for each other each let out their contribution of the difference, so that the mean of all is what
-//! counts, or a mean that is weighted by losses; then each goes on from there. Those that do not wait let out all of it. What
-//! rounding takes stays in the residual. A model with more weights than a batch holds is told in windows that take turns.
+//! Nothing is chosen and nothing is compressed: every weight that has moved by half a lattice step or more is in the
+//! batch. Workers that wait for each other each let out their contribution of the difference, so that the mean of all
+//! is what counts, or a mean that is weighted by losses; then each goes on from there. Those that do not wait let out
+//! all of it. What rounding takes stays in the residual. A model with more weights than a batch holds is told in
+//! windows that take turns.
 
 use protocol::batch::Payload;
 use protocol::encoding::DENSE_MAX;

@@ -1,10 +1,10 @@
 //! The τ controller: nobody has to guess τ. It follows a target density, the fraction of weights changed in a batch.
 //!
 //! The density falls when τ rises: in inverse proportion where updates pull steadily one way, since as much leaves the
-//! residual as enters it, and faster where they are noise. So the controller compares logarithms: each batch moves log τ
-//! by a part of how far the log of the density is from that of its target. The density is a short average, because single
-//! batches scatter. The controller's own τ is a real number, of which a batch gets the nearest grid value: at a small τ,
-//! a correction is less than a whole grid step and would be lost.
+//! residual as enters it, and faster where they are noise. So the controller compares logarithms: each batch moves log
+//! τ by a part of how far the log of the density is from that of its target. The density is a short average, because
+//! single batches scatter. The controller's own τ is a real number, of which a batch gets the nearest lattice value: at
+//! a small τ, a correction is less than a whole lattice step and would be lost.
 
 use protocol::lattice::Tau;
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use protocol::dense::Dense;
 use protocol::encoding::{self, DENSE_MAX};
-use protocol::lattice::GRID;
+use protocol::lattice::LATTICE_STEP;
 use protocol::wire::prefix::{Prefix, PrefixHead};
 
 use super::{Next, Step, Training, TrainingError};
@@ -53,7 +53,7 @@ impl<T: Trainer> Training<T> {
         if let Some(rest) = rest.get_mut(place.clone()) {
             rest.fill(0.0);
         }
-        let scale = GRID / (*count).max(1) as f32;
+        let scale = LATTICE_STEP / (*count).max(1) as f32;
         for (residual, &steps) in residual.get_mut(place).into_iter().flatten().zip(sum.steps()) {
             *residual = steps as f32 * scale;
         }

@@ -130,11 +130,11 @@ shared_constants! {
     /// State of an optimiser that becomes zero.
     const NEGLIGIBLE: f32 = optimiser::NEGLIGIBLE;
     /// Where weights are no longer exact.
-    const RANGE_ERROR: f32 = protocol::lattice::RANGE_ERROR_STEPS as f32 * protocol::lattice::GRID;
-    /// What becomes of a count of grid steps for a weight of 1.
+    const RANGE_ERROR: f32 = protocol::lattice::RANGE_ERROR_STEPS as f32 * protocol::lattice::LATTICE_STEP;
+    /// What becomes of a count of lattice steps for a weight of 1.
     const STEPS_PER_UNIT: f32 = protocol::lattice::STEPS_PER_UNIT as f32;
-    /// A step of the grid.
-    const GRID: f32 = protocol::lattice::GRID;
+    /// A step of the lattice.
+    const LATTICE_STEP: f32 = protocol::lattice::LATTICE_STEP;
 }
 
 shared_structs! {
@@ -219,7 +219,7 @@ shared_structs! {
     }
 
     /// Some of what others changed, sorted by weight: entries that are words of changes by τ, or, where τ is 0, words
-    /// followed by as many numbers of grid steps.
+    /// followed by as many numbers of lattice steps.
     struct Segment {
         /// The entries of all segments before it.
         entries_before: u32,

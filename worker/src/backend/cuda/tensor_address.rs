@@ -19,7 +19,8 @@ pub(super) struct TensorAddress(CUdeviceptr);
 impl SafeZeros for TensorAddress {}
 
 impl Unit for TensorAddress {
-    /// The slope that dfdx begins its way back with. The loss has written its gradients already, and does not look.
+    /// The gradient with which dfdx begins its backward pass. The loss has written its gradients already, and does not
+    /// look.
     const ONE: Self = Self(1);
 }
 

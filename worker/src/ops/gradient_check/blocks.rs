@@ -57,8 +57,8 @@ fn a_set_of_equal_numbers_is_not_scaled_for_ever() {
         let y = apply(&[Op::Norm(norm)], &pass, x.clone().trace(lent), 1).unwrap();
         assert_eq!(values(&y)[..3], [0.5, 0.25, -1.0]);
         let mut gradients = y.sum().backward();
-        let slope = super::super::tensor::gradient_of(&mut gradients, &x).unwrap();
-        assert!(slope.iter().all(|slope| *slope == 0.0), "{slope:?}");
+        let gradient = super::super::tensor::gradient_of(&mut gradients, &x).unwrap();
+        assert!(gradient.iter().all(|number| *number == 0.0), "{gradient:?}");
     }
 }
 

@@ -2,7 +2,7 @@
 
 use protocol::batch::RoundPhase;
 use protocol::contribution::Contribution;
-use protocol::lattice::{GRID, count_of, weight_of};
+use protocol::lattice::{LATTICE_STEP, count_of, weight_of};
 use protocol::wire::attach::GoOn;
 
 use super::rounds::{one_of, until_it_leaves};
@@ -96,7 +96,7 @@ fn only_the_best_counts_and_all_go_on_from_there() {
             .iter()
             .zip(&moved)
             .map(|(shared, residual)| {
-                let steps = (f64::from(*residual) / f64::from(GRID)).round_ties_even() as i32;
+                let steps = (f64::from(*residual) / f64::from(LATTICE_STEP)).round_ties_even() as i32;
                 weight_of(count_of(*shared).unwrap() + steps)
             })
             .collect();

@@ -73,7 +73,7 @@ fn workers_wait_for_each_others_rounds_and_end_at_the_same_weights() {
             // Another's round is none of its business.
             worker.go_on(go_on(round + 1, 3)).unwrap();
             worker.go_on(go_on(round, 3)).unwrap();
-            // Nothing is left but what the grid rounds off, a few steps of it for each weight.
+            // Nothing is left but what the lattice rounds off, a few steps of it for each weight.
             assert!(worker.trainer().residual_norm().unwrap() < 3.0 * 2e-6 * (WEIGHTS as f64).sqrt());
         }
     }

@@ -2,7 +2,7 @@
 
 use protocol::dense::Dense;
 use protocol::encoding;
-use protocol::lattice::GRID;
+use protocol::lattice::LATTICE_STEP;
 use protocol::wire::prefix::Prefix;
 
 use super::rounds::{go_on, one_of};
@@ -72,7 +72,7 @@ fn each_goes_on_from_the_mean_of_the_first_of_a_pass_and_an_epoch_ends_with_the_
                     let first = chain[..=at].iter().map(|&worker| before[worker][weight]);
                     let mean = first.sum::<f32>() / (at + 1) as f32;
                     assert!(
-                        (after[weight] - mean).abs() < 2.0 * GRID,
+                        (after[weight] - mean).abs() < 2.0 * LATTICE_STEP,
                         "{} instead of {mean}",
                         after[weight]
                     );

@@ -190,7 +190,7 @@ template <u32 KEPT>
 __device__ void softmax_of(const float* logits, const u32* labels, u32 classes, float share, float* losses,
                            float* gradient, float smoothing, const float* weights, u32 weighted) {
     const float* row = logits + u64(blockIdx.x) * classes;
-    float* slope = gradient + u64(blockIdx.x) * classes;
+    float* row_gradient = gradient + u64(blockIdx.x) * classes;
     float kept[KEPT];
     float largest = -HUGE, all = 0.0f;
 #pragma unroll
@@ -220,7 +220,7 @@ __device__ void softmax_of(const float* logits, const u32* labels, u32 classes, 
     for (u32 i = 0; i < KEPT; ++i) {
         u32 at = threadIdx.x + i * blockDim.x;
         if (at < classes) {
-            slope[at] = kept[i] * scale - each - (at == label ? sharp : 0.0f);
+            row_gradient[at] = kept[i] * scale - each - (at == label ? sharp : 0.0f);
         }
     }
 }
@@ -240,7 +240,7 @@ extern "C" __global__ void __launch_bounds__(512)
 extern "C" __global__ void softmax_any(const float* logits, const u32* labels, u32 classes, float share, float* losses,
                                        float* gradient, float smoothing, const float* weights, u32 weighted) {
     const float* row = logits + u64(blockIdx.x) * classes;
-    float* slope = gradient + u64(blockIdx.x) * classes;
+    float* row_gradient = gradient + u64(blockIdx.x) * classes;
     float largest = -HUGE, all = 0.0f;
     for (u32 at = threadIdx.x; at < classes; at += blockDim.x) {
         largest = fmaxf(largest, row[at]);
@@ -261,7 +261,7 @@ extern "C" __global__ void softmax_any(const float* logits, const u32* labels, u
     share *= weight;
     float scale = share / sum, each = share * smoothing / float(classes), sharp = share * (1.0f - smoothing);
     for (u32 at = threadIdx.x; at < classes; at += blockDim.x) {
-        slope[at] = expf(row[at] - largest) * scale - each - (at == label ? sharp : 0.0f);
+        row_gradient[at] = expf(row[at] - largest) * scale - each - (at == label ? sharp : 0.0f);
     }
 }
 
@@ -293,9 +293,9 @@ extern "C" __global__ void number_loss(const float* found, const u32* wanted, u3
         float size = fabsf(off), way = off > 0.0f ? 1.0f : (off < 0.0f ? -1.0f : off);
         bool near = kind == 2 && size <= 1.0f;
         float loss = kind == 0 ? off * off : (near ? 0.5f * off * off : (kind == 1 ? size : size - 0.5f));
-        float slope = kind == 0 ? 2.0f * off : (near ? off : way);
+        float derivative = kind == 0 ? 2.0f * off : (near ? off : way);
         total += loss * part;
-        gradient[at] = slope * part * share;
+        gradient[at] = derivative * part * share;
     }
     losses[sample] = total;
 }

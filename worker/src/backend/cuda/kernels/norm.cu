@@ -93,13 +93,13 @@ extern "C" __global__ void __launch_bounds__(256)
     stretch(x, set, part, means[set], factor, gains, biases, by, y);
 }
 
-// The slope of a number that was shifted and stretched.
-__device__ inline float slope_at(const float* dy, const float* y, u32 at, u32 relu) {
+// The gradient at a number that was shifted and stretched: zero where relu has cut it.
+__device__ inline float output_gradient_at(const float* dy, const float* y, u32 at, u32 relu) {
     return !relu || y[at] > 0.0f ? dy[at] : 0.0f;
 }
 
-// Sums of slopes, and of gradients times how far their numbers are from the mean. Gradients are multiplied by their gains, but
-// where a set has one gain that is left to whoever reads the sums.
+// Sums of output gradients, and of these times how far their numbers are from the mean. Gradients are multiplied by
+// their gains, but where a set has one gain that is left to whoever reads the sums.
 extern "C" __global__ void __launch_bounds__(256)
     norm_back_sums(const float* dy, const float* y, const float* x, NormSets by, const float* moments,
                    const float* gains, double* found) {
@@ -110,10 +110,10 @@ extern "C" __global__ void __launch_bounds__(256)
     float plain = 0.0f, leaning = 0.0f;
     for (u32 member = part * blockDim.x + threadIdx.x; member < members; member += by.parts * blockDim.x) {
         u32 at = place(start, member, by);
-        float slope = slope_at(dy, y, at, by.relu);
-        slope = one_gain ? slope : slope * gains[first + member / by.per_gain];
-        plain += slope;
-        leaning += slope * (x[at] - mean);
+        float gradient = output_gradient_at(dy, y, at, by.relu);
+        gradient = one_gain ? gradient : gradient * gains[first + member / by.per_gain];
+        plain += gradient;
+        leaning += gradient * (x[at] - mean);
     }
     double2 both = both_sums(plain, leaning);
     if (threadIdx.x == 0) {
@@ -143,8 +143,8 @@ extern "C" __global__ void __launch_bounds__(256)
     float leaning = float(sums.y * share * factor * factor);
     for (u32 member = part * blockDim.x + threadIdx.x; member < members; member += by.parts * blockDim.x) {
         u32 at = place(start, member, by);
-        float slope = slope_at(dy, y, at, by.relu) * gains[first + member / by.per_gain];
-        dx[at] = slope * factor - plain - (x[at] - mean) * leaning;
+        float gradient = output_gradient_at(dy, y, at, by.relu) * gains[first + member / by.per_gain];
+        dx[at] = gradient * factor - plain - (x[at] - mean) * leaning;
     }
 }
 
@@ -161,9 +161,9 @@ extern "C" __global__ void __launch_bounds__(256)
         u32 turn = number / by.per_gain;
         u32 set = turn / by.gain_sets * (by.gain_sets * by.gain_groups) + group * by.gain_sets + turn % by.gain_sets;
         u32 at = place(begin(set, by), within * by.per_gain + number % by.per_gain, by);
-        float slope = slope_at(dy, y, at, by.relu);
-        plain += slope;
-        leaning += slope * (x[at] - moments[set * 2]) * moments[set * 2 + 1];
+        float gradient = output_gradient_at(dy, y, at, by.relu);
+        plain += gradient;
+        leaning += gradient * (x[at] - moments[set * 2]) * moments[set * 2 + 1];
     }
     double2 both = both_sums(plain, leaning);
     if (threadIdx.x == 0) {

@@ -77,11 +77,11 @@ extern "C" __global__ void apply_waiting(const Segment* waiting, u32 segment_cou
                         kept += change;
                         moved += change;
                     } else {
-                        // Whole steps of the grid, which follow the entries. A sum that does not fit is infinitely far
-                        // out of the range.
+                        // Whole steps of the lattice, which follow the entries. A sum that does not fit is infinitely
+                        // far out of the range.
                         int steps = int(words[segment.from + segment.count + place]);
-                        kept = float(double(kept) + double(steps) * double(GRID));
-                        moved += float(steps) * GRID;
+                        kept = float(double(kept) + double(steps) * double(LATTICE_STEP));
+                        moved += float(steps) * LATTICE_STEP;
                     }
                 }
                 largest = max(largest, __float_as_uint(fabsf(kept)));
