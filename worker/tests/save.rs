@@ -62,7 +62,7 @@ fn a_worker_saves_between_two_batches_and_another_goes_on() {
     let state = state_file::load(&path, weights).unwrap();
     assert_eq!((state.origin, state.sequence), (OriginId(5), at));
 
-    // Steps that were held back because this test was slow would make other batches of the same samples.
+    // Steps that were throttled because this test was slow would make other batches of the same samples.
     let steady = |encoded_batches: &[Vec<u8>]| {
         let samples = |encoded: &Vec<u8>| Batch::decode(encoded, weights).unwrap().header.samples;
         encoded_batches.iter().all(|encoded| samples(encoded) == 16)

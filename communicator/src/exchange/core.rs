@@ -206,9 +206,10 @@ impl Exchange {
         self.wanted.is_some_and(|wanted| wanted.damaged)
     }
 
-    /// Whether workers should hold back: fewer than half of the linked peers that this node keeps pace with have what its
-    /// workers made, to within a window. One slow peer among several slows nobody. Nor does a peer that waits for a
-    /// snapshot, or one that has said nothing for a while: it hangs, or its cable is out, and its link will be given up.
+    /// Whether workers should be throttled: fewer than half of the linked peers that this node keeps pace with have
+    /// what its workers made, to within a window. One slow peer among several slows nobody. Nor does a peer that waits
+    /// for a snapshot, or one that has said nothing for a while: it hangs, or its cable is out, and its link will be
+    /// given up.
     #[must_use]
     pub fn should_pause(&self) -> bool {
         let speaks = |link: &PeerLink| link.is_streaming() && link.has_spoken(self.limits.reset_ticks);

@@ -42,7 +42,7 @@ pub enum ToWorker {
     Sums(Vec<(u32, i32)>),
     /// Move the weights of all such pieces: they are what came other than as batches.
     Jump(Box<JumpOrder>),
-    /// Whether to hold back what would leave; it stays in the residual.
+    /// Whether the worker is throttled: what would leave stays in the residual.
     Pause(bool),
     /// All whom this worker waits for have come as far as it has, and what they sent was sent before this.
     GoOn(GoOn),

@@ -29,7 +29,7 @@ pub struct WorkerStats {
     pub gpu: Duration,
     /// Bytes of a GPU's memory that it holds.
     pub gpu_memory: u64,
-    /// Steps whose changes were held back.
+    /// Steps after which nothing left, because the worker was throttled.
     pub throttled: u64,
     /// The newest τ.
     pub tau: f64,

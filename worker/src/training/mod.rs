@@ -287,8 +287,8 @@ impl<T: Trainer> Training<T> {
         self.emission.can_keep() && self.pending.may_grow()
     }
 
-    /// Makes the next step. If a batch leaves after it, its bytes are appended to `encoded`. To hold back is to let nothing
-    /// leave, where that can be.
+    /// Makes the next step. If a batch leaves after it, its bytes are appended to `encoded`. A throttled step lets
+    /// nothing leave, where that can be.
     pub fn step(&mut self, throttle: bool, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
         // A worker that leaves first ends the round that others count on it for.
         if !self.is_ending() || self.is_leaving() {
@@ -385,7 +385,8 @@ impl<T: Trainer> Training<T> {
         if self.plan.is_complete() && self.job.keep == Keep::Last {
             return Ok(Next::Done);
         }
-        // Samples that were held back are nobody else's to train: whoever waits with them would be waited for.
+        // Nobody else may train the samples that no batch counts yet: others would wait for a worker that waits with
+        // them.
         if self.emission.weighting().is_none() && !self.pending.is_empty() && !planted::keeps_last_cursors() {
             self.seen = self.batches_applied;
             self.write_batch(Payload::default(), OriginStatus::default(), encoded)?;

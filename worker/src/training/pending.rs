@@ -48,7 +48,8 @@ impl Pending {
         epoch(&self.cursors).is_some_and(|own| Some(own) != epoch(advances))
     }
 
-    /// How many cursors the next minibatch may move. One is left for the minibatch after it, should this one be held back.
+    /// How many cursors the next minibatch may move. One is left for the minibatch after it, should this step be
+    /// throttled.
     pub(super) fn cursors_left(&self) -> usize {
         (CURSORS_MAX - 1).saturating_sub(self.cursors.len()).max(1)
     }

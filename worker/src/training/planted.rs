@@ -1,5 +1,5 @@
-//! A bug that tests put into the loop, to see that a storm finds it: a worker that waits keeps the cursors of steps that were
-//! held back.
+//! A bug that tests put into the loop, to see that a storm finds it: a worker that waits keeps the cursors of
+//! throttled steps.
 
 #[cfg(test)]
 thread_local! {

@@ -39,7 +39,7 @@ impl Outbound {
     }
 }
 
-/// Whether a word is one of those that a worker holds back for want of room. What a pipeline waits for is not.
+/// Whether a message takes up the room for want of which a worker is throttled. What a pipeline waits for does not.
 fn counts(message: &FromTraining) -> bool {
     !matches!(message, FromTraining::Flow(_))
 }

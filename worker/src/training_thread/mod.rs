@@ -1,8 +1,8 @@
 //! The thread that trains. It owns the trainer, which cannot leave the thread it was made on, and speaks to the rest
 //! through two bounded channels.
 //!
-//! Before every step it takes all that waits. Where its batches are not taken, it goes on training for a while and
-//! holds back what would leave, and then waits.
+//! Before every step it takes all that waits. Where its batches are not taken, it is throttled: it goes on training for
+//! a while, what would leave stays in the residual, and then it waits.
 
 mod ends;
 mod finish;
@@ -36,13 +36,13 @@ pub use ends::Outbound;
 use ends::{Inbox, Outbox, PipelineEnds};
 use finish::Finish;
 
-/// Batches on their way out before the worker holds back.
+/// Batches on their way out before the worker is throttled.
 const OUTBOUND_MAX: usize = 8;
 /// Batches on their way in before the sender waits.
 const INBOUND_MAX: usize = 1024;
-/// Steps in a row that may be held back; their gradients are all of the same weights.
+/// Steps in a row that may be throttled; their gradients are all of the same weights.
 const THROTTLED_MAX: usize = 16;
-/// How long a full channel is waited for before steps are held back.
+/// How long a full channel is waited for before steps are throttled.
 const FULL_LIMIT: Duration = Duration::from_millis(100);
 /// How often a worker that waits for room looks again.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
@@ -67,7 +67,7 @@ pub enum ToTraining {
     ApplyBundle(Arc<Bundle>),
     /// What came other than as batches.
     Jump(Arc<Sums>, Arc<JumpOrder>),
-    /// Whether to hold back what would leave.
+    /// Whether the worker is throttled.
     Pause(bool),
     /// An origin that sends no batches any more, or does so again.
     Origin {
@@ -289,7 +289,7 @@ struct Loop<'a, T> {
     closed: bool,
     /// Answers that wait for the origin to be closed.
     finishes: VecDeque<Finish>,
-    /// Files that wait for a moment at which nothing is held back.
+    /// Files that wait for a moment at which a batch has counted every step.
     saves: Vec<PathBuf>,
     /// An evaluation that waits for a moment at which nothing of a pipeline is under way.
     measures: Option<Moment>,
@@ -297,7 +297,7 @@ struct Loop<'a, T> {
     pace: Option<Pacing>,
     /// It was told that there is nothing to train.
     starved: bool,
-    /// Steps held back in a row.
+    /// Steps in a row after which no batch left.
     throttled: usize,
     /// Since when nobody takes the batches.
     full_since: Option<Instant>,
@@ -486,8 +486,8 @@ impl<'a, T: Trainer> Loop<'a, T> {
         Ok(())
     }
 
-    /// Whether there is no point in a step now: a full channel mostly empties in a moment, and holding back is no better
-    /// than waiting when it has gone on for long.
+    /// Whether there is no point in a step now: a full channel mostly empties in a moment, and throttled steps are no
+    /// better than waiting when they have gone on for long.
     fn should_wait(&mut self) -> bool {
         let full = self.outbox.is_full();
         if !full {

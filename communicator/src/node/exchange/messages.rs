@@ -115,7 +115,7 @@ pub(crate) struct Report {
     pub(crate) weights: u64,
     /// Bytes of batches of this node's workers.
     pub(crate) bytes_encoded: u64,
-    /// For how long workers were told to hold back.
+    /// For how long workers were throttled.
     pub(crate) paused: Duration,
     /// How far the run is.
     pub(crate) moment: Moment,

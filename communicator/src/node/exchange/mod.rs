@@ -282,7 +282,7 @@ impl ExchangeState {
         self.tell_progress();
     }
 
-    /// Tells workers to hold back, or to go on, when that changes.
+    /// Throttles workers, or lets them go on, when that changes.
     fn pace(&mut self) {
         let pause = self.core.should_pause();
         if !self.pauses.change(pause, Instant::now()) {

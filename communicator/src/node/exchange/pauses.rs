@@ -1,18 +1,18 @@
-//! For how long workers were told to hold back. Pure.
+//! For how long workers were throttled. Pure.
 
 use std::time::{Duration, Instant};
 
 /// The pauses of a run so far.
 #[derive(Debug, Default)]
 pub(super) struct Pauses {
-    /// Since when workers hold back.
+    /// Since when workers are throttled.
     since: Option<Instant>,
     /// How long the pauses before took.
     before: Duration,
 }
 
 impl Pauses {
-    /// Workers are to hold back from now on, or to go on; whether that is news.
+    /// Workers are throttled from now on, or not any more. Returns whether that is news.
     pub(super) fn change(&mut self, pause: bool, now: Instant) -> bool {
         if pause == self.is_on() {
             return false;
@@ -24,7 +24,7 @@ impl Pauses {
         true
     }
 
-    /// Whether workers hold back.
+    /// Whether workers are throttled.
     pub(super) fn is_on(&self) -> bool {
         self.since.is_some()
     }

@@ -20,8 +20,8 @@ fn points(samples: usize) -> (tempfile::TempDir, Dataset) {
     (folder, dataset)
 }
 
-/// Trains all by itself, as one of so many workers of which nobody hears: what is theirs is claimed. Steps are held back as
-/// `held_back` says, where that can be.
+/// Trains all by itself, as one of so many workers of which nobody hears: what is theirs is claimed. Steps are
+/// throttled as `throttled` says, where that can be.
 fn train<const BEGINS: bool>(
     trainer: FakeTrainer<BEGINS>,
     dataset: &Dataset,
@@ -73,10 +73,11 @@ fn train<const BEGINS: bool>(
     Ok(())
 }
 
-/// Whatever was held back leaves before a worker waits: nobody else may train those samples, and a run would wait for them for
-/// ever. One waits alone where its node says when it may close, and beside another that has begun all that is left.
+/// A batch counts the samples of throttled steps before a worker waits: nobody else may train them, and a run would
+/// wait for them for ever. One waits alone where its node says when it may close, and beside another that has begun all
+/// that is left.
 #[test]
-fn samples_that_were_held_back_are_counted_before_a_worker_waits() {
+fn samples_of_throttled_steps_are_counted_before_a_worker_waits() {
     for (slots, keep) in [(1, "best"), (2, "last"), (2, "best")] {
         let (_folder, dataset) = points(100);
         let draft = JobDraft {
@@ -123,7 +124,7 @@ proptest! {
         throttled in prop::collection::vec(any::<bool>(), 1..20),
     ) {
         let (_folder, dataset) = points(rows);
-        // One step in a row at least is not held back; else nothing is ever counted.
+        // One step in a row at least is not throttled; else nothing is ever counted.
         let throttled = [throttled, vec![false]].concat();
         train(FakeTrainer::new(&[0; WEIGHTS]), &dataset, (slots, minibatch), &throttled)?;
         train(FakeTrainer::beginning(&[0; WEIGHTS]), &dataset, (slots, minibatch), &throttled)?;

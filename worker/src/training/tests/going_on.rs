@@ -11,13 +11,13 @@ fn identity(slots: usize) -> Identity {
     }
 }
 
-/// Makes so many batches, with a step held back now and then; the frames.
+/// Makes this many batches, with a throttled step now and then. Returns the frames.
 fn encoded_batches<T: Trainer>(training: &mut Training<T>, batches: usize) -> Vec<Vec<u8>> {
     let batch = |at: usize| {
         let mut encoded = Vec::new();
         if at % 3 == 1 {
-            let held = training.step(true, &mut encoded).unwrap();
-            assert!(matches!(held, Next::Kept(_)), "{held:?}");
+            let kept = training.step(true, &mut encoded).unwrap();
+            assert!(matches!(kept, Next::Kept(_)), "{kept:?}");
         }
         emitted(training, &mut encoded);
         encoded

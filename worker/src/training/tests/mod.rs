@@ -97,7 +97,7 @@ fn real_from(counts: &[i32], job: &Job, dataset: &Dataset, identity: Identity) -
     Training::new(trainer, job, dataset, identity).unwrap()
 }
 
-/// Makes a step that is not held back.
+/// Makes a step that is not throttled.
 fn emitted<T: Trainer>(training: &mut Training<T>, encoded: &mut Vec<u8>) -> Step {
     match training.step(false, encoded).unwrap() {
         Next::Emitted(step) => step,

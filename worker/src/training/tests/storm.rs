@@ -1,4 +1,4 @@
-//! Several workers under a seeded storm: batches travel with delays, workers are told to hold back, die and are started
+//! Several workers under a seeded storm: batches travel with delays, workers are throttled, die and are started
 //! again from what their node knows. When the storm is over, every sample of every epoch is counted by some batch.
 //!
 //! A failure prints its seed; `TAU_SIMULATION_SEED=n cargo test -p tau-worker storm` replays it.
@@ -171,7 +171,7 @@ fn missing_after(seed: u64) -> u64 {
     for _ in 0..STORM {
         world.happens();
     }
-    // Workers may be told to hold back for as long as their node likes.
+    // Workers may be throttled for as long as their node likes.
     for step in 0..CALM {
         world.step(step as usize % world.workers.len());
     }

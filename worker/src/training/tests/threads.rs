@@ -172,7 +172,7 @@ fn a_thread_hands_out_its_state_between_batches() {
         save();
         until_state();
     }
-    // While something is held back, there is no state; the next batch brings one.
+    // While no batch counts the throttled steps, there is no state; the next batch brings one.
     thread.inbound.send(ToTraining::Pause(true)).unwrap();
     let mut throttled = 0;
     while throttled < 16 {
