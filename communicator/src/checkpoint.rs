@@ -205,8 +205,8 @@ pub fn decode(bytes: &[u8], path: &Path) -> Result<Checkpoint, CheckpointError> 
     Ok(Checkpoint { header, snapshot })
 }
 
-/// The checkpoint in a run's folder that has come furthest. Others, and files that are none, are passed over with a word
-/// in the log: a node that was killed while it wrote leaves its last complete one.
+/// The checkpoint in a run's folder that has come furthest. Others, and files that are none, are passed over with a
+/// line in the log: a node that was killed while it wrote leaves its last complete one.
 #[must_use]
 pub fn newest(folder: &Path) -> Option<Checkpoint> {
     let mut newest: Option<Checkpoint> = None;

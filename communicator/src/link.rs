@@ -1,4 +1,4 @@
-//! A link: messages of the exchange on an asynchronous byte stream. Their words and frames are declared in
+//! A link: messages of the exchange on an asynchronous byte stream. Messages and frames are declared in
 //! [`protocol::wire`]; here they are read and written.
 
 use std::io;

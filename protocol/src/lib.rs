@@ -1,11 +1,11 @@
 //! The language of a Tau cluster, and nothing that acts: no threads, sockets, clocks or operating-system randomness.
 //! Time and randomness are arguments, so everything here can be tested to the bit.
 //!
-//! The way of a change: [`changes`] are words (`index << 1 | plus`) of one τ on the [`lattice`], or [`sums`] of steps; an
-//! [`encoding`] writes them as few bytes; a [`batch`] carries them with its place in the [`frontier`] and its [`digest`];
-//! many of them make a [`merged_range`], or, of several workers, a [`bundle`]. What is trained, and how, is a [`job`]: a
-//! [`model`], an [`optimiser`], a [`schedule`], [`data`], a [`split`] and a strategy. Whatever leaves a process is on the
-//! [`wire`].
+//! The way of a change: [`changes`] (`index << 1 | plus`) are of one τ on the [`lattice`], [`sums`] are of any steps;
+//! an [`encoding`] writes them as few bytes; a [`batch`] carries them with its place in the [`frontier`] and its
+//! [`digest`]; many of them make a [`merged_range`], or, of several workers, a [`bundle`]. What is trained, and how, is
+//! a [`job`]: a [`model`], an [`optimiser`], a [`schedule`], [`data`], a [`split`] and a strategy. Whatever leaves a
+//! process is on the [`wire`].
 
 // Every other crate reads this one, so everything in it says what it is.
 #![warn(missing_docs)]

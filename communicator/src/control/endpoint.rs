@@ -18,13 +18,13 @@ use super::sessions::Sessions;
 
 /// The process group that all endpoints are in.
 const ENDPOINTS: &str = "tau-endpoints";
-/// What may be on its way to a node before it is told nothing more: words that come too late are of no use.
-const WORDS_UNDER_WAY_MAX: u64 = 1 << 20;
+/// Bytes that may be on their way to a node before it is told nothing more: messages that come too late are of no use.
+const BYTES_UNDER_WAY_MAX: u64 = 1 << 20;
 
 /// What can be sent to a node.
 #[derive(RactorClusterMessage, Debug)]
 pub enum EndpointMessage {
-    /// A word from another node.
+    /// A message from another node.
     Tell(Envelope<ControlMessage>),
     /// A question, from a client or a node that joins.
     #[rpc]
@@ -63,7 +63,7 @@ impl Endpoint {
             return;
         }
         let length = encoded_length(&message);
-        if self.path.session_stream.under_way() < WORDS_UNDER_WAY_MAX && length <= CONTENT_BYTES_MAX {
+        if self.path.session_stream.under_way() < BYTES_UNDER_WAY_MAX && length <= CONTENT_BYTES_MAX {
             self.path.session_stream.send(length);
             let _ = self.actor.cast(EndpointMessage::Tell(self.envelope(message)));
         }
@@ -104,7 +104,7 @@ impl Sessions {
 
 /// Where an endpoint hands things on to.
 pub trait Routes: Send + Sync + 'static {
-    /// A word from another node, which has proven its name.
+    /// A message from another node, which has proven its name.
     fn message(&self, from: NodeId, message: ControlMessage);
     /// A question with the place for its answer.
     fn request(&self, request: Request, reply: RpcReplyPort<Payload<Reply>>);
@@ -220,7 +220,7 @@ enum ProtocolViolation {
     Client,
 }
 
-/// Whether a word can be true, as far as that can be told without knowing anything else; and who says it.
+/// Checks a message as far as that can be done without knowing anything else. Returns it with its sender.
 fn judged(
     sender: &Sender,
     content: Result<ControlMessage, super::payload::Unreadable>,

@@ -61,9 +61,9 @@ mod tests {
     #[test]
     fn the_token_is_known_though_the_contents_are_not() {
         let token = Token::of_bytes([7; Token::BYTES]);
-        let bytes = Envelope::new(token, "word".to_string()).into_bytes();
+        let bytes = Envelope::new(token, "message".to_string()).into_bytes();
         let back = Envelope::<String>::from_bytes(bytes.clone());
-        assert_eq!((back.token, back.content), (Some(token), Ok("word".into())));
+        assert_eq!((back.token, back.content), (Some(token), Ok("message".into())));
         let cut = Envelope::<String>::from_bytes(bytes[..bytes.len() - 1].to_vec());
         assert_eq!((cut.token, cut.content), (Some(token), Err(Unreadable)));
         for length in 0..Token::BYTES {

@@ -142,10 +142,10 @@ mod tests {
         let (one, other) = (Identity::draw(Role::Node).unwrap(), Identity::draw(Role::Node).unwrap());
         assert_ne!(one.peer(), other.peer());
         assert_eq!(one.peer(), VerifiedPeer::of_key(Role::Node, &one.key()));
-        let signature = one.sign(b"word");
-        assert!(is_signed(&one.key(), b"word", &signature));
-        assert!(!is_signed(&one.key(), b"other word", &signature));
-        assert!(!is_signed(&other.key(), b"word", &signature));
+        let signature = one.sign(b"message");
+        assert!(is_signed(&one.key(), b"message", &signature));
+        assert!(!is_signed(&one.key(), b"other message", &signature));
+        assert!(!is_signed(&other.key(), b"message", &signature));
     }
 
     #[test]

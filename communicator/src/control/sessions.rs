@@ -250,7 +250,7 @@ impl Sessions {
         self.shared.connections().heard(sender.number, self.shared.now());
     }
 
-    /// Whether what a node is called in this word is its name. None where it has not told that yet.
+    /// Whether the name of the node in this message is its own. `None` where it has not told that yet.
     pub(super) fn is_named_rightly(&self, sender: &Sender, message: &ControlMessage) -> Option<bool> {
         let mut connections = self.shared.connections();
         match message {

@@ -390,8 +390,8 @@ impl Exchange {
         own.map(|info| info.origin)
     }
 
-    /// Takes note of an origin and hands the news on. The first word counts: nobody can take over another node's
-    /// origin, and an end stays where it was.
+    /// Takes note of an origin and hands the news on. The first announcement counts: nobody can take over another
+    /// node's origin, and an end stays where it was.
     pub(super) fn learn(&mut self, from: Option<NodeId>, info: OriginInfo, effects: &mut Vec<Effect>) {
         let before = self.origins.get(&info.origin).copied();
         let after = match before {

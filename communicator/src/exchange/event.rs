@@ -76,7 +76,7 @@ pub enum Effect {
     RestartWorkers,
     /// A bit had flipped in a batch that was kept for others: they get a snapshot instead.
     Spoilt,
-    /// An origin has said its last word, without having closed: its worker is gone.
+    /// An origin has ended without having closed: its worker is gone.
     Ended(OriginId),
     /// The run is to end: some worker has seen its stop.
     Stop,

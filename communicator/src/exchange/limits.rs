@@ -11,7 +11,7 @@ pub struct Limits {
     pub acknowledge_every: u64,
     /// Ticks without progress of a peer before others than the origin's own node help it.
     pub patience_ticks: u32,
-    /// Ticks without a word about batches that are under way before their link is taken for dead.
+    /// Ticks without an acknowledgement of what is under way before its link is taken for dead.
     pub reset_ticks: u32,
     /// Ticks between two marks for a peer.
     pub mark_ticks: u32,

@@ -94,8 +94,8 @@ impl PeerLink {
         self.is_heard() && self.too_far.is_none()
     }
 
-    /// The peer says that it is a newcomer, which has nothing to acknowledge. Unless a parcel is under way to it, which it
-    /// would acknowledge, its word shows that it is there.
+    /// The peer says that it is a newcomer, which has nothing to acknowledge. Unless a parcel is under way to it, which
+    /// it would acknowledge, this message shows that it is there.
     pub(super) fn waits(&mut self) {
         self.newcomer = self.sent.is_none();
         if self.outgoing.is_none() {
@@ -115,7 +115,7 @@ impl PeerLink {
         self.too_far = None;
     }
 
-    /// One more tick: a word that the peer has not acted upon for so long is said again.
+    /// One more tick: a message that the peer has not acted upon for `every` ticks is sent again.
     pub(super) fn remind(&mut self, every: u32) {
         let idle = !self.asks && self.outgoing.is_none();
         self.too_far = self.too_far.map(|age| age + 1).filter(|&age| age < every || !idle);

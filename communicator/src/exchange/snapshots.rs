@@ -154,7 +154,7 @@ impl Exchange {
             }
         }
         let merged = self.with_own(ledger, &log);
-        // Who has agreed on how to end takes another's word for the same batches only.
+        // A frozen node has agreed on its batches, and takes a ledger of exactly these only.
         let merged = merged.filter(|ledger| !self.frozen || ledger.frontier() == self.ledger.frontier());
         let Some(ledger) = merged else {
             // Too old, though it was new when it was made: the next one will be newer, if there is time for what is under

@@ -1,4 +1,4 @@
-//! What actors of a node have in common: room in mailboxes, and words to whoever started them.
+//! What actors of a node have in common: room in mailboxes, and notices to the actor that started them.
 
 use std::sync::Arc;
 

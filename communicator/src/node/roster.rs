@@ -54,7 +54,7 @@ pub(crate) struct Roster {
 struct Member {
     info: NodeInfo,
     alive: bool,
-    /// How far the run is that it is in, by its own word.
+    /// How far the run is that it is in, as its own beats say.
     phase: Phase,
     /// Whether it was ever heard itself.
     met: bool,

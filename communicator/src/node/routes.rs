@@ -1,4 +1,4 @@
-//! Where the endpoint hands things on to: which actor a word or a question is for.
+//! Where the endpoint hands things on to: which actor a message or a question is for.
 
 use protocol::ids::NodeId;
 use protocol::wire::control::{ControlMessage, Reply, Request};
@@ -22,8 +22,8 @@ pub(super) struct RouteTargets {
 
 impl Routes for RouteTargets {
     fn message(&self, from: NodeId, message: ControlMessage) {
-        // The endpoint has compared the names in words with the name that the session has proven. Actors that are gone belong
-        // to a node that stops.
+        // The endpoint has compared the names in messages with the name that the session has proven. Actors that are
+        // gone belong to a node that stops.
         match message {
             ControlMessage::Beat(beat) => drop(self.membership.cast(MembershipMessage::Beat(beat))),
             ControlMessage::Echo { from, number } => {

@@ -387,7 +387,7 @@ mod tests {
         );
         assert_eq!(stand_with(3, 3, &[(2, 0)]), (vec![2, 3], 1));
         assert_eq!(stand(4, &[(1, 1), (2, 0)]), (vec![2, 1, 3, 4], 0));
-        // Fewer pipelines than before: those that come first, and a stranger's word of a group that there is not.
+        // Fewer pipelines than before: those that come first, and a stranger that names a group that there is not.
         assert_eq!(stand(3, &[(3, 1), (2, 1), (9, 0), (1, 7)]), (vec![1, 3], 1));
         assert!(in_pipelines(vec![participant(1)], NodeId(1), 2, &[]).is_err());
     }

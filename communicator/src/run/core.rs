@@ -290,7 +290,7 @@ impl RunCore {
             self.ended.insert(0, (before.run, before.took_part()));
             let again = before.run == run.run;
             self.before = (!again).then(|| (before.beat(now, &self.limits.of(&before.job)), now));
-            // It may be a run that this node was in before: its words of then are older than those to come.
+            // It may be a run that this node was in before: its states of then are older than those to come.
             run.members.own.number = before.members.own.number;
         }
         for (&node, &found) in &self.dead {

@@ -131,7 +131,7 @@ pub(crate) enum RunPeerMessage {
 }
 
 impl RunPeerMessage {
-    /// What a node's word says of runs, if it does.
+    /// What a node's message says of runs, if it does.
     pub(crate) fn of(message: ControlMessage) -> Option<Self> {
         Some(match message {
             ControlMessage::Prepare { run, job, .. } => Self::Prepare { run, job },

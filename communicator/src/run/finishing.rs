@@ -31,7 +31,7 @@ impl ActiveRun {
         self.try_end(scope);
     }
 
-    /// Whether the ledger's last word is known and workers were told. A ledger that is damaged is replaced first, if
+    /// Whether the ledger's last digest is known and workers were told. A ledger that is damaged is replaced first, if
     /// anybody has another.
     fn order_to_finish(&mut self, scope: &mut Scope<'_>) -> bool {
         let State::Finishing(exchanging, finishing) = &mut self.state else {

@@ -37,8 +37,8 @@ pub(super) fn as_guest(
     })
 }
 
-/// Whether all participants do not wait for one of them, as far as somebody knows who was asked: those aside that it does not
-/// wait for either, whose last words may be old.
+/// Whether all participants do not wait for one of them, as far as somebody knows who was asked: those aside that it
+/// does not wait for either, whose last states may be old.
 pub(super) fn is_given_up_by_all(
     plan: &RunPlan,
     states: &[(NodeId, ParticipantState)],

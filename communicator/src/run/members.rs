@@ -1,8 +1,8 @@
 //! What participants say of themselves, as far as it has come here, and who of them is waited for.
 //!
-//! A participant is *live* while its own words keep coming, over whomever. That makes life transitive: who is alive to
-//! somebody alive is alive. And it cannot become a rumour that keeps itself alive: only the participant itself makes new
-//! words.
+//! A participant is *live* while new states of its own keep coming, over whomever. That makes life transitive: who is
+//! alive to somebody alive is alive. And it cannot become a rumour that keeps itself alive: only the participant itself
+//! makes new states.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::timing::RunLimits;
 /// participant itself has said is therefore forged.
 const FAR_AHEAD: u64 = 1000;
 
-/// The newest word of one participant, and when it came.
+/// The newest state of one participant, and when it came.
 #[derive(Clone, Debug)]
 struct LatestState {
     state: ParticipantState,
@@ -108,7 +108,7 @@ impl Members {
         self.heard.entry(node).or_insert_with(|| LatestState::nothing(now));
     }
 
-    /// Takes a participant's own word, from itself or from another that handed it on; whether it is news.
+    /// Takes a participant's own state, from itself or from another that handed it on; whether it is news.
     pub(super) fn hear(
         &mut self,
         node: NodeId,
@@ -124,7 +124,8 @@ impl Members {
         let fresh = heard
             .directly
             .is_some_and(|at| now.saturating_sub(at) < limits.direct_is_fresh);
-        // A participant's own word wins over one that is so far ahead of it that somebody must have made it up.
+        // What a participant itself says wins over a state that is so far ahead of it that somebody must have made it
+        // up.
         let made_up = directly && state.number + FAR_AHEAD < heard.state.number;
         let news = state.number > heard.state.number && (directly || !fresh) || made_up;
         if directly {
@@ -235,7 +236,7 @@ impl Members {
         self.gone.len() > before
     }
 
-    /// A node that was in this run is in another one, says its word of this number.
+    /// A node that was in this run is in another one, as its state of this number says.
     pub(super) fn turns_elsewhere(&mut self, node: NodeId, number: u64) -> bool {
         self.elsewhere.insert(node, number).is_none()
     }
@@ -264,7 +265,7 @@ impl Members {
         self.heard.get(&node).is_some_and(|heard| heard.directly.is_some())
     }
 
-    /// All that is known, for others; the own word first.
+    /// All states that are known, for others; the own one first.
     pub(super) fn states(&self) -> Vec<(NodeId, ParticipantState)> {
         let others = self.heard.iter().filter(|(_, heard)| heard.state.number > 0);
         let others = others.map(|(&node, heard)| (node, heard.state.clone()));

@@ -147,7 +147,7 @@ impl ActiveRun {
                 }
             }
             OfferState::Refused(_) => return self.withdraw("this node could not prepare for the run", scope),
-            // Its workers are still at it. The newest word about who takes part counts.
+            // Its workers are still at it. The newest plan of who takes part counts.
             OfferState::None | OfferState::Asked => {
                 if let Some(joins) = &mut preparing.joins {
                     *joins = plan;

@@ -1,4 +1,4 @@
-//! What lies between nodes: words and beats of the control plane, links of the data plane.
+//! What lies between nodes: messages and beats of the control plane, links of the data plane.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -90,7 +90,7 @@ pub(super) struct Worker {
     /// The run that it has opened the data of.
     pub(super) prepared: Option<RunId>,
     pub(super) training: Option<Training>,
-    /// Counts what it was told, so that late answers to old words do not count.
+    /// Counts the orders that it was given, so that late answers to old orders do not count.
     pub(super) orders: u64,
 }
 

@@ -34,7 +34,7 @@ impl World {
         self.note_end(at);
     }
 
-    /// Takes note of how a run ended, and of two words about it.
+    /// Takes note of how a run ended. A second outcome of the same run is a mistake.
     pub(super) fn note_end(&mut self, at: NodeId) {
         let now = self.time();
         let node = self.nodes.get_mut(&at).unwrap();
@@ -267,7 +267,7 @@ impl World {
         }
     }
 
-    /// A further word of a worker, without a new order.
+    /// A further report of a worker, without a new order.
     pub(super) fn worker_says(&mut self, at: NodeId, key: WorkerKey, delay: u64, message: WorkerReport) {
         if let Some(worker) = self.nodes[&at].workers.get(&key) {
             let orders = worker.orders;

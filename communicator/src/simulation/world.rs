@@ -25,7 +25,7 @@ const RESTART: Duration = Duration::from_millis(500);
 
 /// Something that will happen.
 pub(super) enum Due {
-    /// A word of the control plane arrives.
+    /// A message of the control plane arrives.
     ControlMessage {
         to: NodeId,
         from: NodeId,

@@ -67,8 +67,8 @@ impl DialError {
 
 /// Connects to a node and proves membership to each other, all within `limit`.
 ///
-/// The last word of a handshake is the other side's: a node that refuses these credentials ends the connection, which
-/// shows at the first read from it.
+/// The last message of a handshake is the other side's: a node that refuses these credentials ends the connection,
+/// which shows at the first read from it.
 pub async fn dial(
     address: SocketAddr,
     plane: Plane,

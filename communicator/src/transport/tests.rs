@@ -307,7 +307,7 @@ async fn a_flood_displaces_itself_and_members_get_through() {
     }
 }
 
-/// A member whose every word takes a while to arrive, and whose answers do.
+/// A member whose messages take a while to arrive, as do the answers to it.
 async fn dial_from_afar(node: SocketAddr, security: &Security, delay: Duration) -> bool {
     let near = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = near.local_addr().unwrap();
@@ -324,7 +324,7 @@ async fn dial_from_afar(node: SocketAddr, security: &Security, delay: Duration) 
     let dialled = dial(address, Plane::Data, security, PATIENCE).await;
     let in_time = match dialled {
         Ok(mut stream) => {
-            // The last word of a handshake is the node's: it shows at the first byte.
+            // The last message of a handshake is the node's: it shows at the first byte.
             stream.write_all(b"ping").await.is_ok() && stream.read_exact(&mut [0; 4]).await.is_ok()
         }
         Err(_) => false,

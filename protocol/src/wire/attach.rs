@@ -176,7 +176,7 @@ pub struct Pace {
 /// What a worker tells its node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum FromWorker {
-    /// The first word.
+    /// The first message.
     Hello(WorkerInfo),
     /// Said every second, whatever it does: one that is silent is stuck, however long its steps take.
     Alive,
@@ -320,8 +320,8 @@ mod tests {
     use crate::job::JobDraft;
 
     #[test]
-    fn words_survive_the_wire() {
-        let words = [
+    fn messages_survive_the_wire() {
+        let messages = [
             ToWorker::Prepare {
                 run: RunId(7),
                 job: Box::new(JobDraft::default().resolve().unwrap()),
@@ -330,7 +330,7 @@ mod tests {
             ToWorker::Pause(true),
             ToWorker::Finish { save: None },
         ];
-        for message in words {
+        for message in messages {
             let bytes = postcard::to_stdvec(&message).unwrap();
             assert_eq!(postcard::from_bytes::<ToWorker>(&bytes).unwrap(), message);
         }

@@ -1,5 +1,5 @@
-//! What passes between the workers of a pipeline, which hold the layers of one network together: activations on their way
-//! there, gradients on their way back, and a few words.
+//! What passes between the workers of a pipeline, which hold the layers of one network together: activations
+//! forward, gradients backward, and a few messages besides.
 //!
 //! The worker of the first stage leads. Everything belongs to a *generation* of its pipeline: the leader calls, each hands
 //! the call on, the last one answers. What is of another generation is over, and whoever hears it says that it has lost the

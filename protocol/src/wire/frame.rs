@@ -21,15 +21,15 @@ pub enum Kind {
     Batch = 1,
     /// What the sender has applied.
     Have = 2,
-    /// A word about an origin.
+    /// A message about an origin.
     Origin = 3,
     /// The first message on every connection of the data plane.
     Hello = 4,
-    /// A word between a node and its worker.
+    /// A message between a node and its worker.
     Message = 5,
     /// A piece of something larger than a message.
     Piece = 6,
-    /// A rarer word between two nodes about batches.
+    /// A rarer message between two nodes about batches.
     Note = 7,
     /// Batches of several workers, added up.
     Bundle = 8,

@@ -61,7 +61,7 @@ impl OriginInfo {
 /// One message on the data plane.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Message {
-    /// A word about an origin.
+    /// The announcement of an origin, or of its end.
     Origin(OriginInfo),
     /// A batch, as encoded by its worker.
     Batch(Arc<[u8]>),
@@ -76,7 +76,7 @@ pub enum Message {
     Prefix(Prefix),
     /// What passes between the workers of a pipeline, as its worker encoded it.
     Flow(Arc<[u8]>),
-    /// A shorter word.
+    /// A shorter message.
     Note(Note),
 }
 

@@ -3,9 +3,9 @@
 //!
 //! Nodes and clients speak [`control`], within [`bounds`]; nodes tell each other of a run with [`run_beat`] and a
 //! [`run_plan`], and of its batches on a [`link`], of rounds that are added up on their way by [`part`], of passes by
-//! [`prefix`], of a network's layers on several nodes by [`flow`], and by [`snapshot`] where nothing else helps; a node and
-//! its workers speak [`attach`]. All but the control plane travels in [`frame`]s. Words are in postcard, and whole: what
-//! follows the last byte of one is refused.
+//! [`prefix`], of a network's layers on several nodes by [`flow`], and by [`snapshot`] where nothing else helps; a node
+//! and its workers speak [`attach`]. All but the control plane travels in [`frame`]s. Messages are in postcard, and
+//! whole: what follows the last byte of one is refused.
 
 pub mod attach;
 pub mod bounds;
@@ -30,12 +30,12 @@ use thiserror::Error;
 #[error("the contents of a message could not be encoded or decoded")]
 pub struct Unreadable;
 
-/// A word as the contents of a message.
+/// Encodes a message.
 pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, Unreadable> {
     postcard::to_stdvec(message).map_err(|_| Unreadable)
 }
 
-/// The word that contents are, to the last byte.
+/// Decodes bytes that are one message, to the last of them.
 pub fn decode<T: DeserializeOwned>(contents: &[u8]) -> Result<T, Unreadable> {
     match postcard::take_from_bytes(contents) {
         Ok((message, [])) => Ok(message),

@@ -1,8 +1,8 @@
 //! What nodes tell each other of a run, again and again: everything that another has to know to go on, and to end.
 //!
 //! A beat holds the sender's own state and, beside it, the newest states of all other participants that it has heard
-//! of. So two nodes that reach each other only over a third know of each other's progress, life and end. A state is a
-//! participant's own word, numbered by it: of two, the higher number is the newer, whoever handed it on.
+//! of. So two nodes that reach each other only over a third know of each other's progress, life and end. A state is
+//! made and numbered by the participant itself: of two, the higher number is the newer, whoever handed it on.
 
 use serde::{Deserialize, Serialize};
 
@@ -51,7 +51,7 @@ impl RunBeat {
     reason = "the flags are independent, and several can be true at once"
 )]
 pub struct ParticipantState {
-    /// Counts up with every word.
+    /// Counts up with every state.
     pub number: u64,
     /// Its workers have closed their origins: no further batch will be made there.
     pub closed: bool,

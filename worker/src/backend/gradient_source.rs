@@ -39,8 +39,8 @@ pub trait GradientSource {
         None
     }
 
-    /// A word of the pipeline has come between two steps.
-    fn hear(&mut self, _word: PipelineEvent, _shared: &Self::Shared) -> Result<(), TrainError> {
+    /// A message of the pipeline has come between two steps.
+    fn hear(&mut self, _message: PipelineEvent, _shared: &Self::Shared) -> Result<(), TrainError> {
         Ok(())
     }
 

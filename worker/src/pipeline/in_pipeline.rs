@@ -12,8 +12,8 @@ pub trait InPipeline {
         None
     }
 
-    /// A word of the pipeline has come between two steps.
-    fn hear(&mut self, _word: PipelineEvent) -> Result<(), TrainError> {
+    /// A message of the pipeline has come between two steps.
+    fn hear(&mut self, _message: PipelineEvent) -> Result<(), TrainError> {
         Ok(())
     }
 

@@ -301,7 +301,8 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Takes note of a word. What holds numbers is for whoever computes. An error says that what is under way is over.
+    /// Takes note of a message. What holds numbers is for whoever computes. An error says that what is under way is
+    /// over.
     pub(crate) fn hear(&mut self, message: PipelineEvent) -> Result<Option<(StageInput, Flow)>, TrainError> {
         let flow = match message {
             PipelineEvent::Flow(flow) => flow,
@@ -479,7 +480,7 @@ impl Pipeline {
         self.transport.put_back(PipelineEvent::Flow(flow));
     }
 
-    /// Waits for any word.
+    /// Waits for any message.
     #[cfg(test)]
     pub(crate) fn listen(&mut self) -> Result<PipelineEvent, TrainError> {
         loop {

@@ -22,10 +22,11 @@ pub trait PipelineTransport {
     /// Sends something to one of them.
     fn send(&self, flow: Flow) -> Result<(), TrainError>;
 
-    /// Waits so long for the next word of the pipeline, and lets all other words wait. None also if one of those has come.
+    /// Waits for the next message of the pipeline for at most `limit`, and lets all other messages wait. `None` also if
+    /// one of those has come.
     fn next(&self, limit: Duration) -> Result<Option<PipelineEvent>, TrainError>;
 
-    /// Lets a word wait that has come in the middle of a step and is for after it.
+    /// Lets a message wait that has come in the middle of a step and is for after it.
     fn put_back(&self, message: PipelineEvent);
 
     /// The time since some moment.

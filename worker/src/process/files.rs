@@ -85,7 +85,7 @@ impl Files {
         let old = path.to_owned();
         let work = move || {
             let _ = removed.send(remove(&old));
-            // Without that word nobody counts on the file any more.
+            // Without that message nobody counts on the file any more.
             if is_told.recv().is_ok() {
                 write();
             }

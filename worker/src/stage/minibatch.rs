@@ -186,7 +186,7 @@ impl<L: Layers> StageModel<L> {
             return Ok(());
         }
         let Some(lead) = self.pipeline.begun(step).cloned() else {
-            // It was given up meanwhile, or done before the word of it was taken note of.
+            // It was given up meanwhile, or done before the announcement of it was taken note of.
             return Ok(());
         };
         let Piece { content, from, numbers } = piece;

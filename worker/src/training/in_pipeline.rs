@@ -222,7 +222,7 @@ impl<T: Trainer> Training<T> {
         }
     }
 
-    /// A word of the pipeline has come between two steps.
+    /// A message of the pipeline has come between two steps.
     pub fn hear(&mut self, message: PipelineEvent) -> Result<(), TrainingError> {
         Ok(self.trainer.hear(message)?)
     }

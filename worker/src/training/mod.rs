@@ -443,7 +443,7 @@ impl<T: Trainer> Training<T> {
         self.plan.missing()
     }
 
-    /// Whether it waits for samples, and not for others' rounds or the words of a pipeline.
+    /// Whether it waits for samples, and not for others' rounds or the messages of a pipeline.
     pub fn is_starved(&mut self) -> bool {
         !self.round.waits() && !self.is_ending() && !self.is_in_pipeline()
     }

@@ -1,4 +1,4 @@
-//! The two ends of the training thread's channels, and how a pipeline's words are picked out of them.
+//! The two ends of the training thread's channels, and how a pipeline's messages are picked out of them.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ use super::{FromTraining, OUTBOUND_MAX, ToTraining};
 use crate::pipeline::{PipelineEvent, PipelineTransport};
 use crate::train_error::TrainError;
 
-/// The most words that wait while a pipeline's are read.
+/// The most messages that wait while a pipeline's are read.
 const WAITING_MAX: usize = 1 << 10;
 
 /// The receiving end of what the thread tells. Dropping it ends the thread at its next batch.
@@ -29,7 +29,7 @@ impl Outbound {
         Self { receiver, waiting }
     }
 
-    /// The next word, waited for; `None` when the thread is gone.
+    /// The next message, waited for; `None` when the thread is gone.
     pub fn recv(&self) -> Option<FromTraining> {
         let message = self.receiver.recv().ok()?;
         if counts(&message) {
@@ -82,7 +82,7 @@ impl Inbox {
         }
     }
 
-    /// The next word, if one is there.
+    /// The next message, if one is there.
     pub(super) fn next_waiting(&self) -> Result<Option<ToTraining>, TrainError> {
         if let Some(message) = self.waiting.borrow_mut().pop_front() {
             return Ok(Some(message));
@@ -94,7 +94,7 @@ impl Inbox {
         }
     }
 
-    /// The next word, if one comes in time.
+    /// The next message, if one comes in time.
     pub(super) fn next_within(&self, limit: Duration) -> Result<Option<ToTraining>, TrainError> {
         if let Some(message) = self.waiting.borrow_mut().pop_front() {
             return Ok(Some(message));
@@ -135,7 +135,7 @@ impl PipelineTransport for PipelineEnds {
     }
 
     fn next(&self, limit: Duration) -> Result<Option<PipelineEvent>, TrainError> {
-        // Words of the pipeline among those that wait come first; there are few, and none as a rule.
+        // Messages of the pipeline among those that wait come first; there are few, and none as a rule.
         let mut waiting = self.inbox.waiting.borrow_mut();
         let at = waiting
             .iter()

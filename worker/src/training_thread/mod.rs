@@ -101,7 +101,7 @@ pub enum ToTraining {
     GoBack(Vec<f32>),
     /// All batches have come: tell the digest once the origin is closed, and hand out the weights if they are to be saved.
     Finish(Option<SaveOrder>),
-    /// A word of the pipeline that this worker is in.
+    /// A message of the pipeline that this worker is in.
     Pipeline(PipelineEvent),
 }
 
@@ -229,7 +229,7 @@ pub fn start<T: Trainer>(
     make: impl FnOnce(Box<dyn PipelineTransport>) -> Result<Training<T>, TrainingError> + Send + 'static,
 ) -> Result<TrainingThread, Box<dyn std::error::Error + Send + Sync>> {
     let (inbound, inbox) = sync_channel(INBOUND_MAX);
-    // Twice the room: fullness is looked at before a step, and words without batches come between.
+    // Twice the room: fullness is looked at before a step, and messages without batches come between.
     let (sender, receiver) = sync_channel(2 * OUTBOUND_MAX);
     let waiting = Arc::new(AtomicUsize::new(0));
     let outbox = Outbox::new(sender, Arc::clone(&waiting));
@@ -507,7 +507,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
         Ok(())
     }
 
-    /// Waits for the next word, but not for long. Returns whether one came.
+    /// Waits for the next message, but not for long. Returns whether one came.
     fn wait(&mut self, limit: Duration) -> Result<bool, LoopEnd> {
         let waiting = Instant::now();
         let message = self.inbox.next_within(limit)?;

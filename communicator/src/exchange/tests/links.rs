@@ -81,7 +81,7 @@ fn nobody_waits_for_a_peer_that_hangs_and_its_link_is_given_up_in_the_end() {
     for tick in 1..=4 * LIMITS.reset_ticks {
         assert_eq!(exchange.should_pause(), tick <= LIMITS.reset_ticks, "at tick {tick}");
         assert!(!effects.contains(&Effect::Reset(PEER)), "at tick {tick}");
-        // Small words still leave: they do not even fill the kernel's buffer.
+        // Small messages still leave: they do not even fill the kernel's buffer.
         tell(&mut exchange, Event::Progress(PEER));
         effects.extend(tell(&mut exchange, Event::Tick));
     }

@@ -97,7 +97,7 @@ pub(in crate::exchange) fn node(limits: Limits) -> Exchange {
 pub(in crate::exchange) fn tell(exchange: &mut Exchange, event: Event) -> Vec<Effect> {
     let mut effects = Vec::new();
     exchange.handle(event, &mut effects);
-    // Words about links follow every change of one; those that are about them have tests of their own.
+    // Every change of a link is followed by messages about links, which have tests of their own.
     let about_links = |effect: &Effect| {
         matches!(
             effect,

@@ -176,7 +176,7 @@ fn who_is_frozen_takes_no_further_batch_and_stands_where_it_stood() {
     tell(&mut exchange, Event::Freeze(true));
     receive(&mut exchange, PEER, Message::Batch(simple(2, 2)));
     assert_eq!(exchange.fingerprint(), fingerprint);
-    // Whoever was not listened to begins again: it would wait for word of what it has sent.
+    // A peer whose batches were dropped must resend: otherwise it would wait for an acknowledgement.
     let effects = tell(&mut exchange, Event::Freeze(false));
     assert_eq!(effects, [Effect::Reset(PEER)]);
     tell(&mut exchange, Event::LinkUp(PEER));

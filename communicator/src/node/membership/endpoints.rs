@@ -1,4 +1,4 @@
-//! The ways to other nodes. A pure core: an endpoint is whatever the caller sends words to.
+//! The ways to other nodes. A pure core: an endpoint is whatever the caller sends messages to.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

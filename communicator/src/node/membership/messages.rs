@@ -54,9 +54,9 @@ pub(crate) enum MembershipMessage {
     Me(NodeInfo),
     /// This node's state in a run has changed: tell everybody now.
     Run(Vec<RunBeat>, Phase),
-    /// A word to one peer.
+    /// A control message to one peer.
     Send { to: NodeId, message: Box<ControlMessage> },
-    /// A word to all peers.
+    /// A control message to all peers.
     Broadcast(Box<ControlMessage>),
     /// Some time has passed.
     Tick,

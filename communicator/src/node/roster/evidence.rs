@@ -36,8 +36,8 @@ pub(super) struct Evidence {
 }
 
 impl Evidence {
-    /// The member has spoken: refusals before that say nothing. A word may arrive after the end of the session that it came
-    /// by, so the session's end still counts.
+    /// The member has spoken: refusals before that say nothing. A message may arrive after the end of the session that
+    /// it came by, so the session's end still counts.
     pub(super) fn heard(&mut self) {
         self.refused = None;
         self.dead = false;

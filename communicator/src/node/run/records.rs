@@ -18,7 +18,7 @@ pub(super) struct Records {
     recorded: Instant,
     /// The time of the first step of the run that the newest report is of.
     begun: Instant,
-    /// The newest word of the exchange.
+    /// The newest report of the exchange.
     report: Option<(RunId, Report)>,
     /// The newest evaluation that was told of, in seconds of its run.
     evaluated: Option<(RunId, f64)>,

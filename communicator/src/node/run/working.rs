@@ -78,7 +78,7 @@ impl RunState {
     }
 }
 
-/// What of a worker's words is the core's business.
+/// The part of a worker's messages that the core has to know.
 fn for_the_core(message: FromWorker) -> Option<WorkerReport> {
     Some(match message {
         // What is saved goes to the exchange, with the batches.

@@ -140,7 +140,7 @@ async fn serve(
     ended
 }
 
-/// Reads what a worker sends: batches go where its seat is, words to the node.
+/// Reads what a worker sends: batches go where its seat is, reports to the node.
 async fn read(
     reader: &mut (impl tokio::io::AsyncRead + Unpin),
     key: WorkerKey,

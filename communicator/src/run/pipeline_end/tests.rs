@@ -27,7 +27,7 @@ const SCORES: Scores = Scores {
     mae: None,
 };
 
-/// Nodes that have agreed on their batches, in pipelines of two stages. Every word arrives at once.
+/// Nodes that have agreed on their batches, in pipelines of two stages. Every message arrives at once.
 struct Nodes {
     plan: RunPlan,
     cores: BTreeMap<NodeId, RunCore>,

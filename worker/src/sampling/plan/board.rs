@@ -115,7 +115,7 @@ impl Board {
         if news.samples == 0 || !self.is_unfinished(shard) || self.mine == Some(shard) {
             return;
         }
-        // Late words of the dead do not take a shard from the living.
+        // Late batches of the dead do not take a shard from the living.
         let late = self.is_dead(origin) && self.is_taken(shard);
         if !late && (self.begun.len() < BEGUN_MAX || self.begun.contains_key(&shard)) {
             self.begun.insert(shard, origin);

@@ -127,7 +127,7 @@ fn what_the_dead_began_is_claimed_last_and_where_they_left_it() {
     let mut plan = idle(1);
     plan.observe(OTHER, &[advance(0, 16, 1)]);
     plan.origin_dead(OTHER);
-    // A last word of the dead, by way of others.
+    // A last batch of the dead, by way of others.
     plan.observe(OTHER, &[advance(0, 16, 3), advance(0, 17, 3)]);
     let claimed = shards(&mut plan);
     assert_eq!(claimed.len(), 16);
@@ -136,7 +136,7 @@ fn what_the_dead_began_is_claimed_last_and_where_they_left_it() {
 }
 
 #[test]
-fn late_words_of_the_dead_do_not_free_what_the_living_took_over() {
+fn late_batches_of_the_dead_do_not_free_what_the_living_took_over() {
     let mut plan = idle(1);
     plan.observe(OTHER, &[advance(0, 16, 1)]);
     plan.origin_dead(OTHER);

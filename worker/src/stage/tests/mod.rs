@@ -213,7 +213,7 @@ fn take_part<B: Backend>(mut trainer: Replica<B>, job: &Job, steps: u64) -> (Vec
 fn lead<B: Backend>(trainer: &mut Replica<B>, job: &Job, steps: u64) -> (Vec<f32>, Option<Scores>) {
     while !trainer.pipeline().unwrap().is_whole() {
         trainer.pipeline().unwrap().join().unwrap();
-        // The followers' first words, and the last one's answer.
+        // The followers' first messages, and the last one's answer.
         let message = trainer.pipeline().unwrap().listen().unwrap();
         trainer.hear(message).unwrap();
     }

@@ -45,9 +45,9 @@ fn lead_of(step: u64) -> Lead {
     }
 }
 
-/// What others have made of a minibatch may come on a shorter way than the leader's word of it.
+/// What others have made of a minibatch may come on a shorter way than the leader's announcement of it.
 #[test]
-fn a_minibatch_whose_parts_come_before_the_leaders_word_is_trained() {
+fn a_minibatch_whose_parts_come_before_the_leaders_announcement_is_trained() {
     let data = dataset();
     let job = job("dense 24, tanh, dense", "sgd:0.05", 2, 1);
     let mut trainer = among(&Scripted::default(), &job, &data, 1);
