@@ -1,5 +1,5 @@
-//! Changes: which weights move by plus or minus τ. A change is one `u32`, `index << 1 | plus`, its *change*; a batch holds
-//! them sorted.
+//! Changes: which weights move by plus or minus τ. A change is encoded as the `u32` `index << 1 | plus`; a batch holds
+//! changes sorted.
 //!
 //! A weight may move several times in one batch (its change repeats), always in one direction. Sorted changes with one
 //! direction per weight have exactly one representation, and every encoding gives it back.
@@ -13,7 +13,7 @@ pub const CHANGES_MAX: usize = 1 << 22;
 /// The most weights a model can have: an index and its sign share a `u32`.
 pub const WEIGHTS_MAX: usize = 1 << 31;
 
-/// The change of one change.
+/// Encodes one change: the weight `index` moves by plus or minus τ.
 #[must_use]
 pub const fn change(index: u32, plus: bool) -> u32 {
     index << 1 | plus as u32

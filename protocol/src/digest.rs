@@ -1,4 +1,4 @@
-//! The digest: one change that two replicas share exactly when their weights are equal.
+//! The digest: one number that two replicas share exactly when their weights are equal.
 //!
 //! `D = Σ h(i)·count_i mod 2^64` with `h(i) = splitmix64(i) | 1`. It is linear, so the digest of a replica after a
 //! batch is the digest before plus the batch's own, whatever the order of batches; a replica can be checked against
@@ -56,7 +56,7 @@ impl Digest {
         Some(Self(sum))
     }
 
-    /// What changes given as changes (`index << 1 | plus`) of τ add to a digest.
+    /// What changes (`index << 1 | plus`) of τ add to a digest.
     #[must_use]
     pub fn of_changes(changes: &[u32], tau: Tau) -> Self {
         let steps = u64::from(tau.steps());

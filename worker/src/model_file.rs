@@ -42,7 +42,8 @@ pub struct Metadata {
     pub frontier: Vec<(String, u64)>,
     /// Its digest, in hex.
     pub digest: String,
-    /// Which stage of a model that is spread over machines it is, if it is not all of it.
+    /// Which stage of a model that is spread over machines it is, if it is not all of it. Files that are stored already
+    /// have the key `portion`, so it stays.
     #[serde(rename = "portion", default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<usize>,
 }

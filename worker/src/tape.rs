@@ -233,7 +233,7 @@ mod tests {
         }
     }
 
-    /// Hands everything on, and fails on its way back if it is told to.
+    /// Hands everything on, and fails in its backward pass if it is told to.
     #[derive(Clone)]
     struct Through {
         burns: bool,
@@ -265,19 +265,19 @@ mod tests {
         }
     }
 
-    fn backward_context(burns: bool) -> Result<u64, DeviceError> {
+    fn forward_and_backward(burns: bool) -> Result<u64, DeviceError> {
         let x = Cpu::default().try_tensor_from_vec(vec![7], (1, 1))?;
         let failure = Failure::default();
-        let there_and_back = || -> Result<_, OpError> {
+        let run_tape = || -> Result<_, OpError> {
             carry_out(&Through { burns }, &(), x.clone().traced(Gradients::leaky()), &failure)?.try_backward()
         };
-        let mut gradients = there_and_back().map_err(|error| failure.behind(error))?;
+        let mut gradients = run_tape().map_err(|error| failure.behind(error))?;
         Ok(gradients.get_or_alloc_mut(&x)?[0])
     }
 
     #[test]
     fn an_error_inside_a_tape_comes_out_as_itself() {
-        assert_eq!(backward_context(false), Ok(1));
-        assert_eq!(backward_context(true), Err(DeviceError::Burnt));
+        assert_eq!(forward_and_backward(false), Ok(1));
+        assert_eq!(forward_and_backward(true), Err(DeviceError::Burnt));
     }
 }

@@ -66,7 +66,7 @@ pub struct Exchange {
     pub(super) dropped_while_frozen: BTreeSet<NodeId>,
     /// Bytes of parcels that came, or are known to have come to others.
     pub(super) moved: u64,
-    /// Homes and the peers that they have no link to: this node hands their batches on at once.
+    /// Origins' nodes, each with a peer that it has no link to: this node hands its batches on to that peer at once.
     pub(super) relays: BTreeSet<(NodeId, NodeId)>,
 }
 

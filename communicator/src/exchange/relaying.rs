@@ -49,7 +49,7 @@ impl Exchange {
         }
     }
 
-    /// Finds out for which homes, and to whom, this node hands batches on.
+    /// Recomputes `relays`: for which origins' nodes, and to which peers, this node hands batches on.
     pub(super) fn lay_relays(&mut self) {
         let linked = |node: &NodeId| self.peers.get(node).is_some_and(|peer| peer.link.is_some());
         let nodes: Vec<NodeId> = self.peers.keys().copied().filter(linked).collect();
@@ -73,7 +73,7 @@ impl Exchange {
         self.relays = relays;
     }
 
-    /// Hands on what has just come of a home.
+    /// Hands on the batches that have just come from an origin's node.
     pub(super) fn relay(&mut self, origin_node: NodeId, effects: &mut Vec<Effect>) {
         let goes_on =
             |&to: &NodeId| self.routing.sends(self.me, origin_node, to) || self.relays.contains(&(origin_node, to));

@@ -78,7 +78,7 @@ impl Routing {
         }
     }
 
-    /// Whether a node sends a home's batches to a peer as soon as it has them.
+    /// Whether a node sends the batches of an origin's node to a peer as soon as it has them.
     pub(super) fn sends(&self, me: NodeId, origin_node: NodeId, to: NodeId) -> bool {
         debug_assert_ne!(me, to);
         match self {

@@ -3,8 +3,8 @@
 //! A cursor is the number of contiguous samples done from the start of a shard. Cursors ride on the batches
 //! that carry the work they count, and merge by maximum, so batches may arrive late, twice or in any order.
 //!
-//! A shard has as many samples in every epoch, so where epochs are done its cursor is the same in all of them. Cursors are
-//! therefore kept as epoch spans of epochs, and take no more room after a million epochs than after one.
+//! A shard has as many samples in every epoch, so where epochs are done its cursor is the same in all of them. Cursors
+//! are therefore kept as epoch spans, and take no more room after a million epochs than after one.
 
 #[cfg(test)]
 mod tests;

@@ -146,7 +146,7 @@ impl Lowering {
     }
 }
 
-/// A layer that shifts and layer ranges; one with weights always has its place in the layout.
+/// The operation of a norm layer, which shifts and scales what it has normalised. The layout always places its weights.
 fn norm(placed: &PlacedLayer, sets: Sets) -> Option<Norm> {
     let (gain, bias) = placed.parameters.clone()?;
     let (channels, plane, flat) = match placed.input {

@@ -74,7 +74,7 @@ impl<T: Trainer> Training<T> {
         match &mut self.ending {
             Ending::StandingBy => Ok(Next::Waiting),
             Ending::Back { weights, next } => {
-                let (window, left) = backward_context(&mut self.trainer, weights, *next)?;
+                let (window, left) = restore_next_window(&mut self.trainer, weights, *next)?;
                 *next = window;
                 match left {
                     Some(left) => self.emit_rest(left, encoded).map(Next::Emitted),
@@ -99,9 +99,10 @@ impl<T: Trainer> Training<T> {
     }
 }
 
-/// Moves the first window, from this one on, that differs from the weights to go back to; and which to look at next. A
-/// window that is further away than a batch can say is looked at again.
-fn backward_context<T: Trainer>(
+/// Moves the first window at or after `from` that differs from the weights to restore. Returns the index from which the
+/// next call goes on, and what leaves, or `None` if all weights are restored. A window that is further away than one
+/// batch can say is moved again by the next call.
+fn restore_next_window<T: Trainer>(
     trainer: &mut T,
     weights: &[f32],
     from: usize,
