@@ -324,20 +324,20 @@ impl ActiveRun {
                     tracing::info!(
                         event = "participant_present",
                         peer = name,
-                        "a participant is present: the run waits for it"
+                        "a participant is live: the end of the run waits for it"
                     );
                 } else if matches!(self.state, State::Finishing(..)) {
                     // All have agreed on the batches: nodes may leave, and nothing is lost by it.
                     tracing::info!(
                         event = "participant_absent",
                         peer = name,
-                        "a participant is absent: the run does not wait for it"
+                        "a participant is given up: the end of the run does not wait for it"
                     );
                 } else {
                     tracing::warn!(
                         event = "participant_absent",
                         peer = name,
-                        "a participant is absent: the run does not wait for it"
+                        "a participant is given up: the end of the run does not wait for it"
                     );
                 }
             }

@@ -264,7 +264,10 @@ impl Exchange {
 pub(super) fn help() -> String {
     let strategies = STRATEGIES.map(|(name, what)| format!("- {name}: {what}"));
     let lines = strategies.join("\n");
-    format!("Strategy by which nodes exchange weight changes [default: strom]\n{lines}")
+    format!(
+        "Strategy by which nodes exchange weight changes [default: strom, or mesh:every=epoch,async for a run that one \
+         worker finishes in some seconds]\n{lines}"
+    )
 }
 
 /// The names of all that there is.
