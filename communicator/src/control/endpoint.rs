@@ -16,8 +16,8 @@ use super::envelope::{CONTENT_BYTES_MAX, Envelope};
 use super::payload::{Payload, encoded_length};
 use super::sessions::Sessions;
 
-/// The process group that all endpoints are in.
-const ENDPOINTS: &str = "tau-endpoints";
+/// The process group that all endpoints are in. It is part of the wire: `ractor_cluster` tells other processes this name.
+const ENDPOINTS: &str = "tau-gates";
 /// Bytes that may be on their way to a node before it is told nothing more: messages that come too late are of no use.
 const BYTES_UNDER_WAY_MAX: u64 = 1 << 20;
 
