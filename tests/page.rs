@@ -96,7 +96,9 @@ fn a_page_shows_a_run_a_death_and_a_return() {
     assert_eq!(page_of(cluster.nodes.last_mut().unwrap()), url);
     browser.wait_until("document.getElementById('state').innerText === 'training'");
     // What the new process has is shown whole: its curve from the beginning, and what happened there.
-    browser.wait_until(&format!("({points}) >= 3 && ({points}) === model.points.length"));
+    // A second in which nothing was trained has no loss, and no place in the curve.
+    let trained = "model.points.filter((point) => point[LOSS] !== null).length";
+    browser.wait_until(&format!("({points}) >= 3 && ({points}) === {trained}"));
     browser.wait_until("model.events.length > 0 && model.events[0].number === 1");
 }
 
