@@ -297,6 +297,8 @@ struct Loop<'a, T> {
     pace: Option<Pacing>,
     /// It was told that there is nothing to train.
     starved: bool,
+    /// Since when this worker has found nothing to train.
+    idle_since: Option<Instant>,
     /// Steps in a row after which no batch left.
     throttled: usize,
     /// Since when nobody takes the batches.
@@ -319,6 +321,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
             measures: None,
             pace,
             starved: false,
+            idle_since: None,
             throttled: 0,
             full_since: None,
             waited: Duration::ZERO,
@@ -403,7 +406,11 @@ impl<'a, T: Trainer> Loop<'a, T> {
                 }
                 Next::Waiting => {
                     let (before, for_round) = (self.waited, self.training.waits_for_round());
-                    if !self.wait(NORM_EVERY)? && !self.starved && self.training.is_starved() {
+                    let idle_since = *self.idle_since.get_or_insert_with(Instant::now);
+                    self.wait(NORM_EVERY)?;
+                    // Messages that give it nothing to train, such as orders to save, may come more often than that.
+                    let is_idle = idle_since.elapsed() >= NORM_EVERY;
+                    if is_idle && !self.starved && self.training.is_starved() && !self.training.has_more() {
                         self.starved = true;
                         self.outbox.send(FromTraining::Starved(self.training.missing()))?;
                     }
@@ -414,6 +421,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
                 }
                 Next::Done => return Ok(()),
             };
+            self.idle_since = None;
             self.throttled = if encoded.is_some() { 0 } else { self.throttled + 1 };
             // All that is not training is exchange: applying, quantising, encoding, and waiting.
             let time = StepTime {
@@ -507,16 +515,14 @@ impl<'a, T: Trainer> Loop<'a, T> {
         Ok(())
     }
 
-    /// Waits for the next message, but not for long. Returns whether one came.
-    fn wait(&mut self, limit: Duration) -> Result<bool, LoopEnd> {
+    /// Waits for the next message, but not for long.
+    fn wait(&mut self, limit: Duration) -> Result<(), LoopEnd> {
         let waiting = Instant::now();
-        let message = self.inbox.next_within(limit)?;
-        let came = message.is_some();
-        if let Some(message) = message {
+        if let Some(message) = self.inbox.next_within(limit)? {
             self.take(message)?;
         }
         self.waited += waiting.elapsed();
-        Ok(came)
+        Ok(())
     }
 
     fn take(&mut self, message: ToTraining) -> Result<(), LoopEnd> {
