@@ -89,11 +89,63 @@ fn another_pipeline_trains_what_a_dead_node_leaves() {
     assert_is_as_good(&cluster.tau, &last);
 }
 
-/// Who leads the only pipeline of a cluster: nodes stand in rows by their addresses.
+/// Who leads the first pipeline of a cluster: nodes stand in rows by their addresses.
 fn led_by(cluster: &Cluster) -> String {
     let address = |node: &Node| node.address.parse::<SocketAddr>().unwrap();
     let first = cluster.nodes.iter().min_by_key(|node| address(node));
     first.unwrap().name.clone()
+}
+
+/// Takes a node out of its cluster by its name.
+fn take(cluster: &mut Cluster, name: &str) -> Node {
+    let at = cluster.nodes.iter().position(|node| node.name == name).unwrap();
+    cluster.nodes.remove(at)
+}
+
+#[test]
+fn another_pipeline_trains_on_when_a_leader_is_terminated() {
+    let mut cluster = Cluster::of(4);
+    points_csv(&cluster.tau, "points.csv", 600);
+    let leader = led_by(&cluster);
+    let leads = take(&mut cluster, &leader);
+    let job = ["--exchange", "layers:groups=2", "--epochs", "600"];
+    let mut client = cluster.tau.start(&cluster.asking("start", &[DEEP, &job].concat()));
+    client.read_line();
+    wait_until_trains(&cluster, &leader);
+    let ended = leads.terminate();
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let output = client.finish();
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    let last = output.last();
+    assert_eq!(last["missing"], Value::from(vec![leader]), "{last}");
+    let count = |key: &str| last[key].as_u64().unwrap();
+    assert_eq!(count("samples") - count("repeated_samples"), 600 * 480, "{last}");
+    assert_is_as_good(&cluster.tau, &last);
+}
+
+#[test]
+fn a_pipeline_whose_nodes_are_all_terminated_is_gone_on_with() {
+    let mut cluster = Cluster::of(2);
+    points_csv(&cluster.tau, "points.csv", 600);
+    let job = ["--exchange", "layers:groups=2", "--epochs", "1500", "--detach"];
+    let started = cluster.ask("start", &[DEEP, &job].concat());
+    assert_eq!(started.code, 0, "{}", started.stderr);
+    wait_until_trains(&cluster, &led_by(&cluster));
+    while let Some(node) = cluster.nodes.pop() {
+        let ended = node.terminate();
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+    }
+    let kept = checkpoints(&cluster);
+    assert_eq!(kept.len(), 2, "{kept:?}");
+    let run = kept[0].split('/').nth(1).unwrap().to_owned();
+    // They are started with the same folders as before.
+    cluster.add(&[]);
+    cluster.add(&[]);
+    cluster.wait_for_nodes(2);
+    let last = agreed(&cluster.ask("start", &["--resume", &run]));
+    let count = |key: &str| last[key].as_u64().unwrap();
+    assert_eq!(count("samples") - count("repeated_samples"), 1500 * 480, "{last}");
+    assert_is_as_good(&cluster.tau, &last);
 }
 
 #[test]

@@ -233,6 +233,14 @@ impl Node {
         worker
     }
 
+    /// Sends SIGTERM to the node and its workers, as systemd and Slurm do to all processes of a service, and waits for the end.
+    pub(crate) fn terminate(self) -> Output {
+        for pid in self.workers().into_iter().chain([self.process.pid()]) {
+            kill("-TERM", pid);
+        }
+        self.process.finish()
+    }
+
     /// Ends it in good order, and tells what it has logged.
     pub(crate) fn stop(self) -> String {
         self.process.interrupt();

@@ -35,6 +35,7 @@ use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use protocol::wire::control::NodeInfo;
+use ractor::rpc::CallResult;
 use ractor::{Actor, ActorRef};
 use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
@@ -172,10 +173,15 @@ impl Node {
     }
 
     /// Leaves the run that this node is in: its workers let out what they have learned, and the others take over its samples.
-    /// What is not done within the time limit is lost.
+    /// What is not done within the time limit is lost, and the others are told how much that is.
     pub async fn leave(&self, limit: Duration) {
         let run = &self.inquiry.0.run;
-        let _ = run.call(RunMessage::Leave, Some(limit)).await;
+        if !matches!(
+            run.call(RunMessage::Leave, Some(limit)).await,
+            Ok(CallResult::Success(()))
+        ) {
+            let _ = run.call(RunMessage::LeaveUnfinished, Some(self.times.unfinished)).await;
+        }
     }
 
     /// Says good-bye and ends everything, workers included.

@@ -32,6 +32,9 @@ pub(crate) enum Change {
     Dead(NodeId),
     /// A member has left, or is forgotten.
     Left(NodeId),
+    /// A member is forgotten because another process has its name, and this node has evidence that the member has ended. A run
+    /// asks the other participants before it believes that.
+    Succeeded(NodeId),
 }
 
 /// All members but this node. Times are since some moment that the caller chose.
@@ -279,7 +282,7 @@ impl Roster {
             kept
         });
         for id in self.succeeded(now) {
-            changes.extend(self.leaves(id));
+            changes.extend(self.leaves(id).map(|_| Change::Succeeded(id)));
         }
         changes
     }

@@ -126,10 +126,15 @@ impl RunCore {
                     self.beat(from, runs, now, effects);
                 }
             }
-            RunEvent::Alive(_) | RunEvent::Silent(_) | RunEvent::Dead(_) | RunEvent::Left(_) => {
+            RunEvent::Alive(_)
+            | RunEvent::Silent(_)
+            | RunEvent::Dead(_)
+            | RunEvent::Left(_)
+            | RunEvent::Succeeded(_) => {
                 self.member(event, now, effects);
             }
             RunEvent::Leave => self.leave(now, effects),
+            RunEvent::LeaveUnfinished => self.with_run(now, effects, ActiveRun::leave_unfinished),
             RunEvent::Attached(worker) => {
                 self.workers.insert(worker);
             }
@@ -214,16 +219,22 @@ impl RunCore {
                 self.with_run(now, effects, |run, _| run.members.dies(node, now));
             }
             RunEvent::Left(node) => {
-                self.peers.remove(&node);
-                self.away.remove(&node);
-                self.dead.remove(&node);
-                self.elsewhere.remove(&node);
-                self.newest.remove(&node);
-                self.lost(node, "the node has left the cluster");
+                self.forget(node);
                 self.with_run(now, effects, |run, _| run.news |= run.members.leaves(node));
             }
+            RunEvent::Succeeded(node) => self.forget(node),
             _ => {}
         }
+    }
+
+    /// Forgets a node that is no member of the cluster any more.
+    fn forget(&mut self, node: NodeId) {
+        self.peers.remove(&node);
+        self.away.remove(&node);
+        self.dead.remove(&node);
+        self.elsewhere.remove(&node);
+        self.newest.remove(&node);
+        self.lost(node, "the node has left the cluster");
     }
 
     /// Something happens several times a second. If nothing did for longer, it was this node that stood still.

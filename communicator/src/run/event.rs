@@ -66,8 +66,12 @@ pub(crate) enum RunEvent {
     Dead(NodeId),
     /// A node has left the cluster.
     Left(NodeId),
+    /// A member of the cluster is forgotten, because this node takes another process for its successor.
+    Succeeded(NodeId),
     /// This node is about to end.
     Leave,
+    /// This node ends now, whether it has left its run or not.
+    LeaveUnfinished,
     /// A worker is attached.
     Attached(WorkerKey),
     /// A worker is gone.

@@ -45,7 +45,6 @@ impl RunCore {
 impl ActiveRun {
     /// Leaves the run. One that settles already is ended with the others.
     pub(super) fn leave(&mut self, scope: &mut Scope<'_>) {
-        let in_pipeline = self.plan().is_some_and(|plan| plan.stages().is_some());
         match &self.state {
             State::Preparing(_) if self.coordinator == scope.me.id && self.is_being_prepared() => {
                 self.fail("the node that was asked to start the run is about to end".into(), scope);
@@ -60,10 +59,8 @@ impl ActiveRun {
                     "this node leaves the run: its workers send their remaining changes"
                 );
                 scope.effects.push(RunEffect::Keep);
-                // What a worker of a pipeline has not sent belongs to a minibatch that its pipeline begins again.
-                if in_pipeline {
-                    self.stop_workers(scope);
-                } else {
+                // A pipeline that loses this node makes the minibatch under way again: its workers are simply lost.
+                if self.plan().is_some_and(|plan| plan.stages().is_none()) {
                     scope.order(ExchangeOrder::LeaveWorkers);
                 }
             }
@@ -101,10 +98,26 @@ impl ActiveRun {
         let State::Training(exchanging) = &self.state else {
             return false;
         };
-        let handed_over = exchanging.plan.stages().is_some() || exchanging.progress.handed_over;
-        if self.leaving == Leaving::Kept && exchanging.is_closed() && handed_over {
-            self.withdraw(ASKED_TO_END, scope);
+        let handed_over = exchanging.is_closed() && exchanging.progress.handed_over;
+        if self.leaving == Leaving::Kept && (handed_over || exchanging.plan.stages().is_some()) {
+            self.take_leave(scope);
         }
         true
+    }
+
+    /// The time that this node had for leaving is over: what has not reached the others is lost.
+    pub(super) fn leave_unfinished(&mut self, scope: &mut Scope<'_>) {
+        if self.leaving != Leaving::No && matches!(self.state, State::Training(_)) {
+            self.take_leave(scope);
+        }
+    }
+
+    /// Tells the others what this node's workers have not sent, and that it takes no part any more.
+    fn take_leave(&mut self, scope: &mut Scope<'_>) {
+        if let State::Training(exchanging) = &self.state {
+            let stats = exchanging.stats();
+            self.members.own.residual_lost = stats.residual_lost.hypot(stats.residual_norm);
+        }
+        self.withdraw(ASKED_TO_END, scope);
     }
 }

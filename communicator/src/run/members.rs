@@ -284,7 +284,8 @@ impl Members {
         (silence > limits.silent_after).then_some(silence)
     }
 
-    fn withdrew(&self, node: NodeId) -> bool {
+    /// Whether a participant has left the cluster or the run, or is in another one.
+    pub(super) fn withdrew(&self, node: NodeId) -> bool {
         let left = self.gone.contains(&node) || self.elsewhere.contains_key(&node);
         left || self.state(node).is_some_and(|state| state.withdrawn)
     }

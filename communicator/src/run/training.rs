@@ -8,7 +8,7 @@ use protocol::wire::run_beat::{GivenUp, StopReason};
 use protocol::wire::run_plan::RunPlan;
 
 use super::active::{ActiveRun, Scope, State};
-use super::event::ExchangeOrder;
+use super::event::{ExchangeOrder, RunEffect};
 use super::states::{Exchanging, Settling};
 
 impl ActiveRun {
@@ -101,10 +101,23 @@ impl ActiveRun {
         if ends && exchanging.is_behind(scope.me.id) {
             return self.withdraw("the run ends before this node has caught up", scope);
         }
-        // Another process may take the place of one that has ended: that is waited for as long as for one that is silent.
         let mut lost = self.members.given_up(now, scope.limits);
+        // A node that leaves has kept its stage. If no pipeline is complete without it, this node keeps its own of the same moment.
+        let left: Vec<_> = lost
+            .iter()
+            .copied()
+            .filter(|&(node, _)| self.members.withdrew(node))
+            .collect();
+        let is_incomplete = no_pipeline(self.run, exchanging, &left).is_some();
+        if is_incomplete && !exchanging.kept_incomplete {
+            exchanging.checkpointed = now;
+            scope.effects.push(RunEffect::Keep);
+        }
+        exchanging.kept_incomplete = is_incomplete;
+        // Another process may take the place of one that has ended or left: that is waited for as long as for one that is silent.
+        let may_return = |node, why| why == GivenUp::Silent || self.members.withdrew(node);
         let is_early = |node| !self.members.is_quiet_for(node, now, scope.limits.give_up_after);
-        lost.retain(|&(node, why)| why != GivenUp::Silent || !is_early(node));
+        lost.retain(|&(node, why)| !may_return(node, why) || !is_early(node));
         if let Some(reason) = no_pipeline(self.run, exchanging, &lost) {
             return self.fail(reason, scope);
         }

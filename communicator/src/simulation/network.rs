@@ -19,7 +19,7 @@ impl World {
         let now = self.time();
         let changes = self.nodes.get_mut(&at).unwrap().roster.tick(now);
         for change in changes {
-            if let Change::Silent(peer) | Change::Left(peer) = change {
+            if let Change::Silent(peer) | Change::Left(peer) | Change::Succeeded(peer) = change {
                 self.close_session(at, peer);
             }
             self.changed(at, change);
@@ -35,6 +35,7 @@ impl World {
                 Change::Silent(node) => RunEvent::Silent(node),
                 Change::Dead(node) => RunEvent::Dead(node),
                 Change::Left(node) => RunEvent::Left(node),
+                Change::Succeeded(node) => RunEvent::Succeeded(node),
             },
         );
     }

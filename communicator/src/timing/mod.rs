@@ -65,11 +65,15 @@ impl Timing {
         self.run.settle.saturating_add(Duration::from_secs(15))
     }
 
-    /// How long a node that is told to stop may take: it says good-bye and ends its workers.
+    /// How long a node that is told to stop may take: it tells what it has not sent, says good-bye and ends its workers.
     #[must_use]
     pub const fn stop_limit(&self) -> Duration {
-        let (goodbye, workers) = (self.join.goodbye, self.workers.end);
-        goodbye.saturating_add(workers).saturating_add(Duration::from_secs(2))
+        let JoinTimes {
+            goodbye, unfinished, ..
+        } = self.join;
+        let told = goodbye.saturating_add(unfinished);
+        told.saturating_add(self.workers.end)
+            .saturating_add(Duration::from_secs(2))
     }
 
     /// Within this time all nodes have told what they do.

@@ -67,6 +67,8 @@ times! {
         pause = Duration::from_millis(300),
         /// How long others are given to hear a good-bye.
         goodbye = Duration::from_secs(1),
+        /// How long a node that had no time to leave its run waits until it has told so.
+        unfinished = Duration::from_secs(1),
     }
 }
 

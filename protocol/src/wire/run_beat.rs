@@ -81,6 +81,8 @@ pub struct ParticipantState {
     pub ended: bool,
     /// It takes no part after all, and has given nothing.
     pub withdrawn: bool,
+    /// The norm of what its workers had learned and not sent when it left the run.
+    pub residual_lost: f64,
     /// Whom it does not wait for any more.
     pub given_up: Vec<(NodeId, GivenUp)>,
 }

@@ -202,6 +202,7 @@ pub(super) fn participant_state() -> ParticipantState {
         saved: Some(true),
         ended: false,
         withdrawn: false,
+        residual_lost: 0.25,
         given_up: vec![(NodeId(5), GivenUp::OutOfReach)],
     }
 }

@@ -259,7 +259,9 @@ impl Membership {
                     let peer = self.name(*id);
                     tracing::warn!(target: NEWS, peer, event = "node_dead", "the process of a node has ended");
                 }
-                Change::Left(id) => tracing::info!(event = "node_left", peer = %id, "a node has left the cluster"),
+                Change::Left(id) | Change::Succeeded(id) => {
+                    tracing::info!(event = "node_left", peer = %id, "a node has left the cluster");
+                }
             }
             let _ = self.parent.send_message(MembershipNotice::Changed(change));
         }
@@ -304,7 +306,7 @@ impl Membership {
         }
         for change in self.roster.tick(now) {
             // A session that hangs would keep a new one from being made.
-            if let Change::Silent(id) | Change::Left(id) = change
+            if let Change::Silent(id) | Change::Left(id) | Change::Succeeded(id) = change
                 && let Some(sessions) = self.endpoints.take(id)
             {
                 self.roster.unlinked(id, false, now);

@@ -233,7 +233,7 @@ fn another_process_at_the_address_of_a_broken_session_proves_the_end_of_the_firs
     let dead = roster.was_dialled(NodeId(7), DialOutcome::AnotherKey, 60 * SECOND);
     assert_eq!(dead, Some(Change::Dead(NodeId(7))));
     assert_eq!(roster.beat(named(8), 61 * SECOND), Some(Change::Alive(named(8))));
-    assert_eq!(roster.tick(61 * SECOND), [Change::Left(NodeId(7))]);
+    assert_eq!(roster.tick(61 * SECOND), [Change::Succeeded(NodeId(7))]);
 }
 
 #[test]
@@ -256,7 +256,7 @@ fn a_name_belongs_to_the_living_and_passes_on_from_the_dead() {
     for second in 11..40 {
         roster.beat(named(8), second * SECOND);
     }
-    assert_eq!(roster.tick(40 * SECOND), [Change::Left(NodeId(7))]);
+    assert_eq!(roster.tick(40 * SECOND), [Change::Succeeded(NodeId(7))]);
     assert!(roster.has_left(NodeId(7)) && !roster.has_left(NodeId(9)));
     assert_eq!(
         roster.beat(named(7), 41 * SECOND),

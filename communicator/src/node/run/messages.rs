@@ -45,6 +45,8 @@ pub(crate) enum RunMessage {
     CheckpointAll(RpcReplyPort<Payload<Reply>>),
     /// Leave the run, because this node is about to end; answered when that is done.
     Leave(RpcReplyPort<()>),
+    /// Leave this node's run at once. Told when that has begun to be told to the others.
+    LeaveUnfinished(RpcReplyPort<()>),
     /// End the run early.
     Stop(RpcReplyPort<Payload<Reply>>),
     /// How far is the run?

@@ -194,6 +194,10 @@ impl RunState {
                 self.leaving = Some(reply);
                 self.event(RunEvent::Leave);
             }
+            RunMessage::LeaveUnfinished(reply) => {
+                self.event(RunEvent::LeaveUnfinished);
+                let _ = reply.send(());
+            }
             RunMessage::Stop(reply) => {
                 let ticket = self.clients.add(reply);
                 self.event(RunEvent::Stop(ticket));
@@ -214,6 +218,7 @@ impl RunState {
                 MembershipNotice::Changed(Change::Silent(node)) => RunEvent::Silent(node),
                 MembershipNotice::Changed(Change::Dead(node)) => RunEvent::Dead(node),
                 MembershipNotice::Changed(Change::Left(node)) => RunEvent::Left(node),
+                MembershipNotice::Changed(Change::Succeeded(node)) => RunEvent::Succeeded(node),
             }),
             RunMessage::Workers(WorkersNotice::Attached(worker)) => self.attached(worker),
             RunMessage::Workers(WorkersNotice::Gone(key)) => self.gone(key),

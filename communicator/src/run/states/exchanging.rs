@@ -29,6 +29,8 @@ pub(crate) struct Exchanging {
     /// When workers were put to work. Then this node had what the others had.
     pub(crate) seated: Option<Duration>,
     pub(crate) checkpointed: Duration,
+    /// The ledger was kept because no pipeline is complete without the nodes that have left.
+    pub(crate) kept_incomplete: bool,
     pub(crate) evaluate_at: u64,
     /// Workers were told to take no further step.
     pub(crate) stopped: bool,
@@ -57,6 +59,7 @@ impl Exchanging {
             opened: now,
             seated: None,
             checkpointed: now,
+            kept_incomplete: false,
             evaluate_at: 0,
             stopped: false,
             stands_by: None,
