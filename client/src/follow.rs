@@ -174,7 +174,7 @@ async fn status(contact: &Contact, run: RunId) -> Result<Box<RunStatus>, Failure
         let answers = contact.ask_each(Request::Status).await;
         if let Some((answer, status)) = best(run, &answers) {
             if worth(status) > ReportRank::Failed {
-                contact.prefer(answer.address).await;
+                contact.prefer(answer.address);
             }
             return Ok(Box::new(status.clone()));
         }

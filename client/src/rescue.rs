@@ -52,7 +52,7 @@ async fn end(contact: &Contact, out: &OutFolder) -> Option<String> {
         let (answer, status) = follow::best(run, &answers)?;
         if let Some(outcome) = &status.outcome {
             let result = outcome.as_ref().ok()?;
-            contact.prefer(answer.address).await;
+            contact.prefer(answer.address);
             let status = status.clone();
             let folder = out.of_run(run).ok()?;
             let saved = fetch::save(contact, run, &status, result, &folder).await;
