@@ -1,12 +1,17 @@
 //! Clients hold on: whatever node is silent or dies, another answers.
 
+use std::fs::File;
+use std::io::{PipeWriter, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
 use crate::harness::cluster::{Cluster, job, kill, patient_job, processes_with};
-use crate::harness::{Output, Running, Tau, kept_in, points_csv};
+use crate::harness::{Output, Running, Tau, kept_in, points_csv, tells};
 
 /// Longer than anything takes that happens at all.
 const PATIENCE: Duration = Duration::from_mins(1);
@@ -196,6 +201,8 @@ fn two_signals_of_one_key_press_end_the_run_in_good_order() {
     let mut client = cluster.tau.start(&cluster.asking("start", &job(ENDLESS, &[])));
     client.wait_until_trains();
     client.interrupt();
+    // Two that come at the very same time are one signal.
+    std::thread::sleep(Duration::from_millis(20));
     client.interrupt();
     let output = client.finish();
     assert_eq!(output.code, 0, "{}", output.stderr);
@@ -227,17 +234,18 @@ fn whoever_leaves_a_run_is_told_that_it_goes_on() {
 #[test]
 fn a_start_whose_node_dies_before_it_begins_is_asked_of_another_once() {
     let mut cluster = cluster(3);
+    // It is started before the worker stands still, which is replaced after ten seconds.
+    let mut watching = cluster.tau.start(&asking("stats", &cluster.nodes[1].address, &[]));
+    watching.read_line();
     // The run cannot begin while this one does not answer.
     let held = cluster.nodes[2].worker();
     kill("-STOP", held);
     let client = cluster.tau.start(&cluster.asking("start", &job("3", &[])));
-    Cluster::wait_until("the run is not prepared", || {
-        cluster.nodes[1..].iter().all(|node| {
-            let asked = cluster.tau.run(&asking("nodes", &node.address, &[]));
-            let prepares = |listed: &Value| listed["node"] == *node.name && listed["state"] == "preparing";
-            asked.objects().iter().any(prepares)
-        })
-    });
+    let mut prepare: Vec<&str> = cluster.nodes[1..].iter().map(|node| &*node.name).collect();
+    while !prepare.is_empty() {
+        let record: Value = serde_json::from_str(&watching.read_line()).unwrap();
+        prepare.retain(|name| !(record["node"] == **name && record["state"] == "preparing"));
+    }
     let dead = cluster.nodes.remove(0);
     kill("-KILL", dead.process.pid());
     kill("-CONT", held);
@@ -286,19 +294,30 @@ struct Training {
 
 impl Training {
     fn start(epochs: &str) -> Self {
+        Self::start_with(epochs, Tau::spawn)
+    }
+
+    fn start_with(epochs: &str, spawn: impl FnOnce(&mut Command) -> Running) -> Self {
         let tau = Tau::new();
         points_csv(&tau, "points.csv", 600);
         let temporary = tau.path("tmp").to_str().unwrap().to_string();
         std::fs::create_dir(&temporary).unwrap();
-        let mut client = Self::command(&tau, &temporary, epochs);
+        let mut client = spawn(&mut Self::command(&tau, &temporary, epochs));
         client.wait_until_trains();
         Self { tau, temporary, client }
     }
 
-    fn command(tau: &Tau, temporary: &str, epochs: &str) -> Running {
+    fn command(tau: &Tau, temporary: &str, epochs: &str) -> Command {
         let mut arguments = vec!["train", "--nodes", "3", "--threads", "1", "--json", "--out", "out"];
         arguments.extend(patient_job(epochs));
-        tau.start_with(&[("TMPDIR", temporary)], &arguments)
+        let mut command = tau.command(&arguments);
+        command.env("TMPDIR", temporary);
+        command
+    }
+
+    /// Trains once more, for an epoch, in the same folders.
+    fn again(tau: &Tau, temporary: &str) -> Output {
+        Tau::spawn(&mut Self::command(tau, temporary, "1")).finish()
     }
 
     /// The node that was started first.
@@ -307,6 +326,54 @@ impl Training {
             panic!("there is not one seed");
         };
         first
+    }
+
+    /// Has all three nodes write checkpoints, which takes what only the test knows of them.
+    fn checkpoint(&self) {
+        let joined = processes_with(&self.temporary, " join ")[0];
+        let arguments = std::fs::read_to_string(format!("/proc/{joined}/cmdline")).unwrap();
+        let arguments: Vec<&str> = arguments.split('\0').collect();
+        let after = |word: &str| arguments[arguments.iter().position(|one| *one == word).unwrap() + 1];
+        let (address, credentials) = (after("join"), after("--credentials"));
+        let asked = ["checkpoint", "--cluster", address, "--credentials", credentials];
+        let asked = self.tau.run(&asked);
+        assert_eq!(asked.code, 0, "{}", asked.stderr);
+        Cluster::wait_until("no checkpoints are written", || self.checkpoints("tmp/").len() == 3);
+    }
+
+    /// The checkpoints in a folder.
+    fn checkpoints(&self, folder: &str) -> Vec<String> {
+        let mut files = self.tau.files();
+        files.retain(|file| file.starts_with(folder) && file.ends_with(".checkpoint"));
+        files
+    }
+
+    /// Stops all nodes, which then do nothing that they are asked to.
+    fn hold_nodes(&self) {
+        for word in ["seed", " join "] {
+            for node in processes_with(&self.temporary, word) {
+                kill("-STOP", node);
+            }
+        }
+    }
+
+    fn wait_for_no_processes(&self) {
+        Cluster::wait_until("nodes outlive their client", || {
+            processes_with(&self.temporary, "").is_empty()
+        });
+    }
+}
+
+/// A pipe that takes nothing any more, as a terminal does after Ctrl-S.
+fn fill(pipe: &PipeWriter) {
+    // Opened once more, because whoever else writes to the pipe is to wait.
+    let mut writer = File::options()
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(format!("/proc/self/fd/{}", pipe.as_raw_fd()))
+        .unwrap();
+    for size in [4096, 1] {
+        while writer.write(&[b'x'; 4096][..size]).is_ok() {}
     }
 }
 
@@ -368,7 +435,7 @@ fn a_model_that_finds_no_place_in_the_end_is_left_with_its_nodes_files() {
     );
     // It is the user's now: the next one leaves it alone.
     std::fs::remove_file(training.tau.path("out")).unwrap();
-    finished(&Training::command(&training.tau, &training.temporary, "1").finish(), 3);
+    finished(&Training::again(&training.tau, &training.temporary), 3);
     let models = training.tau.files().into_iter().filter(|file| left.contains(file));
     assert!(models.into_iter().any(|file| file.ends_with(".safetensors")));
 }
@@ -384,11 +451,101 @@ fn what_a_killed_local_cluster_leaves_is_removed_by_the_next() {
     });
     let left = |tau: &Tau| tau.files().iter().filter(|file| file.starts_with("tmp/")).count();
     assert!(left(&training.tau) > 0, "a killed process cleans nothing up");
-    let next = Training::command(&training.tau, &training.temporary, "1");
-    finished(&next.finish(), 3);
+    finished(&Training::again(&training.tau, &training.temporary), 3);
     assert_eq!(left(&training.tau), 0);
     let folders = std::fs::read_dir(&training.temporary).unwrap().count();
     assert_eq!(folders, 0);
+}
+
+#[test]
+fn a_terminated_local_cluster_leaves_nothing_but_its_model() {
+    let mut training = Training::start(ENDLESS);
+    training.checkpoint();
+    kill("-TERM", training.client.pid());
+    let output = training.client.end();
+    training.wait_for_no_processes();
+    if output.code == 0 {
+        let model = finished(&output, 3)["model"].as_str().unwrap().to_owned();
+        assert!(Path::new(&model).is_file(), "{model}");
+        assert_eq!(std::fs::read_dir(&training.temporary).unwrap().count(), 0);
+    } else {
+        // A machine that is too slow to end the run in time has what was saved before.
+        let places = ["its copy is ", "were copied to ", "stay in "];
+        let is_said = places.iter().any(|place| output.stderr.contains(place));
+        assert!(is_said, "{}", output.stderr);
+    }
+}
+
+#[test]
+fn a_terminated_client_ends_though_its_nodes_and_its_output_stand_still() {
+    let (_reader, writer) = std::io::pipe().unwrap();
+    let errors = writer.try_clone().unwrap();
+    let mut training = Training::start_with(ENDLESS, |command| Tau::spawn_with(command, errors));
+    training.checkpoint();
+    training.hold_nodes();
+    fill(&writer);
+    kill("-TERM", training.client.pid());
+    let output = training.client.end();
+    assert_eq!(output.code, 1);
+    training.wait_for_no_processes();
+    // They are copied if there is time.
+    let is_kept = |folder: &&str| training.checkpoints(folder).len() == 3;
+    assert!(["out/", "tmp/"].iter().any(is_kept), "{:?}", training.tau.files());
+}
+
+#[test]
+fn what_a_terminated_client_cannot_copy_stays_where_it_says() {
+    let mut training = Training::start(ENDLESS);
+    training.checkpoint();
+    training.hold_nodes();
+    // The folder was fine when the run began.
+    std::fs::remove_dir_all(training.tau.path("out")).unwrap();
+    std::fs::write(training.tau.path("out"), "in the way").unwrap();
+    let kept = training.checkpoints("tmp/");
+    kill("-TERM", training.client.pid());
+    let output = training.client.end();
+    assert_eq!(output.code, 1, "{}", output.stderr);
+    training.wait_for_no_processes();
+    let folder = std::fs::read_dir(&training.temporary).unwrap().next().unwrap().unwrap();
+    let sentence = format!(
+        "stay in {}, because they could not be copied to --out: ",
+        folder.path().display()
+    );
+    assert!(output.stderr.contains(&sentence), "{}", output.stderr);
+    assert!(!folder.path().join("cluster.pem").exists(), "what is private goes");
+    // It is the user's now: the next one leaves it alone.
+    std::fs::remove_file(training.tau.path("out")).unwrap();
+    finished(&Training::again(&training.tau, &training.temporary), 3);
+    assert_eq!(training.checkpoints("tmp/"), kept);
+}
+
+#[test]
+fn a_terminated_client_stops_its_run_though_the_nodes_it_asks_first_stand_still() {
+    let cluster = cluster(3);
+    let [first, second, third] = &cluster.nodes[..] else {
+        unreachable!()
+    };
+    let asked = format!("{},{}", first.address, second.address);
+    let mut client = cluster.tau.start(&asking("start", &asked, &patient_job(ENDLESS)));
+    client.wait_until_trains();
+    for node in [first, second] {
+        kill("-STOP", node.process.pid());
+    }
+    kill("-TERM", client.pid());
+    let output = client.end();
+    // The third node waits for them, longer than a client has that is told to end.
+    assert_eq!(output.code, 1, "{}", output.stderr);
+    let error = output.last()["error"].as_str().unwrap().to_owned();
+    assert!(error.contains("'tau start --attach' fetches it"), "{error}");
+    Cluster::wait_until("the third node is not told to stop", || {
+        tells(&third.process.log(), "run_stopping")
+    });
+    for node in [first, second] {
+        kill("-CONT", node.process.pid());
+    }
+    let attached = cluster.ask("start", &["--attach"]);
+    assert_eq!(attached.code, 0, "{}", attached.stderr);
+    assert_eq!(attached.last()["event"], "finished");
 }
 
 #[test]

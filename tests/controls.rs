@@ -74,9 +74,10 @@ fn a_run_that_learned_something_is_compared_with_guessing_and_not_warned_of() {
 
 #[test]
 fn a_run_ends_when_it_gets_no_better() {
+    const PATIENCE: usize = 3;
     let tau = Tau::new();
-    noise_csv(&tau, "noise.csv", 800);
-    let patient = ["--epochs", "100000", "--patience", "3"];
+    noise_csv(&tau, "noise.csv", 8000);
+    let patient = ["--epochs", "100000", "--patience", &PATIENCE.to_string()];
     let output = train(&tau, "csv:noise.csv", &patient);
     assert_eq!(output.code, 0, "{}", output.stderr);
     let finished = output.last();
@@ -84,8 +85,11 @@ fn a_run_ends_when_it_gets_no_better() {
     let losses = losses(&finished);
     // The last one is of the saved weights, which nobody has waited for: it may be the best of all.
     let waited_for = &losses[..losses.len() - 1];
-    let (best, _) = lowest(waited_for);
-    assert_eq!(waited_for.len() - 1 - best, 3, "{losses:?}");
+    let is_over = |last: &usize| lowest(&waited_for[..=*last]).0 + PATIENCE == *last;
+    let ended_by = (0..waited_for.len()).find(is_over);
+    // One that was under way when the run was told to end may follow.
+    let following = ended_by.map(|last| waited_for.len() - 1 - last);
+    assert!(following.is_some_and(|following| following <= 1), "{losses:?}");
     let text = tau.run(&[
         "train",
         "--nodes",
@@ -138,17 +142,24 @@ fn the_best_weights_are_kept_by_all_nodes_however_the_run_ends() {
         "--validation",
         "test",
     ];
-    for (nodes, ends, reason) in [
-        ("1", ["--epochs", "60"], "trained"),
-        ("3", ["--epochs", "60"], "trained"),
-        ("2", ["--max-seconds", "3"], "time_up"),
-        ("2", ["--patience", "6"], "patience_over"),
-    ] {
+    let train = |nodes: &str, ends: [&str; 2]| {
         let epochs = ["--epochs", "100000"];
         let arguments = [&job[..], &epochs, &["--nodes", nodes], &ends].concat();
         let output = tau.run(&arguments);
         assert_eq!(output.code, 0, "{}", output.stderr);
-        let finished = output.last();
+        output.last()
+    };
+    // Four evaluations and the last one, for which a slow machine is given more time.
+    let is_measured = |finished: &Value| losses(finished).len() > 4;
+    let mut in_time = ["3", "12", "48"]
+        .into_iter()
+        .map(|seconds| train("2", ["--max-seconds", seconds]));
+    for (nodes, finished, reason) in [
+        ("1", train("1", ["--epochs", "60"]), "trained"),
+        ("3", train("3", ["--epochs", "60"]), "trained"),
+        ("2", in_time.find(is_measured).unwrap(), "time_up"),
+        ("2", train("2", ["--patience", "6"]), "patience_over"),
+    ] {
         assert_eq!(finished["reason"], reason, "{finished}");
         assert_eq!(finished["replicas_agree"], true, "{finished}");
         let all = losses(&finished);

@@ -6,9 +6,10 @@ use std::fs::{File, metadata, read, symlink_metadata};
 use std::os::unix::fs::{FileTypeExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::process::Command;
+use std::sync::mpsc::channel;
 
 use crate::command_line::train;
-use crate::harness::{TRAIN_POINTS, Tau, points_csv, skip};
+use crate::harness::{LIFETIME, TRAIN_POINTS, Tau, points_csv, skip};
 
 /// A small model, and where it lies.
 fn trained(tau: &Tau) -> String {
@@ -51,9 +52,11 @@ fn an_export_is_written_through_to_pipes_and_devices() {
     let onnx = read(tau.path("model.onnx")).unwrap();
     assert!(Command::new("mkfifo").arg(tau.path("pipe")).status().unwrap().success());
     let pipe = tau.path("pipe");
-    let reader = std::thread::spawn(move || read(pipe).unwrap());
+    let (sender, received) = channel();
+    std::thread::spawn(move || sender.send(read(pipe).unwrap()));
     assert_eq!(tau.run(&["export", &model, "--onnx", "pipe"]).code, 0);
-    assert_eq!(reader.join().unwrap(), onnx);
+    // A pipe that nobody opens to write is never read to its end.
+    assert_eq!(received.recv_timeout(LIFETIME).unwrap(), onnx);
     assert!(symlink_metadata(tau.path("pipe")).unwrap().file_type().is_fifo());
     // What is said of it does not follow it.
     symlink("/proc/self/fd/1", tau.path("stdout")).unwrap();

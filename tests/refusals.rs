@@ -18,6 +18,25 @@ fn refused(tau: &Tau, arguments: &[&str], says: &str) {
     assert_eq!(tau.files(), before, "{arguments:?} wrote something");
 }
 
+/// Nodes of one machine that only tell each other how far they are never begin to train.
+#[cfg(target_os = "linux")]
+#[test]
+fn more_nodes_than_the_cores_can_serve_are_refused() {
+    let tau = Tau::new();
+    let output = tau.run_on_one_core(&["train", "--nodes", "9"]);
+    assert_eq!(output.code, 2, "{}", output.stderr);
+    assert_eq!(
+        output.stderr,
+        "error: 9 nodes are too many for the 1 core of this machine: give --nodes 8 at most\n"
+    );
+    assert_eq!(tau.files(), [""; 0]);
+    refused(
+        &tau,
+        &["train", "--nodes", "65"],
+        "--nodes must be from 1 to 64, not 65",
+    );
+}
+
 #[test]
 fn bad_jobs_are_refused() {
     let tau = Tau::new();

@@ -64,7 +64,7 @@ async fn fetch(contact: &Contact, run: RunId, digest: Digest, file: &mut Partial
     loop {
         let mut reasons = Vec::new();
         let mut all_lack_it = true;
-        for address in contact.addresses().await {
+        for address in contact.addresses() {
             emptied(file)?;
             match contact.fetch_model(address, run, file.file()).await {
                 Ok(()) => match check(file, digest) {
@@ -95,7 +95,7 @@ async fn fetch_stages(contact: &Contact, run: RunId, digest: Digest, file: &mut 
     loop {
         let mut stages = Vec::new();
         let mut reasons = Vec::new();
-        for address in contact.addresses().await {
+        for address in contact.addresses() {
             emptied(file)?;
             match contact.fetch_model(address, run, file.file()).await {
                 Ok(()) => stages.push(std::fs::read(file.path()).map_err(FetchError::Write)?),

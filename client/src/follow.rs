@@ -24,6 +24,8 @@ use crate::{chosen, clock, fetch, interrupt, notice, quantity};
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// The time for which the last records of a run that is over are waited for. Nodes out of reach tell none.
 const LAST_RECORDS_LIMIT: Duration = Duration::from_secs(1);
+/// How long the followed node, and then all nodes, are asked for checkpoints after SIGTERM, before the run is stopped.
+const CHECKPOINT_LIMIT: Duration = Duration::from_secs(1);
 /// How long somebody is looked for who knows of the run, while not all have been asked.
 const SEARCH_LIMIT: Duration = Duration::from_mins(1);
 
@@ -174,7 +176,7 @@ async fn status(contact: &Contact, run: RunId) -> Result<Box<RunStatus>, Failure
         let answers = contact.ask_each(Request::Status).await;
         if let Some((answer, status)) = best(run, &answers) {
             if worth(status) > ReportRank::Failed {
-                contact.prefer(answer.address).await;
+                contact.prefer(answer.address);
             }
             return Ok(Box::new(status.clone()));
         }
@@ -259,7 +261,8 @@ async fn watch(
     audience: Audience,
 ) -> Result<(Box<RunStatus>, Box<RunResult>), Failure> {
     let (sender, mut records) = mpsc::channel(16);
-    let reading = Reading(tokio::spawn(read(Arc::clone(contact), sender)));
+    let reading = ScopedTask(tokio::spawn(read(Arc::clone(contact), sender)));
+    let _stopping = ScopedTask(tokio::spawn(stop_when_terminated(Arc::clone(contact))));
     let mut waiting = Waiting::default();
     let mut stopping = false;
     let mut phase = Phase::Preparing;
@@ -284,12 +287,11 @@ async fn watch(
             stopping = true;
             account.note(TimelineEntry::StopAsked);
             view.busy("ending the run");
-            // What is not saved in the time that is left can be gone on with.
-            if interrupt::is_terminated() {
-                let _ = contact.ask(Request::Checkpoint).await;
+            // After SIGTERM, `stop_when_terminated` does that.
+            if !interrupt::is_terminated() {
+                contact.ask(Request::Stop).await?;
+                interrupt::stop_sent();
             }
-            contact.ask(Request::Stop).await?;
-            interrupt::stop_sent();
         }
         tokio::time::sleep(LOOK_AGAIN).await;
     };
@@ -308,12 +310,34 @@ async fn watch(
     outcome.map_err(Failure::Failed)
 }
 
-/// Reads along until it is dropped.
-struct Reading(tokio::task::JoinHandle<()>);
+/// A task that ends when this is dropped.
+struct ScopedTask(tokio::task::JoinHandle<()>);
 
-impl Drop for Reading {
+impl Drop for ScopedTask {
     fn drop(&mut self) {
         self.0.abort();
+    }
+}
+
+/// Stops the run after SIGTERM, beside whatever its follower waits for: little time is left, and the node that is followed
+/// may stand still.
+async fn stop_when_terminated(contact: Arc<Contact>) {
+    interrupt::termination().await;
+    // A run that is not saved in the time that is left continues from a checkpoint.
+    let asked = tokio::time::timeout(CHECKPOINT_LIMIT, contact.ask(Request::Checkpoint)).await;
+    if asked.is_err() {
+        let _ = tokio::time::timeout(CHECKPOINT_LIMIT, contact.ask_each(Request::Checkpoint)).await;
+    }
+    let mut is_heard = false;
+    while !is_heard {
+        let hear = |answer: Answer| {
+            if let Ok(Reply::Stopping(_)) = answer.reply {
+                is_heard = true;
+                interrupt::stop_sent();
+            }
+        };
+        contact.ask_each_with(Request::Stop, hear).await;
+        tokio::time::sleep(LOOK_AGAIN).await;
     }
 }
 

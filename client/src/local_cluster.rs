@@ -17,8 +17,8 @@ use crate::commands;
 use crate::contact::Contact;
 use crate::failure::Failure;
 use crate::out_folder::OutFolder;
-use crate::scratch::Scratch;
-use crate::{interrupt, notice, rescue};
+use crate::scratch::{self, Scratch};
+use crate::{interrupt, rescue};
 
 /// The credentials' file in the cluster's folder.
 pub(crate) const CREDENTIALS: &str = "cluster.pem";
@@ -111,16 +111,19 @@ impl LocalCluster {
     pub(crate) fn kill_at_exit(&self, out: Option<&OutFolder>) {
         let processes: Vec<String> = self.nodes.iter().map(|node| node.id().to_string()).collect();
         let (folder, out) = (self.scratch.path().to_path_buf(), out.cloned());
-        interrupt::at_exit(move || {
-            // Workers end when the sockets to their nodes close.
-            let _ = Command::new("kill").arg("-KILL").args(processes).status();
-            if let Some(out) = out {
-                let saved = rescue::salvage(&folder, &out);
-                notice::say(
-                    &saved.unwrap_or_else(|| "interrupted before the nodes saved a model or a checkpoint".into()),
-                );
+        interrupt::at_exit(move |said| {
+            if out.is_some() {
+                rescue::keep_until_salvaged(&folder, said);
             }
-            let _ = std::fs::remove_dir_all(folder);
+            // Workers end when the sockets to their nodes close. A node that has ended is no news, and a terminal that
+            // stands still must not stop this.
+            let mut kill = Command::new("kill");
+            kill.arg("-KILL").args(processes);
+            let _ = kill.stdout(Stdio::null()).stderr(Stdio::null()).status();
+            match out {
+                Some(out) => rescue::salvage(&folder, &out, said),
+                None => scratch::remove(&folder),
+            }
         });
     }
 }
@@ -139,6 +142,7 @@ impl Drop for LocalCluster {
             let _ = node.kill();
             let _ = node.wait();
         }
+        interrupt::forget_at_exit();
     }
 }
 

@@ -1,6 +1,7 @@
 //! Saving what a run has learned, when it could not be followed to its end and its nodes are about to be stopped.
 
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant, SystemTime};
 
 use communicator::Timing;
@@ -13,7 +14,7 @@ use crate::failure::Failure;
 use crate::local_cluster::CREDENTIALS;
 use crate::out_folder::OutFolder;
 use crate::run_folder::run_named;
-use crate::scratch::Scratch;
+use crate::scratch::{self, Scratch};
 use crate::{fetch, follow, notice};
 
 /// How long nodes of a run are given to settle and save, if they may wait for each other for so many seconds.
@@ -35,7 +36,7 @@ pub(crate) async fn rescue(failure: Failure, contact: &Contact, scratch: &mut Sc
         Some(path) => Failure::Failed(format!(
             "{reason}; the run was ended early and its model is saved as {path}"
         )),
-        None => match files(scratch, out) {
+        None => match files(scratch, out, &reason) {
             Some(saved) => Failure::Failed(format!("{reason}; {saved}")),
             None => Failure::Failed(reason),
         },
@@ -52,7 +53,7 @@ async fn end(contact: &Contact, out: &OutFolder) -> Option<String> {
         let (answer, status) = follow::best(run, &answers)?;
         if let Some(outcome) = &status.outcome {
             let result = outcome.as_ref().ok()?;
-            contact.prefer(answer.address).await;
+            contact.prefer(answer.address);
             let status = status.clone();
             let folder = out.of_run(run).ok()?;
             let saved = fetch::save(contact, run, &status, result, &folder).await;
@@ -77,11 +78,44 @@ async fn stop(contact: &Contact) -> bool {
         .any(|answer| matches!(answer.reply, Ok(Reply::Stopping(_) | Reply::CalledOff(_))))
 }
 
-/// Brings what nodes have left in a folder of theirs to the user's folder. One sentence, if there was anything.
-pub(crate) fn salvage(folder: &Path, out: &OutFolder) -> Option<String> {
-    bring(folder, out)?.ok()
+/// Leaves a scratch folder to the user, until [`salvage`] has copied what is in it: the program may end before that.
+pub(crate) fn keep_until_salvaged(folder: &Path, said: &Sender<String>) {
+    remove_secrets(folder);
+    if scratch::leave_to_user(folder).is_ok() {
+        let _ = said.send(stays_in(folder, Some("there was no time left")));
+    }
 }
 
+/// Copies what the nodes of a scratch folder have saved to the user's folder, and removes the scratch folder unless that has
+/// failed. Sends a sentence on where the files are.
+pub(crate) fn salvage(folder: &Path, out: &OutFolder, said: &Sender<String>) {
+    let sentence = match bring(folder, out) {
+        Some(Ok(saved)) => saved,
+        Some(Err(failure)) => {
+            let _ = said.send(stays_in(folder, Some(&failure.reasons().join("; "))));
+            return;
+        }
+        None => "interrupted before the nodes saved a model or a checkpoint".into(),
+    };
+    let _ = said.send(sentence);
+    scratch::remove(folder);
+}
+
+/// Removes what is private from a scratch folder that stays.
+fn remove_secrets(folder: &Path) {
+    let _ = std::fs::remove_file(folder.join(CREDENTIALS));
+}
+
+/// Says where the files of the nodes are, and why they are not in the user's folder, unless that is said already.
+fn stays_in(folder: &Path, why: Option<&str>) -> String {
+    let why = why.map_or_else(String::new, |why| format!(": {why}"));
+    format!(
+        "the files that the nodes saved stay in {}, because they could not be copied to --out{why}",
+        folder.display()
+    )
+}
+
+/// Copies what nodes have left in a folder of theirs to the user's folder. One sentence, if there was anything.
 fn bring(folder: &Path, out: &OutFolder) -> Option<Result<String, Failure>> {
     let found = left_by_nodes(folder);
     let model = found.models.iter().find(|path| model_file::load(path).is_ok());
@@ -101,18 +135,17 @@ fn bring(folder: &Path, out: &OutFolder) -> Option<Result<String, Failure>> {
     }
 }
 
-/// Saves what nodes have left in their folders. One sentence, if there was anything.
-fn files(scratch: &mut Scratch, out: &OutFolder) -> Option<String> {
-    if let Ok(saved) = bring(scratch.path(), out)? {
-        return Some(saved);
+/// Saves what nodes have left in their folders, after a failure for this reason. One sentence, if there was anything.
+fn files(scratch: &mut Scratch, out: &OutFolder, reason: &str) -> Option<String> {
+    match bring(scratch.path(), out)? {
+        Ok(saved) => Some(saved),
+        Err(failure) => {
+            remove_secrets(scratch.path());
+            scratch.keep().ok()?;
+            let why = failure.reasons().join("; ");
+            Some(stays_in(scratch.path(), (why != reason).then_some(&why)))
+        }
     }
-    // There is no room for it, it seems. What is private goes, and the rest stays where it is.
-    let _ = std::fs::remove_file(scratch.path().join(CREDENTIALS));
-    scratch.keep().ok()?;
-    Some(format!(
-        "the files that the nodes saved stay in {}, because copying them to --out failed",
-        scratch.path().display()
-    ))
 }
 
 /// Files of a run in nodes' folders, the newest first.
@@ -168,10 +201,10 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
 fn copy_checkpoints(checkpoints: &[PathBuf], out: &OutFolder) -> Result<PathBuf, Failure> {
     let newest = checkpoints.first().map_or(RunId(0), |file| run_of(file));
     let folder = out.of_run(newest)?;
-    let io = |error: std::io::Error| folder.model_not_written(&error);
     for file in checkpoints.iter().filter(|file| run_of(file) == newest) {
         let name = file.file_name().unwrap_or_default();
-        copy(file, &folder.path().join(name)).map_err(io)?;
+        let copied = copy(file, &folder.path().join(name));
+        copied.map_err(|error| folder.not_written(&name.to_string_lossy(), &error))?;
     }
     Ok(folder.path().to_owned())
 }
@@ -210,8 +243,41 @@ mod tests {
         std::fs::create_dir_all(scratch.path().join("0/00000000000000aa")).unwrap();
         let place = tempfile::tempdir().unwrap();
         let out = OutFolder::check(&place.path().join("out")).unwrap();
-        assert_eq!(files(&mut scratch, &out), None);
+        assert_eq!(files(&mut scratch, &out, "it broke"), None);
         assert!(!place.path().join("out").exists());
+    }
+
+    /// What is said last of files that are salvaged from a folder.
+    fn salvaged(folder: &Path, out: &OutFolder) -> String {
+        let (sender, said) = std::sync::mpsc::channel();
+        keep_until_salvaged(folder, &sender);
+        salvage(folder, out, &sender);
+        said.try_iter().last().unwrap()
+    }
+
+    #[test]
+    fn what_cannot_be_copied_stays_and_is_named_with_the_reason() {
+        let among = tempfile::tempdir().unwrap();
+        let (folder, out) = (among.path().join("nodes"), among.path().join("out"));
+        let saved = folder.join("0/00000000000000aa/vm-1.checkpoint");
+        std::fs::create_dir_all(saved.parent().unwrap()).unwrap();
+        for file in [&saved, &folder.join("cluster.pem"), &folder.join("owner")] {
+            std::fs::write(file, "what it had").unwrap();
+        }
+        let checked = OutFolder::check(&out).unwrap();
+        // The folder was fine when the run began.
+        std::fs::write(&out, "in the way").unwrap();
+        let said = salvaged(&folder, &checked);
+        assert!(said.contains(&format!("stay in {}", folder.display())), "{said}");
+        assert!(said.contains("cannot create the folder"), "{said}");
+        assert!(saved.exists());
+        assert!(!folder.join("cluster.pem").exists(), "what is private goes");
+        assert!(!folder.join("owner").exists(), "no later run may remove it");
+
+        std::fs::remove_file(&out).unwrap();
+        let said = salvaged(&folder, &checked);
+        assert!(said.contains("were copied to"), "{said}");
+        assert!(out.join("00000000000000aa/vm-1.checkpoint").exists() && !folder.exists());
     }
 
     #[test]
@@ -222,6 +288,6 @@ mod tests {
         std::fs::write(node.join("vm-1.safetensors"), "half of it").unwrap();
         let place = tempfile::tempdir().unwrap();
         let out = OutFolder::check(&place.path().join("out")).unwrap();
-        assert_eq!(files(&mut scratch, &out), None);
+        assert_eq!(files(&mut scratch, &out, "it broke"), None);
     }
 }

@@ -131,7 +131,8 @@ impl RunFolder {
         self.not_written(MODEL, error)
     }
 
-    fn not_written(&self, name: &str, error: &std::io::Error) -> Failure {
+    /// Why a file of this name is not there.
+    pub(crate) fn not_written(&self, name: &str, error: &std::io::Error) -> Failure {
         let path = self.path.join(name);
         Failure::Failed(format!(
             "{} could not be written: make room for it, or give another folder with --out ({error})",

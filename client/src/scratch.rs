@@ -4,12 +4,16 @@ use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
 
 use tempfile::TempDir;
 
 const PREFIX: &str = "tau-train-";
 /// The file that a living owner holds a lock on. The system lets go of it when the process ends, whatever way.
 const OWNER: &str = "owner";
+/// How often it is tried to remove a folder that something is still written to.
+const ATTEMPTS: u32 = 20;
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// A folder that is gone when this is dropped.
 #[derive(Debug)]
@@ -43,9 +47,27 @@ impl Scratch {
 
     /// Leaves the folder to the user; nobody removes it any more.
     pub(crate) fn keep(&mut self) -> io::Result<()> {
-        std::fs::remove_file(self.path().join(OWNER))?;
+        leave_to_user(self.path())?;
         self.folder.disable_cleanup(true);
         Ok(())
+    }
+}
+
+/// Leaves a scratch folder to the user: later runs do not remove it.
+pub(crate) fn leave_to_user(folder: &Path) -> io::Result<()> {
+    match std::fs::remove_file(folder.join(OWNER)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Removes a scratch folder whose nodes were killed. Their workers may write to it until they notice.
+pub(crate) fn remove(folder: &Path) {
+    for _ in 0..ATTEMPTS {
+        match std::fs::remove_dir_all(folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => std::thread::sleep(PAUSE),
+            _ => return,
+        }
     }
 }
 

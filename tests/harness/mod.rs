@@ -18,10 +18,11 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use cluster::Cluster;
 use serde_json::Value;
 
 /// How long a command of a test may take. None takes a fifth of it: this one waits for what never comes.
-const LIFETIME: Duration = Duration::from_mins(10);
+pub(crate) const LIFETIME: Duration = Duration::from_mins(10);
 
 /// A folder to run the binary in; removed in the end.
 pub(crate) struct Tau {
@@ -76,7 +77,7 @@ impl Tau {
         self.folder.path().join(name)
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
+    pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tau"));
         command
             .args(arguments)
@@ -119,9 +120,23 @@ impl Tau {
 
     /// Runs a command, and returns its standard output, which need not be text.
     pub(crate) fn run_bytes(&self, arguments: &[&str]) -> Vec<u8> {
-        let output = self.command(arguments).output().unwrap();
+        let mut command = self.command(arguments);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let _lives = end_in_time(child.id());
+        let output = child.wait_with_output().unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         output.stdout
+    }
+
+    /// Runs a command on one core of this machine.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn run_on_one_core(&self, arguments: &[&str]) -> Output {
+        use std::os::unix::process::CommandExt;
+
+        let mut command = self.command(arguments);
+        // SAFETY: only system calls that may be made between fork and exec.
+        unsafe { command.pre_exec(keep_to_one_core) };
+        Self::spawn(&mut command).finish()
     }
 
     pub(crate) fn start(&self, arguments: &[&str]) -> Running {
@@ -229,21 +244,34 @@ impl Running {
         while !self.read_line().contains("\"state\":\"training\"") {}
     }
 
-    /// What Ctrl-C in a terminal does.
+    /// What Ctrl-C in a terminal does. At once: starting a program that sends the signal takes its time on a busy machine.
     pub(crate) fn interrupt(&self) {
-        let status = Command::new("kill")
-            .args(["-INT", &self.child.id().to_string()])
-            .status()
-            .unwrap();
-        assert!(status.success());
+        // SAFETY: it changes nothing in this process, and the child is not waited for yet.
+        let sent = unsafe { libc::kill(self.child.id() as i32, libc::SIGINT) };
+        assert_eq!(sent, 0);
     }
 
-    /// Its errors and log so far.
+    /// Whether it has ended.
+    pub(crate) fn is_over(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_some()
+    }
+
+    /// Its errors and log so far. The last letter may not be whole.
     pub(crate) fn log(&self) -> String {
-        String::from_utf8(self.stderr.lock().unwrap().clone()).unwrap()
+        String::from_utf8_lossy(&self.stderr.lock().unwrap()).into_owned()
+    }
+
+    /// Waits for its end, which must come soon.
+    pub(crate) fn end(&mut self) -> Output {
+        Cluster::wait_until("the command does not end", || self.is_over());
+        self.output()
     }
 
     pub(crate) fn finish(mut self) -> Output {
+        self.output()
+    }
+
+    fn output(&mut self) -> Output {
         self.stdout.read_to_string(&mut self.read).unwrap();
         let code = self.child.wait().unwrap().code().unwrap_or(-1);
         if let Some(reader) = self.reader.take() {
@@ -255,6 +283,28 @@ impl Running {
             stderr: self.log(),
         }
     }
+}
+
+/// Keeps this process, and those that it starts, to one of its cores.
+#[cfg(target_os = "linux")]
+fn keep_to_one_core() -> std::io::Result<()> {
+    let size = size_of::<libc::cpu_set_t>();
+    // SAFETY: zeros are a set, of no core.
+    let mut all: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    let mut one = all;
+    // SAFETY: the set is this function's own, and of this size.
+    if unsafe { libc::sched_getaffinity(0, size, &raw mut all) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: no core beyond the set's size is asked for.
+    let first = (0..8 * size).find(|&core| unsafe { libc::CPU_ISSET(core, &all) });
+    // SAFETY: the core is within the set, which is this function's own.
+    unsafe { libc::CPU_SET(first.unwrap_or(0), &mut one) };
+    // SAFETY: the set is only read, and of this size.
+    if unsafe { libc::sched_setaffinity(0, size, &raw const one) } != 0 {
+        return Err(std::io::Error::last_os_error());
+    }
+    Ok(())
 }
 
 /// Ends a process that takes too long, so that whoever reads from it fails and says so. Not if what this returns is dropped.

@@ -8,7 +8,7 @@ mod troubles;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use communicator::Timing;
@@ -36,7 +36,10 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// A contact with a cluster.
 pub(crate) struct Contact {
     caller: Arc<Caller>,
-    state: Mutex<State>,
+    /// Never held while a node is waited for: whoever asks every node needs it at once.
+    state: std::sync::Mutex<State>,
+    /// Held while a line is made: one attempt at a time is enough.
+    attempt: Mutex<()>,
 }
 
 struct State {
@@ -65,7 +68,7 @@ impl Contact {
         let caller = Caller::start(security).await.map_err(Failure::work)?;
         Ok(Self {
             caller: Arc::new(caller),
-            state: Mutex::new(State {
+            state: std::sync::Mutex::new(State {
                 directory,
                 line: None,
                 lines: 0,
@@ -73,7 +76,12 @@ impl Contact {
                 aliases: BTreeMap::new(),
                 troubles: Troubles::default(),
             }),
+            attempt: Mutex::new(()),
         })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Asks a question that may be asked twice, until any node answers.
@@ -91,7 +99,7 @@ impl Contact {
             let line = self.line_since(since).await?;
             match line.connection.ask(request(&line), ANSWER_LIMIT).await {
                 Ok(reply) => {
-                    self.state.lock().await.answered(&reply, &line);
+                    self.state().answered(&reply, &line);
                     return Ok((reply, line));
                 }
                 // Asking again would bring the same answer.
@@ -111,46 +119,76 @@ impl Contact {
 
     async fn line_since(&self, since: Instant) -> Result<Arc<NodeConnection>, Failure> {
         loop {
-            let line = self.state.lock().await.line(&self.caller).await;
-            match line {
+            match self.current_line().await {
                 Ok(line) => return Ok(line),
                 Err(trouble) => self.bear(trouble, None, since).await?,
             }
         }
     }
 
+    /// The line, made if there is none. Others wait for it.
+    async fn current_line(&self) -> Result<Arc<NodeConnection>, AskFailure> {
+        let _attempt = self.attempt.lock().await;
+        let (line, address) = {
+            let state = self.state();
+            (state.line.clone(), state.directory.current())
+        };
+        let line = if let Some(line) = line {
+            line
+        } else {
+            let called = self.caller.call(address).await;
+            let connection = called.map_err(|error| AskFailure::calling(address, &error))?;
+            self.state().connected(connection)
+        };
+        let is_due = self.state().is_due_to_learn();
+        if is_due {
+            let asked = line.connection.ask(Request::Nodes, ANSWER_LIMIT).await;
+            if let Reply::Nodes(nodes) = asked.map_err(|error| AskFailure::on_line(&line, &error))? {
+                self.state().learn(&nodes, line.connection.address());
+            }
+        }
+        Ok(line)
+    }
+
     /// Bears that a node was asked in vain, or gives up a question that was first asked then.
     async fn bear(&self, trouble: AskFailure, on: Option<&NodeConnection>, since: Instant) -> Result<(), Failure> {
-        let mut state = self.state.lock().await;
-        state.fail(trouble, on);
-        let known = state.directory.known();
-        if let Some(reason) = state.troubles.end(since.elapsed(), &known) {
+        let (turned, given_up, progress) = {
+            let mut state = self.state();
+            let turned = state.fail(trouble, on);
+            let known = state.directory.known();
+            let given_up = state.troubles.end(since.elapsed(), &known);
+            let progress = match given_up {
+                Some(_) => None,
+                None => state.troubles.progress(since.elapsed()),
+            };
+            (turned, given_up, progress)
+        };
+        for sentence in turned.iter().chain(&progress) {
+            notice::say(sentence);
+        }
+        if let Some(reason) = given_up {
             return Err(Failure::Failed(reason));
         }
-        if let Some(progress) = state.troubles.progress(since.elapsed()) {
-            notice::say(&progress);
-        }
-        drop(state);
         tokio::time::sleep(PAUSE).await;
         Ok(())
     }
 
     /// Leaves a line on which something went wrong.
-    pub(crate) async fn hang_up(&self, line: &NodeConnection) {
-        let mut state = self.state.lock().await;
+    pub(crate) fn hang_up(&self, line: &NodeConnection) {
+        let mut state = self.state();
         state.line.take_if(|current| current.number == line.number);
     }
 
     /// Goes on with the node at this address.
-    pub(crate) async fn prefer(&self, address: SocketAddr) {
-        let mut state = self.state.lock().await;
+    pub(crate) fn prefer(&self, address: SocketAddr) {
+        let mut state = self.state();
         state.line = None;
         state.directory.prefer(address);
     }
 
     /// The addresses that nodes can be reached at, the one that is asked now first.
-    pub(crate) async fn addresses(&self) -> Vec<SocketAddr> {
-        let state = self.state.lock().await;
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        let state = self.state();
         let current = state.directory.current();
         let others = state.directory.known().into_iter().filter(|other| *other != current);
         std::iter::once(current).chain(others).collect()
@@ -209,26 +247,22 @@ impl AskFailure {
 }
 
 impl State {
-    /// The line, made if there is none. Others wait for it: one attempt at a time is enough.
-    async fn line(&mut self, caller: &Caller) -> Result<Arc<NodeConnection>, AskFailure> {
-        let line = if let Some(line) = &self.line {
-            Arc::clone(line)
-        } else {
-            let address = self.directory.current();
-            let called = caller.call(address).await;
-            let connection = called.map_err(|error| AskFailure::calling(address, &error))?;
-            self.lines += 1;
+    /// A line was made to the node that is asked now, or was when the attempt began: then only who made it uses it.
+    fn connected(&mut self, connection: Connection) -> Arc<NodeConnection> {
+        self.lines += 1;
+        let is_current = connection.address() == self.directory.current();
+        let number = self.lines;
+        let line = Arc::new(NodeConnection { number, connection });
+        if is_current {
             self.learned = None;
-            let number = self.lines;
-            Arc::clone(self.line.insert(Arc::new(NodeConnection { number, connection })))
-        };
-        if self.learned.is_none_or(|learned| learned.elapsed() >= LEARN_EVERY) {
-            let asked = line.connection.ask(Request::Nodes, ANSWER_LIMIT).await;
-            if let Reply::Nodes(nodes) = asked.map_err(|error| AskFailure::on_line(&line, &error))? {
-                self.learn(&nodes, line.connection.address());
-            }
+            self.line = Some(Arc::clone(&line));
         }
-        Ok(line)
+        line
+    }
+
+    /// Whether it is time to ask who else is there.
+    fn is_due_to_learn(&self) -> bool {
+        self.learned.is_none_or(|learned| learned.elapsed() >= LEARN_EVERY)
     }
 
     /// Takes in who is there, as the node says that was called at this address.
@@ -253,8 +287,9 @@ impl State {
         }
     }
 
-    /// A node was asked in vain, on this line if there was one: it is asked again, or the next one.
-    fn fail(&mut self, trouble: AskFailure, on: Option<&NodeConnection>) {
+    /// A node was asked in vain, on this line if there was one: it is asked again, or the next one. Returns a sentence where the
+    /// user does not know why the next one is asked.
+    fn fail(&mut self, trouble: AskFailure, on: Option<&NodeConnection>) -> Option<String> {
         let current = self.line.as_ref().map(|line| line.number);
         // Others may have noticed before, and gone on.
         let noticed = match on {
@@ -273,14 +308,16 @@ impl State {
         }
         let address = trouble.address;
         self.troubles.add(address, trouble.reason, trouble.lasting);
-        if leaves && let Some(reason) = self.troubles.news(address) {
-            let next = self.directory.current();
-            let next = if next == address {
-                "again".into()
-            } else {
-                next.to_string()
-            };
-            notice::say(&format!("{reason}; asking {next}"));
+        if !leaves {
+            return None;
         }
+        let next = self.directory.current();
+        let next = if next == address {
+            "again".into()
+        } else {
+            next.to_string()
+        };
+        let reason = self.troubles.news(address)?;
+        Some(format!("{reason}; asking {next}"))
     }
 }

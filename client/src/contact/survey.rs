@@ -44,8 +44,16 @@ impl Answer {
 impl Contact {
     /// Asks every node that is known, once and all at the same time.
     pub(crate) async fn ask_each(&self, request: Request) -> Vec<Answer> {
+        let mut answers = Vec::new();
+        self.ask_each_with(request, |answer| answers.push(answer)).await;
+        answers.sort_by_key(|answer| answer.address);
+        answers
+    }
+
+    /// Asks every node that is known, once and all at the same time, and hands each answer over as it comes.
+    pub(crate) async fn ask_each_with(&self, request: Request, mut hear: impl FnMut(Answer)) {
         let (line, addresses) = {
-            let state = self.state.lock().await;
+            let state = self.state();
             let mut addresses = state.directory.known();
             // Two sessions with one node are taken for one: nobody is called by two names.
             addresses.retain(|address| !state.aliases.contains_key(address));
@@ -66,9 +74,9 @@ impl Contact {
         for address in addresses.into_iter().filter(|address| Some(*address) != called) {
             asking.spawn(call(Arc::clone(&self.caller), address, request.clone()));
         }
-        let mut answers = asking.join_all().await;
-        answers.sort_by_key(|answer| answer.address);
-        answers
+        while let Some(answered) = asking.join_next().await {
+            hear(answered.expect("asking a node does not panic"));
+        }
     }
 }
 

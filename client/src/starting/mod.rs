@@ -76,14 +76,14 @@ impl Attempt<'_> {
                             waits(&status.waiting);
                         }
                     } else if let StartOutcome::Begun(run, at) = self.look().await {
-                        return self.found(run, at).await;
+                        return Ok(Some(self.found(run, at)));
                     } else if heard.elapsed() > SILENCE_LIMIT {
                         return Err(self.open());
                     }
                 }
             }
         }
-        self.contact.hang_up(line).await;
+        self.contact.hang_up(line);
         self.search().await
     }
 
@@ -97,7 +97,7 @@ impl Attempt<'_> {
                 heard = Instant::now();
             }
             match infer_outcome(self.asked, self.job(), &self.before, &answers) {
-                StartOutcome::Begun(run, at) => return self.found(run, at).await,
+                StartOutcome::Begun(run, at) => return Ok(Some(self.found(run, at))),
                 StartOutcome::CalledOff(reason) => return Err(Failure::Refused(vec![reason])),
                 StartOutcome::Nothing => nothing += 1,
                 StartOutcome::Open if heard.elapsed() > SILENCE_LIMIT || since.elapsed() > PREPARE_LIMIT => {
@@ -122,13 +122,14 @@ impl Attempt<'_> {
         }
     }
 
-    async fn found(&self, run: RunId, at: SocketAddr) -> Result<Option<RunId>, Failure> {
+    /// Follows a run that has begun, though the node that was asked for it does not answer, through another node.
+    fn found(&self, run: RunId, at: SocketAddr) -> RunId {
         notice::say(&format!(
             "the node at {} does not answer, but run {run} has begun: following it through the node at {at}",
             self.asked
         ));
-        self.contact.prefer(at).await;
-        Ok(Some(run))
+        self.contact.prefer(at);
+        run
     }
 
     /// Nobody can tell what becomes of it.
