@@ -156,6 +156,16 @@ impl Actor for RunActor {
 }
 
 impl RunState {
+    fn leave(&mut self, reply: RpcReplyPort<()>) {
+        self.leaving = Some(reply);
+        self.event(RunEvent::Leave);
+    }
+
+    fn leave_unfinished(&mut self, reply: RpcReplyPort<()>) {
+        self.event(RunEvent::LeaveUnfinished);
+        let _ = reply.send(());
+    }
+
     fn handle(&mut self, message: RunMessage) {
         match message {
             RunMessage::Membership(membership) => self.membership = Some(membership),
@@ -190,14 +200,8 @@ impl RunState {
                 let ticket = self.clients.add(reply);
                 self.event(RunEvent::CheckpointAll(ticket));
             }
-            RunMessage::Leave(reply) => {
-                self.leaving = Some(reply);
-                self.event(RunEvent::Leave);
-            }
-            RunMessage::LeaveUnfinished(reply) => {
-                self.event(RunEvent::LeaveUnfinished);
-                let _ = reply.send(());
-            }
+            RunMessage::Leave(reply) => self.leave(reply),
+            RunMessage::LeaveUnfinished(reply) => self.leave_unfinished(reply),
             RunMessage::Stop(reply) => {
                 let ticket = self.clients.add(reply);
                 self.event(RunEvent::Stop(ticket));
