@@ -307,6 +307,43 @@ fn the_help_names_the_defaults() {
     }
 }
 
+/// The page of all job keys.
+fn job_keys() -> String {
+    let mut page = String::from(
+        "# Job keys\n\nEvery key of a job, as a flag of `tau train` and `tau start`; a job file has the same names with `_` for `-`. A key \
+         with ↻ may change when a run is resumed. This page is written from the table in `protocol/src/job/keys.rs`, and a test \
+         compares the two.\n\n| flag | value | meaning |\n|---|---|---|\n",
+    );
+    let command = <protocol::job::JobDraft as clap::Args>::augment_args(clap::Command::new("job"));
+    for key in command.get_arguments() {
+        let may_change = protocol::job::JobDraft::CHANGEABLE.contains(&key.get_id().as_str());
+        let (flag, value) = (key.get_long().unwrap(), &key.get_value_names().unwrap()[0]);
+        let help = key
+            .get_help()
+            .unwrap()
+            .to_string()
+            .replace('\n', "<br>")
+            .replace('|', "\\|");
+        let mark = if may_change { " ↻" } else { "" };
+        page += &format!("| `--{flag}`{mark} | `{value}` | {help} |\n");
+    }
+    page + "\n---\n[README](../README.md) · [usage](usage.md#jobs) · [what open settings become](defaults.md)\n"
+}
+
+#[test]
+fn the_docs_have_all_job_keys() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/job-keys.md");
+    let page = job_keys();
+    if std::env::var_os("TAU_DOCS").is_some_and(|word| word == "write") {
+        std::fs::write(path, &page).unwrap();
+    }
+    let written = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(
+        written == page,
+        "docs/job-keys.md is of other job keys: write it again with TAU_DOCS=write"
+    );
+}
+
 #[test]
 fn the_release_is_told_by_a_word_as_by_a_flag() {
     let tau = Tau::new();

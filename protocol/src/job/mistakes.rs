@@ -1,8 +1,6 @@
 //! Mistakes in a job, collected while it is checked.
 
-use std::fmt::Display;
-use std::str::FromStr;
-
+use super::key::JobKey;
 use super::{Density, Exchange, JobError, Keep, Threshold};
 use crate::lattice::{STEPS_PER_UNIT, Tau};
 
@@ -15,34 +13,11 @@ impl Mistakes {
         None
     }
 
-    pub(super) fn parse<T: FromStr<Err: Display>>(&mut self, key: &'static str, text: Option<String>) -> Option<T> {
-        match text.unwrap_or_default().parse() {
+    /// Checks the value of one key.
+    pub(super) fn check<K: JobKey>(&mut self, key: &'static str, written: Option<K::Draft>) -> Option<K::Value> {
+        match K::check(written) {
             Ok(value) => Some(value),
-            Err(error) => self.add(key, error.to_string()),
-        }
-    }
-
-    pub(super) fn whole(&mut self, key: &'static str, value: Option<u32>, max: u32) -> u32 {
-        let value = value.unwrap_or_default();
-        if !(1..=max).contains(&value) {
-            self.add::<()>(
-                key,
-                format!("the value must be a whole number from 1 to {max}, not {value}"),
-            );
-        }
-        value
-    }
-
-    pub(super) fn optional(
-        &mut self,
-        key: &'static str,
-        value: Option<f64>,
-        range: std::ops::RangeInclusive<f64>,
-        says: &str,
-    ) -> Option<f64> {
-        match value {
-            Some(value) if !range.contains(&value) => self.add(key, format!("the value must be {says}, not {value}")),
-            value => value,
+            Err(message) => self.add(key, message),
         }
     }
 

@@ -150,14 +150,8 @@ impl Job {
     #[must_use]
     pub fn may_become(&self, decided: &Self) -> bool {
         let fixed = |job: &Self| {
-            let draft = JobDraft::from(job);
-            let is_fixed = |key| !self.open.has(key);
+            let draft = JobDraft::from(job).without(&self.open);
             JobDraft {
-                model: draft.model.filter(|_| is_fixed(OpenKey::Model)),
-                exchange: draft.exchange.filter(|_| is_fixed(OpenKey::Exchange)),
-                trainers: draft.trainers.filter(|_| is_fixed(OpenKey::Trainers)),
-                epochs: draft.epochs.filter(|_| is_fixed(OpenKey::Epochs)),
-                minibatch: draft.minibatch.filter(|_| is_fixed(OpenKey::Minibatch)),
                 // A rate, a norm and a density may have been left open within these.
                 optimiser: None,
                 clip: None,
@@ -183,13 +177,7 @@ impl Job {
         job.decide_exchange(facts);
         job.decide_optimiser(facts);
         job.decide_threshold(facts);
-        for key in [
-            OpenKey::Epochs,
-            OpenKey::Minibatch,
-            OpenKey::Optimiser,
-            OpenKey::Exchange,
-            OpenKey::Trainers,
-        ] {
+        for &key in OpenKey::ALL.iter().filter(|&&key| key != OpenKey::Model) {
             job.open.close(key);
         }
         job

@@ -1,5 +1,10 @@
+use serde::{Deserialize, Serialize};
+
 use super::*;
+use crate::clip::Clip;
+use crate::data::DataSpec;
 use crate::lattice::Tau;
+use crate::split::Split;
 
 #[test]
 fn a_network_that_is_spread_over_nodes_takes_nothing_that_needs_it_whole() {
@@ -99,22 +104,18 @@ fn every_mistake_is_reported() {
         clip: Some("-2".into()),
         lr_schedule: Some("zigzag".into()),
         density: Some("1.5".into()),
-        tau: None,
         split: Some("half".into()),
-        balanced: None,
-        dealt_once: None,
         exchange: Some("gossip".into()),
         trainers: Some("0".into()),
         validation: Some("1".into()),
         target_accuracy: Some(97.0),
         evaluations: Some(0),
         patience: Some(0),
-        back_off: None,
         keep: Some("all".into()),
         max_seconds: Some(0.0),
         checkpoint_every: Some(f64::NAN),
         give_up_after: Some(4.0),
-        seed: None,
+        ..JobDraft::default()
     };
     let JobErrors(errors) = draft.resolve().unwrap_err();
     let mut keys: Vec<_> = errors.iter().map(|error| error.key).collect();
