@@ -1,7 +1,10 @@
 //! The command line as users and scripts know it, over the real binary.
 
-use crate::harness::{Tau, idx_folder, kept_in, points_csv};
+use std::fmt::Write as _;
+
 use serde_json::Value;
+
+use crate::harness::{Tau, idx_folder, kept_in, points_csv};
 
 const SMALL: &[&str] = &[
     "--model",
@@ -325,7 +328,7 @@ fn job_keys() -> String {
             .replace('\n', "<br>")
             .replace('|', "\\|");
         let mark = if may_change { " ↻" } else { "" };
-        page += &format!("| `--{flag}`{mark} | `{value}` | {help} |\n");
+        let _ = writeln!(page, "| `--{flag}`{mark} | `{value}` | {help} |");
     }
     page + "\n---\n[README](../README.md) · [usage](usage.md#jobs) · [what open settings become](defaults.md)\n"
 }

@@ -61,7 +61,8 @@ pub fn assemble(stages: &[Vec<u8>]) -> Result<Vec<u8>, AssemblyError> {
         let (_, tensors) = holder.ok_or_else(|| AssemblyError::Missing(slot.key.clone()))?;
         weights.extend(numbers_of(tensors, std::slice::from_ref(slot)).map_err(unreadable)?);
     }
-    let digest = Digest::of_weights(&weights).ok_or_else(|| unreadable("a weight is off the lattice".into()))?;
+    let digest = Digest::of_weights(&weights)
+        .ok_or_else(|| unreadable("a weight is not a multiple of 2^-20 below 16".into()))?;
     metadata.digest = digest.to_string();
     metadata.stage = None;
     // Each stage's batches are its own.

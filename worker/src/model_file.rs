@@ -272,7 +272,7 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Model, ModelFileError> {
     if found.as_ref() != Some(&metadata.digest) {
         return Err(ModelFileError::Damaged {
             file: path.into(),
-            found: found.unwrap_or("none, because a weight is off the lattice".into()),
+            found: found.unwrap_or("none, because a weight is not a multiple of 2^-20 below 16".into()),
             expected: metadata.digest,
         });
     }
@@ -450,7 +450,7 @@ mod tests {
         assert!(matches!(load(&path), Err(ModelFileError::Damaged { .. })));
         weights[7] = 0.1;
         save(&path, numbers(&layout, &weights), &metadata).unwrap();
-        assert!(load(&path).unwrap_err().to_string().contains("off the lattice"));
+        assert!(load(&path).unwrap_err().to_string().contains("not a multiple of 2^-20"));
     }
 
     #[test]

@@ -23,7 +23,9 @@ impl Node {
                 match dial(seed, Plane::Control, &self.security, times.dial).await {
                     Ok(stream) => {
                         if let Err(error) = self.sessions.open(stream, seed, None).await {
-                            last = format!("{seed} accepted the connection but opened no session: {error}");
+                            last = format!(
+                                "{seed} accepted the connection but opened no session ({error}): check that a Tau node of the same release runs there"
+                            );
                             waiting(&last);
                             continue;
                         }

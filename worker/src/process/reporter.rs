@@ -241,7 +241,7 @@ impl Reporting {
         let (prepared, writer, path) = (Arc::clone(&self.prepared), self.writer.clone(), order.path.clone());
         let write = move || {
             digest
-                .ok_or_else(|| "the model is not saved, because a weight is off the lattice".into())
+                .ok_or_else(|| "the model is not saved, because a weight is not a multiple of 2^-20 below 16".into())
                 .and_then(|digest| match stage {
                     Some(stage) => save_stage(&prepared, &stage, &weights, &order).map(|()| scores),
                     None => save_and_measure(&prepared, weights, digest, &order).map(Some),

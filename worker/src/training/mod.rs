@@ -244,7 +244,7 @@ impl<T: Trainer> Training<T> {
         Err(TrainingError::Spoilt {
             expected: self.expected,
             found: found.map_or_else(
-                || "none, because a weight is off the lattice".into(),
+                || "none, because a weight is not a multiple of 2^-20 below 16".into(),
                 |digest| digest.to_string(),
             ),
         })

@@ -72,7 +72,7 @@ async fn host_name() -> Finding {
         Some(address) => ok(format!("this host's name, {name}, resolves to {}", address.ip())),
         None => warning(
             format!("this host's name, {name}, does not resolve to an address"),
-            "use this host's IP address on other machines, or add its name to /etc/hosts",
+            "on other machines, use this host's IP address, or add this host's name to their /etc/hosts",
         ),
     }
 }
