@@ -167,6 +167,7 @@ impl ActiveRun {
     }
 
     /// Whether those who choose what is trained have no more, or are gone, where this node holds layers that are led by others.
+    /// If all of them are gone and none had come to its end, another may take the place of one: that is waited for elsewhere.
     pub(super) fn leaders_have_ended(&self, scope: &Scope<'_>) -> bool {
         let Some(plan) = self.plan() else {
             return false;
@@ -179,7 +180,7 @@ impl ActiveRun {
         let nodes = plan.participants.iter().map(|one| one.node);
         let leaders: Vec<NodeId> = nodes.filter(|&node| stage(node) == Some(0)).collect();
         let has_ended = |node: &NodeId| self.members.state(*node).is_some_and(|state| state.closed);
-        leaders.iter().filter(|node| living.contains(node)).all(has_ended)
+        leaders.iter().any(has_ended) && leaders.iter().filter(|node| living.contains(node)).all(has_ended)
     }
 
     fn begin_to_settle(&mut self, scope: &Scope<'_>) {
