@@ -130,7 +130,7 @@ impl Credentials {
         let mut text = Vec::new();
         file.take(BYTES_MAX + 1).read_to_end(&mut text).map_err(io)?;
         let read = if text.len() as u64 > BYTES_MAX {
-            Err("the file is longer than credentials can be")
+            Err("the file is too long for credentials")
         } else {
             Self::of_text(&text)
         };
