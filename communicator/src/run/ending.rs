@@ -12,13 +12,16 @@ use protocol::wire::run_beat::{Settled, StopReason};
 use protocol::wire::run_plan::{Participant, RunPlan};
 use protocol::wire::worker_stats::WorkerStats;
 
-/// The result as one node sees it; none if nobody has measured the model, or this node has told nothing. Guests that took
-/// no part after all are nobody's loss, and are not named.
+use super::planted::{Bug, planted};
+
+/// The result as one node sees it; none if nobody has measured the model, or this node has told nothing. Of a node that
+/// takes no part any more `left` tells the norm of what it could not send. Guests that took no part after all are nobody's
+/// loss, and are not named.
 pub(super) fn result(
     me: NodeId,
     plan: &RunPlan,
     settled: &BTreeMap<NodeId, Settled>,
-    withdrew: impl Fn(NodeId) -> bool,
+    left: impl Fn(NodeId) -> Option<f64>,
     weights: u64,
     stop: Option<StopReason>,
 ) -> Option<RunResult> {
@@ -35,9 +38,10 @@ pub(super) fn result(
     for one in plan
         .participants
         .iter()
-        .filter(|one| !(is_told(one) || one.guest && withdrew(one.node)))
+        .filter(|one| !(is_told(one) || one.guest && left(one.node).is_some()))
     {
-        if !told.contains(&one.name) && !missing.contains(&one.name) {
+        let is_new = !told.contains(&one.name) && !missing.contains(&one.name);
+        if is_new || planted(Bug::FormerLifeMissing) {
             missing.push(one.name.clone());
         }
     }
@@ -70,6 +74,11 @@ pub(super) fn result(
         .iter()
         .find(|(node, _)| leads(**node))
         .map_or(own, |(_, one)| one);
+    let mut stats = WorkerStats::combined(settled.values().map(|one| &one.stats));
+    let others = plan.participants.iter().filter(|one| one.node != me);
+    for lost in others.filter_map(|one| left(one.node)) {
+        stats.residual_lost = stats.residual_lost.hypot(lost);
+    }
     Some(RunResult {
         participants: told,
         missing,
@@ -79,7 +88,7 @@ pub(super) fn result(
         // Equal weights have equal scores.
         scores: own.scores.or_else(|| settled.values().find_map(|one| one.scores))?,
         base_rate: BaseRate::of(plan.data.test, plan.data.most_frequent),
-        stats: WorkerStats::combined(settled.values().map(|one| &one.stats)),
+        stats,
         samples: counted.samples,
         samples_before: plan.resumed.first().map_or(0, |resumed| resumed.samples),
         repeated: counted.repeated,
@@ -137,7 +146,7 @@ mod tests {
 
     fn result_of(all: &[(u64, Settled)]) -> RunResult {
         let settled = all.iter().map(|(node, settled)| (NodeId(*node), settled.clone()));
-        result(NodeId(1), &small_plan(3), &settled.collect(), |_| false, 7, None).unwrap()
+        result(NodeId(1), &small_plan(3), &settled.collect(), |_| None, 7, None).unwrap()
     }
 
     #[test]
@@ -173,6 +182,15 @@ mod tests {
     }
 
     #[test]
+    fn what_a_node_that_left_could_not_send_is_in_the_result() {
+        let all = [(1, settled(4.0)), (3, settled(4.0))];
+        let all = all.map(|(node, one)| (NodeId(node), one)).into();
+        let left = |node| (node == NodeId(2)).then_some(0.25);
+        let found = result(NodeId(1), &small_plan(3), &all, left, 7, None).unwrap();
+        assert_eq!(found.stats.residual_lost, 0.25);
+    }
+
+    #[test]
     fn a_node_that_was_started_again_is_named_once() {
         let mut plan = small_plan(3);
         let again = |id, life| Participant {
@@ -185,8 +203,9 @@ mod tests {
             plan.admit(guest);
         }
         let of = |told: &[u64], withdrew: u64| {
+            let left = |node| (node == NodeId(withdrew)).then_some(0.0);
             let all = told.iter().map(|&node| (NodeId(node), settled(4.0))).collect();
-            let found = result(NodeId(1), &plan, &all, |node| node == NodeId(withdrew), 7, None).unwrap();
+            let found = result(NodeId(1), &plan, &all, left, 7, None).unwrap();
             (found.participants, found.missing)
         };
         let names = |ids: &[u64]| ids.iter().map(|id| format!("n{id}")).collect::<Vec<_>>();
@@ -215,7 +234,7 @@ mod tests {
         let ends = [(1, settled(4.0)), (2, lost_one.clone()), (4, lost_one)];
         let all: BTreeMap<_, _> = ends.map(|(node, one)| (NodeId(node), one)).into();
         for me in [1, 2, 4] {
-            let found = result(NodeId(me), &plan, &all, |_| false, 7, None).unwrap();
+            let found = result(NodeId(me), &plan, &all, |_| None, 7, None).unwrap();
             assert_eq!((found.samples, found.agree), (30, true), "node {me}");
         }
     }

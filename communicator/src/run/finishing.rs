@@ -206,18 +206,13 @@ impl ActiveRun {
             let settled = state(node)?.settled.clone()?;
             Some((*node, settled))
         });
-        let withdrew = |node: NodeId| state(&node).is_some_and(|state| state.withdrawn);
+        let left = |node: NodeId| {
+            let state = state(&node).filter(|state| state.withdrawn)?;
+            Some(state.residual_lost)
+        };
         let plan = &exchanging.plan;
         let weights = weights_of_all(plan).unwrap_or(settlement.weights);
-        let mut result = ending::result(scope.me.id, plan, &settled.collect(), withdrew, weights, self.stop);
-        if let Some(result) = &mut result {
-            let others = plan.participants.iter().filter(|one| one.node != scope.me.id);
-            let left = others
-                .filter_map(|one| state(&one.node))
-                .filter(|state| state.withdrawn);
-            let lost = left.fold(result.stats.residual_lost, |sum, state| sum.hypot(state.residual_lost));
-            result.stats.residual_lost = lost;
-        }
+        let result = ending::result(scope.me.id, plan, &settled.collect(), left, weights, self.stop);
         let outcome = result
             .map(Box::new)
             .ok_or_else(|| "no node has measured the model".to_string());

@@ -37,6 +37,8 @@ pub(crate) enum Bug {
     LeavesAtOnce,
     /// A member that this node has never reached by dialling it is taken for dead when it cannot be dialled.
     UnreachedIsDead,
+    /// The former process of a node that was started again is missing beside the one that ended the run.
+    FormerLifeMissing,
 }
 
 #[cfg(test)]

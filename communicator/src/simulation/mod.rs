@@ -17,7 +17,7 @@ mod storm;
 mod working;
 mod world;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
@@ -53,6 +53,9 @@ fn check_results(world: &World) {
     }
     for (run, results) in &ended {
         for (id, result) in results {
+            let mut named = BTreeSet::new();
+            let twice = result.participants.iter().chain(&result.missing).find(|name| !named.insert(*name));
+            assert_eq!(twice, None, "the result of run {run} at {id} names a node twice");
             assert!(
                 result.agree,
                 "node {id} reports that replicas of run {run} differ, but all are sound"
@@ -321,6 +324,7 @@ fn bugs_planted_in_the_run_are_found() {
         Bug::KeepsLastCursors,
         Bug::LeavesAtOnce,
         Bug::UnreachedIsDead,
+        Bug::FormerLifeMissing,
     ];
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));

@@ -192,8 +192,12 @@ impl World {
         }
     }
 
-    /// Whoever has left a run that goes on has handed over all that its workers made, if anybody is linked to it.
+    /// Whoever has left a run that goes on, and had time for it, has handed over all that its workers made, if anybody is
+    /// linked to it.
     fn check_handed_over(&self, at: NodeId) {
+        if !self.leaving.contains(&at) {
+            return;
+        }
         let node = &self.nodes[&at];
         let status = node.core.status(self.time()).and_then(|status| status.outcome);
         let has_left = matches!(status, Some(Err(reason)) if reason.contains(ASKED_TO_END));

@@ -116,7 +116,7 @@ impl World {
                 self.say(&format!("{a} leaves at once"));
                 self.leave(a);
             }
-            52..60 if self.alive().len() > 1 + self.leaving.len() => self.ask_to_leave(a),
+            52..60 if self.leaving.contains(&a) || self.alive().len() > 1 + self.leaving.len() => self.ask_to_leave(a),
             60..66 if self.nodes.len() < 8 => {
                 let id = self.add(Some(a));
                 self.say(&format!("{id} comes"));
@@ -212,11 +212,23 @@ impl World {
         }
     }
 
-    /// A node is asked to end, and does so when it has left its run.
+    /// A node is asked to end, and does so when it has left its run; asked again, it has no more time for that.
     pub(super) fn ask_to_leave(&mut self, at: NodeId) {
         if self.leaving.insert(at) {
             self.say(&format!("{at} is asked to leave"));
             self.run(at, RunEvent::Leave);
+        } else {
+            self.end_leaving(at);
+        }
+    }
+
+    /// The time that a node had for leaving is over: it ends, whatever has not reached the others.
+    fn end_leaving(&mut self, at: NodeId) {
+        self.say(&format!("{at} has no more time to leave"));
+        self.leaving.remove(&at);
+        self.run(at, RunEvent::LeaveUnfinished);
+        if self.nodes[&at].alive {
+            self.leave(at);
         }
     }
 
@@ -272,7 +284,7 @@ impl World {
         // Whoever takes too long to leave ends all the same.
         for node in std::mem::take(&mut self.leaving) {
             if self.nodes[&node].alive && self.alive().len() > 1 {
-                self.leave(node);
+                self.end_leaving(node);
             }
         }
         for node in self.nodes.values_mut() {
