@@ -12,7 +12,7 @@ impl Node {
     /// another cluster does not keep this node from the next; if all do, there is nothing to wait for.
     pub async fn join(&mut self, seeds: &[SocketAddr], mut waiting: impl FnMut(&str)) -> Result<(), NodeError> {
         let (started, times) = (Instant::now(), self.times);
-        let mut last = String::from("no seed node was dialled");
+        let mut last = String::from("there was no time to dial a seed node");
         let others = || seeds.iter().filter(|&&seed| seed != self.info.address);
         if others().next().is_none() {
             return Err(NodeError::Oneself(self.info.address));

@@ -209,11 +209,11 @@ fn winner(section: &Section<'_>) -> Option<String> {
         )
     } else if first.deviation.is_none() {
         format!(
-            "On {on} {best} won by {name}: {first_text}, then {next} with {second_text} (one run each, so the order \
-             may be chance)"
+            "On {on}, {best} has the best {name}, {first_text}; {next} is second with {second_text} (one run each, so \
+             the order may be chance)"
         )
     } else {
-        format!("On {on} {best} won by {name}: {first_text}, then {next} with {second_text}")
+        format!("On {on}, {best} has the best {name}, {first_text}; {next} is second with {second_text}")
     };
     let fastest = found.iter().min_by(|one, other| one.2.total_cmp(&other.2))?;
     Some(if fastest.0 == best {
@@ -346,8 +346,8 @@ mod tests {
                 ("ring", 2, 0.82, 3.0)
             ])
             .unwrap(),
-            "On 3 nodes strom won by accuracy: 90.50 %, then ring with 81.00 %; strom was also the fastest, with \
-             2.0 s."
+            "On 3 nodes, strom has the best accuracy, 90.50 %; ring is second with 81.00 %; strom was also the fastest, \
+             with 2.0 s."
         );
         let close = won(&[
             ("strom", 1, 0.90, 2.0),
