@@ -27,6 +27,7 @@ mod membership;
 pub(crate) mod roster;
 mod routes;
 mod run;
+mod run_files;
 mod stats;
 mod supervisor;
 mod workers;

@@ -9,7 +9,7 @@ use super::membership::MembershipMessage;
 use super::run::RunMessage;
 use super::stats::StatsMessage;
 use crate::control::{Payload, Routes};
-use crate::run::RunPeerMessage;
+use crate::run::RunEvent;
 
 /// The actors that the endpoint leads to.
 #[derive(Clone)]
@@ -32,10 +32,15 @@ impl Routes for RouteTargets {
             ControlMessage::Leaving(node) => drop(self.membership.cast(MembershipMessage::Leaving(node))),
             ControlMessage::Unwelcome(reason) => drop(self.membership.cast(MembershipMessage::Unwelcome(reason))),
             ControlMessage::Stats(record) => drop(self.stats.cast(StatsMessage::Told(from, record))),
-            message => {
-                if let Some(message) = RunPeerMessage::of(message) {
-                    let _ = self.run.cast(RunMessage::ControlMessage { from, message });
-                }
+            ControlMessage::Prepare { .. }
+            | ControlMessage::Answer { .. }
+            | ControlMessage::Abort { .. }
+            | ControlMessage::Stop(_)
+            | ControlMessage::Find { .. }
+            | ControlMessage::FoundCheckpoint { .. }
+            | ControlMessage::Checkpoint(_) => {
+                let event = RunEvent::ControlMessage { from, message };
+                drop(self.run.cast(RunMessage::Event(event)));
             }
         }
     }
@@ -43,23 +48,9 @@ impl Routes for RouteTargets {
     fn request(&self, request: Request, reply: RpcReplyPort<Payload<Reply>>) {
         match request {
             Request::Nodes => drop(self.membership.cast(MembershipMessage::Nodes(reply))),
-            Request::StartTraining { job, allow_partial } => drop(self.run.cast(RunMessage::StartTraining {
-                job,
-                allow_partial,
-                reply,
-            })),
-            Request::Resume {
-                run,
-                changes,
-                allow_partial,
-            } => drop(self.run.cast(RunMessage::Resume {
-                run,
-                changes,
-                allow_partial,
-                reply,
-            })),
-            Request::Checkpoint => drop(self.run.cast(RunMessage::CheckpointAll(reply))),
-            Request::Stop => drop(self.run.cast(RunMessage::Stop(reply))),
+            Request::StartTraining { .. } | Request::Resume { .. } | Request::Checkpoint | Request::Stop => {
+                drop(self.run.cast(RunMessage::Request { request, reply }));
+            }
             Request::Status => drop(self.run.cast(RunMessage::Status(reply))),
             Request::InspectData(data) => self.inspector.answer(data, reply),
             Request::Stats { after } => drop(self.stats.cast(StatsMessage::Read { after, reply })),

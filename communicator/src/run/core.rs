@@ -4,15 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use protocol::ids::{NodeId, RunId};
+use protocol::wire::attach::FromWorker;
 use protocol::wire::control::NodeInfo;
 use protocol::wire::run_beat::{GivenUp, RunBeat};
 use protocol::wire::run_plan::RunPlan;
 
 use super::active::{ActiveRun, Scope, State};
 use super::checkpoint_search::CheckpointSearch;
-use super::coordination::{Coordination, ResumePoint};
+use super::coordination::Coordination;
 use super::dismissals::Dismissals;
-use super::event::{RunEffect, RunEvent, Ticket, WorkerKey, WorkerReport};
+use super::event::{RunEffect, RunEvent, Ticket, WorkerKey};
 use super::planted::{Bug, planted};
 use super::states::Preparing;
 use crate::timing::RunLimits;
@@ -103,20 +104,7 @@ impl RunCore {
         self.notice_a_standstill(now, effects);
         let acts = !planted(Bug::StopUnacted) || matches!(event, RunEvent::Progress(..) | RunEvent::Worker(..));
         match event {
-            RunEvent::StartTraining {
-                run,
-                job,
-                allow_partial,
-                ticket,
-            } => self.start(run, (job, ResumePoint::default()), allow_partial, ticket, now, effects),
-            RunEvent::Resume {
-                run,
-                resumes,
-                allow_partial,
-                ticket,
-            } => self.resume(run, resumes, (allow_partial, ticket), now, effects),
-            RunEvent::Stop(ticket) => self.stop(ticket, now, effects),
-            RunEvent::CheckpointAll(ticket) => self.checkpoint_all(ticket, now, effects),
+            RunEvent::Request { ticket, run, request } => self.request(ticket, run, request, now, effects),
             RunEvent::ControlMessage { from, message } => self.message(from, message, now, effects),
             RunEvent::Beat { from, number, runs } => {
                 // One that was overtaken tells of what is not so any more.
@@ -333,11 +321,11 @@ impl RunCore {
         self.with_run(now, effects, |run, scope| run.detached(worker, scope));
     }
 
-    fn worker(&mut self, worker: WorkerKey, message: WorkerReport, now: Duration, effects: &mut Vec<RunEffect>) {
+    fn worker(&mut self, worker: WorkerKey, message: FromWorker, now: Duration, effects: &mut Vec<RunEffect>) {
         if !self.workers.contains(&worker) {
             return;
         }
-        if matches!(message, WorkerReport::Idle) {
+        if matches!(message, FromWorker::Idle) {
             self.dismissals.is_over(worker);
             return;
         }

@@ -5,13 +5,12 @@ use std::path::PathBuf;
 
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, RunId};
-use protocol::job::{Job, JobDraft};
-use protocol::measured::{Evaluation, NodeUsage, Scores};
-use protocol::wire::attach::{DataInfo, Missing};
-use protocol::wire::control::{ControlMessage, FoundCheckpoint, NodeInfo, Offer, Phase, Reply};
+use protocol::job::Job;
+use protocol::measured::NodeUsage;
+use protocol::wire::attach::{DataInfo, FromWorker};
+use protocol::wire::control::{ControlMessage, FoundCheckpoint, NodeInfo, Offer, Phase, Reply, Request};
 use protocol::wire::run_beat::RunBeat;
 use protocol::wire::run_plan::{Participant, RunPlan};
-use protocol::wire::worker_stats::WorkerStats;
 
 use crate::ledger::AuditError;
 
@@ -31,27 +30,14 @@ impl Ticket {
 /// Something that happened.
 #[derive(Clone, Debug)]
 pub(crate) enum RunEvent {
-    /// A client wants a run. Its name was drawn for it.
-    StartTraining {
-        run: RunId,
-        job: Box<Job>,
-        allow_partial: bool,
+    /// A client asks for something that concerns runs. If that is a new run, it has this name, which was drawn for it.
+    Request {
         ticket: Ticket,
-    },
-    /// A client wants to go on with an earlier run.
-    Resume {
         run: RunId,
-        /// The earlier run, and what is to be another way than in its job.
-        resumes: (RunId, Box<JobDraft>),
-        allow_partial: bool,
-        ticket: Ticket,
+        request: Request,
     },
-    /// A client wants the run to end.
-    Stop(Ticket),
-    /// A client wants all nodes to write checkpoints.
-    CheckpointAll(Ticket),
     /// Another node says something that concerns runs.
-    ControlMessage { from: NodeId, message: RunPeerMessage },
+    ControlMessage { from: NodeId, message: ControlMessage },
     /// Another node tells of the runs that it knows. Its beats are numbered.
     Beat {
         from: NodeId,
@@ -77,7 +63,7 @@ pub(crate) enum RunEvent {
     /// A worker is gone.
     Detached(WorkerKey),
     /// A worker says something.
-    Worker(WorkerKey, WorkerReport),
+    Worker(WorkerKey, FromWorker),
     /// What this node can offer to a run was worked out, and its first ledger is made.
     Offered { run: RunId, offer: Result<Offer, String> },
     /// This node's checkpoints of an earlier run were looked through.
@@ -105,81 +91,6 @@ pub(crate) enum RunEvent {
     Kept(RunId, Result<PathBuf, String>),
     /// Some time has passed.
     Tick,
-}
-
-/// What another node can say of runs, beside beats.
-#[derive(Clone, Debug)]
-pub(crate) enum RunPeerMessage {
-    Prepare {
-        run: RunId,
-        job: Box<Job>,
-    },
-    Answer {
-        run: RunId,
-        answer: Result<Offer, String>,
-    },
-    Abort {
-        run: RunId,
-        reason: String,
-    },
-    Stop(RunId),
-    Find {
-        run: RunId,
-        resumes: RunId,
-    },
-    FoundCheckpoint {
-        run: RunId,
-        found: Option<Box<FoundCheckpoint>>,
-    },
-    Checkpoint(RunId),
-}
-
-impl RunPeerMessage {
-    /// What a node's message says of runs, if it does.
-    pub(crate) fn of(message: ControlMessage) -> Option<Self> {
-        Some(match message {
-            ControlMessage::Prepare { run, job, .. } => Self::Prepare { run, job },
-            ControlMessage::Answer { run, answer, .. } => Self::Answer { run, answer },
-            ControlMessage::Abort { run, reason } => Self::Abort { run, reason },
-            ControlMessage::Stop(run) => Self::Stop(run),
-            ControlMessage::Find { run, resumes, .. } => Self::Find { run, resumes },
-            ControlMessage::FoundCheckpoint { run, found, .. } => Self::FoundCheckpoint { run, found },
-            ControlMessage::Checkpoint(run) => Self::Checkpoint(run),
-            ControlMessage::Beat(_)
-            | ControlMessage::Echo { .. }
-            | ControlMessage::Stats(_)
-            | ControlMessage::Leaving(_)
-            | ControlMessage::Unwelcome(_) => return None,
-        })
-    }
-}
-
-/// What a worker can say of its run.
-#[derive(Clone, Debug)]
-pub(crate) enum WorkerReport {
-    /// The job's data is open, or not.
-    Prepared { run: RunId, data: Result<DataInfo, String> },
-    /// What it did so far.
-    Stats(WorkerStats),
-    /// It has nothing to train, and waits for these samples.
-    Starved(Vec<Missing>),
-    /// It trains again.
-    Fed,
-    /// An evaluation that was asked for.
-    Evaluated { run: RunId, evaluation: Evaluation },
-    /// Its origin is closed.
-    Closed { residual_norm: f64 },
-    /// Everything is applied; the digest of its weights, if they are on the lattice.
-    Finished { digest: Option<Digest> },
-    /// The model that it was to save is saved and measured, or not.
-    SavedModel {
-        run: RunId,
-        saved: Result<Option<Scores>, String>,
-    },
-    /// It cannot go on.
-    Failed { reason: String, diverged: bool },
-    /// It has dropped its run.
-    Idle,
 }
 
 /// How far an exchange is.
@@ -264,8 +175,6 @@ pub(crate) enum RunEffect {
     Exchange(ExchangeOrder),
     /// End the exchange, and forget ledgers.
     Close,
-    /// Keep the ledger in a file: [`RunEvent::Kept`] follows.
-    Keep,
     /// This node, which is about to end, has left its run.
     Left,
 }
@@ -293,11 +202,13 @@ pub(crate) enum ExchangeOrder {
     Evaluate,
     /// Write a checkpoint.
     Checkpoint,
+    /// Keep the ledger in a file: [`RunEvent::Kept`] follows.
+    Keep,
     /// Take no further batches, if these are the ones that are there. [`RunEvent::Progress`] tells.
     Freeze { number: u64, fingerprint: u64 },
     /// Take batches again.
     Thaw,
-    /// Audit the ledger and say what it comes to: [`RunEvent::Settlement`] follows.
+    /// Audit the ledger, keep it in a checkpoint, and say what it comes to: [`RunEvent::Settlement`] follows.
     Settle,
     /// A worker takes a seat that was lost at the end. It is given the ledger, trains nothing, and has its layers ready for
     /// the measurement of its pipeline.
@@ -305,12 +216,21 @@ pub(crate) enum ExchangeOrder {
     /// This worker tells the digest of what it has, and saves the model if it is to. A later order to save replaces one that
     /// is not carried out yet.
     Finish { worker: WorkerKey, save: Option<Saving> },
-    /// This worker, which has no seat, is given the ledger, and measures and saves it: where it belongs, or where there
-    /// may be room.
-    Measure { worker: WorkerKey, spare: bool },
+    /// This worker, which has no seat, is given the ledger, and measures and saves it.
+    Measure { worker: WorkerKey, save: Saving },
 }
 
-/// How a worker with a seat saves the model.
+impl ExchangeOrder {
+    /// The worker that the exchange does not have yet, and is to be given.
+    pub(crate) fn new_worker(&self) -> Option<WorkerKey> {
+        match *self {
+            Self::Seat { worker, .. } | Self::Reseat { worker, .. } | Self::Measure { worker, .. } => Some(worker),
+            _ => None,
+        }
+    }
+}
+
+/// How a worker saves the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Saving {
     /// Saves among the machine's temporary files, because the model's own place takes no file.

@@ -129,8 +129,11 @@ impl ActiveRun {
         if matches!(finishing.saver, Saver::None) && !in_pipelines {
             if let Some(worker) = exchanging.take_ready() {
                 finishing.saver = Saver::Ordered(worker);
-                let spare = finishing.spare;
-                scope.order(ExchangeOrder::Measure { worker, spare });
+                let save = Saving {
+                    spare: finishing.spare,
+                    ..Saving::default()
+                };
+                scope.order(ExchangeOrder::Measure { worker, save });
             } else if let Some(worker) = exchanging.take_finished() {
                 // It has told its digest and has nothing any more: it opens the data again, and is ready then.
                 scope.order(ExchangeOrder::Unseat(worker));
@@ -259,7 +262,7 @@ impl ActiveRun {
         let reason = match &finishing.kept {
             LastCheckpoint::No => {
                 finishing.kept = LastCheckpoint::Asked(scope.now);
-                return scope.effects.push(RunEffect::Keep);
+                return scope.order(ExchangeOrder::Keep);
             }
             LastCheckpoint::Asked(at) if scope.now.saturating_sub(*at) < scope.limits.measure => return,
             LastCheckpoint::Asked(_) => {

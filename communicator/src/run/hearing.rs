@@ -3,11 +3,11 @@
 use protocol::ids::NodeId;
 use protocol::job::Keep;
 use protocol::measured::Evaluation;
-use protocol::wire::attach::Missing;
+use protocol::wire::attach::{DataInfo, FromWorker, Missing};
 use protocol::wire::run_beat::{RunBeat, StopReason};
 
 use super::active::{ActiveRun, Scope, State};
-use super::event::{ExchangeOrder, RunEffect, WorkerKey, WorkerReport};
+use super::event::{ExchangeOrder, RunEffect, WorkerKey};
 use super::planted::{Bug, planted};
 
 impl ActiveRun {
@@ -130,27 +130,18 @@ impl ActiveRun {
         }
     }
 
-    pub(super) fn hear_worker(&mut self, worker: WorkerKey, message: WorkerReport, scope: &mut Scope<'_>) {
+    pub(super) fn hear_worker(&mut self, worker: WorkerKey, message: FromWorker, scope: &mut Scope<'_>) {
         match message {
-            WorkerReport::Prepared { run, data } if run == self.run => {
-                if let State::Preparing(preparing) = &mut self.state {
-                    if let Some(answer) = preparing.workers.get_mut(&worker) {
-                        *answer = Some(data);
-                    }
-                    return;
-                }
-                // One that cannot take part now is started again after a while, and asked again: its data may be back.
-                let refused = self.exchanging_mut().is_some_and(|one| !one.prepared(worker, data));
-                scope.effects.extend(refused.then_some(RunEffect::HangUp(worker)));
-            }
-            WorkerReport::Stats(stats) => {
+            FromWorker::Prepared { run, data, .. } if run == self.run => self.prepared(worker, Ok(data), scope),
+            FromWorker::Refused { run, reason } if run == self.run => self.prepared(worker, Err(reason), scope),
+            FromWorker::Stats(stats) => {
                 if let Some(seat) = self.exchanging_mut().and_then(|one| one.seat_of(worker)) {
-                    seat.count(stats);
+                    seat.count(*stats);
                 }
             }
-            WorkerReport::Starved(missing) => self.seat_is_starved(worker, Some(missing)),
-            WorkerReport::Fed => self.seat_is_starved(worker, None),
-            WorkerReport::Evaluated { run, evaluation } if run == self.run => {
+            FromWorker::Starved(missing) => self.seat_is_starved(worker, Some(missing)),
+            FromWorker::Fed => self.seat_is_starved(worker, None),
+            FromWorker::Evaluated { run, evaluation } if run == self.run => {
                 tracing::info!(
                     event = "model_evaluated",
                     accuracy = evaluation.accuracy,
@@ -159,7 +150,7 @@ impl ActiveRun {
                 );
                 self.evaluated(worker, evaluation, scope);
             }
-            WorkerReport::Closed { residual_norm } => {
+            FromWorker::Closed { residual_norm } => {
                 tracing::info!(
                     event = "worker_closed",
                     residual_norm,
@@ -169,7 +160,7 @@ impl ActiveRun {
                     seat.closed = true;
                 }
             }
-            WorkerReport::Finished { digest } => {
+            FromWorker::Finished { digest } => {
                 if let State::Finishing(exchanging, finishing) = &mut self.state {
                     if digest.is_none() {
                         // What is not on the lattice is not saved: another one has to.
@@ -181,14 +172,14 @@ impl ActiveRun {
                     }
                 }
             }
-            WorkerReport::SavedModel { run, saved } => {
+            FromWorker::SavedModel { run, saved } => {
                 if run == self.run
                     && let State::Finishing(_, finishing) = &mut self.state
                 {
                     finishing.saved(worker, saved);
                 }
             }
-            WorkerReport::Failed { reason, diverged } => {
+            FromWorker::Failed { reason, diverged } => {
                 let known = self.exchanging_mut().is_some_and(|one| one.seat_of(worker).is_some());
                 if known && diverged {
                     self.has_diverged(&reason, scope);
@@ -205,7 +196,28 @@ impl ActiveRun {
                     scope.effects.push(RunEffect::HangUp(worker));
                 }
             }
-            WorkerReport::Idle | WorkerReport::Prepared { .. } | WorkerReport::Evaluated { .. } => {}
+            // Of another run, or nothing that concerns the run.
+            FromWorker::Prepared { .. }
+            | FromWorker::Refused { .. }
+            | FromWorker::Evaluated { .. }
+            | FromWorker::Hello(_)
+            | FromWorker::Alive
+            | FromWorker::First { .. }
+            | FromWorker::Saved { .. }
+            | FromWorker::Idle => {}
         }
+    }
+
+    /// A worker has opened the job's data, or cannot.
+    fn prepared(&mut self, worker: WorkerKey, data: Result<DataInfo, String>, scope: &mut Scope<'_>) {
+        if let State::Preparing(preparing) = &mut self.state {
+            if let Some(answer) = preparing.workers.get_mut(&worker) {
+                *answer = Some(data);
+            }
+            return;
+        }
+        // One that cannot take part now is started again after a while, and asked again: its data may be back.
+        let refused = self.exchanging_mut().is_some_and(|one| !one.prepared(worker, data));
+        scope.effects.extend(refused.then_some(RunEffect::HangUp(worker)));
     }
 }

@@ -58,7 +58,7 @@ impl ActiveRun {
                     event = "leaving_run",
                     "this node leaves the run: its workers send their remaining changes"
                 );
-                scope.effects.push(RunEffect::Keep);
+                scope.order(ExchangeOrder::Keep);
                 // A pipeline that loses this node makes the minibatch under way again: its workers are simply lost.
                 if self.plan().is_some_and(|plan| plan.stages().is_none()) {
                     scope.order(ExchangeOrder::LeaveWorkers);

@@ -43,9 +43,7 @@ mod views;
 mod waiting;
 
 pub(crate) use self::core::RunCore;
-pub(crate) use event::{
-    ExchangeOrder, Liveness, Progress, RunEffect, RunEvent, RunPeerMessage, Settlement, Ticket, WorkerKey, WorkerReport,
-};
+pub(crate) use event::{ExchangeOrder, Liveness, Progress, RunEffect, RunEvent, Saving, Settlement, Ticket, WorkerKey};
 #[cfg(test)]
 pub(crate) use leaving::ASKED_TO_END;
 pub(crate) use progress::{lacks_checkpoint, progress};

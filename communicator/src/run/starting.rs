@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use protocol::ids::{NodeId, RunId};
 use protocol::job::{Job, JobDraft};
-use protocol::wire::control::{ControlMessage, FoundCheckpoint, NodeInfo, Reply};
+use protocol::wire::control::{ControlMessage, FoundCheckpoint, NodeInfo, Reply, Request};
 use protocol::wire::run_beat::StopReason;
 
 use super::active::{ActiveRun, State};
 use super::checkpoint_search::CheckpointSearch;
 use super::coordination::{Coordination, Decision, ResumePoint};
 use super::core::{Coordinating, RunCore};
-use super::event::{RunEffect, RunPeerMessage, Ticket};
+use super::event::{RunEffect, Ticket};
 use super::planted::{Bug, planted};
 use crate::log_context::NEWS;
 
@@ -282,41 +282,72 @@ impl RunCore {
         }
     }
 
+    /// A client asks for something.
+    pub(super) fn request(
+        &mut self,
+        ticket: Ticket,
+        run: RunId,
+        request: Request,
+        now: Duration,
+        effects: &mut Vec<RunEffect>,
+    ) {
+        match request {
+            Request::StartTraining { job, allow_partial } => {
+                self.start(run, (job, ResumePoint::default()), allow_partial, ticket, now, effects);
+            }
+            Request::Resume {
+                run: resumes,
+                changes,
+                allow_partial,
+            } => self.resume(run, (resumes, changes), (allow_partial, ticket), now, effects),
+            Request::Checkpoint => self.checkpoint_all(ticket, now, effects),
+            Request::Stop => self.stop(ticket, now, effects),
+            // Others answer them.
+            Request::Nodes | Request::Status | Request::InspectData(_) | Request::Stats { .. } => {}
+        }
+    }
+
     /// Another node says something that concerns runs.
     pub(super) fn message(
         &mut self,
         from: NodeId,
-        message: RunPeerMessage,
+        message: ControlMessage,
         now: Duration,
         effects: &mut Vec<RunEffect>,
     ) {
         match message {
-            RunPeerMessage::Prepare { run, job } => self.get_ready(run, from, job, now, effects),
-            RunPeerMessage::Answer { run, answer } => {
+            ControlMessage::Prepare { run, job, .. } => self.get_ready(run, from, job, now, effects),
+            ControlMessage::Answer { run, answer, .. } => {
                 if let Some(one) = self.coordinating.as_mut().filter(|one| one.run == run) {
                     one.coordination.answer(from, answer);
                 }
             }
-            RunPeerMessage::Abort { run, reason } => self.with_named(run, now, effects, |run, scope| {
+            ControlMessage::Abort { run, reason } => self.with_named(run, now, effects, |run, scope| {
                 if run.is_being_prepared() && run.coordinator == from || planted(Bug::StopAtGuestAborts) {
                     run.fail(reason, scope);
                 }
             }),
-            RunPeerMessage::Stop(_) if planted(Bug::LostStop) => {}
-            RunPeerMessage::Stop(run) => {
+            ControlMessage::Stop(_) if planted(Bug::LostStop) => {}
+            ControlMessage::Stop(run) => {
                 self.stopped(run, now, effects);
                 self.hand_on_stop(from, run, now, effects);
             }
-            RunPeerMessage::Find { run, resumes } => {
+            ControlMessage::Find { run, resumes, .. } => {
                 self.asked_by.insert(run, from);
                 effects.push(RunEffect::LookUp { run, resumes });
             }
-            RunPeerMessage::FoundCheckpoint { run, found } => {
+            ControlMessage::FoundCheckpoint { run, found, .. } => {
                 if let Some(search) = self.search.as_mut().filter(|search| search.run == run) {
                     search.answer(from, found.map(|found| *found));
                 }
             }
-            RunPeerMessage::Checkpoint(run) => self.with_named(run, now, effects, ActiveRun::checkpoint),
+            ControlMessage::Checkpoint(run) => self.with_named(run, now, effects, ActiveRun::checkpoint),
+            // They concern membership and records.
+            ControlMessage::Beat(_)
+            | ControlMessage::Echo { .. }
+            | ControlMessage::Stats(_)
+            | ControlMessage::Leaving(_)
+            | ControlMessage::Unwelcome(_) => {}
         }
     }
 

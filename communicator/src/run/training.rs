@@ -8,7 +8,7 @@ use protocol::wire::run_beat::{GivenUp, StopReason};
 use protocol::wire::run_plan::RunPlan;
 
 use super::active::{ActiveRun, Scope, State};
-use super::event::{ExchangeOrder, RunEffect};
+use super::event::ExchangeOrder;
 use super::states::{Exchanging, Settling};
 
 impl ActiveRun {
@@ -111,7 +111,7 @@ impl ActiveRun {
         let is_incomplete = no_pipeline(self.run, exchanging, &left).is_some();
         if is_incomplete && !exchanging.kept_incomplete {
             exchanging.checkpointed = now;
-            scope.effects.push(RunEffect::Keep);
+            scope.order(ExchangeOrder::Keep);
         }
         exchanging.kept_incomplete = is_incomplete;
         // Another process may take the place of one that has ended or left: that is waited for as long as for one that is silent.

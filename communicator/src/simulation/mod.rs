@@ -54,7 +54,11 @@ fn check_results(world: &World) {
     for (run, results) in &ended {
         for (id, result) in results {
             let mut named = BTreeSet::new();
-            let twice = result.participants.iter().chain(&result.missing).find(|name| !named.insert(*name));
+            let twice = result
+                .participants
+                .iter()
+                .chain(&result.missing)
+                .find(|name| !named.insert(*name));
             assert_eq!(twice, None, "the result of run {run} at {id} names a node twice");
             assert!(
                 result.agree,

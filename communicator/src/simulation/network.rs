@@ -10,8 +10,8 @@ use super::node::TIMING;
 use super::world::{Due, Link, World, pair};
 use crate::exchange::Event;
 use crate::node::roster::Change;
+use crate::run::RunEvent;
 use crate::run::planted::{Bug, planted};
-use crate::run::{RunEvent, RunPeerMessage};
 use protocol::wire::link::Message;
 
 impl World {
@@ -115,9 +115,7 @@ impl World {
     pub(super) fn send(&mut self, from: NodeId, to: NodeId, message: ControlMessage) {
         if self.reaches(from, to) || from == to {
             let delay = self.delay();
-            if let Some(message) = RunPeerMessage::of(message) {
-                self.after(delay, Due::ControlMessage { to, from, message });
-            }
+            self.after(delay, Due::ControlMessage { to, from, message });
         }
     }
 

@@ -6,6 +6,7 @@ use protocol::batch::Batch;
 use protocol::bundle::Bundle;
 use protocol::ids::{NodeId, RunId};
 use protocol::measured::NodeUsage;
+use protocol::wire::attach::FromWorker;
 use protocol::wire::control::{FoundCheckpoint, Offer, Phase};
 use protocol::wire::run_plan::{Resumed, RunPlan};
 
@@ -15,8 +16,7 @@ use super::world::{Due, World};
 use crate::exchange::{Effect, Event, Exchange};
 use crate::ledger::Ledger;
 use crate::run::{
-    ASKED_TO_END, ExchangeOrder, Liveness, RunEffect, RunEvent, Settlement, WorkerKey, WorkerReport, lacks_checkpoint,
-    progress,
+    ASKED_TO_END, ExchangeOrder, Liveness, RunEffect, RunEvent, Settlement, WorkerKey, lacks_checkpoint, progress,
 };
 use protocol::wire::link::OriginInfo;
 use protocol::wire::snapshot::Snapshot;
@@ -94,21 +94,23 @@ impl World {
                 let slowly = self.random.below(8) == 0;
                 let delay = 20 + self.random.below(if slowly { 15_000 } else { 300 });
                 let fits = self.nodes[&at].data;
-                let data = if fits {
-                    Ok(data(self.samples))
+                let answer = if fits {
+                    let data = data(self.samples);
+                    FromWorker::Prepared { run, data, speed: 0 }
                 } else {
-                    Err("the data is gone".into())
+                    let reason = "the data is gone".into();
+                    FromWorker::Refused { run, reason }
                 };
                 self.order(at, worker, delay, |worker| {
                     worker.training = None;
                     worker.prepared = None;
-                    Some(WorkerReport::Prepared { run, data })
+                    Some(answer)
                 });
             }
             RunEffect::Dismiss(worker) => self.order(at, worker, 30, |worker| {
                 worker.training = None;
                 worker.prepared = None;
-                Some(WorkerReport::Idle)
+                Some(FromWorker::Idle)
             }),
             RunEffect::HangUp(worker) => self.after(1, Due::Killed { at, key: worker }),
             RunEffect::Offer { run, data, workers, .. } => {
@@ -167,28 +169,6 @@ impl World {
                 }
             }
             RunEffect::Left => self.leave(at),
-            RunEffect::Keep => {
-                let node = self.nodes.get_mut(&at).unwrap();
-                let Some(open) = &node.exchange else {
-                    return;
-                };
-                let run = open.run;
-                let kept = match node.disk {
-                    Disk::Sound => {
-                        node.checkpoints.insert(run, open.core.ledger().clone());
-                        Ok("kept".into())
-                    }
-                    Disk::Full => Err("full".into()),
-                    Disk::Hung => return self.after(500, Due::Keep { at }),
-                };
-                self.after(
-                    30,
-                    Due::Event {
-                        at,
-                        event: RunEvent::Kept(run, kept),
-                    },
-                );
-            }
         }
     }
 
@@ -251,7 +231,7 @@ impl World {
         at: NodeId,
         key: WorkerKey,
         delay: u64,
-        act: impl FnOnce(&mut Worker) -> Option<WorkerReport>,
+        act: impl FnOnce(&mut Worker) -> Option<FromWorker>,
     ) {
         let Some(worker) = self.nodes.get_mut(&at).unwrap().workers.get_mut(&key) else {
             return;
@@ -272,7 +252,7 @@ impl World {
     }
 
     /// A further report of a worker, without a new order.
-    pub(super) fn worker_says(&mut self, at: NodeId, key: WorkerKey, delay: u64, message: WorkerReport) {
+    pub(super) fn worker_says(&mut self, at: NodeId, key: WorkerKey, delay: u64, message: FromWorker) {
         if let Some(worker) = self.nodes[&at].workers.get(&key) {
             let orders = worker.orders;
             self.after(
@@ -403,6 +383,21 @@ impl World {
                     let open = node.exchange.as_ref().unwrap();
                     node.checkpoints.insert(open.run, open.core.ledger().clone());
                 }
+            }
+            ExchangeOrder::Keep => {
+                let node = self.nodes.get_mut(&at).unwrap();
+                let open = node.exchange.as_ref().unwrap();
+                let run = open.run;
+                let kept = match node.disk {
+                    Disk::Sound => {
+                        node.checkpoints.insert(run, open.core.ledger().clone());
+                        Ok("kept".into())
+                    }
+                    Disk::Full => Err("full".into()),
+                    Disk::Hung => return self.after(500, Due::Keep { at }),
+                };
+                let event = RunEvent::Kept(run, kept);
+                self.after(30, Due::Event { at, event });
             }
             ExchangeOrder::Freeze { number, fingerprint } => {
                 let open = self.nodes.get_mut(&at).unwrap().exchange.as_mut().unwrap();

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use protocol::ids::{NodeId, RunId};
-use protocol::wire::control::{Phase, Reply};
+use protocol::wire::control::{Phase, Reply, Request};
 
 use super::node::{Disk, Node};
 use super::working::job;
 use super::world::{World, pair};
 use crate::exchange::Event;
-use crate::run::{RunEvent, WorkerKey};
+use crate::run::{RunEvent, Ticket, WorkerKey};
 use protocol::wire::link::Message;
 
 /// How many steps a second has.
@@ -50,24 +50,21 @@ impl World {
 
     pub(super) fn start(&mut self, at: NodeId, allow_partial: bool) -> RunId {
         let run = RunId(1 + self.random.below(1 << 40));
-        let ticket = self.ticket();
         self.say(&format!("{at} is asked to start run {run}"));
         let job = Box::new(job(self.in_rounds, self.way));
-        self.run(
-            at,
-            RunEvent::StartTraining {
-                run,
-                job,
-                allow_partial,
-                ticket,
-            },
-        );
+        self.request(at, run, Request::StartTraining { job, allow_partial });
         run
     }
 
-    pub(super) fn ask_to_stop(&mut self, at: NodeId) -> Option<Reply> {
+    /// A client asks a node for something; a run that this starts has this name.
+    fn request(&mut self, at: NodeId, run: RunId, request: Request) -> Ticket {
         let ticket = self.ticket();
-        self.run(at, RunEvent::Stop(ticket));
+        self.run(at, RunEvent::Request { ticket, run, request });
+        ticket
+    }
+
+    pub(super) fn ask_to_stop(&mut self, at: NodeId) -> Option<Reply> {
+        let ticket = self.request(at, RunId(0), Request::Stop);
         let reply = self.nodes[&at].replies.get(&ticket).cloned();
         self.say(&format!("{at} is asked to stop: {reply:?}"));
         reply
@@ -174,23 +171,19 @@ impl World {
                 self.lies(a, b);
             }
             344..350 => {
-                let ticket = self.ticket();
-                self.run(a, RunEvent::CheckpointAll(ticket));
+                self.request(a, RunId(0), Request::Checkpoint);
             }
             350..354 => {
                 let runs: Vec<RunId> = self.nodes[&a].checkpoints.keys().copied().collect();
                 if let Some(&resumes) = runs.first() {
-                    let (run, ticket) = (RunId(1 + self.random.below(1 << 40)), self.ticket());
+                    let run = RunId(1 + self.random.below(1 << 40));
                     self.say(&format!("{a} is asked to go on with {resumes} as {run}"));
-                    self.run(
-                        a,
-                        RunEvent::Resume {
-                            run,
-                            resumes: (resumes, Box::default()),
-                            allow_partial: true,
-                            ticket,
-                        },
-                    );
+                    let request = Request::Resume {
+                        run: resumes,
+                        changes: Box::default(),
+                        allow_partial: true,
+                    };
+                    self.request(a, run, request);
                 }
             }
             354..366 if self.nodes.len() < 8 => {

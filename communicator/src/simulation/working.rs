@@ -14,14 +14,13 @@ use protocol::lattice::Tau;
 use protocol::measured::{Evaluation, Scores};
 use protocol::rng::splitmix64;
 use protocol::sums::Sums;
-use protocol::wire::attach::{GoOn, Missing};
-use protocol::wire::worker_stats::WorkerStats;
+use protocol::wire::attach::{FromWorker, GoOn, Missing};
 
 use super::node::{Disk, Ending, Round, Training, WEIGHTS, Worker, digest};
 use super::world::{Due, World};
 use crate::exchange::Event;
 use crate::run::planted::{Bug, planted};
-use crate::run::{RunEvent, Ticket, WorkerKey, WorkerReport};
+use crate::run::{RunEvent, Ticket, WorkerKey};
 use protocol::wire::link::OriginInfo;
 
 /// Samples that a worker trains before a batch has to count them.
@@ -30,7 +29,7 @@ const THROTTLED_MAX: u32 = 8;
 impl World {
     pub(super) fn finish(&mut self, at: NodeId, worker: WorkerKey, counts: &[i32], save: bool) {
         let digest = Some(digest(counts));
-        self.worker_says(at, worker, 20, WorkerReport::Finished { digest });
+        self.worker_says(at, worker, 20, FromWorker::Finished { digest });
         let node = self.nodes.get_mut(&at).unwrap();
         let Some(run) = node.exchange.as_ref().map(|open| open.run).filter(|_| save) else {
             return;
@@ -62,7 +61,7 @@ impl World {
             Disk::Full => Err("the disk is full".into()),
             Disk::Hung => return self.after(500, Due::Write { at, key, orders, run }),
         };
-        let message = WorkerReport::SavedModel { run, saved };
+        let message = FromWorker::SavedModel { run, saved };
         self.after(
             1,
             Due::Worker {
@@ -197,8 +196,8 @@ impl World {
             );
             self.exchange(at, Event::Local(bytes));
             if last {
-                self.run(at, RunEvent::Worker(key, WorkerReport::Stats(WorkerStats::default())));
-                self.run(at, RunEvent::Worker(key, WorkerReport::Closed { residual_norm: 0.0 }));
+                self.run(at, RunEvent::Worker(key, FromWorker::Stats(Box::default())));
+                self.run(at, RunEvent::Worker(key, FromWorker::Closed { residual_norm: 0.0 }));
             }
         }
     }
@@ -240,7 +239,7 @@ impl World {
             training.uncounted += 1;
             let keeps = throttles && training.uncounted < THROTTLED_MAX;
             if std::mem::take(&mut training.starved) {
-                self.worker_says(at, key, 1, WorkerReport::Fed);
+                self.worker_says(at, key, 1, FromWorker::Fed);
             }
             return !keeps;
         }
@@ -249,7 +248,7 @@ impl World {
         }
         if !std::mem::replace(&mut training.starved, true) {
             let missing = vec![Missing { slot: 0, samples: 1 }];
-            self.worker_says(at, key, 1, WorkerReport::Starved(missing));
+            self.worker_says(at, key, 1, FromWorker::Starved(missing));
         }
         false
     }
@@ -333,7 +332,7 @@ impl World {
             ..Evaluation::default()
         };
         self.say(&format!("node {at} measures an accuracy of {accuracy}"));
-        self.worker_says(at, key, delay, WorkerReport::Evaluated { run, evaluation });
+        self.worker_says(at, key, delay, FromWorker::Evaluated { run, evaluation });
     }
 
     /// A client of a node.

@@ -8,13 +8,15 @@ use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::job::{RoundTopology, RoundWeighting};
 use protocol::rng::CounterRng;
+use protocol::wire::attach::FromWorker;
+use protocol::wire::control::ControlMessage;
 use protocol::wire::run_beat::RunBeat;
 use protocol::wire::run_plan::RunPlan;
 
 use super::node::{Node, TIMING, Worker};
 use crate::exchange::Event;
 use crate::node::roster::DialOutcome;
-use crate::run::{RunEffect, RunEvent, RunPeerMessage, WorkerKey, WorkerReport};
+use crate::run::{ExchangeOrder, RunEvent, WorkerKey};
 use protocol::wire::link::Message;
 
 /// One step of the clock: a tick of the exchange.
@@ -29,7 +31,7 @@ pub(super) enum Due {
     ControlMessage {
         to: NodeId,
         from: NodeId,
-        message: RunPeerMessage,
+        message: ControlMessage,
     },
     /// A beat arrives.
     Beat {
@@ -83,7 +85,7 @@ pub(super) enum Due {
         at: NodeId,
         key: WorkerKey,
         orders: u64,
-        message: WorkerReport,
+        message: FromWorker,
     },
     /// A worker writes a model, when the disk answers.
     Write {
@@ -375,14 +377,14 @@ impl World {
                     .get(&key)
                     .is_some_and(|worker| worker.orders == orders && !worker.hangs);
                 if current {
-                    if let WorkerReport::Prepared { run, data: Ok(_) } = &message {
+                    if let FromWorker::Prepared { run, .. } = &message {
                         node.workers.get_mut(&key).unwrap().prepared = Some(*run);
                     }
                     self.run(at, RunEvent::Worker(key, message));
                 }
             }
             Due::Write { key, orders, run, .. } => self.write_model(at, key, orders, run),
-            Due::Keep { .. } => self.carry_out(at, RunEffect::Keep),
+            Due::Keep { .. } => self.exchange_order(at, ExchangeOrder::Keep),
             Due::Killed { key, .. } => self.kill_worker(at, key),
             Due::Attach { .. } => {
                 let key = WorkerKey(self.number());

@@ -70,7 +70,8 @@ impl ExchangeState {
     }
 
     /// Keeps what the run has come to, so that it can be gone on with. It is over: nobody waits for the disk.
-    pub(super) fn keep_last(&self, path: PathBuf) {
+    pub(super) fn keep_last(&self) {
+        let path = self.files.checkpoint(self.run);
         let header = self.header(Vec::new());
         let ledger = self.core.ledger();
         let (head, counts) = (ledger.head(), ledger.counts().into());
@@ -79,7 +80,8 @@ impl ExchangeState {
     }
 
     /// Keeps a ledger that nobody could save as a model, and says where it is.
-    pub(super) fn keep(&self, path: PathBuf) {
+    pub(super) fn keep(&self) {
+        let path = self.files.checkpoint(self.run);
         let header = self.header(Vec::new());
         let ledger = self.core.ledger();
         let (head, counts) = (ledger.head(), ledger.counts().into());

@@ -1,14 +1,12 @@
 //! What the exchange's actor is told, and what it tells.
 
-use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use protocol::digest::Digest;
-use protocol::ids::{NodeId, OriginId, RunId};
+use protocol::ids::{NodeId, RunId};
 use protocol::measured::Moment;
 use protocol::stats::PeerRecord;
-use protocol::wire::run_plan::{Participant, RunPlan};
+use protocol::wire::run_plan::RunPlan;
 use ractor::DerivedActorRef;
 use ractor_cluster::RactorMessage;
 
@@ -16,8 +14,9 @@ use crate::checkpoint::State;
 use crate::ledger::Ledger;
 use crate::node::link::LinkNotice;
 use crate::node::mailbox::notice;
+use crate::node::run_files::RunFiles;
 use crate::node::workers::{SeatNotice, WorkerHandle};
-use crate::run::{Liveness, RunEvent, WorkerKey};
+use crate::run::{ExchangeOrder, RunEvent};
 use crate::timing::Timing;
 use crate::transport::{Security, Stream};
 
@@ -30,63 +29,14 @@ pub(crate) enum ExchangeMessage {
     Link(LinkNotice),
     /// One of this node's workers sends something.
     FromSeat(SeatNotice),
-    /// A worker takes a seat: it is given what the ledger has, and then all that comes.
-    Seat {
-        worker: WorkerHandle,
-        /// Its place.
-        slot: usize,
-        /// Its new name.
-        origin: OriginId,
+    /// What the run's core wants done.
+    Order {
+        order: ExchangeOrder,
+        /// The worker that it names, if the exchange does not have it yet.
+        worker: Option<WorkerHandle>,
     },
-    /// A worker is gone.
-    Unseat(WorkerKey),
-    /// All of this node's workers take no further step and close their origins; but this one leaves its own open.
-    Stop { stands_by: Option<WorkerKey> },
-    /// All of this node's workers let out what they have learned and close their origins, while the run goes on.
-    Leave,
-    /// This node's workers may train the samples of these slots.
-    TakeOver(BTreeSet<usize>),
-    /// A worker that stands by goes back to what it has measured.
-    GoBack(WorkerKey),
-    /// One of this node's workers is to measure the weights.
-    Evaluate,
-    /// Write a checkpoint to this file.
-    Checkpoint(PathBuf),
     /// The checkpoint that was being written is written, or could not be.
     Checkpointed,
-    /// A guest takes part.
-    Joined(Participant),
-    /// How things stand with the participants.
-    Live(Liveness),
-    /// Take no further batches, if these are there; the number is told back.
-    Freeze {
-        /// Counts such orders.
-        number: u64,
-        /// The fingerprint of the batches.
-        fingerprint: u64,
-    },
-    /// Take batches again.
-    Thaw,
-    /// What is the end of it? The digest is recomputed and told.
-    Settle,
-    /// A worker takes a seat that was lost at the end.
-    Reseat { worker: WorkerHandle, slot: usize },
-    /// All batches have come: a worker tells what it has, and saves the model if a file is named.
-    Finish {
-        key: WorkerKey,
-        /// Where to save, and whether the whole pipeline is measured first.
-        save: Option<(PathBuf, bool)>,
-    },
-    /// A worker without a seat is given the ledger, to measure it and to save it to this file.
-    Measure {
-        worker: WorkerHandle,
-        /// Where to save.
-        path: PathBuf,
-    },
-    /// Keep the ledger in a file, as a checkpoint.
-    Keep(PathBuf),
-    /// Keep what the run has come to in a checkpoint.
-    KeepLast(PathBuf),
     /// Some time has passed.
     Tick,
 }
@@ -143,6 +93,10 @@ pub(crate) struct ExchangeArguments {
     pub(crate) ledger: Ledger,
     /// What this node's workers had alone at a checkpoint.
     pub(crate) states: Vec<State>,
+    /// Where it keeps its files.
+    pub(crate) files: RunFiles,
+    /// Whether what the run comes to is kept in a checkpoint.
+    pub(crate) keeps_runs: bool,
     /// How to reach peers.
     pub(crate) security: Security,
     /// How often it does what, and how long its links wait.

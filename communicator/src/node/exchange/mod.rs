@@ -17,14 +17,15 @@ use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::stats::record_interval;
 use protocol::wire::attach::ToWorker;
 use protocol::wire::prefix::Prefix;
-use protocol::wire::run_plan::RunPlan;
+use protocol::wire::run_plan::{Participant, RunPlan};
 use ractor::{Actor, ActorProcessingErr, ActorRef, DerivedActorRef, SupervisionEvent};
 
 use super::checkpoints::Checkpoints;
+use super::run_files::RunFiles;
 use super::workers::{SeatNotice, WorkerHandle};
 use crate::checkpoint::State;
 use crate::exchange::{Effect, Event, Exchange};
-use crate::run::{Liveness, Progress, RunEvent, WorkerKey, lacks_checkpoint};
+use crate::run::{ExchangeOrder, Liveness, Progress, RunEvent, WorkerKey, lacks_checkpoint};
 use crate::timing::Timing;
 use crate::transport::Security;
 pub(crate) use messages::{ExchangeArguments, ExchangeMessage, ExchangeNotice, Report};
@@ -49,6 +50,8 @@ pub(crate) struct ExchangeState {
     peers: BTreeMap<NodeId, PeerConnection>,
     workers: BTreeMap<WorkerKey, (OriginId, WorkerHandle)>,
     states: Vec<State>,
+    files: RunFiles,
+    keeps_runs: bool,
     checkpoints: Checkpoints,
     liveness: Liveness,
     /// The slots that workers were told to have nobody.
@@ -86,6 +89,8 @@ impl Actor for ExchangeActor {
             plan,
             ledger,
             states,
+            files,
+            keeps_runs,
             security,
             timing,
             parent,
@@ -107,6 +112,8 @@ impl Actor for ExchangeActor {
             peers: BTreeMap::new(),
             workers: BTreeMap::new(),
             states,
+            files,
+            keeps_runs,
             checkpoints: Checkpoints::default(),
             freeze: 0,
             audited: Instant::now(),
@@ -149,23 +156,7 @@ impl Actor for ExchangeActor {
                 }
                 drop(permit);
             }
-            ExchangeMessage::Seat { worker, slot, origin } => state.seat(worker, slot, origin),
-            ExchangeMessage::Reseat { worker, slot } => state.reseat(worker, slot),
-            ExchangeMessage::Unseat(key) => state.unseat(key),
-            ExchangeMessage::Stop { stands_by } => state.stop_workers(stands_by),
-            ExchangeMessage::Leave => state.leave_workers(),
-            ExchangeMessage::TakeOver(slots) => state.take_over(slots),
-            ExchangeMessage::GoBack(key) => {
-                if let Some((_, worker)) = state.workers.get(&key) {
-                    worker.tell(ToWorker::GoBack(state.moment()));
-                }
-            }
-            ExchangeMessage::Evaluate => {
-                if let Some((_, worker)) = state.workers.values().next() {
-                    worker.tell(ToWorker::Evaluate(state.moment()));
-                }
-            }
-            ExchangeMessage::Checkpoint(path) => state.checkpoint(path),
+            ExchangeMessage::Order { order, worker } => state.carry_out_order(order, worker).await?,
             ExchangeMessage::Checkpointed => state.checkpointed(),
             ExchangeMessage::FromSeat(SeatNotice::Saved { key, sequence, path }) => state.saved(key, sequence, path),
             ExchangeMessage::FromSeat(SeatNotice::Prefix { key, prefix, permit }) => {
@@ -176,27 +167,6 @@ impl Actor for ExchangeActor {
                 state.pass_on(key, bytes);
                 drop(permit);
             }
-            ExchangeMessage::Joined(participant) => {
-                if state.plan.admit(participant.clone()) {
-                    state.core.reckon_with_workers(participant.node, participant.workers);
-                    tracing::info!(
-                        event = "participant_joined",
-                        peer = participant.name,
-                        "a node joins the run"
-                    );
-                    state.join(participant).await?;
-                    state.tell_slots();
-                    state.tell_progress();
-                }
-            }
-            ExchangeMessage::Live(liveness) => state.fingerprint(liveness),
-            ExchangeMessage::Freeze { number, fingerprint } => state.freeze(number, fingerprint),
-            ExchangeMessage::Thaw => state.thaw(),
-            ExchangeMessage::Settle => state.settle(),
-            ExchangeMessage::Finish { key, save } => state.finish(key, save),
-            ExchangeMessage::Measure { worker, path } => state.measure(&worker, path),
-            ExchangeMessage::Keep(path) => state.keep(path),
-            ExchangeMessage::KeepLast(path) => state.keep_last(path),
             ExchangeMessage::Tick => state.tick(),
         }
         Ok(())
@@ -238,6 +208,59 @@ impl ExchangeState {
                 ended: Some(sequence),
             }));
         }
+    }
+
+    /// Does what the run's core wants. A worker that the exchange does not have yet comes with the order.
+    async fn carry_out_order(
+        &mut self,
+        order: ExchangeOrder,
+        worker: Option<WorkerHandle>,
+    ) -> Result<(), ActorProcessingErr> {
+        match (order, worker) {
+            (ExchangeOrder::Joined(participant), _) => self.admit(participant).await?,
+            (ExchangeOrder::Liveness(liveness), _) => self.heed(liveness),
+            (ExchangeOrder::Seat { slot, .. }, Some(worker)) => self.seat(worker, slot),
+            (ExchangeOrder::Reseat { slot, .. }, Some(worker)) => self.reseat(worker, slot),
+            (ExchangeOrder::Measure { save, .. }, Some(worker)) => self.measure(&worker, save),
+            (ExchangeOrder::Seat { .. } | ExchangeOrder::Reseat { .. } | ExchangeOrder::Measure { .. }, None) => {}
+            (ExchangeOrder::Unseat(key), _) => self.unseat(key),
+            (ExchangeOrder::StopWorkers { stands_by }, _) => self.stop_workers(stands_by),
+            (ExchangeOrder::LeaveWorkers, _) => self.tell(&ToWorker::Leave),
+            (ExchangeOrder::TakeOver(slots), _) => self.take_over(slots),
+            (ExchangeOrder::GoBack(key), _) => {
+                if let Some((_, worker)) = self.workers.get(&key) {
+                    worker.tell(ToWorker::GoBack(self.moment()));
+                }
+            }
+            (ExchangeOrder::Evaluate, _) => {
+                if let Some((_, worker)) = self.workers.values().next() {
+                    worker.tell(ToWorker::Evaluate(self.moment()));
+                }
+            }
+            (ExchangeOrder::Checkpoint, _) => self.checkpoint(self.files.checkpoint(self.run)),
+            (ExchangeOrder::Keep, _) => self.keep(),
+            (ExchangeOrder::Freeze { number, fingerprint }, _) => self.freeze(number, fingerprint),
+            (ExchangeOrder::Thaw, _) => self.thaw(),
+            (ExchangeOrder::Settle, _) => self.settle(),
+            (ExchangeOrder::Finish { worker, save }, _) => self.finish(worker, save),
+        }
+        Ok(())
+    }
+
+    /// A guest takes part.
+    async fn admit(&mut self, participant: Participant) -> Result<(), ActorProcessingErr> {
+        if self.plan.admit(participant.clone()) {
+            self.core.reckon_with_workers(participant.node, participant.workers);
+            tracing::info!(
+                event = "participant_joined",
+                peer = participant.name,
+                "a node joins the run"
+            );
+            self.join(participant).await?;
+            self.tell_slots();
+            self.tell_progress();
+        }
+        Ok(())
     }
 
     fn event(&mut self, event: Event) {

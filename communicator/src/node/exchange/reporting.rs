@@ -107,6 +107,9 @@ impl ExchangeState {
             // The run knows the processes.
             usage: NodeUsage::default(),
         };
+        if self.keeps_runs && settlement.digest.is_ok() {
+            self.keep_last();
+        }
         let event = RunEvent::Settlement(self.run, Box::new(settlement));
         self.tell_run(event);
     }

@@ -13,13 +13,13 @@ use crate::checkpoint::State;
 use crate::entropy;
 use crate::exchange::Event;
 use crate::node::workers::WorkerHandle;
-use crate::run::{Liveness, WorkerKey};
+use crate::run::{Liveness, Saving, WorkerKey};
 use protocol::wire::link::OriginInfo;
 
 impl ExchangeState {
     /// Gives a worker everything that the ledger has, in one go with being listed for what comes next: it misses
     /// nothing and gets nothing twice.
-    pub(super) fn seat(&mut self, worker: WorkerHandle, slot: usize, origin: OriginId) {
+    pub(super) fn seat(&mut self, worker: WorkerHandle, slot: usize) {
         // A worker takes the ledger for right, and could never tell that it is not.
         self.event(Event::Audit);
         if self.core.is_damaged() {
@@ -27,6 +27,7 @@ impl ExchangeState {
             worker.hang_up();
             return;
         }
+        let origin = OriginId(entropy::number());
         self.event(Event::Origin(OriginInfo {
             origin,
             node: self.me,
@@ -93,11 +94,6 @@ impl ExchangeState {
         }
     }
 
-    /// Workers let out what they have learned, and close.
-    pub(super) fn leave_workers(&self) {
-        self.tell(&ToWorker::Leave);
-    }
-
     /// Workers may train the samples of these slots, as if they had no workers.
     pub(super) fn take_over(&mut self, slots: BTreeSet<usize>) {
         self.taken_over.extend(slots);
@@ -105,20 +101,20 @@ impl ExchangeState {
         self.tell_origins();
     }
 
-    /// All batches have come: a worker tells what it has, and saves the model if a file is named.
-    pub(super) fn finish(&self, key: WorkerKey, save: Option<(PathBuf, bool)>) {
+    /// All batches have come: a worker tells what it has, and saves the model if it is to.
+    pub(super) fn finish(&self, key: WorkerKey, save: Option<Saving>) {
         if let Some((_, worker)) = self.workers.get(&key) {
-            let save = save.map(|(path, with_pipeline)| self.save_order(path, with_pipeline));
+            let save = save.map(|save| self.save_order(save));
             worker.tell(ToWorker::Finish { save });
         }
     }
 
     /// All batches have come, and the workers that had them are gone: another one is given the ledger, to measure and
     /// save it. It trains nothing, so it has no origin that anybody knows, and what it sends is not listened to.
-    pub(super) fn measure(&self, worker: &WorkerHandle, path: PathBuf) {
+    pub(super) fn measure(&self, worker: &WorkerHandle, save: Saving) {
         self.hand_over(worker, OriginId(entropy::number()), 0, None);
         worker.tell(ToWorker::Stop);
-        let save = Some(self.save_order(path, false));
+        let save = Some(self.save_order(save));
         worker.tell(ToWorker::Finish { save });
     }
 
@@ -138,11 +134,15 @@ impl ExchangeState {
         origin.is_some_and(|origin| self.core.node_of(origin).is_some())
     }
 
-    fn save_order(&self, path: PathBuf, with_pipeline: bool) -> SaveOrder {
+    fn save_order(&self, save: Saving) -> SaveOrder {
         SaveOrder {
-            path,
+            path: if save.spare {
+                self.files.spare_model(self.run)
+            } else {
+                self.files.model(self.run)
+            },
             frontier: self.core.ledger().frontier().clone(),
-            with_pipeline,
+            with_pipeline: save.measures_pipeline,
         }
     }
 
@@ -178,7 +178,8 @@ impl ExchangeState {
         self.event(Event::Origin(OriginInfo { ended, ..info }));
     }
 
-    pub(super) fn fingerprint(&mut self, liveness: Liveness) {
+    /// Participants have fallen silent, speak again, or are gone.
+    pub(super) fn heed(&mut self, liveness: Liveness) {
         let before = std::mem::replace(&mut self.liveness, liveness);
         let gone = self.liveness.gone.difference(&before.gone).copied();
         let holds_the_same = |node: &NodeId| self.plan.same_slice(self.me, *node);

@@ -1,17 +1,14 @@
 //! What the run's core decides, carried out.
 
-use std::path::PathBuf;
-
-use protocol::ids::OriginId;
 use protocol::wire::attach::ToWorker;
 use protocol::wire::control::Phase;
 
 use super::first_counts::FirstCounts;
 use super::{RunMessage, RunState, checkpoint_search, offer};
+use crate::log_context;
 use crate::node::exchange::ExchangeMessage;
 use crate::node::membership::MembershipMessage;
-use crate::run::{ExchangeOrder, RunEffect, RunEvent, RunPeerMessage};
-use crate::{entropy, log_context};
+use crate::run::{ExchangeOrder, RunEffect, RunEvent};
 
 impl RunState {
     pub(super) fn carry_out(&mut self, effect: RunEffect) {
@@ -21,9 +18,8 @@ impl RunState {
                 self.tell_membership(MembershipMessage::Run(beats, phase));
             }
             RunEffect::Send { to, message } if to == self.me.id => {
-                if let Some(message) = RunPeerMessage::of(message) {
-                    let _ = self.myself.cast(RunMessage::ControlMessage { from: to, message });
-                }
+                let event = RunEvent::ControlMessage { from: to, message };
+                let _ = self.myself.cast(RunMessage::Event(event));
             }
             RunEffect::Send { to, message } => {
                 let message = Box::new(message);
@@ -80,67 +76,17 @@ impl RunState {
                     let _ = reply.send(());
                 }
             }
-            RunEffect::Keep => {
-                if let Some((run, _)) = self.exchange {
-                    self.tell_exchange(ExchangeMessage::Keep(self.files.checkpoint(run)));
-                }
-            }
         }
     }
 
-    fn order(&mut self, order: ExchangeOrder) {
-        let message = match order {
-            ExchangeOrder::Joined(participant) => ExchangeMessage::Joined(participant),
-            ExchangeOrder::Liveness(liveness) => ExchangeMessage::Live(liveness),
-            ExchangeOrder::Seat { worker, slot } => {
-                let Some(worker) = self.workers.get(&worker).cloned() else {
-                    return;
-                };
-                let origin = OriginId(entropy::number());
-                ExchangeMessage::Seat { worker, slot, origin }
-            }
-            ExchangeOrder::Reseat { worker, slot } => {
-                let Some(worker) = self.workers.get(&worker).cloned() else {
-                    return;
-                };
-                ExchangeMessage::Reseat { worker, slot }
-            }
-            ExchangeOrder::Unseat(worker) => ExchangeMessage::Unseat(worker),
-            ExchangeOrder::StopWorkers { stands_by } => ExchangeMessage::Stop { stands_by },
-            ExchangeOrder::LeaveWorkers => ExchangeMessage::Leave,
-            ExchangeOrder::TakeOver(slots) => ExchangeMessage::TakeOver(slots),
-            ExchangeOrder::GoBack(key) => ExchangeMessage::GoBack(key),
-            ExchangeOrder::Evaluate => ExchangeMessage::Evaluate,
-            ExchangeOrder::Checkpoint => {
-                let Some((run, _)) = self.exchange else {
-                    return;
-                };
-                ExchangeMessage::Checkpoint(self.files.checkpoint(run))
-            }
-            ExchangeOrder::Freeze { number, fingerprint } => ExchangeMessage::Freeze { number, fingerprint },
-            ExchangeOrder::Thaw => ExchangeMessage::Thaw,
-            ExchangeOrder::Settle => ExchangeMessage::Settle,
-            ExchangeOrder::Finish { worker: key, save } => ExchangeMessage::Finish {
-                key,
-                save: save.and_then(|saving| Some((self.model_path(saving.spare)?, saving.measures_pipeline))),
-            },
-            ExchangeOrder::Measure { worker, spare } => {
-                let Some((worker, path)) = self.workers.get(&worker).cloned().zip(self.model_path(spare)) else {
-                    return;
-                };
-                ExchangeMessage::Measure { worker, path }
-            }
+    /// Tells the exchange what the core wants of it, with the worker that it does not have yet.
+    fn order(&self, order: ExchangeOrder) {
+        let worker = match order.new_worker().map(|key| self.workers.get(&key)) {
+            // It has gone, and the core will hear so.
+            Some(None) => return,
+            Some(worker) => worker.cloned(),
+            None => None,
         };
-        self.tell_exchange(message);
-    }
-
-    /// The file that this run's model is saved to: in its own place, or in a spare one.
-    fn model_path(&self, spare: bool) -> Option<PathBuf> {
-        let (run, _) = *self.exchange.as_ref()?;
-        Some(if spare {
-            self.files.spare_model(run)
-        } else {
-            self.files.model(run)
-        })
+        self.tell_exchange(ExchangeMessage::Order { order, worker });
     }
 }

@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 
 use protocol::ids::{NodeId, RunId};
-use protocol::job::{Job, JobDraft};
-use protocol::wire::control::{Offer, Reply};
+use protocol::wire::control::{Offer, Reply, Request};
 use ractor::{ActorRef, RpcReplyPort};
 use ractor_cluster::RactorMessage;
 
@@ -14,7 +13,7 @@ use crate::node::exchange::{ExchangeMessage, ExchangeNotice};
 use crate::node::mailbox::notice;
 use crate::node::membership::{MembershipMessage, MembershipNotice};
 use crate::node::workers::WorkersNotice;
-use crate::run::{RunEvent, RunPeerMessage};
+use crate::run::RunEvent;
 use crate::transport::Stream;
 
 /// What the run's actor is told.
@@ -22,37 +21,18 @@ use crate::transport::Stream;
 pub(crate) enum RunMessage {
     /// The way to other nodes: the first message.
     Membership(ActorRef<MembershipMessage>),
-    /// Start a run.
-    StartTraining {
-        /// What is to be trained.
-        job: Box<Job>,
-        /// Begin without those that cannot take part.
-        allow_partial: bool,
-        /// Told when it has begun.
+    /// A client asks for something that concerns runs.
+    Request {
+        request: Request,
+        /// Told when that has begun.
         reply: RpcReplyPort<Payload<Reply>>,
     },
-    /// Go on with an earlier run.
-    Resume {
-        run: RunId,
-        /// What is to be another way than in its job.
-        changes: Box<JobDraft>,
-        /// Begin without those that cannot take part.
-        allow_partial: bool,
-        /// Told when it has begun.
-        reply: RpcReplyPort<Payload<Reply>>,
-    },
-    /// Write a checkpoint, here and everywhere.
-    CheckpointAll(RpcReplyPort<Payload<Reply>>),
     /// Leave the run, because this node is about to end; answered when that is done.
     Leave(RpcReplyPort<()>),
     /// Leave this node's run at once. Told when that has begun to be told to the others.
     LeaveUnfinished(RpcReplyPort<()>),
-    /// End the run early.
-    Stop(RpcReplyPort<Payload<Reply>>),
     /// How far is the run?
     Status(RpcReplyPort<Payload<Reply>>),
-    /// Another node says something of a run.
-    ControlMessage { from: NodeId, message: RunPeerMessage },
     /// What is heard of other nodes.
     Cluster(MembershipNotice),
     /// What is heard of this node's workers.

@@ -3,7 +3,6 @@
 mod carrying_out;
 mod checkpoint_search;
 mod clients;
-mod files;
 mod first_counts;
 mod messages;
 mod offer;
@@ -24,6 +23,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent
 use super::exchange::{ExchangeMessage, ExchangeNotice};
 use super::membership::{MembershipMessage, MembershipNotice};
 use super::roster::Change;
+use super::run_files::RunFiles;
 use super::stats::StatsMessage;
 use super::workers::{WorkerHandle, WorkersNotice};
 use crate::control::Payload;
@@ -34,7 +34,6 @@ use crate::timing::Timing;
 use crate::transport::Security;
 use crate::usage::UsageMeter;
 use clients::Clients;
-use files::RunFiles;
 use first_counts::FirstCounts;
 pub(crate) use messages::RunMessage;
 use records::Records;
@@ -169,43 +168,12 @@ impl RunState {
     fn handle(&mut self, message: RunMessage) {
         match message {
             RunMessage::Membership(membership) => self.membership = Some(membership),
-            RunMessage::StartTraining {
-                job,
-                allow_partial,
-                reply,
-            } => {
+            RunMessage::Request { request, reply } => {
                 let (run, ticket) = (RunId(entropy::number()), self.clients.add(reply));
-                self.event(RunEvent::StartTraining {
-                    run,
-                    job,
-                    allow_partial,
-                    ticket,
-                });
-            }
-            RunMessage::Resume {
-                run: resumes,
-                changes,
-                allow_partial,
-                reply,
-            } => {
-                let (run, ticket) = (RunId(entropy::number()), self.clients.add(reply));
-                self.event(RunEvent::Resume {
-                    run,
-                    resumes: (resumes, changes),
-                    allow_partial,
-                    ticket,
-                });
-            }
-            RunMessage::CheckpointAll(reply) => {
-                let ticket = self.clients.add(reply);
-                self.event(RunEvent::CheckpointAll(ticket));
+                self.event(RunEvent::Request { ticket, run, request });
             }
             RunMessage::Leave(reply) => self.leave(reply),
             RunMessage::LeaveUnfinished(reply) => self.leave_unfinished(reply),
-            RunMessage::Stop(reply) => {
-                let ticket = self.clients.add(reply);
-                self.event(RunEvent::Stop(ticket));
-            }
             RunMessage::Status(reply) => {
                 let mut status = self.core.status(self.start.elapsed());
                 if let Some(status) = &mut status
@@ -215,7 +183,6 @@ impl RunState {
                 }
                 let _ = reply.send(Reply::Status(status).into());
             }
-            RunMessage::ControlMessage { from, message } => self.event(RunEvent::ControlMessage { from, message }),
             RunMessage::Cluster(notice) => self.event(match notice {
                 MembershipNotice::Beat { from, number, runs } => RunEvent::Beat { from, number, runs },
                 MembershipNotice::Changed(Change::Alive(info)) => RunEvent::Alive(info),
@@ -232,9 +199,6 @@ impl RunState {
             }
             RunMessage::Exchange(ExchangeNotice::Happened(RunEvent::Settlement(run, mut settlement))) => {
                 settlement.usage = self.used();
-                if self.keeps_runs && settlement.digest.is_ok() {
-                    self.tell_exchange(ExchangeMessage::KeepLast(self.files.checkpoint(run)));
-                }
                 // Nobody ends the run before it has heard that this node has settled, and so has its record by then.
                 self.record_now();
                 self.event(RunEvent::Settlement(run, settlement));

@@ -20,13 +20,14 @@ impl RunState {
                 opened: Err("this node has no ledger for the run; this is a fault in Tau, please report it".into()),
             });
         };
-        let (me, security, timing, dir, myself) = (
+        let (me, security, timing, files, myself) = (
             self.me.clone(),
             self.security.clone(),
             self.timing,
-            self.files.dir().to_path_buf(),
+            self.files.clone(),
             self.myself.clone(),
         );
+        let (dir, keeps_runs) = (files.dir().to_path_buf(), self.keeps_runs);
         tokio::spawn(async move {
             let (resumed, stage, seed) = (plan.resumed_by(me.id).copied(), stage_of(&plan, me.id), plan.job.seed);
             let restored = tokio::task::spawn_blocking(move || {
@@ -45,6 +46,8 @@ impl RunState {
                         plan,
                         ledger,
                         states,
+                        files,
+                        keeps_runs,
                         security,
                         timing,
                         parent: myself.get_derived(),

@@ -6,7 +6,7 @@ use super::RunState;
 use crate::log_context::NEWS;
 use crate::node::membership::MembershipMessage;
 use crate::node::workers::WorkerHandle;
-use crate::run::{RunEvent, WorkerKey, WorkerReport};
+use crate::run::{RunEvent, WorkerKey};
 use crate::usage::Workers;
 
 impl RunState {
@@ -56,43 +56,19 @@ impl RunState {
         if let (FromWorker::Prepared { speed, .. }, Some(worker)) = (&message, self.workers.get_mut(&key)) {
             worker.speed = *speed;
         }
-        let message = match message {
-            FromWorker::First { run, counts, afresh } => {
-                // One that takes another's place is given the ledger.
-                if self.exchange.as_ref().is_none_or(|(name, _)| *name != run) {
-                    self.first.add(run, key, counts, afresh);
-                }
-                return;
+        if let FromWorker::First { run, counts, afresh } = message {
+            // One that takes another's place is given the ledger.
+            if self.exchange.as_ref().is_none_or(|(name, _)| *name != run) {
+                self.first.add(run, key, counts, afresh);
             }
-            message => message,
-        };
+            return;
+        }
         if let FromWorker::SavedModel { run, saved: Ok(_) } = &message {
             let places = [self.files.model(*run), self.files.spare_model(*run)];
             if let Some(path) = places.iter().find(|path| path.exists()) {
                 tracing::info!(target: NEWS, event = "model_saved", path = %path.display(), "the model is saved");
             }
         }
-        if let Some(message) = for_the_core(message) {
-            self.event(RunEvent::Worker(key, message));
-        }
+        self.event(RunEvent::Worker(key, message));
     }
-}
-
-/// The part of a worker's messages that the core has to know.
-fn for_the_core(message: FromWorker) -> Option<WorkerReport> {
-    Some(match message {
-        // What is saved goes to the exchange, with the batches.
-        FromWorker::Hello(_) | FromWorker::Alive | FromWorker::Saved { .. } | FromWorker::First { .. } => return None,
-        FromWorker::Prepared { run, data, .. } => WorkerReport::Prepared { run, data: Ok(data) },
-        FromWorker::Refused { run, reason } => WorkerReport::Prepared { run, data: Err(reason) },
-        FromWorker::Stats(stats) => WorkerReport::Stats(*stats),
-        FromWorker::Starved(missing) => WorkerReport::Starved(missing),
-        FromWorker::Fed => WorkerReport::Fed,
-        FromWorker::Evaluated { run, evaluation } => WorkerReport::Evaluated { run, evaluation },
-        FromWorker::Closed { residual_norm } => WorkerReport::Closed { residual_norm },
-        FromWorker::Finished { digest } => WorkerReport::Finished { digest },
-        FromWorker::SavedModel { run, saved } => WorkerReport::SavedModel { run, saved },
-        FromWorker::Failed { reason, diverged } => WorkerReport::Failed { reason, diverged },
-        FromWorker::Idle => WorkerReport::Idle,
-    })
 }

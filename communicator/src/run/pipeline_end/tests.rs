@@ -8,13 +8,14 @@ use protocol::digest::Digest;
 use protocol::ids::{NodeId, RunId};
 use protocol::job::JobDraft;
 use protocol::measured::{NodeUsage, Scores};
+use protocol::wire::attach::FromWorker;
 use protocol::wire::control::RunResult;
 use protocol::wire::run_beat::Ballot;
 use protocol::wire::run_plan::RunPlan;
 
 use super::super::active::State;
 use super::super::core::RunCore;
-use super::super::event::{ExchangeOrder, RunEffect, RunEvent, Saving, Settlement, WorkerKey, WorkerReport};
+use super::super::event::{ExchangeOrder, RunEffect, RunEvent, Saving, Settlement, WorkerKey};
 use super::super::states::{Exchanging, Finishing};
 use crate::small_plan::{small_node, small_plan};
 use crate::timing::Timing;
@@ -140,13 +141,14 @@ impl Nodes {
                 }
             }
             RunEffect::Prepare { worker, run, .. } => {
-                let data = Ok(self.plan.data.clone());
-                self.queue.push_back(says(worker, WorkerReport::Prepared { run, data }));
+                let data = self.plan.data.clone();
+                self.queue
+                    .push_back(says(worker, FromWorker::Prepared { run, data, speed: 0 }));
             }
             RunEffect::Exchange(ExchangeOrder::Reseat { worker, .. }) => self.reseated.push(worker),
             RunEffect::Exchange(ExchangeOrder::Finish { worker, save }) => {
                 let digest = Some(Digest::default());
-                self.queue.push_back(says(worker, WorkerReport::Finished { digest }));
+                self.queue.push_back(says(worker, FromWorker::Finished { digest }));
                 if let Some(saving) = save {
                     self.saving.insert(at, (worker, saving));
                     if !saving.measures_pipeline {
@@ -154,7 +156,7 @@ impl Nodes {
                     }
                 }
             }
-            RunEffect::Keep => {
+            RunEffect::Exchange(ExchangeOrder::Keep) => {
                 let kept = Ok(PathBuf::from("run/checkpoint"));
                 self.queue.push_back((at, RunEvent::Kept(RUN, kept)));
             }
@@ -167,7 +169,7 @@ impl Nodes {
         let (worker, saving) = self.saving.remove(&at).expect("a worker was told to save");
         let is_full = self.full == Some(at) && !saving.spare;
         let saved = if is_full { Err("no room".into()) } else { Ok(scores) };
-        let message = WorkerReport::SavedModel { run: RUN, saved };
+        let message = FromWorker::SavedModel { run: RUN, saved };
         self.queue.push_back((at, RunEvent::Worker(worker, message)));
     }
 

@@ -7,7 +7,7 @@ use protocol::ids::RunId;
 use crate::checkpoint;
 
 /// A folder for each run, and in it files with the node's name: nodes may share a folder.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct RunFiles {
     dir: PathBuf,
     node: String,
