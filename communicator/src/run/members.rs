@@ -419,8 +419,9 @@ impl Members {
         members.iter().all(|&node| self.state(node).is_some_and(frozen))
     }
 
-    /// Drops from an agreed end every member that has fallen silent since, and breaks with it for good. The batches stay as
-    /// agreed, because that member may already have ended with them.
+    /// Drops from an agreed end every member that has fallen silent since, and breaks with it for good, which the others are
+    /// told. One that is only silent for now stays: it may speak again, and the others would end with it. The batches stay as
+    /// agreed, because a member that is dropped may already have ended with them.
     pub(super) fn leave_out_the_lost(&mut self, members: &mut BTreeSet<NodeId>, now: Duration, limits: &RunLimits) {
         for (node, why) in self.given_up(now, limits) {
             if why == GivenUp::Silent && members.contains(&node) && self.is_lost_for_all(node, now, limits) {
@@ -428,7 +429,9 @@ impl Members {
             }
         }
         let living = self.waited_for(now, limits);
-        members.retain(|node| living.contains(node));
+        let is_silent = |node: NodeId| self.given_up_one(node, now, limits) == Some(GivenUp::Silent);
+        let may_speak = |node: NodeId| is_silent(node) && !self.rifts.contains_key(&node);
+        members.retain(|&node| living.contains(&node) || may_speak(node));
         if let Some(own) = &mut self.own.ballot {
             *own = ballot(own.fingerprint, members, own.attempt);
         }
@@ -587,6 +590,22 @@ mod tests {
         );
         assert_eq!(members.waited_for(2 * SECOND, &LIMITS), set(&[1, 2]));
         assert_eq!(members.gone(), set(&[3]));
+    }
+
+    #[test]
+    fn who_is_silent_for_now_stays_in_an_agreed_end() {
+        let mut members = members();
+        for node in [2, 3] {
+            members.hear(NodeId(node), state(5), false, 20 * SECOND, &LIMITS);
+        }
+        members.dies(NodeId(3), 20 * SECOND);
+        members.own.ballot = Some(ballot(7, &set(&[1, 2, 3]), 0));
+        members.hear(NodeId(2), state(6), false, 22 * SECOND, &LIMITS);
+        let mut agreed = set(&[1, 2, 3]);
+        members.leave_out_the_lost(&mut agreed, 22 * SECOND, &LIMITS);
+        assert_eq!(members.waited_for(22 * SECOND, &LIMITS), set(&[1, 2]));
+        assert_eq!(agreed, set(&[1, 2, 3]), "node 2 hears node 3 and ends the run with it");
+        assert_eq!(members.own.ballot, Some(ballot(7, &agreed, 0)));
     }
 
     #[test]
