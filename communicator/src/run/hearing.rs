@@ -41,9 +41,11 @@ impl ActiveRun {
                 self.admit(&plan, scope);
             }
         }
+        // That the others have ended holds where it was found, and for those whose workers have stopped with its batches.
+        let is_stopped = self.exchanging_mut().is_some_and(|exchanging| exchanging.stopped);
         if let Some(reason) = beat.stop
             && speaks
-            && reason != StopReason::OthersEnded
+            && (reason != StopReason::OthersEnded || is_stopped)
             && !planted(Bug::LostStop)
         {
             self.stop(reason, scope);
