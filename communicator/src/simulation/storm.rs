@@ -276,7 +276,7 @@ impl World {
         self.say("the storm is over");
         // Whoever takes too long to leave ends all the same.
         for node in std::mem::take(&mut self.leaving) {
-            if self.nodes[&node].alive && self.alive().len() > 1 {
+            if self.nodes[&node].alive {
                 self.end_leaving(node);
             }
         }
