@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use protocol::data::DataSpec;
 use protocol::wire::attach::DataInfo;
-use protocol::wire::control::{Reply, Request};
+use protocol::wire::control::{Reply, Request, SILENT};
 
 use super::cluster::called;
-use super::{Finding, ok, problem};
+use super::{Finding, ok, problem, warning};
 use crate::commands::node::read_data;
 use crate::contact::{Answer, Contact};
 use crate::failure::Failure;
@@ -16,6 +16,9 @@ use crate::notice;
 
 /// How often it is asked whether the data is read, where nodes answer sooner than they have to.
 const PAUSE: Duration = Duration::from_millis(300);
+
+/// How often a node is asked that gives no answer, though others hear it.
+const ASKED_MAX: u32 = 3;
 
 /// What each node has found; one sentence where it has not.
 type DataByNode = BTreeMap<String, Result<DataInfo, String>>;
@@ -36,14 +39,20 @@ pub(super) async fn on_nodes(contact: &Contact, data: &DataSpec) -> Result<Vec<F
         Reply::Nodes(nodes) => nodes,
         _ => Vec::new(),
     };
+    let is_heard = |name: &String| listed.iter().any(|one| one.node == *name && one.state != SILENT);
     let mut held = DataByNode::new();
     let mut said = String::new();
+    let mut asked = 0;
     loop {
-        let mut reading = Vec::new();
+        asked += 1;
+        let (mut reading, mut mute) = (Vec::new(), Vec::new());
         for Answer { address, reply } in contact.ask_each(Request::InspectData(Some(data.clone()))).await {
             let name = called(address, &listed);
-            // Whoever does not answer has been named already.
             let Ok(Reply::DataInspected(inspection)) = reply else {
+                // Whoever the others do not hear either has been named already.
+                if is_heard(&name) && !held.contains_key(&name) {
+                    mute.push(name);
+                }
                 continue;
             };
             match inspection.data {
@@ -52,11 +61,17 @@ pub(super) async fn on_nodes(contact: &Contact, data: &DataSpec) -> Result<Vec<F
                 None => reading.push(name),
             }
         }
-        if reading.is_empty() {
-            return Ok(compare(data, &held));
+        if reading.is_empty() && (mute.is_empty() || asked >= ASKED_MAX) {
+            let mut findings = compare(data, &held);
+            let unknown = |name: &String| format!("{name} did not answer whether it holds {data}");
+            findings.extend(
+                mute.iter()
+                    .map(|name| warning(unknown(name), "run 'tau doctor' again in a few seconds")),
+            );
+            return Ok(findings);
         }
         let waiting = format!("{data} is being read by {}", reading.join(", "));
-        if waiting != said {
+        if waiting != said && !reading.is_empty() {
             notice::say(&waiting);
             said = waiting;
         }
