@@ -248,7 +248,7 @@ fn without_a_terminal_a_line_now_and_then_tells_how_far_it_is() {
         running
             .log()
             .lines()
-            .any(|line| line.contains(" %  0:1") && line.ends_with(" samples/s"))
+            .any(|line| line.contains(" %  0:") && line.ends_with(" samples/s"))
     });
     assert!(!running.log().contains(['█', '░', '\x1b']), "{}", running.log());
     running.interrupt();
