@@ -70,9 +70,26 @@ fn claims_from_the_living_may_have_to_wait_until_a_batch_has_left() {
     assert_eq!((claimed[0].shard.shard, claimed.len()), (30, 1));
     assert!(plan.ends_epoch());
     assert_eq!(next(&mut plan), None);
-    // What the dead left need not wait.
-    plan.slot_dead(1);
-    assert!(next(&mut plan).is_some());
+}
+
+#[test]
+fn of_what_the_dead_left_two_that_do_not_hear_of_each_other_take_different_shards() {
+    let claimed = [0, 1].map(|slot| {
+        let patient = SharedPlan {
+            claims_after_batches: true,
+            ..shared(vec![0; 192], 3, 1, 4)
+        };
+        let mut plan = SamplePlan::new(patient, slot).unwrap();
+        plan.slot_dead(2);
+        let of_dead = shards(&mut plan).into_iter().filter(|(_, shard)| *shard >= 32);
+        let of_dead: BTreeSet<(u32, u32)> = of_dead.collect();
+        // A batch leaves before it takes what another may have.
+        plan.batch_left();
+        assert!(next(&mut plan).is_some());
+        of_dead
+    });
+    assert!(claimed.iter().all(|shards| shards.len() >= 5), "{claimed:?}");
+    assert!(claimed[0].is_disjoint(&claimed[1]), "{claimed:?}");
 }
 
 #[test]

@@ -19,13 +19,22 @@ impl Board {
     /// The shard that an idle slot should take over, if there is any to be had.
     ///
     /// Slots without a worker come after those that have one: theirs can wait, as nobody else will begin them, and
-    /// a worker may yet come back to them. Those that have one may be spared.
-    pub(super) fn claim(&mut self, claimer: usize, from_living: bool) -> Option<ShardId> {
-        from_living
-            .then(|| self.unstarted_of_slowest(claimer, true))
-            .flatten()
-            .or_else(|| self.unstarted_of_slowest(claimer, false))
-            .or_else(|| self.remainder(claimer))
+    /// a worker may yet come back to them. Who does not know what others have claimed since spares what they may have: the
+    /// shards of those that have a worker, and of the others all whose turn is not its own.
+    pub(super) fn claim(&mut self, claimer: usize, knows_claims: bool) -> Option<ShardId> {
+        let of_living = knows_claims.then(|| self.unstarted_of_slowest(claimer, true)).flatten();
+        of_living.or_else(|| {
+            let left = self.unstarted_of_slowest(claimer, false);
+            left.or_else(|| self.remainder(claimer))
+                .filter(|shard| knows_claims || self.is_turn_of(claimer, *shard))
+        })
+    }
+
+    /// Whether a shard that the dead left is this claimer's to take first.
+    fn is_turn_of(&self, claimer: usize, shard: ShardId) -> bool {
+        let claimers = self.slots.len().max(1);
+        let from_the_end = SHARDS_PER_SLOT - 1 - shard.shard % SHARDS_PER_SLOT;
+        from_the_end as usize % claimers == claimer % claimers
     }
 
     /// An unstarted shard of the slot that has most of them, among those with a worker or those without.
@@ -96,10 +105,10 @@ impl Board {
         let next = unstarted.next()?;
         let is_left = !self.slots[slot].alive;
         let later: Vec<ShardId> = unstarted.rev().chain(is_left.then_some(next)).collect();
-        let claimers = self.slots.len().max(1);
-        let from_the_end = |shard: &ShardId| (first + SHARDS_PER_SLOT - 1 - shard.shard) as usize;
-        let is_own_turn = |shard: &&ShardId| from_the_end(shard) % claimers == claimer % claimers;
-        let own = later.iter().find(is_own_turn).filter(|_| is_left);
+        let own = later
+            .iter()
+            .find(|shard| self.is_turn_of(claimer, **shard))
+            .filter(|_| is_left);
         let of_claimer = claimer.checked_rem(later.len()).map(|place| later[place]);
         own.copied().or(of_claimer).or(Some(next))
     }

@@ -253,8 +253,8 @@ impl SamplePlan {
                 if !self.may_claim() {
                     return None;
                 }
-                let from_living = !self.shared.claims_after_batches || self.is_fresh;
-                let claimed = self.board.claim(self.slot, from_living)?;
+                let knows_claims = !self.shared.claims_after_batches || self.is_fresh;
+                let claimed = self.board.claim(self.slot, knows_claims)?;
                 self.queue.push_back(claimed);
                 return Some(claimed);
             }

@@ -26,8 +26,8 @@ pub struct SharedPlan {
     pub epochs: u32,
     /// Samples per minibatch.
     pub minibatch: usize,
-    /// Whether slots take over what living ones have not begun only when a batch has just left. Where others are heard of
-    /// once in an epoch, that is when it is known what they have begun.
+    /// Whether slots take over what others may have begun only when a batch has just left. Where others are heard of once in
+    /// an epoch, that is when it is known what they have begun.
     pub claims_after_batches: bool,
     /// The number of slots that train at the same time, the lowest that have a worker. The others claim nothing.
     pub trainers: Trainers,
