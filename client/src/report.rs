@@ -242,7 +242,7 @@ fn text(finished: &Finished) -> String {
     let agree = if finished.replicas_agree {
         "replicas agree"
     } else {
-        "REPLICAS DISAGREE"
+        "REPLICAS DISAGREE: nodes ended with different weights"
     };
     let _ = writeln!(
         text,

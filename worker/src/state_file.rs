@@ -72,7 +72,7 @@ pub enum StateFileError {
         why: String,
     },
     /// The file is of another model or optimiser.
-    #[error("{file} belongs to another job")]
+    #[error("{file} is the state of a worker with another model or optimiser")]
     Unfit {
         file: PathBuf,
         /// What does not fit.

@@ -146,7 +146,7 @@ impl<T: Trainer> Training<T> {
         let emission = emission::of(job, trainer.weights(), identity.slots);
         Ok(Self {
             expected: trainer.digest()?.unwrap_or_default(),
-            plan: SamplePlan::new(shared, identity.slot)?,
+            plan: SamplePlan::new(shared, identity.slot)?.of_origin(identity.origin),
             samples_total,
             job: job.clone(),
             trainer,

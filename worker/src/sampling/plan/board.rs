@@ -32,6 +32,8 @@ pub(super) struct Board {
     begun: BTreeMap<ShardId, OriginId>,
     /// Origins that emit no more, as far as anybody knows.
     dead: BTreeSet<OriginId>,
+    /// The origin of this slot's worker, where others may hear of it.
+    own: Option<OriginId>,
     pub(super) slots: Vec<SlotState>,
 }
 
@@ -65,6 +67,7 @@ impl Board {
             mine: None,
             begun: BTreeMap::new(),
             dead: BTreeSet::new(),
+            own: None,
             slots: (0..slots).map(state).collect(),
         }
     }
@@ -96,6 +99,11 @@ impl Board {
         self.dead.contains(&origin)
     }
 
+    /// Names the origin of this slot's worker, which decides who of two goes on with a shard that both have begun.
+    pub(super) fn set_own(&mut self, origin: OriginId) {
+        self.own = Some(origin);
+    }
+
     /// This slot trains a shard up to here.
     pub(super) fn hand_out(&mut self, advance: CursorAdvance) {
         self.learn(advance.into());
@@ -109,11 +117,23 @@ impl Board {
     }
 
     /// Another origin trained a shard up to here.
+    ///
+    /// Workers that go in step may begin the same shard in the same round, and would train the rest of it twice. The one that
+    /// is behind then leaves it to the other; of two that are abreast, the higher origin does. One always goes on: nobody
+    /// leaves a shard to an origin that is behind, and of those abreast nobody to a higher one, so they never leave it in a
+    /// circle, however late they hear of each other.
     pub(super) fn observe(&mut self, origin: OriginId, advance: CursorAdvance) {
         let shard = advance.shard;
+        let own_done = self.done.done(shard);
+        let goes_on = |own: OriginId| advance.done < own_done || advance.done == own_done && own < origin;
+        let yields = self.mine == Some(shard) && !self.own.is_none_or(goes_on) && !self.is_dead(origin);
         let news = self.learn(advance.into());
-        if news.samples == 0 || !self.is_unfinished(shard) || self.mine == Some(shard) {
+        let is_news = news.samples > 0 && self.mine != Some(shard);
+        if !(is_news || yields) || !self.is_unfinished(shard) {
             return;
+        }
+        if yields {
+            self.mine = None;
         }
         // Late batches of the dead do not take a shard from the living.
         let late = self.is_dead(origin) && self.is_taken(shard);

@@ -88,8 +88,9 @@ fn of_what_the_dead_left_two_that_do_not_hear_of_each_other_take_different_shard
         assert!(next(&mut plan).is_some());
         of_dead
     });
-    assert!(claimed.iter().all(|shards| shards.len() >= 5), "{claimed:?}");
     assert!(claimed[0].is_disjoint(&claimed[1]), "{claimed:?}");
+    let both: usize = claimed.iter().map(BTreeSet::len).sum();
+    assert_eq!(both, 16, "{claimed:?}");
 }
 
 #[test]
@@ -137,6 +138,39 @@ fn what_others_claimed_of_a_slot_is_left_to_them_unless_they_die() {
     plan.origin_dead(OTHER);
     assert_eq!(advance_of(&mut plan), Some(advance(0, 2, 4)));
     assert!(plan.is_complete());
+}
+
+#[test]
+fn of_two_that_begin_a_shard_in_the_same_round_one_goes_on() {
+    let meet = |own: OriginId, other: OriginId, done: u32| {
+        let long = shared(vec![0; 320], 2, 1, 4);
+        let mut plan = SamplePlan::new(long, 0).unwrap().of_origin(own);
+        assert_eq!(advance_of(&mut plan), Some(advance(0, 0, 4)));
+        plan.observe(other, &[advance(0, 0, done)]);
+        plan
+    };
+    for (own, other, done) in [(OTHER, THIRD, 3), (OTHER, THIRD, 4), (THIRD, OTHER, 3)] {
+        let next = advance_of(&mut meet(own, other, done));
+        assert_eq!(
+            next,
+            Some(advance(0, 0, 8)),
+            "{own} is further, or the lower of two abreast: {done}"
+        );
+    }
+    for (own, other, done) in [(OTHER, THIRD, 6), (THIRD, OTHER, 4), (THIRD, OTHER, 6)] {
+        let mut plan = meet(own, other, done);
+        let next = advance_of(&mut plan);
+        assert_eq!(
+            next,
+            Some(advance(0, 1, 4)),
+            "{own} is behind, or the higher of two abreast: {done}"
+        );
+        plan.origin_dead(other);
+        assert!(
+            shards(&mut plan).contains(&(0, 0)),
+            "a dead origin's shard is taken over"
+        );
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-use super::board::Board;
+use super::board::{Board, SlotState};
 use protocol::cursor::ShardId;
 use protocol::split::SHARDS_PER_SLOT;
 
@@ -19,22 +19,28 @@ impl Board {
     /// The shard that an idle slot should take over, if there is any to be had.
     ///
     /// Slots without a worker come after those that have one: theirs can wait, as nobody else will begin them, and
-    /// a worker may yet come back to them. Who does not know what others have claimed since spares what they may have: the
-    /// shards of those that have a worker, and of the others all whose turn is not its own.
+    /// a worker may yet come back to them. A claimer that does not know the newest claims of others spares what they may
+    /// have: the shards of slots that have a worker, and of the other slots all shards whose turn is not its own.
     pub(super) fn claim(&mut self, claimer: usize, knows_claims: bool) -> Option<ShardId> {
         let of_living = knows_claims.then(|| self.unstarted_of_slowest(claimer, true)).flatten();
         of_living.or_else(|| {
             let left = self.unstarted_of_slowest(claimer, false);
             left.or_else(|| self.remainder(claimer))
-                .filter(|shard| knows_claims || self.is_turn_of(claimer, *shard))
+                .filter(|&shard| knows_claims || self.turn_of(claimer).takes(shard))
         })
     }
 
-    /// Whether a shard that the dead left is this claimer's to take first.
-    fn is_turn_of(&self, claimer: usize, shard: ShardId) -> bool {
-        let claimers = self.slots.len().max(1);
-        let from_the_end = SHARDS_PER_SLOT - 1 - shard.shard % SHARDS_PER_SLOT;
-        from_the_end as usize % claimers == claimer % claimers
+    /// The claimer's turn among the slots that have a worker: all that know of the same deaths have different turns.
+    fn turn_of(&self, claimer: usize) -> Turn {
+        let living = |(slot, state): (usize, &SlotState)| (state.alive || slot == claimer).then_some(slot);
+        let claimers = self.slots.iter().enumerate().filter_map(living);
+        let count = claimers.clone().count().max(1);
+        let before = claimers.filter(|&slot| slot < claimer).count();
+        let own = if claimer < self.slots.len() { before } else { claimer };
+        Turn {
+            own: own % count,
+            count,
+        }
     }
 
     /// An unstarted shard of the slot that has most of them, among those with a worker or those without.
@@ -105,10 +111,8 @@ impl Board {
         let next = unstarted.next()?;
         let is_left = !self.slots[slot].alive;
         let later: Vec<ShardId> = unstarted.rev().chain(is_left.then_some(next)).collect();
-        let own = later
-            .iter()
-            .find(|shard| self.is_turn_of(claimer, **shard))
-            .filter(|_| is_left);
+        let turn = self.turn_of(claimer);
+        let own = later.iter().find(|&&shard| is_left && turn.takes(shard));
         let of_claimer = claimer.checked_rem(later.len()).map(|place| later[place]);
         own.copied().or(of_claimer).or(Some(next))
     }
@@ -117,6 +121,20 @@ impl Board {
     fn remainder(&self, claimer: usize) -> Option<ShardId> {
         let left: Vec<ShardId> = self.left_behind().take(REMAINDERS).collect();
         (!left.is_empty()).then(|| left[claimer % left.len()])
+    }
+}
+
+/// One of several turns, by which claimers share the shards that the dead left among themselves.
+struct Turn {
+    own: usize,
+    count: usize,
+}
+
+impl Turn {
+    /// Whether a shard belongs to this turn.
+    fn takes(&self, shard: ShardId) -> bool {
+        let from_the_end = SHARDS_PER_SLOT - 1 - shard.shard % SHARDS_PER_SLOT;
+        from_the_end as usize % self.count == self.own
     }
 }
 

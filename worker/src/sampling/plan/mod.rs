@@ -72,6 +72,13 @@ impl SamplePlan {
         })
     }
 
+    /// Names the origin of this slot's worker, which decides who of two goes on with a shard that both have begun.
+    #[must_use]
+    pub fn of_origin(mut self, origin: OriginId) -> Self {
+        self.board.set_own(origin);
+        self
+    }
+
     /// Leaves out samples that are done already, so that a worker that was started again goes on where its
     /// work was last seen.
     ///
@@ -87,7 +94,7 @@ impl SamplePlan {
     /// Takes note that another origin's batch was applied, which moved these cursors.
     ///
     /// A shard that another origin has begun is left to it until it is said to be dead. A shard that both have begun
-    /// is gone on with from wherever either is.
+    /// is gone on with by the one that is further, or by both from wherever either is while neither has heard so.
     pub fn observe(&mut self, origin: OriginId, advances: &[CursorAdvance]) {
         for &advance in advances {
             self.board.observe(origin, advance);
