@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use protocol::stats::{FIGURES, RUN_FIGURES};
 use serde_json::Value;
 
 use crate::harness::{Tau, idx_folder, kept_in, points_csv};
@@ -333,18 +334,66 @@ fn job_keys() -> String {
     page + "\n---\n[README](../README.md) · [usage](usage.md#jobs) · [what open settings become](defaults.md)\n"
 }
 
-#[test]
-fn the_docs_have_all_job_keys() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/job-keys.md");
-    let page = job_keys();
+/// The page of all figures of records and results.
+fn metrics() -> String {
+    let mut page = String::from(
+        "# Metrics\n\nThe figures of a node's record, which every node makes once a second: `tau stats --json`, `tau start --json` and \
+         `metrics.jsonl` have them under these names, the live view in columns of these titles, and Prometheus under the names \
+         at the right. Names that end with `_total` only grow while a run goes on, and begin again with the next. This page is \
+         written from the table in `protocol/src/stats/figures.rs`, and a test compares the two.\n\n\
+         | field | unit | meaning | column | Prometheus |\n|---|---|---|---|---|\n",
+    );
+    for figure in FIGURES {
+        let column = figure
+            .column
+            .map_or_else(String::new, |column| format!("`{}`", column.title));
+        let rate = if figure.is_rate { ", per second" } else { "" };
+        let total = if figure.is_counter { "_total" } else { "" };
+        let _ = writeln!(
+            page,
+            "| `{}` | {} | {} | {column}{rate} | `{}{total}` |",
+            figure.name,
+            figure.unit.name(),
+            figure.meaning,
+            figure.prometheus
+        );
+    }
+    page += "\nFigures of a whole run, as `finished`, `result.json` and the lines of a study have them:\n\n\
+             | field | unit | meaning | title in reports |\n|---|---|---|---|\n";
+    for figure in RUN_FIGURES {
+        let title = figure.study.unwrap_or_default();
+        let _ = writeln!(
+            page,
+            "| `{}` | {} | {} | {title} |",
+            figure.name,
+            figure.unit.name(),
+            figure.meaning
+        );
+    }
+    page + "\n---\n[README](../README.md) · [usage](usage.md#metrics) · [architecture](architecture.md)\n"
+}
+
+/// Compares a page with what is written from its table, or writes it where that is asked for.
+fn written_from_a_table(name: &str, page: &str) {
+    let path = format!("{}/../docs/{name}", env!("CARGO_MANIFEST_DIR"));
     if std::env::var_os("TAU_DOCS").is_some_and(|word| word == "write") {
-        std::fs::write(path, &page).unwrap();
+        std::fs::write(&path, page).unwrap();
     }
     let written = std::fs::read_to_string(path).unwrap_or_default();
     assert!(
         written == page,
-        "docs/job-keys.md is of other job keys: write it again with TAU_DOCS=write"
+        "docs/{name} is of another table: write it again with TAU_DOCS=write"
     );
+}
+
+#[test]
+fn the_docs_have_all_job_keys() {
+    written_from_a_table("job-keys.md", &job_keys());
+}
+
+#[test]
+fn the_docs_have_all_metrics() {
+    written_from_a_table("metrics.md", &metrics());
 }
 
 #[test]

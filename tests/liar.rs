@@ -173,7 +173,7 @@ fn settled() -> Settled {
         digest: protocol::digest::Digest(1),
         whole: protocol::digest::Digest(1),
         workers_agree: true,
-        stats: protocol::wire::worker_stats::WorkerStats::default(),
+        stats: protocol::stats::WorkerStats::default(),
         samples: 1,
         repeated: 0,
         bytes_sent: 1,

@@ -12,7 +12,7 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
-use protocol::stats::StatsRecord;
+use protocol::stats::{FIGURES, StatsRecord, Unit};
 use protocol::wire::control::NodeInfo;
 
 use crate::failure::Failure;
@@ -22,57 +22,8 @@ use crate::watching::Watch;
 
 const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// What only grows while a run goes on, and begins again with the next.
-struct Count {
-    name: &'static str,
-    help: &'static str,
-    of: fn(&StatsRecord) -> u64,
-}
-
-/// What goes up and down. What is not known is not told.
-struct Level {
-    name: &'static str,
-    help: &'static str,
-    of: fn(&StatsRecord) -> Option<f64>,
-}
-
-#[rustfmt::skip]
-const COUNTS: [Count; 10] = [
-    Count { name: "tau_samples", help: "Samples that this node has trained in the run", of: |record| record.samples },
-    Count { name: "tau_run_samples", help: "Trained samples of the whole run that this node knows of", of: |record| record.ledger_samples },
-    Count { name: "tau_repeated_samples", help: "Samples of the whole run that were trained more than once", of: |record| record.repeated_samples },
-    Count { name: "tau_received_bytes", help: "Bytes of batches received from other nodes", of: |record| record.bytes_in },
-    Count { name: "tau_sent_bytes", help: "Bytes of batches sent to other nodes", of: |record| record.bytes_out },
-    Count { name: "tau_dense_bytes", help: "Bytes that sending every step's gradient as f32 to every peer would have taken", of: |record| record.bytes_dense },
-    Count { name: "tau_wire_received_bytes", help: "Bytes received over all sockets, encryption included", of: |record| record.wire_in },
-    Count { name: "tau_wire_sent_bytes", help: "Bytes sent over all sockets, encryption included", of: |record| record.wire_out },
-    Count { name: "tau_late_rounds", help: "Rounds for which this node waited in vain for another worker", of: |record| record.late },
-    Count { name: "tau_bundled_rounds", help: "Rounds that reached this node as one sum", of: |record| record.bundled },
-];
-
-#[rustfmt::skip]
-const LEVELS: [Level; 20] = [
-    Level { name: "tau_samples_per_second", help: "Samples trained per second, over the last second", of: |record| Some(record.samples_per_second) },
-    Level { name: "tau_training_loss", help: "Mean training loss of the last second", of: |record| record.loss },
-    Level { name: "tau_held_out_accuracy", help: "Newest accuracy on the validation samples, or the test samples if there are none; only with classes", of: |record| record.accuracy.filter(|_| record.mae.is_none()) },
-    Level { name: "tau_held_out_r2", help: "Newest R\u{b2} on the validation samples, or the test samples if there are none; only with predicted numbers", of: |record| record.accuracy.filter(|_| record.mae.is_some()) },
-    Level { name: "tau_held_out_mae", help: "Newest mean absolute error of the predicted numbers, in their own units", of: |record| record.mae },
-    Level { name: "tau_held_out_loss", help: "Newest loss on the validation samples, or the test samples if there are none, as measured by this node", of: |record| record.evaluation.map(|evaluation| evaluation.loss) },
-    Level { name: "tau_threshold", help: "Threshold \u{3c4} of the newest batch: the size of one weight change", of: |record| Some(record.tau) },
-    Level { name: "tau_density", help: "Fraction of the weights that a batch changes", of: |record| Some(record.density) },
-    Level { name: "tau_staleness_rounds", help: "Age of other workers' gradients on arrival, in rounds of one batch from every worker", of: |record| Some(record.staleness) },
-    Level { name: "tau_lag_batches", help: "Batches that peers have and this node has not applied", of: |record| Some(record.frontier_lag as f64) },
-    Level { name: "tau_queue_batches", help: "Batches waiting to be sent", of: |record| Some(record.queue as f64) },
-    Level { name: "tau_exchange_share", help: "Share of the workers' time that the exchange took", of: |record| Some(record.exchange_share) },
-    Level { name: "tau_waited_share", help: "Share of the workers' time in which they waited for other workers' rounds", of: |record| Some(record.waited_share) },
-    Level { name: "tau_direction_share", help: "Share of the workers' time that orthogonal updates took", of: |record| Some(record.direction_share) },
-    Level { name: "tau_round", help: "Newest round that a worker has reached; 0 without rounds", of: |record| Some(record.round as f64) },
-    Level { name: "tau_paused_share", help: "Share of the last second in which emission was paused", of: |record| Some(record.paused_share) },
-    Level { name: "tau_cpu_cores", help: "Cores kept busy by the node and its workers", of: |record| Some(record.cpu) },
-    Level { name: "tau_memory_bytes", help: "Memory of the node and its workers", of: |record| Some(record.memory_bytes as f64) },
-    Level { name: "tau_gpu_busy", help: "GPUs kept busy", of: |record| Some(record.gpu) },
-    Level { name: "tau_gpu_memory_bytes", help: "Memory of GPUs in use", of: |record| Some(record.gpu_memory_bytes as f64) },
-];
+/// The name and meaning of the accuracy where numbers are predicted.
+const R2: (&str, &str) = ("tau_held_out_r2", "Newest R² on validation (or else test) samples");
 
 /// The states that a node can be in.
 const STATES: [&str; 5] = ["idle", "preparing", "training", "settling", "finishing"];
@@ -156,14 +107,30 @@ impl Collector for Numbers {
         if let Some(share) = self.share {
             level("tau_run_share", "Share of the run's samples that are trained", share)?;
         }
-        for Level { name, help, of } in &LEVELS {
-            if let Some(value) = of(&self.record).filter(|value| value.is_finite()) {
-                level(name, help, value)?;
-            }
+        if let Some(evaluation) = self.record.evaluation.filter(|newest| newest.loss.is_finite()) {
+            level(
+                "tau_held_out_loss",
+                "Newest loss on validation (or else test) samples, as measured by this node",
+                evaluation.loss,
+            )?;
         }
-        for Count { name, help, of } in &COUNTS {
-            let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            ConstCounter::new(of(&self.record)).encode(metric)?;
+        for figure in FIGURES {
+            // What is not known is not told.
+            let Some(value) = (figure.of)(&self.record).filter(|value| value.is_finite()) else {
+                continue;
+            };
+            let (name, help) = if figure.unit == Unit::Quality && self.record.mae.is_some() {
+                R2
+            } else {
+                (figure.prometheus, figure.meaning)
+            };
+            if figure.is_counter {
+                let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+                ConstCounter::new(value).encode(metric)?;
+            } else {
+                let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+                ConstGauge::new(value).encode(metric)?;
+            }
         }
         let mut states = encoder.encode_descriptor(
             "tau_state",

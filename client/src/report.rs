@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use protocol::job::Keep;
 use protocol::loss::ClassWeights;
 use protocol::measured::{Evaluation, Moment, Scores};
-use protocol::stats::{Finished, ratio};
+use protocol::stats::{Applies, Finished, RUN_FIGURES, RunFigures, Unit, Work, ratio};
 use protocol::wire::control::{RunResult, RunStatus};
 use protocol::wire::run_beat::StopReason;
 use time::OffsetDateTime;
@@ -19,7 +19,12 @@ pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) ->
     let stats = &result.stats;
     let nodes = result.participants.len() + missing(result).len();
     let bytes_dense = stats.bytes_dense(result.weights, nodes);
-    let processes = || result.usage.iter().flat_map(|node| &node.processes);
+    let work = Work {
+        recent: stats,
+        total: stats,
+        seconds: result.seconds,
+        weights: result.weights,
+    };
     let ended = Moment {
         samples: result.samples,
         seconds: result.seconds,
@@ -52,15 +57,7 @@ pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) ->
         bytes_sent: result.bytes_sent,
         bytes_dense,
         compression: ratio(bytes_dense as f64, result.bytes_sent as f64),
-        density: stats.density(result.weights),
-        exchange_share: stats.exchange_share(),
-        waited_share: stats.waited_share(),
-        direction_share: stats.direction_share(),
-        wire_sent: result.usage.iter().map(|node| node.wire_out).sum(),
-        cpu_seconds: processes().map(|one| one.cpu_seconds).sum(),
-        memory_peak_bytes: processes().map(|one| one.memory_peak_bytes).max().unwrap_or(0),
-        disk_read_bytes: processes().map(|one| one.disk_read_bytes).sum(),
-        disk_write_bytes: processes().map(|one| one.disk_write_bytes).sum(),
+        figures: RunFigures::of(&work, &result.usage),
         usage: result.usage.clone(),
         evaluations: result.course.evaluations().iter().copied().chain([last]).collect(),
         chosen: chosen::settings(status),
@@ -201,14 +198,13 @@ fn text(finished: &Finished) -> String {
     if !alone {
         cost.push(changes(finished));
     }
-    let shares = [
-        ("exchange", if alone { 0.0 } else { finished.exchange_share }),
-        ("waiting for others' rounds", finished.waited_share),
-        ("orthogonal updates", finished.direction_share),
-    ];
-    let shares = shares.iter().filter(|(_, share)| *share >= 0.005);
+    let shares = RUN_FIGURES.iter().filter_map(|figure| {
+        let applies = figure.unit == Unit::Share && !(alone && figure.applies == Applies::SeveralNodes);
+        let share = (figure.of)(&finished.figures).filter(|share| applies && *share >= 0.005)?;
+        Some((figure.title?, share))
+    });
     let shares: Vec<String> = shares
-        .map(|(what, share)| format!("{what} {}", quantity::share(*share)))
+        .map(|(what, share)| format!("{what} {}", quantity::share(share)))
         .collect();
     if !shares.is_empty() {
         cost.push(format!("share of the workers' time: {}", shares.join(", ")));
@@ -276,8 +272,8 @@ mod tests {
     use protocol::ids::RunId;
     use protocol::job::JobDraft;
     use protocol::measured::Course;
+    use protocol::stats::WorkerStats;
     use protocol::wire::control::Phase;
-    use protocol::wire::worker_stats::WorkerStats;
 
     use super::*;
 
@@ -328,10 +324,9 @@ mod tests {
             stop: None,
             model: "model.safetensors".into(),
         };
-        Finished {
-            exchange_share: 0.8,
-            ..finished(&status, &result, "model.safetensors".into())
-        }
+        let mut finished = finished(&status, &result, "model.safetensors".into());
+        finished.figures.exchange_share = 0.8;
+        finished
     }
 
     #[test]
@@ -362,5 +357,25 @@ mod tests {
         assert_eq!(remark(&[0.5, 0.4]), None);
         assert_eq!(remark(&[0.4, 0.41]), None, "a rise within the noise is not remarked on");
         assert_eq!(remark(&[f64::NAN, f64::NAN]), None);
+    }
+
+    #[test]
+    fn the_json_of_a_result_keeps_its_fields_in_order() {
+        let figures: Vec<&str> = RUN_FIGURES.iter().map(|figure| figure.name).collect();
+        let names = format!(
+            "event run ended accuracy base_rate loss epochs samples repeated_samples residual_lost seconds \
+             samples_per_second nodes participants missing left_out replicas_agree digest bytes_sent bytes_dense \
+             compression {} usage evaluations chosen reason warnings model",
+            figures.join(" ")
+        );
+        let finished = ended(&["alpha"], &[], &[0.5]);
+        let text = serde_json::to_string(&finished).unwrap();
+        let places: Vec<_> = names
+            .split(' ')
+            .map(|name| text.find(&format!("\"{name}\":")))
+            .collect();
+        assert!(places.is_sorted() && !places.contains(&None), "{text}");
+        let json = serde_json::to_value(&finished).unwrap();
+        assert_eq!(json.as_object().unwrap().len(), places.len(), "{text}");
     }
 }

@@ -10,6 +10,13 @@
 // Every other crate reads this one, so everything in it says what it is.
 #![warn(missing_docs)]
 
+/// A value that is only there where a line of a table has something, which is named first.
+macro_rules! if_given {
+    ($word:tt, $($value:tt)+) => {
+        $($value)+
+    };
+}
+
 pub mod augment;
 pub mod base_rate;
 pub mod batch;

@@ -1,11 +1,20 @@
 //! Records for people and scripts: what a node does each second, and how a run ended. Their JSON is a contract.
 
+mod figure;
+mod figures;
+mod worker_stats;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::measured::{Evaluation, NodeUsage, ProcessUsage, number_or_null};
+pub use figure::{Applies, Figure, FigureColumn, Unit};
+pub use figures::{ExchangeFigures, FIGURES, RUN_FIGURES, RunFigures, StatsRecord, Work};
+pub(crate) use worker_stats::Reading;
+pub use worker_stats::WorkerStats;
+
+use crate::measured::{Evaluation, NodeUsage};
 
 /// A ratio, zero of nothing.
 #[must_use]
@@ -79,103 +88,6 @@ pub struct LogNotice {
     pub text: String,
 }
 
-/// One node in one second.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct StatsRecord {
-    /// When it came to the node that tells of it, by that node's clock, in seconds since 1970.
-    pub time: f64,
-    /// The node.
-    pub node: String,
-    /// The run.
-    pub run: String,
-    /// What the node is doing.
-    pub state: String,
-    /// Samples trained per second, over the last second.
-    pub samples_per_second: f64,
-    /// Samples trained since the start.
-    pub samples: u64,
-    /// Samples of the whole run that this node knows to be trained, by whomever; those trained twice count twice.
-    pub ledger_samples: u64,
-    /// Seconds since the first step of the run that this node knows of.
-    pub seconds: f64,
-    /// The mean training loss of the last second; none before the first step.
-    pub loss: Option<f64>,
-    /// The newest evaluation accuracy; where numbers are predicted R².
-    pub accuracy: Option<f64>,
-    /// How far numbers are off, in their own units; none where there are classes.
-    pub mae: Option<f64>,
-    /// The τ of the newest batch.
-    pub tau: f64,
-    /// Changes per weight and batch in the last second.
-    pub density: f64,
-    /// Bytes received on the data plane since the start.
-    pub bytes_in: u64,
-    /// Bytes sent on the data plane since the start.
-    pub bytes_out: u64,
-    /// What every step's gradient as `f32` to every peer would have cost.
-    pub bytes_dense: u64,
-    /// How far weights move on between a gradient and its arrival from another worker, in rounds of
-    /// one batch from every worker.
-    pub staleness: f64,
-    /// Batches known of but not applied.
-    pub frontier_lag: u64,
-    /// The digest of the ledger.
-    pub digest: String,
-    /// Batches waiting to be sent.
-    pub queue: u64,
-    /// The share of the last second in which emission was paused.
-    pub paused_share: f64,
-    /// The share of the worker's time that the exchange took.
-    pub exchange_share: f64,
-    /// The newest round that anybody has come to, where the strategy has rounds.
-    pub round: u64,
-    /// How often somebody's round was waited for in vain.
-    pub late: u64,
-    /// Rounds that came here added up on their way.
-    pub bundled: u64,
-    /// Rounds that were to, and whose batches came one by one instead.
-    pub given_up: u64,
-    /// Seconds in which this node took in, added up and applied what came.
-    pub adding_seconds: f64,
-    /// The share of the worker's time in which it waited for others' rounds.
-    pub waited_share: f64,
-    /// The share of the worker's time that making updates orthogonal took.
-    pub direction_share: f64,
-    /// Bytes that came over the node's sockets since the run began there, for both planes, with encryption and handshakes.
-    pub wire_in: u64,
-    /// Bytes that left.
-    pub wire_out: u64,
-    /// Cores kept busy.
-    pub cpu: f64,
-    /// Memory in use.
-    pub memory_bytes: u64,
-    /// GPUs kept busy: the share of the last second in which they were at work, added up over workers.
-    pub gpu: f64,
-    /// Memory of GPUs in use.
-    pub gpu_memory_bytes: u64,
-    /// The norm of what has not been emitted.
-    #[serde(deserialize_with = "number_or_null")]
-    pub residual_norm: f64,
-    /// The norm of what was lost with workers that died.
-    #[serde(deserialize_with = "number_or_null")]
-    pub residual_lost: f64,
-    /// Samples of the whole run that were trained more than once: after a partition, or where a node died.
-    pub repeated_samples: u64,
-    /// The newest evaluation, from the node that measured.
-    pub evaluation: Option<Evaluation>,
-    /// The evaluations that the node has made since its last record, oldest first.
-    pub evaluations: Vec<Evaluation>,
-    /// What each of the node's processes has used since the run began there.
-    pub processes: Vec<ProcessUsage>,
-    /// What the node waits for, to begin or to end the run: each is what follows "waiting for".
-    pub waiting: Vec<String>,
-    /// What the node has said since its last record.
-    pub said: Vec<LogNotice>,
-    /// The exchange with each peer.
-    pub peers: Vec<PeerRecord>,
-}
-
 impl StatsRecord {
     /// Sentences about what is waited for in one record; who wants to know all asks for the run's status.
     pub const WAITING_MAX: usize = 8;
@@ -247,24 +159,9 @@ pub struct Finished {
     pub bytes_dense: u64,
     /// Their ratio.
     pub compression: f64,
-    /// Changes per weight and batch.
-    pub density: f64,
-    /// The share of workers' time that the exchange took.
-    pub exchange_share: f64,
-    /// The share of workers' time in which they waited for others' rounds.
-    pub waited_share: f64,
-    /// The share of workers' time that making updates orthogonal took.
-    pub direction_share: f64,
-    /// Bytes that left all nodes' sockets, for both planes, with encryption and handshakes.
-    pub wire_sent: u64,
-    /// Processor time of all processes.
-    pub cpu_seconds: f64,
-    /// The most memory that any process has had.
-    pub memory_peak_bytes: u64,
-    /// Bytes that all processes read from disks.
-    pub disk_read_bytes: u64,
-    /// Bytes that all processes wrote to disks.
-    pub disk_write_bytes: u64,
+    /// Figures of the whole run, as fields of the line itself.
+    #[serde(flatten)]
+    pub figures: RunFigures,
     /// What each node took of its machine.
     pub usage: Vec<NodeUsage>,
     /// How good the model was on the way, and at last the saved weights.

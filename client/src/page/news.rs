@@ -1,7 +1,7 @@
 //! What a page is told: all that it does not know yet.
 
 use protocol::measured::Evaluation;
-use protocol::stats::Severity;
+use protocol::stats::{Figure, Severity, StatsRecord, Unit};
 use serde::Serialize;
 
 use crate::timeline::{Facts, Happened, Node, Point, Summary, Timeline};
@@ -37,6 +37,8 @@ pub(super) struct News<'a> {
     run: &'a str,
     facts: Option<&'a Facts>,
     summary: Summary,
+    /// The figures that nodes have.
+    columns: Vec<PageColumn>,
     nodes: Vec<Row<'a>>,
     /// When the first step was, by the clock of the events.
     begun: Option<f64>,
@@ -84,6 +86,29 @@ struct Past {
     at: f64,
 }
 
+/// A figure in the page's table of nodes.
+#[derive(Serialize)]
+struct PageColumn {
+    title: Option<&'static str>,
+    meaning: &'static str,
+    unit: Unit,
+    is_rate: bool,
+    /// Whether a silent node still has it.
+    lasts: bool,
+}
+
+impl From<&&Figure<StatsRecord>> for PageColumn {
+    fn from(figure: &&Figure<StatsRecord>) -> Self {
+        Self {
+            title: figure.title,
+            meaning: figure.meaning,
+            unit: figure.unit,
+            is_rate: figure.is_rate,
+            lasts: figure.lasts && !figure.is_rate,
+        }
+    }
+}
+
 /// A node in the page's table.
 #[derive(Serialize)]
 struct Row<'a> {
@@ -94,48 +119,23 @@ struct Row<'a> {
     device: Option<&'a str>,
     workers: Option<usize>,
     rtt_ms: Option<f64>,
-    samples: u64,
-    samples_per_second: f64,
-    loss: Option<f64>,
-    staleness: f64,
-    lag: u64,
-    queue: u64,
-    bytes_in: Option<f64>,
-    bytes_out: Option<f64>,
-    sent: u64,
-    exchange_share: f64,
-    cpu: f64,
-    memory_bytes: u64,
-    gpu: f64,
-    gpu_memory_bytes: u64,
+    /// In the order of the columns.
+    figures: Vec<Option<f64>>,
     trouble: Option<&'a str>,
 }
 
 impl<'a> Row<'a> {
-    fn of(node: &'a Node) -> Self {
-        let (record, member) = (&node.record, node.member.as_ref());
+    fn of(node: &'a Node, columns: &[&'static Figure<StatsRecord>]) -> Self {
+        let member = node.member.as_ref();
         Self {
-            node: &record.node,
+            node: &node.record.node,
             state: node.state(),
             silent: node.silent,
             address: member.map(|member| &*member.address),
             device: member.map(|member| &*member.device),
             workers: member.map(|member| member.workers),
             rtt_ms: member.and_then(|member| member.rtt_ms),
-            samples: record.samples,
-            samples_per_second: record.samples_per_second,
-            loss: record.loss,
-            staleness: record.staleness,
-            lag: record.frontier_lag,
-            queue: record.queue,
-            bytes_in: node.rate_in,
-            bytes_out: node.rate_out,
-            sent: record.bytes_out,
-            exchange_share: record.exchange_share,
-            cpu: record.cpu,
-            memory_bytes: record.memory_bytes,
-            gpu: record.gpu,
-            gpu_memory_bytes: record.gpu_memory_bytes,
+            figures: columns.iter().map(|figure| node.figure(figure)).collect(),
             trouble: node.trouble.as_deref(),
         }
     }
@@ -178,6 +178,7 @@ impl<'a> News<'a> {
         } else {
             0
         };
+        let columns: Vec<_> = timeline.nodes().figures().filter(|figure| figure.on_page).collect();
         let evaluations = timeline.evaluations().iter().copied();
         Self {
             version: crate::version::VERSION,
@@ -185,7 +186,8 @@ impl<'a> News<'a> {
             run: timeline.run(),
             facts: timeline.facts(),
             summary: timeline.summary(),
-            nodes: timeline.nodes().iter().map(Row::of).collect(),
+            columns: columns.iter().map(PageColumn::from).collect(),
+            nodes: timeline.nodes().iter().map(|node| Row::of(node, &columns)).collect(),
             begun: timeline.begun(),
             generation,
             points_from,
@@ -208,8 +210,6 @@ impl<'a> News<'a> {
 
 #[cfg(test)]
 mod tests {
-    use protocol::stats::StatsRecord;
-
     use super::*;
 
     fn record(second: u32) -> StatsRecord {
@@ -245,5 +245,36 @@ mod tests {
         // Another generation's points are of no use, and nobody knows more than there is.
         assert_eq!(told(PageKnows { generation: 3, ..known }), (20, 0, 1));
         assert_eq!(told(PageKnows { points: 99, ..known }), (0, 0, 1));
+    }
+
+    #[test]
+    fn the_table_of_nodes_has_the_figures_that_apply() {
+        let columns = |record: StatsRecord| {
+            let mut timeline = Timeline::default();
+            timeline.take(&[record]);
+            let text = News::live("here", &timeline, PageKnows::default(), true, (None, None)).text();
+            let news: serde_json::Value = serde_json::from_slice(&text).unwrap();
+            let columns = news["columns"].as_array().unwrap().clone();
+            assert_eq!(news["nodes"][0]["figures"].as_array().unwrap().len(), columns.len());
+            let titles = columns
+                .iter()
+                .map(|column| column["title"].as_str().unwrap().to_owned());
+            titles.collect::<Vec<_>>()
+        };
+        let plain = columns(record(1));
+        let in_rounds = columns(StatsRecord {
+            round: 3,
+            direction_share: 0.1,
+            ..record(1)
+        });
+        let has = |titles: &[String], title: &str| titles.iter().any(|one| one == title);
+        assert!(
+            has(&plain, "waiting for rounds") && !has(&plain, "late rounds"),
+            "{plain:?}"
+        );
+        for title in ["rounds", "late rounds", "bundled rounds", "orthogonal updates"] {
+            assert!(has(&in_rounds, title), "{in_rounds:?}");
+        }
+        assert!(!has(&plain, "received"), "a node alone exchanges nothing");
     }
 }

@@ -27,7 +27,7 @@ function take(news) {
 function show() {
   if (!last) return;
   showHead(last);
-  showNodes(last.nodes);
+  showNodes(last.nodes, last.columns);
   showEvents(model.events);
   showCharts(model, choice, last.nodes);
   if (last.past) {

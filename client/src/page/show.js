@@ -63,7 +63,7 @@ function ended(end, saved) {
     + `replicas ${end.agree ? 'agree' : 'DIFFER'}${missing}${model ? `; the model is ${model}` : ''}`;
 }
 
-function showNodes(nodes) {
+function showNodes(nodes, columns) {
   const silent = nodes.filter((node) => node.silent !== null).length;
   write('count', nodes.length ? `${nodes.length - silent} of ${nodes.length} heard` : '');
   at('grid').replaceChildren(...nodes.map((node) => {
@@ -72,17 +72,18 @@ function showNodes(nodes) {
     cell.title = [node.address, node.device, node.trouble].filter(Boolean).join('\n');
     return cell;
   }));
-  // A node alone sends nothing to others.
-  const rate = (value) => (value === null || nodes.length === 1 ? UNKNOWN : `${bytes(value)}/s`);
+  const heading = (text, meaning = '') => {
+    const cell = make('th', '', text);
+    cell.title = meaning;
+    return cell;
+  };
+  const titles = columns.map((column) => heading(column.title + (column.is_rate ? '/s' : ''), column.meaning));
+  at('titles').replaceChildren(heading('node'), heading('state'), heading('device'), ...titles, heading('last trouble'));
   at('nodes').replaceChildren(...nodes.map((node) => {
-    const heard = (text) => (node.silent === null ? text : '');
+    const figure = (column, index) => (node.silent === null || column.lasts ? inUnit(column, node.figures[index]) : '');
     const texts = [
       node.node, make('span', node.state, node.silent === null ? node.state : `silent ${duration(node.silent)}`),
-      node.device ?? UNKNOWN, heard(count(node.samples_per_second)), heard(loss(node.loss)),
-      heard(decimal(node.staleness)), heard(count(node.lag)),
-      heard(rate(node.bytes_in)), heard(rate(node.bytes_out)),
-      heard(decimal(node.cpu)), heard(node.gpu_memory_bytes ? `${decimal(node.gpu)} · ${bytes(node.gpu_memory_bytes)}` : UNKNOWN),
-      heard(bytes(node.memory_bytes)), node.trouble ?? '',
+      node.device ?? UNKNOWN, ...columns.map(figure), node.trouble ?? '',
     ];
     const row = make('tr', node.silent === null ? '' : 'gone');
     row.append(...texts.map((text) => make('td', '', text)));

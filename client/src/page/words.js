@@ -17,6 +17,16 @@ const percent = (value, digits = 0) => known(value, (number) => `${(100 * number
 const loss = (value) => known(value, (number) => (number !== 0 && Math.abs(number) < 0.01 ? number.toExponential(1) : number.toFixed(4)));
 const decimal = (value, digits = 1) => known(value, (number) => number.toFixed(digits));
 
+// Formats of figures by their unit; others are counted.
+const UNITS = {
+  bytes, loss, target: loss, norm: loss, share: percent, cores: decimal, gpus: decimal,
+  quality: (value) => percent(value, 2), density: (value) => percent(value, 2),
+};
+const inUnit = ({ unit, is_rate }, value) => {
+  const text = (UNITS[unit] ?? count)(value);
+  return is_rate && text !== UNKNOWN ? `${text}/s` : text;
+};
+
 function duration(seconds) {
   return known(seconds, (number) => {
     // Of a short run fractions matter.

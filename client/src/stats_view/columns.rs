@@ -1,11 +1,14 @@
-//! The columns of the table of nodes, and what they mean.
+//! The columns of the table of nodes: those of the [table of figures](protocol::stats::FIGURES), and some of words.
+
+use protocol::stats::{Figure, FigureColumn, StatsRecord, Unit};
 
 use super::controls::Sort;
-use super::units::{known, loss, percent, precise, short, tau};
+use super::units::{in_column, known, short};
 use crate::quantity;
 use crate::timeline::{Node, Nodes};
 
 /// One column.
+#[derive(Clone, Copy)]
 pub(super) struct Column {
     pub(super) title: &'static str,
     /// The title with its unit, where there is room for it.
@@ -22,58 +25,72 @@ pub(super) struct Column {
     pub(super) words: bool,
     /// Whether it is of the last second: who is silent has no such figure.
     of_now: bool,
-    text: fn(&Node) -> String,
+    content: Content,
+}
+
+#[derive(Clone, Copy)]
+enum Content {
+    Text(fn(&Node) -> String),
+    Figure(&'static Figure<StatsRecord>, Unit),
 }
 
 impl Column {
-    const fn number(
-        (title, long): (&'static str, &'static str),
-        (width, rank): (usize, u8),
-        meaning: &'static str,
-        text: fn(&Node) -> String,
-    ) -> Self {
-        Self {
-            title,
-            long,
-            meaning,
-            sort: None,
-            rank,
-            least: width,
-            most: width,
-            words: false,
-            of_now: true,
-            text,
-        }
-    }
-
     const fn words(
         title: &'static str,
         (least, most, rank): (usize, usize, u8),
         meaning: &'static str,
         text: fn(&Node) -> String,
     ) -> Self {
-        let mut column = Self::number((title, title), (least, rank), meaning, text);
-        column.most = most;
-        column.words = true;
-        column.lasting()
+        Self {
+            title,
+            long: title,
+            meaning,
+            sort: None,
+            rank,
+            least,
+            most,
+            words: true,
+            of_now: false,
+            content: Content::Text(text),
+        }
     }
 
-    const fn sorts(mut self, sort: Sort) -> Self {
-        self.sort = Some(sort);
-        self
-    }
-
-    /// It stays as it was when a node is silent.
-    const fn lasting(mut self) -> Self {
-        self.of_now = false;
-        self
+    fn of_figure(figure: &'static Figure<StatsRecord>, numbers: bool) -> Option<Self> {
+        let FigureColumn { title, long, rank } = figure.column?;
+        let column = Self {
+            title,
+            long,
+            meaning: figure.meaning,
+            sort: figure.sorts.then_some(Sort::By(figure.name)),
+            rank,
+            least: width(figure.unit),
+            most: width(figure.unit),
+            words: false,
+            of_now: figure.is_rate || !figure.lasts,
+            content: Content::Figure(figure, figure.unit),
+        };
+        let is_r2 = figure.unit == Unit::Quality && numbers;
+        Some(if is_r2 {
+            Self {
+                title: "R²",
+                long: "eval R²",
+                meaning: "Newest R² on validation (or else test) samples",
+                least: width(Unit::Loss),
+                content: Content::Figure(figure, Unit::Loss),
+                ..column
+            }
+        } else {
+            column
+        })
     }
 
     pub(super) fn text(&self, node: &Node) -> String {
         if self.of_now && node.is_silent() {
-            String::new()
-        } else {
-            (self.text)(node)
+            return String::new();
+        }
+        match self.content {
+            Content::Text(text) => text(node),
+            Content::Figure(figure, unit) => known(node.figure(figure), |value| in_column(unit, value)),
         }
     }
 
@@ -83,130 +100,43 @@ impl Column {
     }
 }
 
-/// All columns, as they stand side by side.
-const COLUMNS: [Column; 22] = [
-    Column::words("node", (6, 16, 0), "name of the node", |node| node.record.node.clone()).sorts(Sort::Name),
-    Column::words(
-        "state",
-        (5, 11, 2),
-        "phase of the node; silent: time since its last record",
-        state,
-    ),
-    Column::number(
-        ("smp/s", "samples/s"),
-        (5, 1),
-        "samples trained per second, in the last second",
-        |node| precise(node.record.samples_per_second),
-    )
-    .sorts(Sort::Speed),
-    Column::number(
-        ("smp", "samples"),
-        (5, 16),
-        "samples trained by the node in this run",
-        |node| precise(node.record.samples as f64),
-    )
-    .lasting(),
-    Column::number(
-        ("loss", "loss"),
-        (5, 3),
-        "mean training loss of the last second",
-        |node| known(node.record.loss, loss),
-    )
-    .sorts(Sort::Loss)
-    .lasting(),
-    Column::number(
-        ("acc%", "accuracy %"),
-        (4, 4),
-        "newest accuracy on validation (or else test) samples, percent",
-        |node| known(node.record.accuracy, |accuracy| percent(accuracy, 2)),
-    )
-    .lasting(),
-    Column::number(
-        ("R²", "eval R²"),
-        (5, 4),
-        "newest R² on validation (or else test) samples",
-        |node| known(node.record.accuracy, loss),
-    )
-    .lasting(),
-    Column::number(
-        ("τ", "τ"),
-        (6, 11),
-        "size of one weight change; none if batches are dense",
-        |node| tau(node.record.tau),
-    )
-    .lasting(),
-    Column::number(
-        ("den%", "density %"),
-        (4, 10),
-        "share of the weights that a batch changes, percent",
-        |node| percent(node.record.density, 2),
-    ),
-    Column::number(
-        ("in", "in B/s"),
-        (4, 7),
-        "bytes received per second, from other nodes",
-        |node| known(node.rate_in, short),
-    ),
-    Column::number(
-        ("out", "out B/s"),
-        (4, 6),
-        "bytes sent per second, to other nodes",
-        |node| known(node.rate_out, short),
-    ),
-    Column::number(
-        ("stale", "staleness"),
-        (5, 9),
-        "age of others' gradients on arrival, in rounds of batches",
-        |node| short(node.record.staleness),
-    )
-    .sorts(Sort::Staleness),
-    Column::number(
-        ("lag", "lag"),
-        (4, 5),
-        "batches that peers have and the node has not applied",
-        |node| short(node.record.frontier_lag as f64),
-    )
-    .sorts(Sort::Lag),
-    Column::number(("que", "queue"), (4, 14), "batches waiting to be sent", |node| {
-        short(node.record.queue as f64)
-    }),
-    Column::number(
-        ("ex%", "exchange %"),
-        (3, 13),
-        "share of the workers' time that the exchange takes, percent",
-        |node| percent(node.record.exchange_share, 0),
-    ),
-    Column::number(
-        ("wt%", "waited %"),
-        (3, 17),
-        "share of the workers' time spent waiting for rounds, percent",
-        |node| percent(node.record.waited_share, 0),
-    ),
-    Column::number(("cpu", "cores"), (4, 8), "processor cores kept busy", |node| {
-        short(node.record.cpu)
-    })
-    .sorts(Sort::Cpu),
-    Column::number(("mem", "memory B"), (4, 12), "memory in use, bytes", |node| {
-        short(node.record.memory_bytes as f64)
-    }),
-    Column::number(("gpu", "GPUs"), (4, 15), "GPUs kept busy", |node| {
-        short(node.record.gpu)
-    }),
-    Column::number(("gmem", "GPU mem B"), (4, 18), "memory of GPUs in use, bytes", |node| {
-        short(node.record.gpu_memory_bytes as f64)
-    }),
-    Column::number(
-        ("rtt", "rtt ms"),
-        (4, 19),
-        "round-trip time from the node that answers this view, ms",
+/// The width of a figure in short form.
+fn width(unit: Unit) -> usize {
+    match unit {
+        Unit::Share => 3,
+        Unit::Samples | Unit::SamplesPerSecond | Unit::Loss => 5,
+        Unit::WeightChange => 6,
+        _ => 4,
+    }
+}
+
+const NODE: Column = Column {
+    sort: Some(Sort::Name),
+    ..Column::words("node", (6, 16, 0), "Name of the node", |node| node.record.node.clone())
+};
+const STATE: Column = Column::words(
+    "state",
+    (5, 11, 2),
+    "Phase of the node; silent: time since its last record",
+    state,
+);
+const ROUND_TRIP: Column = Column {
+    long: "rtt ms",
+    most: 4,
+    words: false,
+    of_now: true,
+    ..Column::words(
+        "rtt",
+        (4, 4, 19),
+        "Round-trip time from the node that answers this view, ms",
         |node| known(round_trip(node), short),
-    ),
-    Column::words("device", (3, 12, 20), "CPU or GPU that the node computes on", |node| {
-        node.member
-            .as_ref()
-            .map_or_else(String::new, |member| member.device.clone())
-    }),
-];
+    )
+};
+const DEVICE: Column = Column::words("device", (3, 12, 20), "CPU or GPU that the node computes on", |node| {
+    node.member
+        .as_ref()
+        .map_or_else(String::new, |member| member.device.clone())
+});
 
 fn state(node: &Node) -> String {
     match node.silent {
@@ -221,25 +151,20 @@ pub(super) fn round_trip(node: &Node) -> Option<f64> {
 
 /// A column as it is shown.
 pub(super) struct VisibleColumn {
-    pub(super) column: &'static Column,
+    pub(super) column: Column,
     pub(super) title: String,
     pub(super) width: usize,
 }
 
-/// The columns that have something to tell of these nodes: where nobody has a GPU, two of zeros would not, and one node alone
-/// exchanges nothing with others.
-pub(super) fn telling(nodes: &Nodes) -> Vec<&'static Column> {
-    let gpus = nodes.iter().any(|node| node.record.gpu_memory_bytes > 0);
+/// The columns that say something about these nodes.
+pub(super) fn telling(nodes: &Nodes) -> Vec<Column> {
     let numbers = nodes.iter().any(|node| node.record.mae.is_some());
-    let several = nodes.len() > 1;
-    let wanted = |column: &&Column| match column.title {
-        "in" | "out" | "ex%" => several,
-        "gpu" | "gmem" => gpus,
-        "acc%" => !numbers,
-        "R²" => numbers,
-        _ => true,
-    };
-    COLUMNS.iter().filter(wanted).collect()
+    let figures = nodes.figures().filter_map(|figure| Column::of_figure(figure, numbers));
+    [NODE, STATE]
+        .into_iter()
+        .chain(figures)
+        .chain([ROUND_TRIP, DEVICE])
+        .collect()
 }
 
 /// The columns that fit, and the gap between them: with titles in full where all of them do.
@@ -248,7 +173,7 @@ pub(super) fn shown(nodes: &Nodes, sort: Sort, width: usize) -> (Vec<VisibleColu
     let long: Vec<VisibleColumn> = all
         .iter()
         .map(|&column| {
-            let title = titled(column, column.long, sort);
+            let title = titled(&column, column.long, sort);
             let width = title.chars().count().max(column.least);
             let width = if column.words {
                 width.max(column.longest(nodes))
@@ -263,7 +188,7 @@ pub(super) fn shown(nodes: &Nodes, sort: Sort, width: usize) -> (Vec<VisibleColu
         return (long, gap);
     }
     let short = all.iter().map(|&column| {
-        let title = titled(column, column.title, sort);
+        let title = titled(&column, column.title, sort);
         let most = column.longest(nodes).min(column.most);
         let width = title
             .chars()

@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
+use protocol::stats::FIGURES;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use crate::timeline::{Node, Nodes};
@@ -12,37 +13,27 @@ use crate::timeline::{Node, Nodes};
 pub(super) enum Sort {
     #[default]
     Name,
-    Speed,
-    Loss,
-    Staleness,
-    Lag,
-    Cpu,
+    /// The figure of this name.
+    By(&'static str),
 }
 
 impl Sort {
     fn next(self) -> Self {
-        match self {
-            Self::Name => Self::Speed,
-            Self::Speed => Self::Loss,
-            Self::Loss => Self::Staleness,
-            Self::Staleness => Self::Lag,
-            Self::Lag => Self::Cpu,
-            Self::Cpu => Self::Name,
+        let mut figures = FIGURES.iter().filter(|figure| figure.sorts);
+        if let Self::By(name) = self {
+            figures.find(|figure| figure.name == name);
         }
+        figures.next().map_or(Self::Name, |figure| Self::By(figure.name))
     }
 
     /// The figure that counts. Who is silent has none.
     fn figure(self, node: &Node) -> Option<f64> {
-        let record = &node.record;
-        let figure = match self {
-            Self::Name => None,
-            Self::Speed => Some(record.samples_per_second),
-            Self::Loss => record.loss,
-            Self::Staleness => Some(record.staleness),
-            Self::Lag => Some(record.frontier_lag as f64),
-            Self::Cpu => Some(record.cpu),
+        let Self::By(name) = self else {
+            return None;
         };
-        figure.filter(|figure| !node.is_silent() && !figure.is_nan())
+        let figure = FIGURES.iter().find(|figure| figure.name == name)?;
+        node.figure(figure)
+            .filter(|figure| !node.is_silent() && !figure.is_nan())
     }
 
     fn order(self, one: &Node, other: &Node) -> Ordering {
@@ -225,7 +216,7 @@ mod tests {
             pressed(&mut controls, &timeline, &[sort]);
         }
         assert_eq!(orders, ["abcd", "bacd", "dbac", "abcd", "abcd", "abcd", "abcd"]);
-        assert_eq!(controls.sort, Sort::Speed);
+        assert_eq!(controls.sort, Sort::By("samples_per_second"));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! One node alone, with all that is known of it.
 
+use protocol::stats::{FIGURES, Unit};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
@@ -7,7 +8,7 @@ use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Block, Borders, Row, Table};
 
 use super::columns::round_trip;
-use super::units::{UNKNOWN, known, loss, percent, precise, tau};
+use super::units::{known, precise, with_its_unit};
 use crate::quantity;
 use crate::timeline::Node;
 
@@ -62,52 +63,26 @@ fn figures(node: &Node) -> Vec<(&'static str, String)> {
     let record = &node.record;
     // What is of the last second is not so any more.
     let now = |text: String| if node.is_silent() { String::new() } else { text };
-    let share = |share: f64| now(format!("{} %", percent(share, 2)));
-    let bytes = |bytes: u64| quantity::bytes(bytes as f64);
-    let rate = |rate: Option<f64>| now(known(rate, |rate| format!("{}/s", quantity::bytes(rate))));
-    let count = |count: u64| now(precise(count as f64));
-    vec![
-        ("round trip", now(known(round_trip(node), |ms| format!("{ms:.1} ms")))),
-        (
-            "speed",
-            now(format!("{} samples/s", precise(record.samples_per_second))),
-        ),
-        ("trained", format!("{} samples", precise(record.samples as f64))),
-        ("training loss", known(record.loss, loss)),
-        match record.mae {
-            None => (
-                "eval accuracy",
-                known(record.accuracy, |share| format!("{} %", percent(share, 2))),
-            ),
-            Some(_) => ("eval R²", known(record.accuracy, loss)),
-        },
-        ("τ", tau(record.tau)),
-        ("density", share(record.density)),
-        ("received", bytes(record.bytes_in)),
-        ("  per second", rate(node.rate_in)),
-        ("sent", bytes(record.bytes_out)),
-        ("  per second", rate(node.rate_out)),
-        ("on the wire, in", bytes(record.wire_in)),
-        ("on the wire, out", bytes(record.wire_out)),
-        ("staleness", now(format!("{} rounds", precise(record.staleness)))),
-        ("lag", format!("{} batches", count(record.frontier_lag))),
-        ("queue", format!("{} batches", count(record.queue))),
-        ("exchange", share(record.exchange_share)),
-        ("waiting for rounds", share(record.waited_share)),
-        ("emission paused", share(record.paused_share)),
-        ("cores busy", now(precise(record.cpu))),
-        ("memory", now(bytes(record.memory_bytes))),
-        ("GPUs busy", now(precise(record.gpu))),
-        ("GPU memory", now(bytes(record.gpu_memory_bytes))),
-        (
-            "digest",
-            if record.digest.is_empty() {
-                UNKNOWN.into()
-            } else {
-                record.digest.clone()
-            },
-        ),
-    ]
+    let mut lines = vec![("round trip", now(known(round_trip(node), |ms| format!("{ms:.1} ms"))))];
+    for figure in FIGURES.iter().filter(|figure| figure.applies_to(record, true)) {
+        let Some(title) = figure.title else {
+            continue;
+        };
+        let (title, unit) = if figure.unit == Unit::Quality && record.mae.is_some() {
+            ("eval R²", Unit::Loss)
+        } else {
+            (title, figure.unit)
+        };
+        let value = known((figure.of)(record), |value| with_its_unit(unit, value));
+        lines.push((title, if figure.lasts { value } else { now(value) }));
+        if figure.is_rate {
+            let rate = known(node.rate(figure), |rate| format!("{}/s", with_its_unit(unit, rate)));
+            lines.push(("  per second", now(rate)));
+        }
+    }
+    let digest = Some(&record.digest).filter(|digest| !digest.is_empty());
+    lines.push(("digest", known(digest, Clone::clone)));
+    lines
 }
 
 fn draw_peers(node: &Node, frame: &mut Frame, area: Rect) {

@@ -1,5 +1,9 @@
 //! Numbers in few characters, for people.
 
+use protocol::stats::Unit;
+
+use crate::quantity;
+
 /// What stands for a number that is not known.
 pub(super) const UNKNOWN: &str = "–";
 
@@ -58,6 +62,33 @@ pub(super) fn tau(value: f64) -> String {
         format!("{value:.1e}")
     } else {
         UNKNOWN.into()
+    }
+}
+
+/// A figure in a column, without its unit.
+pub(super) fn in_column(unit: Unit, value: f64) -> String {
+    match unit {
+        Unit::Samples | Unit::SamplesPerSecond => precise(value),
+        Unit::Loss => loss(value),
+        Unit::Quality | Unit::Density => percent(value, 2),
+        Unit::Share => percent(value, 0),
+        Unit::WeightChange => tau(value),
+        _ => short(value),
+    }
+}
+
+/// A figure with its unit.
+pub(super) fn with_its_unit(unit: Unit, value: f64) -> String {
+    match unit {
+        Unit::Samples | Unit::SamplesPerSecond | Unit::Batches | Unit::Rounds => {
+            format!("{} {}", precise(value), unit.name())
+        }
+        Unit::Quality | Unit::Density | Unit::Share => format!("{} %", percent(value, 2)),
+        Unit::Loss | Unit::Target | Unit::Norm => loss(value),
+        Unit::Bytes => quantity::bytes(value),
+        Unit::Seconds => quantity::seconds(value),
+        Unit::WeightChange => tau(value),
+        Unit::Cores | Unit::Gpus => precise(value),
     }
 }
 

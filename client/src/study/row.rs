@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use protocol::stats::RunFigures;
 use serde::{Deserialize, Serialize};
 
 use super::machine::Machine;
@@ -43,18 +44,8 @@ pub(crate) struct Measured {
     pub(crate) repeated_samples: u64,
     pub(crate) digest: String,
     pub(crate) bytes_sent: u64,
-    pub(crate) exchange_share: f64,
-    pub(crate) waited_share: f64,
-    #[serde(default)]
-    pub(crate) wire_sent: u64,
-    #[serde(default)]
-    pub(crate) cpu_seconds: f64,
-    #[serde(default)]
-    pub(crate) memory_peak_bytes: u64,
-    #[serde(default)]
-    pub(crate) disk_read_bytes: u64,
-    #[serde(default)]
-    pub(crate) disk_write_bytes: u64,
+    #[serde(flatten)]
+    pub(crate) figures: RunFigures,
     #[serde(default)]
     pub(crate) evaluations: Vec<Point>,
     pub(crate) reason: String,

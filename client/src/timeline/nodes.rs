@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use protocol::stats::{NodeReport, Severity, StatsRecord};
+use protocol::stats::{FIGURES, Figure, NodeReport, Severity, StatsRecord};
 
 use protocol::wire::control;
 
@@ -16,9 +16,8 @@ pub(crate) const SILENT: f64 = 5.0;
 pub(crate) struct Node {
     /// Its newest record. What it had counted stays when it has left the run.
     pub(crate) record: StatsRecord,
-    /// Bytes per second; none before the second record and after a counter went back.
-    pub(crate) rate_in: Option<f64>,
-    pub(crate) rate_out: Option<f64>,
+    /// Growth per second of the figures that are shown so; none before the second record and after a counter went back.
+    rates: BTreeMap<&'static str, f64>,
     /// Seconds without a word of it, if they are enough to call it silent.
     pub(crate) silent: Option<f64>,
     /// The last warning or error that it has told of.
@@ -32,6 +31,20 @@ impl Node {
         // Of who was silent before there are no records.
         let unheard = self.record.time == 0.0 && self.record.state == control::SILENT;
         self.silent.is_some() || unheard
+    }
+
+    /// A figure as tables of nodes have it: its value, or its growth per second.
+    pub(crate) fn figure(&self, figure: &Figure<StatsRecord>) -> Option<f64> {
+        if figure.is_rate {
+            self.rate(figure)
+        } else {
+            (figure.of)(&self.record)
+        }
+    }
+
+    /// A figure's growth per second.
+    pub(crate) fn rate(&self, figure: &Figure<StatsRecord>) -> Option<f64> {
+        self.rates.get(figure.name).copied()
     }
 
     /// What it does, in a word.
@@ -102,14 +115,16 @@ impl Nodes {
         }
         let silence = self.silence;
         let between = record.time - node.record.time;
-        let rate = |now: u64, before: u64| {
-            let bytes = now
-                .checked_sub(before)
-                .filter(|_| between > 0.0 && between <= silence)?;
-            Some(bytes as f64 / between)
+        let rate = |figure: &Figure<StatsRecord>| {
+            let growth = (figure.of)(record)? - (figure.of)(&node.record)?;
+            let is_known = growth >= 0.0 && between > 0.0 && between <= silence;
+            is_known.then_some((figure.name, growth / between))
         };
-        node.rate_in = rate(record.bytes_in, node.record.bytes_in);
-        node.rate_out = rate(record.bytes_out, node.record.bytes_out);
+        node.rates = FIGURES
+            .iter()
+            .filter(|figure| figure.is_rate)
+            .filter_map(rate)
+            .collect();
         let grave = record.said.iter().rfind(|notice| notice.severity > Severity::News);
         if let Some(notice) = grave {
             node.trouble = Some(notice.text.clone());
@@ -157,6 +172,13 @@ impl Nodes {
         self.by_name.values()
     }
 
+    /// The figures that say something about any of these nodes.
+    pub(crate) fn figures(&self) -> impl Iterator<Item = &'static Figure<StatsRecord>> {
+        let applies =
+            |figure: &Figure<StatsRecord>| self.iter().any(|node| figure.applies_to(&node.record, self.len() > 1));
+        FIGURES.iter().filter(move |figure| applies(figure))
+    }
+
     /// Those that are heard.
     pub(crate) fn heard(&self) -> impl Iterator<Item = &StatsRecord> {
         let heard = self.iter().filter(|node| !node.is_silent());
@@ -196,14 +218,8 @@ impl Nodes {
 fn kept(before: &StatsRecord, new: &StatsRecord) -> StatsRecord {
     let mut record = new.clone();
     if record.run == before.run && record.samples < before.samples {
-        record.samples = before.samples;
-        record.bytes_in = before.bytes_in;
-        record.bytes_out = before.bytes_out;
-        record.bytes_dense = before.bytes_dense;
-        record.ledger_samples = before.ledger_samples;
+        record.keep(before);
         record.digest.clone_from(&before.digest);
-        record.loss = before.loss;
-        record.tau = before.tau;
     }
     if record.run == before.run && record.accuracy.is_none() {
         (record.accuracy, record.mae) = (before.accuracy, before.mae);

@@ -6,11 +6,11 @@ use std::time::Duration;
 use protocol::ids::{NodeId, RunId};
 use protocol::job::Job;
 use protocol::measured::{Course, Scores};
+use protocol::stats::WorkerStats;
 use protocol::waiting;
 use protocol::wire::control::{NodeInfo, Phase, RunResult, RunStatus};
 use protocol::wire::run_beat::{RunBeat, StopReason};
 use protocol::wire::run_plan::RunPlan;
-use protocol::wire::worker_stats::WorkerStats;
 
 use super::event::{ExchangeOrder, Liveness, RunEffect, WorkerKey};
 use super::leaving::Leaving;

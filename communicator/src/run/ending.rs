@@ -7,10 +7,10 @@ use protocol::base_rate::BaseRate;
 use protocol::digest::Digest;
 use protocol::ids::NodeId;
 use protocol::measured::{Course, NodeUsage};
+use protocol::stats::WorkerStats;
 use protocol::wire::control::RunResult;
 use protocol::wire::run_beat::{Settled, StopReason};
 use protocol::wire::run_plan::{Participant, RunPlan};
-use protocol::wire::worker_stats::WorkerStats;
 
 use super::planted::{Bug, planted};
 

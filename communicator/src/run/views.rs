@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use protocol::ids::{NodeId, RunId};
 use protocol::measured::{Course, Scores};
+use protocol::stats::WorkerStats;
 use protocol::wire::control::{NodeInfo, Phase, RunStatus};
-use protocol::wire::worker_stats::WorkerStats;
 
 use super::active::{ActiveRun, State};
 use super::core::RunCore;

@@ -34,13 +34,6 @@ macro_rules! help {
     };
 }
 
-/// A value that is only there where a key has something, which is named first.
-macro_rules! if_given {
-    ($word:ty, $value:expr) => {
-        $value
-    };
-}
-
 /// Declares keys. A line is
 /// `"VALUE" key: TypeInDraft => Kind, default D, shown "default for people", open Name, resume may_change, serde(…), clap(…), help TEXT;`
 /// in which all behind the type may be missing: a key without a kind is checked together with others, as one without a

@@ -12,9 +12,9 @@ use crate::ids::{OriginId, RunId};
 use crate::job::Job;
 use crate::measured::{Evaluation, Moment, Scores};
 use crate::model::Shape;
+use crate::stats::WorkerStats;
 use crate::target::TargetInfo;
 use crate::wire::flow::PipelineAssignment;
-use crate::wire::worker_stats::WorkerStats;
 
 /// Counts of a ledger in one piece.
 pub const COUNTS_PER_PIECE: usize = 1 << 20;

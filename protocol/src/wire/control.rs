@@ -13,12 +13,11 @@ use crate::digest::Digest;
 use crate::ids::{NodeId, RunId};
 use crate::job::{Job, JobDraft};
 use crate::measured::{Course, NodeUsage, Scores};
-use crate::stats::{NodeReport, StatsRecord};
+use crate::stats::{NodeReport, StatsRecord, WorkerStats};
 use crate::wire::attach::DataInfo;
 pub use crate::wire::phase::Phase;
 use crate::wire::run_beat::{RunBeat, StopReason};
 use crate::wire::run_plan::Resumed;
-use crate::wire::worker_stats::WorkerStats;
 
 /// Who a node is. It never changes but for its workers: a node that starts again is another node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

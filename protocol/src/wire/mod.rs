@@ -19,7 +19,6 @@ pub mod prefix;
 pub mod run_beat;
 pub mod run_plan;
 pub mod snapshot;
-pub mod worker_stats;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 use crate::digest::Digest;
 use crate::ids::{NodeId, RunId};
 use crate::measured::{Course, NodeUsage, Scores};
+use crate::stats::WorkerStats;
 use crate::wire::phase::Phase;
 use crate::wire::run_plan::RunPlan;
-use crate::wire::worker_stats::WorkerStats;
 
 /// How far a run is, as one node knows it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

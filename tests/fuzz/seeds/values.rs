@@ -6,14 +6,13 @@ use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::job::{Job, JobDraft};
 use protocol::measured::{Course, Evaluation, NodeUsage, ProcessUsage, Scores};
 use protocol::model::Shape;
-use protocol::stats::{PeerRecord, StatsRecord};
+use protocol::stats::{PeerRecord, StatsRecord, WorkerStats};
 use protocol::target::TargetInfo;
 use protocol::wire;
 use protocol::wire::attach::DataInfo;
 use protocol::wire::control::NodeInfo;
 use protocol::wire::run_beat::{Ballot, GivenUp, ParticipantState, Settled};
 use protocol::wire::run_plan::{Participant, Resumed, RunPlan};
-use protocol::wire::worker_stats::WorkerStats;
 use serde::Serialize;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -95,7 +94,8 @@ pub(super) fn worker_stats() -> WorkerStats {
         staleness: 0.4,
         residual_norm: 1.25,
         residual_lost: 0.5,
-        alarmed: false,
+        // New sums and readings need no line here.
+        ..WorkerStats::default()
     }
 }
 

@@ -13,9 +13,8 @@ use protocol::lattice::{Range, count_of};
 use protocol::measured::{Moment, Scores};
 use protocol::model::PipelineStage;
 use protocol::sentence::sentence;
-use protocol::stats::record_interval;
+use protocol::stats::{WorkerStats, record_interval};
 use protocol::wire::attach::{FromWorker, SaveOrder};
-use protocol::wire::worker_stats::WorkerStats;
 
 use super::evaluating::Evaluating;
 use super::files::Files;

@@ -2,7 +2,7 @@
 
 use super::Section;
 use super::chart::{self, Axis, Bar, ChartLine, Style};
-use super::figures::{Figure, SECONDS, SPEED, TAKEN, how_good};
+use super::figures::{SECONDS, SPEED, StudyFigure, how_good, taken};
 use crate::quality_metric::QualityMetric;
 use crate::study::plan::Reference;
 use crate::study::row::Point;
@@ -68,8 +68,8 @@ pub(super) fn pictures(section: &Section<'_>) -> Vec<Picture> {
         all.extend(courses(section, nodes));
     }
     // Bars begin at nothing, where accuracies hardly differ: the courses show them.
-    for figure in TAKEN {
-        all.extend(compared(section, figure, most));
+    for figure in taken() {
+        all.extend(compared(section, &figure, most));
     }
     all
 }
@@ -118,10 +118,10 @@ fn of_nodes(nodes: usize) -> String {
 /// Time, speed-up and accuracy by nodes.
 fn by_nodes(section: &Section<'_>) -> Vec<Picture> {
     let series = &section.series;
-    let by = |figure: &Figure, y: Axis, published: fn(&Reference) -> &[f64]| {
+    let by = |figure: &StudyFigure, y: Axis, published: fn(&Reference) -> &[f64]| {
         let mut lines: Vec<ChartLine> = (0..)
             .zip(series)
-            .map(|(at, one)| line(one, at, |group| group.summary(|run| (figure.of)(run, None))))
+            .map(|(at, one)| line(one, at, |group| group.summary(|run| figure.of(run, None))))
             .collect();
         lines.extend(references(section, published));
         over_nodes(format!("{} by nodes", capital(figure.name)), y, section, &lines)
@@ -139,7 +139,7 @@ fn by_nodes(section: &Section<'_>) -> Vec<Picture> {
         ),
         speed_up(section),
         by(
-            how_good(section.quality_metric()),
+            &how_good(section.quality_metric()),
             good(section.quality_metric()),
             |reference| &reference.accuracy,
         ),
@@ -199,7 +199,7 @@ fn speed_up(section: &Section<'_>) -> Picture {
     let (fewest, most) = (counts[0] as f64, counts[counts.len() - 1] as f64);
     let mut lines = vec![dashed("ideal".into(), vec![(fewest, 1.0), (most, most / fewest)])];
     for (at, one) in series.iter().enumerate() {
-        let speed = |group: &Group<'_>| group.summary(|run| (SPEED.of)(run, None));
+        let speed = |group: &Group<'_>| group.summary(|run| SPEED.of(run, None));
         if let Some(base) = one.at(counts[0]).and_then(speed) {
             lines.push(line(one, at, |group| {
                 let summary = speed(group)?;
@@ -221,8 +221,14 @@ fn speed_up(section: &Section<'_>) -> Picture {
     over_nodes("Speed-up in samples/s by nodes".into(), factor, section, &lines)
 }
 
-fn bar(label: String, colour: Option<usize>, group: &Group<'_>, figure: &Figure, target: Option<f64>) -> Option<Bar> {
-    let of = |run: &crate::study::row::Measured| (figure.of)(run, target);
+fn bar(
+    label: String,
+    colour: Option<usize>,
+    group: &Group<'_>,
+    figure: &StudyFigure,
+    target: Option<f64>,
+) -> Option<Bar> {
+    let of = |run: &crate::study::row::Measured| figure.of(run, target);
     let summary = group.summary(of)?;
     Some(Bar {
         label,
@@ -235,7 +241,7 @@ fn bar(label: String, colour: Option<usize>, group: &Group<'_>, figure: &Figure,
 }
 
 /// One figure of every series, on as many nodes as there are.
-fn compared(section: &Section<'_>, figure: &Figure, nodes: usize) -> Option<Picture> {
+fn compared(section: &Section<'_>, figure: &StudyFigure, nodes: usize) -> Option<Picture> {
     let target = section.experiment.target;
     let bars: Vec<Bar> = section
         .series
@@ -271,7 +277,7 @@ fn by_split(section: &Section<'_>, nodes: usize) -> Picture {
         }
         bars.extend(
             one.at(nodes)
-                .and_then(|group| bar(one.label.clone(), Some(at), group, figure, None)),
+                .and_then(|group| bar(one.label.clone(), Some(at), group, &figure, None)),
         );
     }
     let title = format!("{} by split, {}", capital(figure.name), of_nodes(nodes));

@@ -1,4 +1,7 @@
-//! The figures that a report has of every run, and how they are written.
+//! The figures that a report has of every run, and how they are written: those of the [table](protocol::stats::RUN_FIGURES)
+//! that have a title for studies, and some that only reports make.
+
+use protocol::stats::{Figure, RUN_FIGURES, RunFigures, Unit};
 
 use super::super::row::Measured;
 use crate::quality_metric::QualityMetric;
@@ -6,99 +9,118 @@ use crate::quantity::{accuracy, bytes, count, seconds, share};
 
 /// One figure.
 #[derive(Clone, Copy)]
-pub(crate) struct Figure {
+pub(crate) struct StudyFigure {
     pub(crate) name: &'static str,
     /// What it means, in a sentence for those who ask.
     pub(crate) about: &'static str,
-    /// Its value; the target is the experiment's.
-    pub(crate) of: fn(&Measured, Option<f64>) -> Option<f64>,
+    source: Source,
     pub(crate) text: fn(f64) -> String,
 }
 
+/// The source of a figure's value.
+#[derive(Clone, Copy)]
+enum Source {
+    /// The run, and the experiment's target.
+    Own(fn(&Measured, Option<f64>) -> Option<f64>),
+    Table(&'static Figure<RunFigures>),
+}
+
+impl StudyFigure {
+    const fn own(
+        name: &'static str,
+        about: &'static str,
+        of: fn(&Measured, Option<f64>) -> Option<f64>,
+        text: fn(f64) -> String,
+    ) -> Self {
+        Self {
+            name,
+            about,
+            source: Source::Own(of),
+            text,
+        }
+    }
+
+    fn of_table(figure: &'static Figure<RunFigures>) -> Option<Self> {
+        Some(Self {
+            name: figure.study?,
+            about: figure.meaning,
+            source: Source::Table(figure),
+            text: match figure.unit {
+                Unit::Share => share,
+                Unit::Seconds => seconds,
+                Unit::Bytes => bytes,
+                _ => |figure| format!("{figure:.4}"),
+            },
+        })
+    }
+
+    /// Its value; the target is the experiment's.
+    pub(crate) fn of(&self, run: &Measured, target: Option<f64>) -> Option<f64> {
+        match self.source {
+            Source::Own(of) => of(run, target),
+            // What a system does not tell of processes is read as nothing, and is no figure.
+            Source::Table(figure) => {
+                (figure.of)(&run.figures).filter(|value| *value > 0.0 || figure.unit == Unit::Share)
+            }
+        }
+    }
+}
+
 /// All of them, in the order of tables: how good models are, and what they took.
-pub(crate) fn figures(metric: QualityMetric) -> impl Iterator<Item = &'static Figure> {
-    std::iter::once(how_good(metric)).chain(TAKEN)
+pub(crate) fn figures(metric: QualityMetric) -> impl Iterator<Item = StudyFigure> {
+    std::iter::once(how_good(metric)).chain(taken())
 }
 
 /// How good models are.
-pub(crate) fn how_good(metric: QualityMetric) -> &'static Figure {
+pub(crate) fn how_good(metric: QualityMetric) -> StudyFigure {
     match metric {
-        QualityMetric::Accuracy => &ACCURACY,
-        QualityMetric::R2 => &R2,
+        QualityMetric::Accuracy => ACCURACY,
+        QualityMetric::R2 => R2,
     }
 }
 
 /// What runs took.
-pub(crate) const TAKEN: &[Figure] = &[
-    SECONDS,
-    SPEED,
-    Figure {
-        name: "time to target",
-        about: "time until an evaluation first reached the experiment's target",
-        of: |run, target| run.seconds_to(target?),
-        text: seconds,
-    },
-    Figure {
-        name: "waited",
-        about: "fraction of workers' time spent waiting for other workers' rounds",
-        of: |run, _| Some(run.waited_share),
-        text: share,
-    },
-    Figure {
-        name: "CPU time",
-        about: "processor time of all nodes' and workers' processes while the run trained",
-        of: |run, _| known(run.cpu_seconds),
-        text: seconds,
-    },
-    Figure {
-        name: "memory",
-        about: "peak memory of the process that used most",
-        of: |run, _| known(run.memory_peak_bytes as f64),
-        text: bytes,
-    },
-    Figure {
-        name: "sent",
-        about: "bytes sent by the sockets of all nodes, including encryption, control messages and handshakes",
-        of: |run, _| known(run.wire_sent as f64),
-        text: bytes,
-    },
-    Figure {
-        name: "disk",
-        about: "bytes that all processes wrote to and read from disks while the run trained",
-        of: |run, _| Some((run.disk_write_bytes + run.disk_read_bytes) as f64),
-        text: bytes,
-    },
-];
-
-const ACCURACY: Figure = Figure {
-    name: "accuracy",
-    about: "accuracy of the saved weights on the test samples",
-    of: |run, _| Some(run.accuracy),
-    text: accuracy,
-};
-const R2: Figure = Figure {
-    name: "R²",
-    about: "fraction of the variance of the predicted numbers that the saved weights explain on the test samples",
-    of: |run, _| Some(run.accuracy),
-    text: |figure| QualityMetric::R2.text(figure),
-};
-pub(crate) const SECONDS: Figure = Figure {
-    name: "time",
-    about: "time from the first step until the last batch was applied",
-    of: |run, _| Some(run.seconds),
-    text: seconds,
-};
-pub(crate) const SPEED: Figure = Figure {
-    name: "samples/s",
-    about: "samples trained by all nodes, divided by the time",
-    of: |run, _| Some(run.samples_per_second),
-    text: count,
-};
-
-/// What a system does not tell is read as nothing, and is no figure.
-fn known(figure: f64) -> Option<f64> {
-    (figure > 0.0).then_some(figure)
+pub(crate) fn taken() -> impl Iterator<Item = StudyFigure> {
+    let table = RUN_FIGURES.iter().filter_map(StudyFigure::of_table);
+    [SECONDS, SPEED, TO_TARGET].into_iter().chain(table).chain([DISK])
 }
+
+const ACCURACY: StudyFigure = StudyFigure::own(
+    "accuracy",
+    "Accuracy of the saved weights on the test samples",
+    |run, _| Some(run.accuracy),
+    accuracy,
+);
+const R2: StudyFigure = StudyFigure::own(
+    "R²",
+    "Fraction of the variance of the predicted numbers that the saved weights explain on the test samples",
+    |run, _| Some(run.accuracy),
+    |figure| QualityMetric::R2.text(figure),
+);
+pub(crate) const SECONDS: StudyFigure = StudyFigure::own(
+    "time",
+    "Time from the first step until the last batch was applied",
+    |run, _| Some(run.seconds),
+    seconds,
+);
+pub(crate) const SPEED: StudyFigure = StudyFigure::own(
+    "samples/s",
+    "Samples trained by all nodes, divided by the time",
+    |run, _| Some(run.samples_per_second),
+    count,
+);
+const TO_TARGET: StudyFigure = StudyFigure::own(
+    "time to target",
+    "Time until an evaluation first reached the experiment's target",
+    |run, target| run.seconds_to(target?),
+    seconds,
+);
+const DISK: StudyFigure = StudyFigure::own(
+    "disk",
+    "Bytes that all processes wrote to and read from disks while the run trained",
+    |run, _| Some((run.figures.disk_write_bytes + run.figures.disk_read_bytes) as f64),
+    bytes,
+);
 
 #[cfg(test)]
 mod tests {
@@ -108,12 +130,13 @@ mod tests {
     fn what_is_not_known_is_no_figure() {
         let run = Measured::default();
         let found = |name: &str| {
-            let figure = TAKEN.iter().find(|figure| figure.name == name).unwrap();
-            (figure.of)(&run, Some(0.5))
+            let figure = taken().find(|figure| figure.name == name).unwrap();
+            figure.of(&run, Some(0.5))
         };
         assert_eq!(
             (found("CPU time"), found("time to target"), found("disk")),
             (None, None, Some(0.0))
         );
+        assert_eq!((found("waited"), found("sent")), (Some(0.0), None));
     }
 }

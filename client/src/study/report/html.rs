@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::chart::{COLOURS, escape};
 use super::charts::pictures;
-use super::figures::{Figure, TAKEN, figures, how_good};
+use super::figures::{StudyFigure, figures, how_good, taken};
 use super::{Material, Section, common, cores_by_nodes, sections, winner};
 use crate::quantity;
 use crate::study::series::Group;
@@ -129,7 +129,7 @@ fn table(out: &mut String, section: &Section<'_>) {
             );
             for figure in figures(metric) {
                 let target = section.experiment.target;
-                let summary = group.summary(|run| (figure.of)(run, target));
+                let summary = group.summary(|run| figure.of(run, target));
                 let text = summary.map_or_else(
                     || "–".into(),
                     |summary| {
@@ -172,13 +172,13 @@ fn runs(group: &Group<'_>) -> String {
 }
 
 fn meanings(out: &mut String, sections: &[Section<'_>]) {
-    let mut good: Vec<&Figure> = sections
+    let mut good: Vec<StudyFigure> = sections
         .iter()
         .map(|section| how_good(section.quality_metric()))
         .collect();
     good.dedup_by_key(|figure| figure.name);
     out.push_str("<section><h2>Meaning of the figures</h2><dl>");
-    for figure in good.into_iter().chain(TAKEN) {
+    for figure in good.into_iter().chain(taken()) {
         let _ = write!(out, "<dt>{}</dt><dd>{}</dd>", escape(figure.name), escape(figure.about));
     }
     out.push_str("</dl></section>\n");

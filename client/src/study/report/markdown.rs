@@ -69,7 +69,7 @@ fn experiment(out: &mut String, section: &Section<'_>) {
             let label = series.label.replace('|', "\\|");
             let _ = write!(out, "| {label} | {} | {}{troubled} |", group.nodes, group.sound.len());
             for figure in figures(metric) {
-                let text = group.summary(|run| (figure.of)(run, experiment.target)).map(|summary| {
+                let text = group.summary(|run| figure.of(run, experiment.target)).map(|summary| {
                     let deviation = summary
                         .deviation
                         .map(|deviation| format!(" ± {}", (figure.text)(deviation)));

@@ -189,7 +189,7 @@ fn winner(section: &Section<'_>) -> Option<String> {
         .iter()
         .filter_map(|series| {
             let group = series.at(nodes)?;
-            let summary = group.summary(|run| (good.of)(run, None).filter(|figure| figure.is_finite()))?;
+            let summary = group.summary(|run| good.of(run, None).filter(|figure| figure.is_finite()))?;
             let seconds = group.summary(|run| Some(run.seconds))?.mean;
             Some((series.label.as_str(), summary, seconds))
         })

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeSet;
 
+use protocol::stats::RUN_FIGURES;
+
 use super::Material;
 use crate::study::row::Row;
 
-/// The columns that every run has.
-const COLUMNS: [&str; 19] = [
+/// The columns that every run has, before its figures.
+const COLUMNS: [&str; 11] = [
     "experiment",
     "nodes",
     "accuracy",
@@ -18,14 +20,6 @@ const COLUMNS: [&str; 19] = [
     "replicas_agree",
     "missing",
     "bytes_sent",
-    "wire_sent",
-    "exchange_share",
-    "waited_share",
-    "cpu_seconds",
-    "memory_peak_bytes",
-    "disk_read_bytes",
-    "disk_write_bytes",
-    "trouble",
 ];
 
 pub(super) fn csv(material: &Material) -> String {
@@ -38,19 +32,31 @@ pub(super) fn csv(material: &Material) -> String {
     let mut writer = csv::Writer::from_writer(Vec::new());
     let jobs = keys.iter().map(|key| format!("job.{key}"));
     // Writing to memory does not fail, and all lines have as many columns.
-    let _ = writer.write_record(COLUMNS.iter().map(ToString::to_string).chain(jobs));
+    let _ = writer.write_record(
+        COLUMNS
+            .into_iter()
+            .chain(RUN_FIGURES.iter().map(|figure| figure.name))
+            .chain(["trouble"])
+            .map(String::from)
+            .chain(jobs),
+    );
     for experiment in &material.experiments {
         for row in material.rows_of(experiment) {
-            let values = figures(row, experiment.target);
+            let figures = RUN_FIGURES.iter().map(|figure| {
+                let value = row.result.as_ref().and_then(|run| (figure.of)(&run.figures));
+                value.map(|value| value.to_string()).unwrap_or_default()
+            });
+            let values = values(row, experiment.target).into_iter().chain(figures);
+            let values = values.chain([row.trouble().unwrap_or_default()]);
             let job = keys.iter().map(|key| row.key(key).to_string());
-            let _ = writer.write_record(values.into_iter().chain(job));
+            let _ = writer.write_record(values.chain(job));
         }
     }
     let bytes = writer.into_inner().unwrap_or_default();
     String::from_utf8(bytes).unwrap_or_default()
 }
 
-fn figures(row: &Row, target: Option<f64>) -> [String; COLUMNS.len()] {
+fn values(row: &Row, target: Option<f64>) -> [String; COLUMNS.len()] {
     let of = |text: fn(&crate::study::row::Measured) -> String| row.result.as_ref().map(text).unwrap_or_default();
     let to_target = row.result.as_ref().zip(target);
     let to_target = to_target.and_then(|(result, target)| result.seconds_to(target));
@@ -66,14 +72,6 @@ fn figures(row: &Row, target: Option<f64>) -> [String; COLUMNS.len()] {
         of(|run| run.replicas_agree.to_string()),
         of(|run| run.missing.join(" ")),
         of(|run| run.bytes_sent.to_string()),
-        of(|run| run.wire_sent.to_string()),
-        of(|run| run.exchange_share.to_string()),
-        of(|run| run.waited_share.to_string()),
-        of(|run| run.cpu_seconds.to_string()),
-        of(|run| run.memory_peak_bytes.to_string()),
-        of(|run| run.disk_read_bytes.to_string()),
-        of(|run| run.disk_write_bytes.to_string()),
-        row.trouble().unwrap_or_default(),
     ]
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, RunId};
 use protocol::measured::Moment;
-use protocol::stats::PeerRecord;
+use protocol::stats::{ExchangeFigures, PeerRecord};
 use protocol::wire::run_plan::RunPlan;
 use ractor::DerivedActorRef;
 use ractor_cluster::RactorMessage;
@@ -57,8 +57,8 @@ pub(crate) enum ExchangeNotice {
 pub(crate) struct Report {
     /// The digest that the ledger's batches add up to.
     pub(crate) digest: Digest,
-    /// Batches that peers have and this node has not.
-    pub(crate) frontier_lag: u64,
+    /// The figures of records that the exchange tells as they are.
+    pub(crate) figures: ExchangeFigures,
     /// What was exchanged with each peer.
     pub(crate) peers: Vec<PeerRecord>,
     /// The weights of the model.
@@ -69,16 +69,6 @@ pub(crate) struct Report {
     pub(crate) paused: Duration,
     /// How far the run is.
     pub(crate) moment: Moment,
-    /// Samples that were trained more than once.
-    pub(crate) repeated: u64,
-    /// The newest round, where there are any.
-    pub(crate) round: u64,
-    /// How often somebody's round was waited for in vain.
-    pub(crate) late: u64,
-    /// Rounds that came added up on their way, and those that were given up.
-    pub(crate) bundles: (u64, u64),
-    /// The time that the exchange's core took.
-    pub(crate) adding: Duration,
 }
 
 /// What the actor is started with.

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use protocol::ids::NodeId;
 use protocol::measured::{Moment, NodeUsage};
-use protocol::stats::PeerRecord;
+use protocol::stats::{ExchangeFigures, PeerRecord};
 
 use super::peer::PeerConnection;
 use super::{ExchangeNotice, ExchangeState, Report};
@@ -53,18 +53,22 @@ impl ExchangeState {
             present.into_iter().map(record).collect(),
             former.into_iter().map(record),
         );
+        let (bundled, given_up) = self.core.bundles();
         Report {
             digest: self.core.ledger().digest(),
-            frontier_lag: self.core.frontier_lag(),
+            figures: ExchangeFigures {
+                frontier_lag: self.core.frontier_lag(),
+                round: self.core.rounds().map_or(0, |(newest, _)| newest),
+                late: self.core.waited_in_vain(),
+                bundled,
+                given_up,
+                adding_seconds: self.adding.as_secs_f64(),
+                repeated_samples: self.core.ledger().repeated(),
+            },
             peers,
             weights: self.core.ledger().weight_count() as u64,
             bytes_encoded: self.bytes_encoded,
             moment: self.moment(),
-            repeated: self.core.ledger().repeated(),
-            round: self.core.rounds().map_or(0, |(newest, _)| newest),
-            late: self.core.waited_in_vain(),
-            bundles: self.core.bundles(),
-            adding: self.adding,
             paused: self.pauses.total(Instant::now()),
         }
     }

@@ -4,9 +4,8 @@ use std::time::{Duration, Instant};
 
 use protocol::ids::RunId;
 use protocol::measured::Evaluation;
-use protocol::stats::{StatsRecord, record_interval};
+use protocol::stats::{StatsRecord, Work, WorkerStats, record_interval};
 use protocol::wire::bounds::COUNT_MAX;
-use protocol::wire::worker_stats::WorkerStats;
 
 use crate::node::exchange::Report;
 use crate::run::RunReport;
@@ -103,38 +102,25 @@ impl Records {
         let total = status.stats;
         let (before, paused_before) = std::mem::replace(&mut self.before, (total, report.paused));
         let seconds = elapsed.as_secs_f64();
-        let recent = total.since(&before);
-        record.samples_per_second = recent.samples as f64 / seconds;
-        record.samples = total.samples;
-        record.loss = recent.mean_loss();
-        record.tau = total.tau;
-        record.density = recent.density(report.weights);
+        let work = Work {
+            recent: &total.since(&before),
+            total: &total,
+            seconds,
+            weights: report.weights,
+        };
+        record.take(&work, &report.figures);
         record.bytes_in = report.peers.iter().map(|peer| peer.bytes_in).sum();
         record.bytes_out = if report.peers.is_empty() {
             report.bytes_encoded
         } else {
             report.peers.iter().map(|peer| peer.bytes_out).sum()
         };
-        record.staleness = total.staleness;
-        record.frontier_lag = report.frontier_lag;
         record.digest = report.digest.to_string();
         record.queue = report.peers.iter().map(|peer| peer.queue).sum();
         record.paused_share = (report.paused.saturating_sub(paused_before).as_secs_f64() / seconds).min(1.0);
-        record.exchange_share = recent.exchange_share();
-        record.waited_share = recent.waited_share();
-        record.direction_share = recent.direction_share();
-        record.gpu = recent.gpu.as_secs_f64() / seconds;
-        record.gpu_memory_bytes = total.gpu_memory;
-        record.residual_norm = total.residual_norm;
-        record.residual_lost = total.residual_lost;
         (record.ledger_samples, record.seconds) = (report.moment.samples, report.moment.seconds);
         // It can be more than a record may say.
         record.bytes_dense = total.bytes_dense(report.weights, report.peers.len() + 1).min(COUNT_MAX);
-        record.repeated_samples = report.repeated;
-        record.round = report.round;
-        record.late = report.late;
-        (record.bundled, record.given_up) = report.bundles;
-        record.adding_seconds = report.adding.as_secs_f64();
         record.peers.clone_from(&report.peers);
         record
     }
@@ -143,6 +129,7 @@ impl Records {
 #[cfg(test)]
 mod tests {
     use protocol::measured::{Course, Moment};
+    use protocol::stats::ExchangeFigures;
     use protocol::wire::control::Phase;
 
     use super::*;
@@ -169,7 +156,11 @@ mod tests {
     fn report(paused: Duration) -> Report {
         Report {
             digest: protocol::digest::Digest::default(),
-            frontier_lag: 0,
+            figures: ExchangeFigures {
+                round: 8,
+                late: 1,
+                ..ExchangeFigures::default()
+            },
             peers: Vec::new(),
             weights: 10,
             bytes_encoded: 77,
@@ -178,11 +169,6 @@ mod tests {
                 samples: 500,
                 seconds: 2.5,
             },
-            repeated: 0,
-            round: 8,
-            late: 1,
-            bundles: (3, 0),
-            adding: SECOND,
         }
     }
 
@@ -203,6 +189,7 @@ mod tests {
         assert_eq!(record.paused_share, 0.5);
         assert_eq!((record.ledger_samples, record.seconds), (500, 2.5));
         assert_eq!(record.bytes_dense, 7 * 10 * 4);
+        assert_eq!((record.round, record.late), (8, 1));
         assert_eq!(
             record.bytes_out, 77,
             "without peers, the bytes that would have been sent to one"

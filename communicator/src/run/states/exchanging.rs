@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use protocol::ids::NodeId;
+use protocol::stats::WorkerStats;
 use protocol::wire::attach::DataInfo;
 use protocol::wire::run_plan::RunPlan;
-use protocol::wire::worker_stats::WorkerStats;
 
 use super::seat::Seat;
 use crate::run::event::{Progress, WorkerKey};

@@ -1,8 +1,8 @@
 //! A worker's place in a run on this node. Workers may come and go; the place stays.
 
 use protocol::digest::Digest;
+use protocol::stats::WorkerStats;
 use protocol::wire::attach::Missing;
-use protocol::wire::worker_stats::WorkerStats;
 
 use crate::run::event::WorkerKey;
 

@@ -19,7 +19,7 @@ use crate::job::{GROUPS_MAX, Job, STAGES_MAX};
 use crate::measured::{Course, Evaluation};
 use crate::model::Shape;
 use crate::split::SLOTS_MAX;
-use crate::stats::{PeerRecord, StatsRecord};
+use crate::stats::{FIGURES, Figure, PeerRecord, StatsRecord, Unit};
 use crate::wire::attach::DataInfo;
 use crate::wire::control::{Beat, ControlMessage, FoundCheckpoint, NodeInfo, Offer, Request};
 use crate::wire::flow::StageAddress;
@@ -113,13 +113,6 @@ fn counts<const N: usize>(numbers: [u64; N]) -> Result<(), OutOfBounds> {
 
 fn time(seconds: f64) -> Result<(), OutOfBounds> {
     within((0.0..=TIME_MAX.as_secs_f64()).contains(&seconds), "a duration")
-}
-
-fn finite<const N: usize>(numbers: [f64; N]) -> Result<(), OutOfBounds> {
-    within(
-        numbers.iter().all(|number| number.is_finite()),
-        "a floating-point number",
-    )
 }
 
 impl ControlMessage {
@@ -425,39 +418,20 @@ impl StatsRecord {
             .iter()
             .chain(&self.evaluation)
             .try_for_each(Evaluation::check)?;
-        counts([
-            self.wire_in,
-            self.wire_out,
-            self.samples,
-            self.ledger_samples,
-            self.bytes_in,
-            self.bytes_out,
-            self.bytes_dense,
-            self.frontier_lag,
-            self.queue,
-            self.memory_bytes,
-            self.gpu_memory_bytes,
-            self.repeated_samples,
-            self.round,
-            self.late,
-            self.bundled,
-            self.given_up,
-        ])?;
-        finite([
-            self.time,
-            self.samples_per_second,
-            self.tau,
-            self.density,
-            self.staleness,
-            self.paused_share,
-            self.exchange_share,
-            self.waited_share,
-            self.direction_share,
-            self.cpu,
-            self.gpu,
-            self.adding_seconds,
-        ])
+        within(self.time.is_finite(), "the time of a record")?;
+        FIGURES.iter().try_for_each(|figure| check_figure(figure, self))
     }
+}
+
+/// Whether a figure can be so. A loss or a norm that is no number is what a run that diverges has.
+fn check_figure(figure: &Figure<StatsRecord>, record: &StatsRecord) -> Result<(), OutOfBounds> {
+    let value = (figure.of)(record).unwrap_or_default();
+    let is_valid = match figure.unit {
+        Unit::Loss | Unit::Quality | Unit::Target | Unit::Norm => true,
+        Unit::Samples | Unit::Bytes | Unit::Batches | Unit::Rounds => value <= COUNT_MAX as f64,
+        _ => value.is_finite(),
+    };
+    within(is_valid, figure.name)
 }
 
 impl PeerRecord {

@@ -1,10 +1,10 @@
 //! The bounds of what nodes tell each other about a run.
 
-use super::{MEMBERS_MAX, OutOfBounds, TIME_MAX, counts, finite, sentence, time, within};
+use super::{COUNT_MAX, MEMBERS_MAX, OutOfBounds, TIME_MAX, WORKERS_MAX, counts, sentence, time, within};
 use crate::measured::Scores;
+use crate::stats::{Reading, WorkerStats};
 use crate::wire::run_beat::{ParticipantState, RunBeat, Settled};
 use crate::wire::run_plan::RunPlan;
-use crate::wire::worker_stats::WorkerStats;
 
 impl RunBeat {
     /// Whether a run can be so far.
@@ -67,35 +67,16 @@ impl Scores {
 }
 
 impl WorkerStats {
-    /// Whether workers can have done so much. A loss or a norm that is no number is what a run that diverges has.
+    /// Whether workers can have done so much.
     pub fn check(&self) -> Result<(), OutOfBounds> {
-        let Self {
-            batches,
-            samples,
-            changes,
-            loss: _,
-            training,
-            directions,
-            exchange,
-            waited,
-            gpu,
-            gpu_memory,
-            throttled,
-            tau,
-            staleness,
-            residual_norm: _,
-            residual_lost: _,
-            alarmed: _,
-        } = self;
-        counts([*batches, *samples, *changes, *gpu_memory, *throttled])?;
-        // Thread time is that of all of a node's workers.
-        let time_max = TIME_MAX.saturating_mul(super::WORKERS_MAX as u32);
-        within(
-            [training, directions, exchange, waited, gpu]
-                .iter()
-                .all(|&&time| time <= time_max),
-            "a duration",
-        )?;
-        finite([*tau, *staleness])
+        self.readings().try_for_each(|(name, reading)| {
+            let is_valid = match reading {
+                Reading::Count(count) => count <= COUNT_MAX,
+                Reading::Time(time) => time <= TIME_MAX.saturating_mul(WORKERS_MAX as u32),
+                Reading::Finite(number) => number.is_finite(),
+                Reading::Any => true,
+            };
+            within(is_valid, name)
+        })
     }
 }

@@ -5,11 +5,10 @@ use crate::digest::Digest;
 use crate::ids::RunId;
 use crate::job::JobDraft;
 use crate::measured::{Course, Evaluation, NodeUsage, ProcessUsage, Scores};
-use crate::stats::{LogNotice, Severity};
+use crate::stats::{LogNotice, Severity, WorkerStats};
 use crate::wire::control::Phase;
 use crate::wire::run_beat::{ParticipantState, RunBeat, Settled};
 use crate::wire::run_plan::StageTakeover;
-use crate::wire::worker_stats::WorkerStats;
 
 fn info(id: u64) -> NodeInfo {
     NodeInfo {
