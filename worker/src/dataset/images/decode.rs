@@ -6,11 +6,11 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 
 use image::imageops::FilterType;
-use image::{DynamicImage, ImageDecoder, ImageReader, ImageResult, Limits};
+use image::{DynamicImage, ImageDecoder, ImageError, ImageReader, ImageResult, Limits};
 use protocol::data::{Colour, ImageOptions, Size};
 use protocol::model::Shape;
 
-use crate::dataset::budget::Budget;
+use crate::dataset::budget::{self, Budget};
 use crate::dataset::{DatasetError, Known, Scaling, kind, source};
 
 /// The most bytes of one decoded image: a small file can claim anything.
@@ -163,6 +163,12 @@ fn load(file: &Path) -> Result<DynamicImage, DatasetError> {
             file: file.to_owned(),
             why: match found.filter(|&name| name != "an image") {
                 Some(name) => format!("is {name}, not a PNG or JPEG image: remove it"),
+                None if matches!(error, ImageError::Limits(_)) => {
+                    format!(
+                        "takes more than {} when it is decoded: make it smaller, or remove it",
+                        budget::size(limits.large)
+                    )
+                }
                 None => format!("cannot be decoded ({error}): remove it, or fetch it again"),
             },
         }

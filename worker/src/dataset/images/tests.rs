@@ -114,6 +114,21 @@ fn images_without_parts_are_split_by_the_seed() {
     assert_eq!(opened(folder.path(), "").unwrap().hash, dataset.hash);
 }
 
+/// The first bytes of a PNG image of this size.
+fn png_header(width: u32, height: u32) -> Vec<u8> {
+    let mut chunk = b"IHDR".to_vec();
+    chunk.extend(width.to_be_bytes());
+    chunk.extend(height.to_be_bytes());
+    chunk.extend([8, 2, 0, 0, 0]);
+    let checksum = crc32fast::hash(&chunk);
+    let mut file = b"\x89PNG\r\n\x1a\n\0\0\0\x0d".to_vec();
+    file.extend(chunk);
+    file.extend(checksum.to_be_bytes());
+    // The decoder reads on to the first piece of the contents.
+    file.extend(b"\0\0\0\0IDAT\x35\xaf\x06\x1e");
+    file
+}
+
 #[test]
 fn wrong_images_are_named() {
     let images = [("a/1.png", 2, RED), ("a/2.png", 3, RED), ("b/1.png", 2, RED)];
@@ -128,6 +143,11 @@ fn wrong_images_are_named() {
     let put = |bytes: &[u8]| std::fs::write(ragged.path().join("b/1.png"), bytes).unwrap();
     put(b"\x89PNG\r\n\x1a\nnothing more");
     assert_refused(opened(ragged.path(), "?size=2x2"), &["b/1.png", "cannot be decoded"]);
+    put(&png_header(20_000, 20_000));
+    assert_refused(
+        opened(ragged.path(), "?size=2x2"),
+        &["b/1.png", "takes more than", "make it smaller"],
+    );
     put(b"PK\x03\x04");
     assert_refused(opened(ragged.path(), "?size=2x2"), &["b/1.png", "is a ZIP archive"]);
     let empty = tempfile::tempdir().unwrap();
