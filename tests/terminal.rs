@@ -71,8 +71,8 @@ fn the_live_view_is_driven_by_keys_and_tells_how_a_run_goes_and_ends() {
     });
 
     view.press("?");
-    let help = view.wait_for("samples trained per second");
-    assert!(has(&help, "batches that peers have"), "{help:#?}");
+    let help = view.wait_for("Samples trained per second");
+    assert!(has(&help, "Batches that peers have"), "{help:#?}");
     view.press("x");
     view.wait_for("loss over samples");
     view.press("x");
