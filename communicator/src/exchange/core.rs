@@ -1,209 +1,168 @@
 //! The exchange of one run on one node: events in, effects out. No clock, no sockets: time is a count of ticks.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use protocol::frontier::Frontier;
+use protocol::batch::{BATCH_BYTES_MAX, Batch, BatchError, OriginStatus};
+use protocol::bundle::Bundle;
+use protocol::frontier::{Frontier, SequenceRange};
 use protocol::ids::{NodeId, OriginId};
-
-use super::barrier::{Barrier, Patience};
-use super::bundling::{Bundling, ReductionPath};
-use super::event::{Effect, Event};
-use super::limits::{Limits, MEMBERS_MAX};
-use super::log::Log;
-use super::peer::Peer;
-use super::peer_link::PeerLink;
-use super::routing::{self, Routing};
-use super::sequential_averaging::SequentialAveraging;
-use crate::ledger::Ledger;
-use protocol::wire::link::{Message, OriginInfo};
+use protocol::merged_range::MergedRange;
+use protocol::wire::link::{Message, Note, OriginInfo, ParcelKind, Piece};
 use protocol::wire::run_plan::RunPlan;
+use protocol::wire::snapshot;
+
+#[cfg(test)]
+use super::barrier::Barrier;
+use super::bundle_check::BundleCheck;
+#[cfg(test)]
+use super::bundling::ReductionPath;
+use super::event::{Effect, Event, Jump};
+use super::limits::{Limits, MEMBERS_MAX};
+use super::origins::Origins;
+use super::parcel::{Outgoing, PieceOutcome};
+use super::peer::{Help, LinkState, Peer};
+use super::peers::Peers;
+use super::planted::{Bug, planted};
+use super::replica::Replica;
+#[cfg(test)]
+use super::routing::Routing;
+use super::snapshots::Snapshots;
+use super::strategy::{LetGo, Strategy};
+use crate::ledger::{Ledger, LedgerError, Outcome};
 
 /// With bundled rounds, peers wait this many times longer before they resend a missing batch, because the origin's node detects
 /// the gap itself and resends first.
 const BUNDLES_PATIENCE: u32 = 16;
-
-/// A snapshot that this node needs.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct SnapshotRequest {
-    /// Who was asked, or is to be.
-    pub(super) giver: Option<NodeId>,
-    /// Ticks since the transfer last made progress.
-    pub(super) ticks: u32,
-    /// The ledger is damaged, so that it is needed even if it holds nothing new.
-    pub(super) damaged: bool,
-}
+/// The bytes of a range's head, at most: it names the samples that are done with it.
+const RANGE_HEAD_BYTES_MAX: usize = 16 << 20;
 
 /// The exchange of one run on one node.
 #[derive(Clone, Debug)]
 pub struct Exchange {
-    pub(super) me: NodeId,
-    pub(super) limits: Limits,
-    pub(super) routing: Routing,
-    /// What workers wait for, where the strategy has rounds.
-    pub(super) barrier: Option<Barrier>,
-    /// How rounds are added up on their way, where they are.
-    pub(super) bundling: Option<Bundling>,
-    /// How passes go from worker to worker, where they do.
-    pub(super) averaging: Option<SequentialAveraging>,
-    pub(super) ledger: Ledger,
-    pub(super) log: Log,
-    /// Single batches beyond this are merged.
-    pub(super) compact_at: usize,
-    pub(super) peers: BTreeMap<NodeId, Peer>,
-    pub(super) origins: BTreeMap<OriginId, OriginInfo>,
-    /// Links that are up, whether their other ends are members yet or not.
-    pub(super) links: BTreeSet<NodeId>,
-    pub(super) wanted: Option<SnapshotRequest>,
-    /// It has come late and has nothing yet. A snapshot comes first: then it stands where its giver stands, and whoever
-    /// can help the giver can help it, too, even before having heard of it.
-    pub(super) newcomer: bool,
-    /// Nodes that have left the run for good.
-    pub(super) left: BTreeSet<NodeId>,
+    me: NodeId,
+    limits: Limits,
+    strategy: Strategy,
+    replica: Replica,
+    origins: Origins,
+    peers: Peers,
+    snapshots: Snapshots,
+    /// Bytes of single batches in the log beyond which they are merged.
+    compact_at: usize,
     /// No further batch is taken.
-    pub(super) frozen: bool,
+    frozen: bool,
     /// Peers whose batches were dropped while the exchange was frozen. When it thaws, they must resend: the dropped batches
     /// were never acknowledged.
-    pub(super) dropped_while_frozen: BTreeSet<NodeId>,
+    dropped_while_frozen: BTreeSet<NodeId>,
     /// Bytes of parcels that came, or are known to have come to others.
-    pub(super) moved: u64,
-    /// Origins' nodes, each with a peer that it has no link to: this node hands its batches on to that peer at once.
-    pub(super) relays: BTreeSet<(NodeId, NodeId)>,
+    moved: u64,
 }
 
 impl Exchange {
-    /// The exchange at the start of a run: with a ledger and nothing else.
+    /// The exchange at the start of a run without rounds: with a ledger and nothing else.
     ///
     /// # Panics
     /// If the limits let nothing through.
     #[must_use]
     pub fn new(me: NodeId, ledger: Ledger, limits: Limits) -> Self {
-        assert!(limits.window > 0 && limits.acknowledge_every > 0 && limits.reset_ticks > 0 && limits.piece_bytes > 0);
-        Self {
-            me,
-            limits,
-            routing: Routing::Mesh,
-            barrier: None,
-            bundling: None,
-            averaging: None,
-            log: Log::new(ledger.run(), ledger.weight_count()),
-            ledger,
-            compact_at: limits.single_bytes_max,
-            peers: BTreeMap::new(),
-            origins: BTreeMap::new(),
-            links: BTreeSet::new(),
-            wanted: None,
-            newcomer: true,
-            left: BTreeSet::new(),
-            frozen: false,
-            dropped_while_frozen: BTreeSet::new(),
-            moved: 0,
-            relays: BTreeSet::new(),
-        }
+        Self::with(Strategy::new(me), me, ledger, limits)
     }
 
     /// The exchange that a run's job asks for, at its start.
     #[must_use]
     pub fn for_run(me: NodeId, ledger: Ledger, plan: &RunPlan) -> Self {
-        let limits = Limits::for_weights(ledger.weight_count());
-        let exchange = Self::new(me, ledger, limits).routed(Routing::of(plan));
-        if !plan.job.exchange.waits() {
-            return exchange;
-        }
-        let mut exchange = exchange.in_rounds(Barrier::new(me, Patience::DEFAULT, plan));
-        if plan.job.exchange.has_passes() {
-            exchange.averaging = Some(SequentialAveraging::new(me, exchange.ledger.weight_count()));
-        }
-        match routing::reduction_path_of(plan.job.exchange) {
-            Some(path) => exchange.bundled(path),
-            None => exchange,
-        }
+        let weights = ledger.weight_count();
+        let strategy = Strategy::of(me, plan, weights);
+        Self::with(strategy, me, ledger, Limits::for_weights(weights))
     }
 
-    /// The same exchange with batches that go another way.
-    #[must_use]
-    pub fn routed(self, routing: Routing) -> Self {
-        Self { routing, ..self }
-    }
-
-    /// The same exchange with workers that wait for each other.
-    #[must_use]
-    pub fn in_rounds(self, barrier: Barrier) -> Self {
-        let barrier = Some(barrier);
-        Self { barrier, ..self }
-    }
-
-    /// The same exchange with rounds that are added up on their way.
-    #[must_use]
-    pub fn bundled(self, path: ReductionPath) -> Self {
-        let bundling = Some(Bundling::new(path, self.me, self.ledger.weight_count()));
-        // Somebody who lacks a batch mostly gets it with the bundle that is under way.
-        let limits = Limits {
-            patience_ticks: self.limits.patience_ticks * BUNDLES_PATIENCE,
-            ..self.limits
-        };
+    fn with(strategy: Strategy, me: NodeId, ledger: Ledger, limits: Limits) -> Self {
+        assert!(limits.window > 0 && limits.acknowledge_every > 0 && limits.reset_ticks > 0 && limits.piece_bytes > 0);
+        // A peer that lacks a batch mostly gets it with the bundle that is under way.
+        let patience = if strategy.is_bundled() { BUNDLES_PATIENCE } else { 1 };
         Self {
-            limits,
-            bundling,
-            ..self
+            me,
+            compact_at: limits.single_bytes_max,
+            limits: Limits {
+                patience_ticks: limits.patience_ticks * patience,
+                ..limits
+            },
+            strategy,
+            replica: Replica::new(ledger),
+            origins: Origins::new(me),
+            peers: Peers::new(me),
+            snapshots: Snapshots::new(),
+            frozen: false,
+            dropped_while_frozen: BTreeSet::new(),
+            moved: 0,
         }
     }
 
-    /// A node takes part with so many workers, who are waited for.
+    /// The exchange at the start of a run with another path of single batches.
+    #[cfg(test)]
+    pub(super) fn routed(me: NodeId, ledger: Ledger, limits: Limits, routing: Routing) -> Self {
+        Self::with(Strategy::new(me).routed(routing), me, ledger, limits)
+    }
+
+    /// The exchange at the start of a run whose rounds are added up on their way.
+    #[cfg(test)]
+    pub(super) fn bundled(me: NodeId, ledger: Ledger, limits: Limits, barrier: Barrier, path: ReductionPath) -> Self {
+        let strategy = Strategy::new(me).in_rounds(barrier, Some(path), ledger.weight_count());
+        Self::with(strategy, me, ledger, limits)
+    }
+
+    /// A node takes part with this many workers, which are waited for.
     pub fn reckon_with_workers(&mut self, node: NodeId, workers: usize) {
-        if let Some(barrier) = &mut self.barrier {
-            barrier.joins(node, workers);
-        }
+        self.strategy.joins(node, workers);
     }
 
-    /// The newest round that anybody has come to, and how many workers make the next one together.
+    /// The newest round that any worker has come to, and the number of workers that make the next one together.
     #[must_use]
     pub fn rounds(&self) -> Option<(u64, u32)> {
-        let barrier = self.barrier.as_ref()?;
-        Some((barrier.newest(), barrier.workers(&self.origins)))
+        self.strategy.rounds(&self.origins)
     }
 
-    /// How often somebody's round was waited for in vain.
+    /// The number of times that a worker's round was waited for in vain.
     #[must_use]
     pub fn waited_in_vain(&self) -> u64 {
-        self.barrier.as_ref().map_or(0, Barrier::in_vain)
+        self.strategy.waited_in_vain()
     }
 
-    /// How many rounds came added up on their way, and how many were given up.
+    /// The number of rounds that came added up, and of those that were given up.
     #[must_use]
     pub fn bundles(&self) -> (u64, u64) {
-        self.bundling
-            .as_ref()
-            .map_or((0, 0), |bundling| (bundling.bundled, bundling.given_up))
+        self.strategy.bundles()
     }
 
     /// This node's replica.
     #[must_use]
     pub fn ledger(&self) -> &Ledger {
-        &self.ledger
+        self.replica.ledger()
     }
 
-    /// The bytes of batches and ranges that are kept for those who are behind.
+    /// The bytes of batches and ranges that are kept for peers that are behind.
     #[must_use]
     pub fn log_bytes(&self) -> usize {
-        self.log.single_bytes() + self.log.merged_bytes()
+        let log = self.replica.log();
+        log.single_bytes() + log.merged_bytes()
     }
 
-    /// The peers for whom nothing is kept any more.
+    /// The peers for which nothing is kept any more.
     pub fn forgotten(&self) -> impl Iterator<Item = NodeId> + '_ {
-        let forgotten = self.peers.iter().filter(|(_, peer)| peer.forgotten);
-        forgotten.map(|(&node, _)| node)
+        let forgotten = self.peers.iter().filter(|(_, peer)| peer.is_forgotten());
+        forgotten.map(|(node, _)| node)
     }
 
     /// Whether this node waits for a snapshot.
     #[must_use]
     pub fn wants_snapshot(&self) -> bool {
-        self.wanted.is_some()
+        self.snapshots.is_wanted()
     }
 
     /// Whether the ledger is known to be damaged, and not yet replaced.
     #[must_use]
     pub fn is_damaged(&self) -> bool {
-        self.wanted.is_some_and(|wanted| wanted.damaged)
+        self.snapshots.is_damaged()
     }
 
     /// Whether workers should be throttled: fewer than half of the linked peers that this node keeps pace with have
@@ -212,130 +171,62 @@ impl Exchange {
     /// given up.
     #[must_use]
     pub fn should_pause(&self) -> bool {
-        let speaks = |link: &PeerLink| link.is_streaming() && link.has_spoken(self.limits.reset_ticks);
-        let heard = self.peers.iter().filter_map(|(&node, peer)| {
-            let streams = peer.link.as_ref().is_some_and(speaks);
-            (streams && self.routing.keeps_pace(self.me, node)).then_some(peer)
-        });
-        let (all, near) = (heard.clone().count(), heard.filter(|peer| self.is_near(peer)).count());
+        let heard = self
+            .peers
+            .iter()
+            .filter(|&(node, peer)| peer.is_streaming(self.limits.reset_ticks) && self.strategy.keeps_pace(node));
+        let (all, near) = (
+            heard.clone().count(),
+            heard.filter(|(_, peer)| self.is_near(peer)).count(),
+        );
         2 * near < all
     }
 
     /// Whether a peer has what this node's workers made, to within a window.
-    pub(super) fn is_near(&self, peer: &Peer) -> bool {
-        self.own_origins().all(|origin| {
-            let applied = self.ledger.frontier().applied(origin);
-            applied.saturating_sub(peer.has.applied(origin)) <= self.limits.window
+    fn is_near(&self, peer: &Peer) -> bool {
+        self.origins.own().all(|info| {
+            let applied = self.replica.frontier().applied(info.origin);
+            applied.saturating_sub(peer.has().applied(info.origin)) <= self.limits.window
         })
-    }
-
-    /// Takes note of an event and appends what is to be done.
-    pub fn handle(&mut self, event: Event, effects: &mut Vec<Effect>) {
-        match event {
-            Event::Founder(node) if node == self.me => self.newcomer = false,
-            Event::Founder(node) => {
-                self.peers.entry(node).or_default().is_marked = true;
-                self.open_link(node, effects);
-            }
-            Event::Joined(node) => {
-                self.reckon_with(node);
-                self.open_link(node, effects);
-            }
-            Event::Left(node) => {
-                self.left.insert(node);
-                self.peers.remove(&node);
-                self.lay_relays();
-                self.trim();
-            }
-            Event::Origin(info) => {
-                self.learn(None, info, effects);
-            }
-            Event::Silent(nodes) => {
-                self.routing.lay(&nodes);
-                if let Some(barrier) = &mut self.barrier {
-                    barrier.hears(&nodes);
-                }
-            }
-            Event::Local(bytes) => self.local(&bytes, effects),
-            Event::Pass(prefix) => self.pass(prefix, effects),
-            Event::LinkUp(node) => {
-                self.links.insert(node);
-                self.open_link(node, effects);
-            }
-            Event::LinkDown(node) => {
-                self.links.remove(&node);
-                if let Some(peer) = self.peers.get_mut(&node) {
-                    peer.link = None;
-                }
-                self.tell_links(effects);
-            }
-            Event::Progress(node) => {
-                if let Some(link) = self.link_mut(node) {
-                    link.at_work();
-                }
-            }
-            Event::Received { from, message } => self.received(from, message, effects),
-            Event::Audit => drop(self.audit(effects)),
-            Event::Freeze(frozen) => self.freeze(frozen, effects),
-            Event::Tick => self.tick(effects),
-        }
-        self.go_on_bundling(effects);
-        self.release(effects);
-        self.bound();
-    }
-
-    /// Lets workers go on that need wait no longer. What they waited for was handed to them before.
-    fn release(&mut self, effects: &mut Vec<Effect>) {
-        if let Some(barrier) = &mut self.barrier {
-            let released = barrier.release(&self.origins).into_iter();
-            effects.extend(released.map(|(origin, order)| Effect::GoOn { origin, order }));
-        }
     }
 
     /// Whether this node has about what the living have, as far as they have said it. If it is the last one that has
     /// anything, it has.
     #[must_use]
     pub fn is_caught_up(&self, live: impl Fn(NodeId) -> bool) -> bool {
-        let living: Vec<&Peer> = self
-            .peers
-            .iter()
-            .filter_map(|(&node, peer)| live(node).then_some(peer))
-            .collect();
-        let heard = living.is_empty() || living.iter().any(|peer| peer.is_heard());
-        let lag = self.lag_behind(living.into_iter());
-        heard && !self.newcomer && self.wanted.is_none() && lag <= self.limits.window * self.origins.len().max(1) as u64
+        let mut living = self.peers.iter().filter(|&(node, _)| live(node)).peekable();
+        let heard = living.peek().is_none() || living.any(|(_, peer)| peer.is_heard());
+        let lag_max = self.limits.window * self.origins.known().len().max(1) as u64;
+        let has_ledger = !self.snapshots.is_newcomer() && !self.snapshots.is_wanted();
+        heard && has_ledger && self.lag_behind(live) <= lag_max
     }
 
-    /// Whether this node has nothing of the run and nobody is there, or linked, who has anything to give.
+    /// Whether this node has nothing of the run, and no node that lives or is linked has anything to give.
     #[must_use]
     pub fn is_stranded(&self, live: impl Fn(NodeId) -> bool) -> bool {
-        let has_nothing = |(&node, peer): (&NodeId, &Peer)| {
-            let newcomer = peer.link.as_ref().map(|link| link.newcomer);
-            newcomer.unwrap_or_else(|| !live(node))
-        };
-        self.newcomer && self.peers.iter().all(has_nothing)
+        let has_nothing = |(node, peer): (NodeId, &Peer)| peer.is_newcomer().unwrap_or_else(|| !live(node));
+        self.snapshots.is_newcomer() && self.peers.iter().all(has_nothing)
     }
 
     /// Whether this node's workers have made their last batches, and all of the living are known to have them.
     #[must_use]
     pub fn is_handed_over(&self, live: impl Fn(NodeId) -> bool) -> bool {
-        let frontier = self.ledger.frontier();
-        let own: Vec<&OriginInfo> = self.origins.values().filter(|info| info.node == self.me).collect();
+        let frontier = self.replica.frontier();
         let has_all = |peer: &Peer| {
-            let has = |info: &&OriginInfo| peer.has.applied(info.origin) >= frontier.applied(info.origin);
-            own.iter().all(has)
+            let mut own = self.origins.own();
+            own.all(|info| peer.has().applied(info.origin) >= frontier.applied(info.origin))
         };
         let mut living = self
             .peers
             .iter()
-            .filter(|(node, peer)| live(**node) && !peer.quarantined);
-        own.iter().all(|info| info.ended.is_some()) && living.all(|(_, peer)| has_all(peer))
+            .filter(|&(node, peer)| live(node) && !peer.is_quarantined());
+        self.origins.own().all(|info| info.ended.is_some()) && living.all(|(_, peer)| has_all(peer))
     }
 
     /// The fingerprint of the batches that this node has.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
-        self.ledger.frontier().fingerprint()
+        self.replica.frontier().fingerprint()
     }
 
     /// Whether no further batch is taken.
@@ -344,7 +235,7 @@ impl Exchange {
         self.frozen
     }
 
-    /// Bytes of parcels that came here, or are known to have come to others: a sign that somebody catches up.
+    /// Bytes of parcels that came here, or are known to have come to others: a sign that some node catches up.
     #[must_use]
     pub fn moved(&self) -> u64 {
         self.moved
@@ -352,117 +243,94 @@ impl Exchange {
 
     /// Everything known of the run's origins.
     pub fn origins(&self) -> impl Iterator<Item = &OriginInfo> + '_ {
-        self.origins.values()
+        self.origins.known().values()
+    }
+
+    /// The node of an origin; none if the origin was never announced.
+    pub(crate) fn node_of(&self, origin: OriginId) -> Option<NodeId> {
+        self.origins.node_of(origin)
     }
 
     /// The batches that a peer has not acknowledged.
     #[must_use]
     pub fn lag_of(&self, node: NodeId) -> u64 {
-        let Some(peer) = self.peers.get(&node) else {
-            return 0;
-        };
-        peer.has.behind(self.ledger.frontier())
+        let peer = self.peers.get(node);
+        peer.map_or(0, |peer| peer.has().behind(self.replica.frontier()))
     }
 
     /// The batches that peers have and this node has not.
     #[must_use]
     pub fn frontier_lag(&self) -> u64 {
-        self.lag_behind(self.peers.values())
+        self.lag_behind(|_| true)
     }
 
-    fn lag_behind<'a>(&self, peers: impl Iterator<Item = &'a Peer>) -> u64 {
-        let mut known = Frontier::default();
-        peers.for_each(|peer| known.merge(&peer.has));
-        self.ledger.frontier().behind(&known)
+    fn lag_behind(&self, among: impl Fn(NodeId) -> bool) -> u64 {
+        self.replica.frontier().behind(&self.peers.have(among))
     }
 
-    pub(super) fn link_mut(&mut self, node: NodeId) -> Option<&mut PeerLink> {
-        self.peers.get_mut(&node)?.link.as_mut()
-    }
-
-    /// The node of an origin; none if the origin was never announced.
-    pub(crate) fn node_of(&self, origin: OriginId) -> Option<NodeId> {
-        self.origins.get(&origin).map(|info| info.node)
-    }
-
-    pub(super) fn own_origins(&self) -> impl Iterator<Item = OriginId> + '_ {
-        let own = self.origins.values().filter(|info| info.node == self.me);
-        own.map(|info| info.origin)
-    }
-
-    /// Takes note of an origin and hands the news on. The first announcement counts: nobody can take over another
-    /// node's origin, and an end stays where it was.
-    pub(super) fn learn(&mut self, from: Option<NodeId>, info: OriginInfo, effects: &mut Vec<Effect>) {
-        let before = self.origins.get(&info.origin).copied();
-        let after = match before {
-            // Nobody else can know of an origin of this node's that it does not know itself.
-            None if from.is_some() && info.node == self.me => return,
-            // Nor can anybody else say of one that it has ended.
-            Some(known) if from.is_some() && known.node == self.me => known,
-            None => info,
-            Some(known) if known.node == info.node => OriginInfo {
-                ended: known.ended.or(info.ended),
-                ..known
-            },
-            Some(known) => known,
-        };
-        if before == Some(after) {
-            return;
+    /// Takes note of an event and appends what is to be done.
+    pub fn handle(&mut self, event: Event, effects: &mut Vec<Effect>) {
+        match event {
+            Event::Founder(node) if node == self.me => self.snapshots.founds(),
+            Event::Founder(node) => {
+                self.peers.add_founder(node);
+                self.open_link(node, effects);
+            }
+            Event::Joined(node) => {
+                self.peers.add(node);
+                self.open_link(node, effects);
+            }
+            Event::Left(node) => {
+                self.peers.remove(node);
+                self.trim();
+            }
+            Event::Origin(info) => self.learn(None, info, effects),
+            Event::Silent(nodes) => self.strategy.hears(&nodes),
+            Event::Local(bytes) => self.take_local(&bytes, effects),
+            Event::Pass(prefix) => self.strategy.average(prefix, &self.origins, effects),
+            Event::LinkUp(node) => {
+                self.peers.link_up(node);
+                self.open_link(node, effects);
+            }
+            Event::LinkDown(node) => self.peers.link_down(node, effects),
+            Event::Progress(node) => {
+                if let Some(peer) = self.peers.get_mut(node) {
+                    peer.progresses();
+                }
+            }
+            Event::Received { from, message } => self.receive(from, message, effects),
+            Event::Audit => drop(self.audit(effects)),
+            Event::Freeze(frozen) => self.freeze(frozen, effects),
+            Event::Tick => self.tick(effects),
         }
-        self.origins.insert(info.origin, after);
-        self.reckon_with(after.node);
-        if after.ended.is_some() {
-            effects.push(Effect::Ended(info.origin));
-        }
-        self.announce(from, after, effects);
-    }
-
-    /// Whoever makes batches takes part, heard of or not, and so does whoever a member knows: what it may need is kept
-    /// until it says that it needs it no more.
-    pub(super) fn reckon_with(&mut self, node: NodeId) {
-        // More of them than a run ever has are somebody's inventions.
-        if node != self.me && !self.left.contains(&node) && self.peers.len() < MEMBERS_MAX {
-            self.peers.entry(node).or_default();
-        }
-    }
-
-    fn announce(&self, except: Option<NodeId>, info: OriginInfo, effects: &mut Vec<Effect>) {
-        let linked = self.peers.iter().filter(|(_, peer)| peer.link.is_some());
-        effects.extend(
-            linked
-                .filter(|&(&to, _)| Some(to) != except)
-                .map(|(&to, _)| Effect::Send {
-                    to,
-                    message: Message::Origin(info),
-                }),
-        );
+        self.go_on_with_rounds(effects);
+        self.strategy.release(&self.origins, effects);
+        self.bound_log();
     }
 
     /// Begins with a link to a member, once it is up: tells all origins, and what this node has, if it has anything.
     fn open_link(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
-        let Some(peer) = self.peers.get_mut(&node).filter(|peer| !peer.quarantined) else {
-            return;
-        };
-        if !self.links.contains(&node) {
+        if !self.peers.open_link(node) {
             return;
         }
-        peer.link = Some(PeerLink::default());
-        // A mark that was proposed on the last link may have come through or not.
-        let mark = peer.proposed.clone();
-        let origins = self.origins.values().copied().map(Message::Origin);
+        let origins = self.origins.known().values().copied().map(Message::Origin);
         effects.extend(origins.map(|message| Effect::Send { to: node, message }));
-        effects.extend(self.newcomer.then(|| Effect::newcomer(node)));
+        if self.snapshots.is_newcomer() {
+            effects.push(Effect::note(node, Note::Newcomer));
+        }
         self.tell(node, effects);
-        effects.extend(mark.map(|mark| self.marking(node, mark)));
-        self.tell_links(effects);
+        self.peers.repeat_mark(node, effects);
+        self.peers.tell_links(effects);
     }
 
-    pub(super) fn quarantine(&mut self, peer: NodeId, reason: String, effects: &mut Vec<Effect>) {
-        if let Some(state) = self.peers.get_mut(&peer) {
-            state.quarantined = true;
-            state.link = None;
-        }
-        self.tell_links(effects);
+    /// Gives a link up.
+    fn reset(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
+        self.peers.link_down(node, effects);
+        effects.push(Effect::Reset(node));
+    }
+
+    fn quarantine(&mut self, peer: NodeId, reason: String, effects: &mut Vec<Effect>) {
+        self.peers.quarantine(peer, effects);
         effects.push(Effect::Quarantine { peer, reason });
         self.trim();
     }
@@ -477,13 +345,832 @@ impl Exchange {
         }
     }
 
-    /// Gives a link up. What still comes on it is not listened to; the next one starts afresh.
-    pub(super) fn reset(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
-        if let Some(peer) = self.peers.get_mut(&node) {
-            peer.link = None;
+    /// Whether batches are taken: not before a newcomer has its snapshot, nor while the exchange is frozen.
+    fn takes_batches(&self) -> bool {
+        !self.frozen && !self.snapshots.is_newcomer()
+    }
+
+    /// Drops a batch, or several, of a peer. A newcomer has not asked for any. If the run does not end in spite of the
+    /// freeze, they come again.
+    fn drop_from(&mut self, from: NodeId) {
+        self.dropped_while_frozen.extend(self.frozen.then_some(from));
+    }
+
+    /// Records an origin and hands the news on.
+    fn learn(&mut self, from: Option<NodeId>, info: OriginInfo, effects: &mut Vec<Effect>) {
+        let Some(info) = self.origins.learn(from, info) else {
+            return;
+        };
+        self.peers.add(info.node);
+        if info.ended.is_some() {
+            effects.push(Effect::Ended(info.origin));
         }
-        self.links.remove(&node);
-        self.tell_links(effects);
-        effects.push(Effect::Reset(node));
+        self.peers.announce(from, &Message::Origin(info), effects);
+    }
+
+    /// One of this node's workers has made a batch.
+    fn take_local(&mut self, bytes: &Arc<[u8]>, effects: &mut Vec<Effect>) {
+        let batch = match Batch::decode(bytes, self.replica.weights()) {
+            Ok(batch) => batch,
+            Err(error) => return effects.push(Effect::WorkerFault(error.to_string())),
+        };
+        let origin = batch.header.origin;
+        if !self.origins.is_own(origin) {
+            return effects.push(Effect::WorkerFault(format!(
+                "origin {origin} does not belong to this node"
+            )));
+        }
+        match self.apply(bytes, &batch, effects) {
+            Ok(Outcome::Applied(_) | Outcome::Diverged(_)) => {
+                let let_go = self.strategy.offer(batch, &self.origins, effects);
+                self.send_singly(let_go, effects);
+                self.pump_all(effects);
+            }
+            Ok(Outcome::Duplicate | Outcome::Ahead { .. } | Outcome::Overlaps) => {
+                effects.push(Effect::WorkerFault(format!(
+                    "a batch of origin {origin} is out of sequence"
+                )));
+            }
+            // The worker has not heard yet that the run is over.
+            Err(LedgerError::Range(_)) => {}
+            Err(error) => effects.push(Effect::WorkerFault(error.to_string())),
+        }
+    }
+
+    /// Applies a batch, keeps it and hands it to the workers.
+    fn apply(&mut self, bytes: &Arc<[u8]>, batch: &Batch, effects: &mut Vec<Effect>) -> Result<Outcome, LedgerError> {
+        let outcome = self.replica.apply(batch, bytes)?;
+        let header = &batch.header;
+        if outcome.is_applied() {
+            self.note(
+                header.origin,
+                header.sequence,
+                header.status,
+                Some(header.loss),
+                effects,
+            );
+            self.note_outcome(outcome, effects);
+        }
+        if outcome.is_applied() || outcome == Outcome::Duplicate && planted(Bug::DoubleApply) {
+            effects.push(Effect::Deliver {
+                origin: header.origin,
+                bytes: Arc::clone(bytes),
+            });
+        }
+        Ok(outcome)
+    }
+
+    /// Applies a range, keeps it and hands what it does to the workers.
+    fn apply_range(&mut self, range: MergedRange, effects: &mut Vec<Effect>) -> Result<Outcome, LedgerError> {
+        let outcome = self.replica.apply_range(&range)?;
+        if outcome.is_applied() {
+            let MergedRange { header, sums } = range;
+            self.note(header.origin, header.to, header.status, None, effects);
+            self.note_outcome(outcome, effects);
+            effects.push(Effect::Jump(Box::new(Jump {
+                origin: Some(header.origin),
+                sums,
+                batches: header.to - header.from,
+                samples: header.samples,
+                cursors: header.cursors,
+            })));
+        }
+        Ok(outcome)
+    }
+
+    /// Applies the checked rest of a bundle, keeps it and hands it to the workers. Returns whether it is in the ledger now.
+    fn apply_bundle(&mut self, mut rest: Bundle, effects: &mut Vec<Effect>) -> bool {
+        if rest.headers.is_empty() {
+            return true;
+        }
+        // Nobody else can have made batches of this node's own origins.
+        if rest.headers.iter().any(|header| self.origins.is_own(header.origin)) {
+            return false;
+        }
+        let Some((outcome, bytes)) = self.replica.apply_bundle(&mut rest) else {
+            return false;
+        };
+        effects.push(Effect::Bundle(bytes));
+        for header in &rest.headers {
+            self.note(
+                header.origin,
+                header.sequence,
+                header.status,
+                Some(header.loss),
+                effects,
+            );
+        }
+        self.note_outcome(outcome, effects);
+        true
+    }
+
+    /// Draws the consequences of an applied batch, besides handing it on.
+    fn note(&mut self, origin: OriginId, to: u64, status: OriginStatus, loss: Option<f32>, effects: &mut Vec<Effect>) {
+        self.strategy.applied(origin, status, loss, self.origins.is_own(origin));
+        if status.last {
+            self.origins.end(origin, to);
+        }
+        if status.stop {
+            effects.push(Effect::Stop);
+        }
+    }
+
+    /// Draws the consequences of a weight that left the range, if one has.
+    fn note_outcome(&mut self, outcome: Outcome, effects: &mut Vec<Effect>) {
+        // A flipped bit can take a weight out of the range, too.
+        if let Outcome::Diverged(error) = outcome
+            && self.audit(effects)
+            && self.replica.ledger().is_diverged()
+        {
+            effects.push(Effect::Diverged(error.to_string()));
+        }
+    }
+
+    /// Compares the ledger with the sum of its batches. One flipped bit is put right at once; beyond that a peer's ledger is
+    /// needed. Returns whether the ledger is right.
+    fn audit(&mut self, effects: &mut Vec<Effect>) -> bool {
+        if self.is_damaged() {
+            return false;
+        }
+        match self.replica.mend() {
+            Ok(mended) => {
+                effects.extend(mended.map(Effect::Mended));
+                true
+            }
+            Err(error) => {
+                effects.push(Effect::Damaged(error));
+                self.snapshots.want_for_damage(&self.peers, effects);
+                false
+            }
+        }
+    }
+
+    fn receive(&mut self, from: NodeId, message: Message, effects: &mut Vec<Effect>) {
+        let Some(peer) = self.peers.get_mut(from) else {
+            return;
+        };
+        if !peer.speaks() {
+            return;
+        }
+        let taken = match message {
+            Message::Origin(info) => {
+                if self.origins.has_room_for(info.origin, self.replica.frontier()) {
+                    self.learn(Some(from), info, effects);
+                    Ok(())
+                } else {
+                    Err("the peer announces more origins than a run can have".into())
+                }
+            }
+            Message::Have(frontier) => {
+                let is_first = peer.confirm(&frontier);
+                self.snapshots.hears(from, is_first, effects);
+                self.catch_up(from, effects);
+                Ok(())
+            }
+            Message::Batch(_) if !self.takes_batches() => {
+                self.drop_from(from);
+                Ok(())
+            }
+            Message::Batch(bytes) => self.take(from, &bytes, effects),
+            Message::Piece(piece) => self.take_piece(from, &piece, effects),
+            Message::Part(part) => {
+                if self.takes_batches() {
+                    let let_go = self.strategy.take_part(from, part, effects);
+                    self.send_singly(let_go, effects);
+                }
+                Ok(())
+            }
+            Message::Prefix(prefix) => {
+                self.strategy.take_prefix(prefix, &self.origins, effects);
+                Ok(())
+            }
+            Message::Note(note) => self.hear(from, note, effects),
+            Message::Flow(_) => Ok(()),
+        };
+        if let Err(reason) = taken {
+            self.quarantine(from, reason, effects);
+        }
+    }
+
+    fn hear(&mut self, from: NodeId, note: Note, effects: &mut Vec<Effect>) -> Result<(), String> {
+        let Some(peer) = self.peers.get_mut(from) else {
+            return Ok(());
+        };
+        match note {
+            Note::Mark { members: nodes, .. } | Note::Links(nodes) if nodes.len() > MEMBERS_MAX => {
+                return Err("the peer names more members than a run can have".into());
+            }
+            Note::Links(links) => {
+                for node in self.peers.take_links(from, links) {
+                    self.pump(node, effects);
+                }
+            }
+            Note::Mark {
+                number,
+                frontier,
+                members,
+            } => {
+                let except = peer.take_mark(&frontier, self.replica.frontier(), self.replica.log());
+                effects.push(Effect::note(from, Note::Marked { number, except }));
+                for node in members {
+                    self.peers.add(node);
+                }
+                self.trim();
+                self.catch_up(from, effects);
+            }
+            Note::Newcomer => peer.waits_for_snapshot(),
+            Note::Marked { number, except } => {
+                peer.marked(number, &except);
+                self.trim();
+            }
+            Note::Got(bytes) => {
+                self.moved += peer.got(bytes);
+                self.pump(from, effects);
+            }
+            Note::Cannot(range) => {
+                // Without it the rest of what is under way is of no use: begin again, from the peer's mark.
+                peer.refuse(range.origin, range.from);
+                self.reset(from, effects);
+            }
+            Note::TooFar => self.snapshots.want_from(from, effects),
+            Note::Ask => {
+                peer.asks_for_snapshot();
+                self.give(from, effects);
+            }
+        }
+        Ok(())
+    }
+
+    /// A peer has said what it has: it may need more.
+    fn catch_up(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
+        let is_near = self.peers.get(node).is_some_and(|peer| self.is_near(peer));
+        if let Some(peer) = self.peers.get_mut(node).filter(|_| is_near) {
+            peer.comes_near();
+        }
+        self.merge_for(node);
+        self.pump(node, effects);
+    }
+
+    /// Takes a batch from a peer. An error is something that an honest member never sends.
+    fn take(&mut self, from: NodeId, bytes: &Arc<[u8]>, effects: &mut Vec<Effect>) -> Result<(), String> {
+        let decoded = Batch::decode(bytes, self.replica.weights());
+        let Some(batch) = self.undamaged(from, decoded, effects)? else {
+            return Ok(());
+        };
+        let (origin, sequence) = (batch.header.origin, batch.header.sequence);
+        let origin_node = self.origins.check(origin, sequence, self.replica.frontier())?;
+        if self
+            .replica
+            .log()
+            .get(origin, sequence)
+            .is_some_and(|known| known != bytes)
+        {
+            // A peer that only hands it on cannot know which of the two is right.
+            return if from == origin_node {
+                Err(format!(
+                    "the peer sent batch {sequence} of origin {origin} with other contents than this node has"
+                ))
+            } else {
+                Ok(())
+            };
+        }
+        let outcome = self.apply(bytes, &batch, effects);
+        let is_new = outcome.as_ref().is_ok_and(Outcome::is_applied);
+        if self.took(from, outcome, origin, sequence, effects)? {
+            self.relay(origin_node, effects);
+        }
+        if is_new {
+            if from == origin_node {
+                let let_go = self.strategy.hear_single(origin_node, &batch.header.status, effects);
+                self.send_singly(let_go, effects);
+            }
+            if batch.payload.is_dense() && self.strategy.has_rounds() {
+                // Dense batches are large: nothing of a round is kept longer than it must be.
+                self.tell(from, effects);
+                self.mark(from, 0, effects);
+            }
+        }
+        Ok(())
+    }
+
+    /// Handles the outcome of something that a peer sent. Returns whether it is now in the ledger; then the peer is known
+    /// to have it, and is told from time to time how far this node is.
+    fn took(
+        &mut self,
+        from: NodeId,
+        outcome: Result<Outcome, LedgerError>,
+        origin: OriginId,
+        to: u64,
+        effects: &mut Vec<Effect>,
+    ) -> Result<bool, String> {
+        match outcome {
+            Ok(Outcome::Ahead { .. }) => {
+                self.reset(from, effects);
+                return Ok(false);
+            }
+            Ok(_) => {}
+            // The run is over here; the peer will hear of it.
+            Err(LedgerError::Range(_)) => return Ok(false),
+            Err(error) => return Err(error.to_string()),
+        }
+        if let Some(peer) = self.peers.get_mut(from) {
+            peer.showed(origin, to);
+            if peer.is_to_be_told(self.limits.acknowledge_every) {
+                self.tell(from, effects);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns the decoded batches of a peer, or none if they were damaged. TLS protects the line, so a bit has flipped in a
+    /// machine's memory: the link is set up again, and the sender checks what it has kept. An error is something that an
+    /// honest member never sends; damage is one if nothing else comes.
+    fn undamaged<T>(
+        &mut self,
+        from: NodeId,
+        decoded: Result<T, BatchError>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<Option<T>, String> {
+        let peer = self.peers.get_mut(from);
+        match decoded {
+            Err(BatchError::Damaged) => {
+                if peer.is_some_and(Peer::sent_damage) {
+                    return Err("the peer keeps sending damaged batches".into());
+                }
+                self.reset(from, effects);
+                Ok(None)
+            }
+            Err(lie) => Err(lie.to_string()),
+            Ok(whole) => {
+                peer.into_iter().for_each(Peer::sent_intact);
+                Ok(Some(whole))
+            }
+        }
+    }
+
+    /// The bytes of the longest parcel of a kind. A range takes no more than ten bytes a weight and the cursors of its head;
+    /// a snapshot takes its counts and a log within its limits.
+    fn parcel_bytes_max(&self, kind: ParcelKind) -> u64 {
+        let Limits {
+            single_bytes_max,
+            merged_bytes_max,
+            ..
+        } = self.limits;
+        let log_max = single_bytes_max.saturating_add(merged_bytes_max).saturating_mul(2);
+        let ranges_max = RANGE_HEAD_BYTES_MAX + 10 * self.replica.weights();
+        let total_max = match kind {
+            ParcelKind::Range => ranges_max,
+            ParcelKind::Bundle => BATCH_BYTES_MAX,
+            ParcelKind::Snapshot => snapshot::length_max(self.replica.weights(), log_max).saturating_add(ranges_max),
+        };
+        total_max as u64
+    }
+
+    fn take_piece(&mut self, from: NodeId, piece: &Piece, effects: &mut Vec<Effect>) -> Result<(), String> {
+        if piece.total > self.parcel_bytes_max(piece.kind) {
+            return Err(format!(
+                "the peer announces a parcel of {} bytes, which exceeds the limit",
+                piece.total
+            ));
+        }
+        self.moved += piece.bytes.len() as u64;
+        let (got, whole) = match self.peers.get_mut(from).and_then(|peer| peer.take_piece(piece)) {
+            None => return Ok(()),
+            Some(PieceOutcome::OutOfPlace) => {
+                self.reset(from, effects);
+                return Ok(());
+            }
+            Some(PieceOutcome::Part(got)) => (got, None),
+            Some(PieceOutcome::Whole(kind, bytes)) => (piece.total, Some((kind, bytes))),
+        };
+        effects.push(Effect::note(from, Note::Got(got)));
+        if piece.kind == ParcelKind::Snapshot {
+            self.snapshots.progresses(from);
+        }
+        match whole {
+            Some((ParcelKind::Snapshot, bytes)) => return self.install(from, &bytes, effects),
+            Some(_) if !self.takes_batches() => self.drop_from(from),
+            Some((ParcelKind::Range, bytes)) => return self.take_range(from, &bytes, effects),
+            Some((ParcelKind::Bundle, bytes)) => return self.take_bundle(from, &bytes, effects),
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Takes a range from a peer, without its beginning if that is here already.
+    fn take_range(&mut self, from: NodeId, bytes: &[u8], effects: &mut Vec<Effect>) -> Result<(), String> {
+        let decoded = MergedRange::decode(bytes, self.replica.weights());
+        let Some(range) = self.undamaged(from, decoded, effects)? else {
+            return Ok(());
+        };
+        let whole = SequenceRange {
+            origin: range.header.origin,
+            from: range.header.from,
+            to: range.header.to,
+        };
+        self.origins.check(whole.origin, whole.to, self.replica.frontier())?;
+        let Some(range) = self.replica.without_applied(range) else {
+            effects.push(Effect::note(from, Note::Cannot(whole)));
+            return Ok(());
+        };
+        let outcome = self.apply_range(range, effects);
+        if self.took(from, outcome, whole.origin, whole.to, effects)? {
+            self.tell(from, effects);
+        }
+        Ok(())
+    }
+
+    /// Takes a bundle that a peer hands on.
+    fn take_bundle(&mut self, from: NodeId, bytes: &[u8], effects: &mut Vec<Effect>) -> Result<(), String> {
+        let decoded = Bundle::decode(bytes, self.replica.weights());
+        let Some(bundle) = self.undamaged(from, decoded, effects)? else {
+            return Ok(());
+        };
+        let batches: Vec<(OriginId, u64)> = bundle.batches().collect();
+        for &(origin, sequence) in &batches {
+            self.origins.check(origin, sequence, self.replica.frontier())?;
+        }
+        let refused = match self.replica.check_bundle(bundle) {
+            BundleCheck::New(rest) => !self.apply_bundle(rest, effects),
+            BundleCheck::Later => {
+                self.reset(from, effects);
+                return Ok(());
+            }
+            BundleCheck::Cannot => true,
+        };
+        let frontier = self.replica.frontier();
+        let lacks = |&(origin, sequence): &(OriginId, u64)| frontier.applied(origin) < sequence;
+        if refused && let Some((origin, to)) = batches.iter().copied().find(lacks) {
+            let range = SequenceRange {
+                origin,
+                from: to - 1,
+                to,
+            };
+            effects.push(Effect::note(from, Note::Cannot(range)));
+            return Ok(());
+        }
+        if let Some(peer) = self.peers.get_mut(from) {
+            for &(origin, to) in &batches {
+                peer.showed(origin, to);
+            }
+        }
+        self.tell(from, effects);
+        Ok(())
+    }
+
+    /// Puts a snapshot in the replica's place, with what this node has beyond it. An error is something that an honest
+    /// member never sends.
+    fn install(&mut self, from: NodeId, bytes: &[u8], effects: &mut Vec<Effect>) -> Result<(), String> {
+        let Some(wanted) = self.snapshots.request_to(from) else {
+            return Ok(());
+        };
+        let snapshot = self.replica.read_snapshot(bytes, &self.origins)?;
+        let merged = self.replica.with_own(snapshot);
+        // A frozen node has agreed on its batches, and takes a ledger of exactly these only.
+        let merged = merged.filter(|merged| !self.frozen || merged.frontier() == self.replica.frontier());
+        let Some(merged) = merged else {
+            self.snapshots.came_too_old(self.limits.reset_ticks);
+            return Ok(());
+        };
+        self.snapshots.came();
+        let jump = self.replica.replace(merged, wanted.damaged);
+        if wanted.damaged {
+            effects.push(Effect::Healed);
+        }
+        effects.push(jump.map_or(Effect::RestartWorkers, |jump| Effect::Jump(Box::new(jump))));
+        for node in self.peers.nodes() {
+            self.tell(node, effects);
+        }
+        self.trim();
+        Ok(())
+    }
+
+    /// Gives a peer the snapshot that it has asked for, unless it has something that would be missing from it.
+    fn give(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
+        let may_have = |peer: &Peer| peer.awaits_snapshot() && self.replica.frontier().lacks(peer.has()).is_empty();
+        let is_given = self.peers.get(node).is_some_and(may_have)
+            && !self.snapshots.is_newcomer()
+            && self.peers.given_snapshots() < self.limits.snapshots_max;
+        // A peer would take a wrong one for a lie.
+        if !is_given || !self.audit(effects) {
+            return;
+        }
+        if let Some(peer) = self.peers.get_mut(node) {
+            let snapshot = self.replica.snapshot_for(peer.has());
+            peer.give_snapshot(Outgoing::snapshot(snapshot));
+            effects.push(Effect::Giving(node));
+            self.pump(node, effects);
+        }
+    }
+
+    /// Goes on with the round that is being added up, and applies it if it is whole.
+    fn go_on_with_rounds(&mut self, effects: &mut Vec<Effect>) {
+        let let_go = self.strategy.go_on(&self.origins, effects);
+        self.send_singly(let_go, effects);
+        if !self.takes_batches() {
+            return;
+        }
+        let Some(bundle) = self.strategy.take_whole_round(&self.origins, self.replica.ledger()) else {
+            return;
+        };
+        let is_applied = match self.replica.check_bundle(bundle) {
+            BundleCheck::New(rest) => self.apply_bundle(rest, effects),
+            BundleCheck::Later | BundleCheck::Cannot => false,
+        };
+        let let_go = self.strategy.end_round(is_applied, effects);
+        if is_applied {
+            // Peers hear at once what this node has, so that nothing of the round is kept for long.
+            for node in self.peers.nodes() {
+                self.tell(node, effects);
+                self.mark(node, 0, effects);
+            }
+        }
+        self.send_singly(let_go, effects);
+    }
+
+    /// Sends the batches of a round that was given up.
+    fn send_singly(&mut self, let_go: LetGo, effects: &mut Vec<Effect>) {
+        if let_go.0 {
+            self.pump_all(effects);
+        }
+    }
+
+    fn tick(&mut self, effects: &mut Vec<Effect>) {
+        let let_go = self.strategy.tick(&self.origins, effects);
+        self.send_singly(let_go, effects);
+        // The last one to get a batch hears no more about it from those who had it before.
+        self.trim();
+        self.snapshots.tick(self.limits.reset_ticks, &self.peers, effects);
+        for node in self.peers.nodes() {
+            self.tell(node, effects);
+            self.mark(node, self.limits.mark_ticks, effects);
+            let link = self
+                .peers
+                .get_mut(node)
+                .map_or(LinkState::Down, |peer| peer.tick(&self.limits));
+            match link {
+                LinkState::Down => continue,
+                LinkState::Dead => {
+                    self.reset(node, effects);
+                    continue;
+                }
+                // All members do the same work for a peer that is behind. For one that stands still none of it is of use.
+                LinkState::Mute => {}
+                LinkState::Alive => {
+                    self.look_for_stalls(node);
+                    self.merge_for(node);
+                }
+            }
+            self.give(node, effects);
+            self.pump(node, effects);
+        }
+    }
+
+    /// Tells a peer what this node has, if that is news to it. A newcomer has nothing to tell.
+    fn tell(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
+        if !self.snapshots.is_newcomer() {
+            self.peers.tell(node, self.replica.frontier(), effects);
+        }
+    }
+
+    /// Proposes a mark when the last one is `every` ticks old. A newcomer has none, but says that it is there.
+    fn mark(&mut self, node: NodeId, every: u32, effects: &mut Vec<Effect>) {
+        if self.snapshots.is_newcomer() {
+            self.peers.tell_newcomer(node, every, effects);
+        } else {
+            self.peers.propose_mark(node, self.replica.frontier(), every, effects);
+        }
+    }
+
+    /// Counts the ticks for which a peer has lacked each origin's batches without progress. The node that the routing names
+    /// sends first; the others step in one after the other, by name, so that two rarely send the same batch.
+    fn look_for_stalls(&mut self, node: NodeId) {
+        let rank = self.peers.rank_before_me(node);
+        let patience = self.limits.patience_ticks.saturating_mul(1 + rank);
+        let Some(peer) = self.peers.get_mut(node) else {
+            return;
+        };
+        for (origin, applied) in self.replica.frontier().iter() {
+            let origin_node = self.origins.node_of(origin);
+            if origin_node.is_some_and(|home| home != node && !self.strategy.sends(home, node)) {
+                peer.watch(origin, applied, patience);
+            }
+        }
+    }
+
+    /// Hands on the batches that have just come from an origin's node.
+    fn relay(&mut self, origin_node: NodeId, effects: &mut Vec<Effect>) {
+        let goes_on =
+            |&(to, peer): &(NodeId, &Peer)| self.strategy.sends(origin_node, to) || peer.is_relayed(origin_node);
+        let targets: Vec<NodeId> = self.peers.iter().filter(goes_on).map(|(node, _)| node).collect();
+        for node in targets {
+            self.pump(node, effects);
+        }
+    }
+
+    fn pump_all(&mut self, effects: &mut Vec<Effect>) {
+        for node in self.peers.nodes() {
+            self.pump(node, effects);
+        }
+    }
+
+    /// Sends a peer what it lacks, as far as its windows reach.
+    fn pump(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
+        let Some(peer) = self.peers.get_mut(node).filter(|peer| peer.has_link()) else {
+            return;
+        };
+        peer.send_pieces(node, &self.limits, effects);
+        let mut spoilt = Frontier::default();
+        for info in self.origins.known().values() {
+            if !sends(&self.strategy, info, node, peer) {
+                continue;
+            }
+            let origin = info.origin;
+            let applied = self.replica.frontier().applied(origin);
+            while let Some(sent) = peer.lacks_after(origin, applied, &self.limits)
+                && !self.strategy.holds(origin, sent + 1, node)
+            {
+                match peer.help(self.replica.log(), origin, sent, applied) {
+                    Help::Batch(bytes) => {
+                        peer.send(origin, sent + 1, bytes.len());
+                        effects.push(Effect::Send {
+                            to: node,
+                            message: Message::Batch(bytes),
+                        });
+                    }
+                    Help::Parcel(parcel) => peer.send_parcel(node, parcel, &self.limits, effects),
+                    Help::Later => break,
+                    Help::Spoilt(to) => {
+                        spoilt.raise(origin, to);
+                        break;
+                    }
+                    Help::Snapshot => {
+                        if peer.tell_too_far() {
+                            effects.push(Effect::note(node, Note::TooFar));
+                        }
+                        break;
+                    }
+                }
+            }
+        }
+        // A peer that lacks it takes a snapshot: the ledger has it, and is audited before it is given.
+        if spoilt.iter().next().is_some() {
+            effects.push(Effect::Spoilt);
+            self.replica.trim(&spoilt);
+        }
+    }
+
+    /// Forgets batches that no member needs.
+    fn trim(&mut self) {
+        let needless = self.peers.needless(self.replica.frontier(), &self.origins);
+        self.replica.trim(&needless);
+    }
+
+    /// Keeps the log within its limits.
+    fn bound_log(&mut self) {
+        self.compact();
+        while self.is_log_too_long()
+            && let Some(node) = self.peers.furthest_behind(self.replica.frontier())
+            && let Some(peer) = self.peers.get_mut(node)
+        {
+            peer.forget();
+            self.trim();
+            // Perhaps nothing could be merged on its account.
+            self.compact();
+        }
+    }
+
+    /// Whether more is kept than can be merged. Batches of bundles are not merged, but for those of this node's own workers:
+    /// a peer that is offered the bundle has to know by itself what it has of it.
+    fn is_log_too_long(&self) -> bool {
+        let Limits {
+            single_bytes_max,
+            merged_bytes_max,
+            ..
+        } = self.limits;
+        let all_max = single_bytes_max.saturating_add(merged_bytes_max);
+        let merged_bytes = self.replica.log().merged_bytes();
+        merged_bytes > merged_bytes_max || self.strategy.is_bundled() && self.log_bytes() > all_max
+    }
+
+    /// Merges single batches, if there are too many.
+    fn compact(&mut self) {
+        let single_bytes = self.replica.log().single_bytes();
+        if single_bytes <= self.compact_at {
+            return;
+        }
+        if single_bytes > self.limits.unmarked_bytes_max {
+            self.peers.forget_unmarked();
+        }
+        let origins: Vec<OriginId> = self.replica.log().kept().map(|range| range.origin).collect();
+        for origin in origins {
+            self.merge(origin);
+        }
+        // Recent batches stay single, and may be more than the limit in themselves.
+        self.compact_at = if self.peers.have_known_points() {
+            self.replica.log().single_bytes() + self.limits.single_bytes_max
+        } else {
+            self.limits.single_bytes_max
+        };
+    }
+
+    /// Merges an origin's batches, but not over points that some member may still need.
+    fn merge(&mut self, origin: OriginId) {
+        let may_merge = !self.strategy.is_bundled() || self.origins.is_own(origin);
+        if !may_merge || !self.peers.have_known_points() || planted(Bug::NoMerge) {
+            return;
+        }
+        let mut points = self.peers.points(origin);
+        points.extend(self.strategy.points(origin));
+        self.replica.compact(origin, &points, self.limits.window);
+    }
+
+    /// Merges batches that a peer lacks, where they are so many that ranges of them are shorter.
+    fn merge_for(&mut self, node: NodeId) {
+        let Limits {
+            window,
+            range_worth_bytes,
+            ..
+        } = self.limits;
+        let Some(peer) = self.peers.get(node).filter(|peer| peer.is_heard()) else {
+            return;
+        };
+        let (origins, log) = (self.origins.known(), self.replica.log());
+        let lacking = peer.has().lacks(self.replica.frontier()).into_iter();
+        // Others' batches are merged where they are made: else each node would do the same work for a peer that returns.
+        let sends = |origin| {
+            origins
+                .get(&origin)
+                .is_some_and(|info| sends(&self.strategy, info, node, peer))
+        };
+        let worth: Vec<OriginId> = lacking
+            .filter(|range| sends(range.origin))
+            .filter(|range| range.to - range.from > window)
+            .filter(|range| log.single_bytes_after(range.origin, range.from, window) > range_worth_bytes)
+            .map(|range| range.origin)
+            .collect();
+        for origin in worth {
+            self.merge(origin);
+        }
+    }
+}
+
+/// Whether this node is the one to send an origin's batches to a peer: they go that way, or it relays them, or it helps.
+fn sends(strategy: &Strategy, info: &OriginInfo, to: NodeId, peer: &Peer) -> bool {
+    info.node != to && (strategy.sends(info.node, to) || peer.is_relayed(info.node) || peer.is_helped(info.origin))
+}
+
+/// The insides of an exchange, for tests.
+#[cfg(test)]
+impl Exchange {
+    pub(super) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    pub(super) fn replica(&self) -> &Replica {
+        &self.replica
+    }
+
+    pub(super) fn replica_mut(&mut self) -> &mut Replica {
+        &mut self.replica
+    }
+
+    pub(super) fn peers(&self) -> &Peers {
+        &self.peers
+    }
+
+    pub(super) fn is_newcomer(&self) -> bool {
+        self.snapshots.is_newcomer()
+    }
+
+    /// Whether the log is within its limits, as far as they go: recent batches stay single, forgotten ones are not there,
+    /// and those of this node's own workers are kept for everybody. It asks what is there, not how it came there.
+    pub(super) fn is_bounded(&self, batch_bytes_max: usize) -> bool {
+        // Merging leaves of each origin the recent batches, and those that stand alone between two points of members. Then
+        // as much again may come as makes it worth while to merge.
+        let log = self.replica.log();
+        let alone_max = log.kept().count() * (self.limits.window as usize + 4 * self.peers.ever() + 2);
+        let merging_max = (self.limits.single_bytes_max).saturating_add((alone_max + 1) * batch_bytes_max);
+        let single_max = if self.peers.have_known_points() {
+            merging_max
+        } else {
+            merging_max.max(self.limits.unmarked_bytes_max)
+        };
+        let all_forgotten = self.peers.furthest_behind(self.replica.frontier()).is_none();
+        let is_merged = log.single_bytes() <= single_max || self.strategy.is_bundled();
+        is_merged && (!self.is_log_too_long() || all_forgotten)
+    }
+
+    /// The exchange's state, for a simulation's failure.
+    pub(crate) fn describe(&self) -> String {
+        use std::fmt::Write as _;
+
+        let kept: Vec<_> = self.replica.log().kept().collect();
+        let (frontier, snapshots) = (self.replica.frontier(), &self.snapshots);
+        let mut text = format!("{frontier:?}, keeps {kept:?}, {snapshots:?}\n");
+        for (id, peer) in self.peers.iter() {
+            let _ = writeln!(text, "  {id}: {peer:?}");
+        }
+        text
     }
 }

@@ -113,9 +113,9 @@ pub struct Jump {
 }
 
 impl Effect {
-    /// What a newcomer says in place of what it has.
-    pub(super) fn newcomer(to: NodeId) -> Self {
-        let message = Message::Note(Note::Newcomer);
+    /// Sends a note to a peer.
+    pub(super) fn note(to: NodeId, note: Note) -> Self {
+        let message = Message::Note(note);
         Self::Send { to, message }
     }
 }

@@ -33,9 +33,9 @@ pub struct Limits {
     pub snapshots_max: usize,
 }
 
-/// More origins than workers and their restarts ever make.
+/// Origins of a run: more than workers and their restarts ever make.
 pub(super) const ORIGINS_MAX: usize = 4096;
-/// More members than a run ever has, those that died included.
+/// Members of a run: more than there ever are, those that died included.
 pub(super) const MEMBERS_MAX: usize = 4096;
 
 impl Limits {

@@ -11,42 +11,37 @@
 //! agree on where ranges begin: each tells each now and then a *mark*, a frontier since which it remembers what it has,
 //! and can take away from a range what it has of it. Whoever cannot be helped with ranges either asks for a snapshot.
 //!
-//! `core` is the state, `event` is what it is told and what it wants done; `receiving` and `sending` are what nodes say,
-//! `barrier` is what workers wait for, `bundling` adds rounds up on their way, `bundles` is what comes of that,
-//! `sequential_averaging` and
-//! `averaging_events` are step-wise averaging, `relaying` is between those without a link, `retention` bounds the `log`,
-//! `snapshots` is the last resort.
+//! `core` is told the events and decides by its parts, each of which owns its data: `strategy` the path of batches, rounds
+//! and averaging steps (with `routing`, `barrier`, `bundling` and `sequential_averaging`), `replica` the ledger with its
+//! `log`, `origins` their announcements, `peers` the members with their links and marks, `snapshots` this node's own need of
+//! one.
 //!
 //! ```text
 //!  worker's batch ──▶ ┌──────────┐ ──▶ Send(peer, message)
 //!  peer's message ──▶ │ Exchange │ ──▶ Deliver(batch) to the other workers
 //!  link up, down ───▶ └──────────┘ ──▶ Quarantine(peer)
-//!                   ledger · log · peers
+//!     strategy · replica · origins · peers · snapshots
 //! ```
 
-mod averaging_events;
 mod barrier;
-mod bundles;
+mod bundle_check;
 mod bundling;
 mod core;
-#[cfg(test)]
-mod description;
 mod event;
 mod limits;
 mod log;
+mod origins;
 mod parcel;
 mod peer;
-mod peer_link;
+mod peers;
 pub(crate) mod planted;
-mod receiving;
-mod relaying;
-mod retention;
+mod replica;
 mod routing;
-mod sending;
 mod sequential_averaging;
 #[cfg(test)]
 mod simulation;
 mod snapshots;
+mod strategy;
 #[cfg(test)]
 mod tests;
 

@@ -33,6 +33,14 @@ pub enum Outcome {
     Overlaps,
 }
 
+impl Outcome {
+    /// Whether the batch has just become part of the ledger.
+    #[must_use]
+    pub fn is_applied(&self) -> bool {
+        matches!(self, Self::Applied(_) | Self::Diverged(_))
+    }
+}
+
 /// Why a batch is no part of the ledger.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum LedgerError {

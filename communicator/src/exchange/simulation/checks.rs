@@ -59,7 +59,7 @@ impl World {
     /// A node that keeps what everybody has, if all the dead were declared so.
     pub(super) fn kept_in_vain(&self) -> Option<NodeId> {
         let alive = self.alive();
-        let waits = |node: &Node| node.exchange.peers.keys().any(|other| !alive.contains(other));
+        let waits = |node: &Node| node.exchange.peers().nodes().iter().any(|other| !alive.contains(other));
         let vain = |node: &Node| node.exchange.log_bytes() > 0 && !waits(node);
         alive.iter().copied().find(|id| vain(&self.nodes[id]))
     }

@@ -95,13 +95,13 @@ impl World {
             let ledger = other.exchange.ledger().clone();
             *id != at
                 && other.alive
-                && !other.exchange.newcomer
-                && self.nodes[&at].exchange.with_own(ledger, &[]).is_some()
+                && !other.exchange.is_newcomer()
+                && self.nodes[&at].exchange.replica().is_replaceable_by(ledger)
         };
         if bits <= 1 || self.is_sound() && self.nodes.iter().any(may_replace) {
-            let ledger = &mut self.nodes.get_mut(&at).unwrap().exchange.ledger;
+            let replica = self.nodes.get_mut(&at).unwrap().exchange.replica_mut();
             for (index, bit) in places {
-                ledger.flip(index, bit);
+                replica.flip(index, bit);
             }
             self.tell(at, Event::Audit);
         }

@@ -153,12 +153,12 @@ impl World {
     pub(super) fn add(&mut self) -> NodeId {
         let id = NodeId(self.next);
         self.next += 1;
-        let exchange = Exchange::new(id, Ledger::new(RUN, vec![0; WEIGHTS]), self.limits);
+        let ledger = Ledger::new(RUN, vec![0; WEIGHTS]);
         let mut exchange = match &self.traffic {
-            Traffic::Single(routing) => exchange.routed(routing.clone()),
+            Traffic::Single(routing) => Exchange::routed(id, ledger, self.limits, routing.clone()),
             Traffic::Bundled(channel) => {
                 let barrier = Barrier::new(id, PATIENCE, &small_plan(self.founders));
-                exchange.in_rounds(barrier).bundled(*channel)
+                Exchange::bundled(id, ledger, self.limits, barrier, *channel)
             }
         };
         exchange.reckon_with_workers(id, 1);

@@ -28,7 +28,7 @@ fn a_batch_that_was_spoilt_while_it_was_kept_is_not_sent() {
     for sequence in 1..=3 {
         tell(&mut exchange, Event::Local(simple(1, sequence)));
     }
-    exchange.log.spoil(OriginId(1), 2);
+    exchange.replica_mut().spoil(OriginId(1), 2);
     tell(&mut exchange, Event::LinkDown(PEER));
     tell(&mut exchange, Event::LinkUp(PEER));
     let effects = receive(&mut exchange, PEER, has(&[(1, 1)]));
@@ -47,9 +47,9 @@ fn a_batch_that_was_spoilt_while_it_was_kept_is_not_sent() {
 #[test]
 fn a_range_that_was_spoilt_while_it_was_kept_is_not_sent() {
     let mut exchange = node_with_a_merged_log();
-    let whole = exchange.log.entries(OriginId(1)).next().unwrap().clone();
+    let whole = exchange.replica().log().entries(OriginId(1)).next().unwrap().clone();
     assert!(whole.kind == EntryKind::Range && whole.from == 0);
-    exchange.log.spoil(OriginId(1), whole.to);
+    exchange.replica_mut().spoil(OriginId(1), whole.to);
     let effects = receive(&mut exchange, THIRD, has(&[]));
     assert!(effects.contains(&Effect::Spoilt), "{effects:?}");
     assert_eq!(notes_to(&tell(&mut exchange, Event::Tick), THIRD), [Note::TooFar]);
@@ -83,15 +83,15 @@ fn a_damaged_range_is_damage_and_not_a_lie_unless_there_is_nothing_else() {
 fn a_flipped_bit_is_mended_alone_and_more_with_a_peers_help() {
     let mut exchange = node(LIMITS);
     tell(&mut exchange, Event::Local(simple(1, 1)));
-    exchange.ledger.flip(5, 20);
+    exchange.replica_mut().flip(5, 20);
     // A peer that asks is not given what it would take for a lie.
     receive(&mut exchange, PEER, has(&[(1, 1)]));
     let effects = receive(&mut exchange, PEER, Message::Note(Note::Ask));
     assert!(effects.contains(&Effect::Mended(5)) && effects.contains(&Effect::Giving(PEER)));
     assert!(!exchange.is_damaged() && exchange.ledger().audit().is_ok());
 
-    exchange.ledger.flip(5, 20);
-    exchange.ledger.flip(6, 2);
+    exchange.replica_mut().flip(5, 20);
+    exchange.replica_mut().flip(6, 2);
     receive(&mut exchange, THIRD, has(&[(1, 1)]));
     let effects = receive(&mut exchange, THIRD, Message::Note(Note::Ask));
     assert!(exchange.is_damaged() && !effects.contains(&Effect::Giving(THIRD)));
@@ -102,7 +102,7 @@ fn a_flipped_bit_is_mended_alone_and_more_with_a_peers_help() {
 #[test]
 fn a_weight_that_left_the_range_by_a_flipped_bit_ends_no_run() {
     let mut exchange = node(LIMITS);
-    exchange.ledger.flip(1, 28);
+    exchange.replica_mut().flip(1, 28);
     let effects = tell(&mut exchange, Event::Local(simple(1, 1)));
     assert!(effects.contains(&Effect::Mended(1)), "{effects:?}");
     assert!(!effects.iter().any(|effect| matches!(effect, Effect::Diverged(_))));

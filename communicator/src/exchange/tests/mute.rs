@@ -28,18 +28,19 @@ fn train(exchange: &mut Exchange, sequence: u64) -> usize {
 #[test]
 fn nobody_merges_batches_for_a_peer_that_does_not_answer() {
     let exchange = with_a_mute_peer();
-    assert_eq!(exchange.log.merged_bytes(), 0);
+    assert_eq!(exchange.replica().log().merged_bytes(), 0);
 }
 
 #[test]
 fn nobody_helps_a_peer_that_does_not_answer() {
     let exchange = with_a_mute_peer();
-    let of_others = exchange.log.kept().filter(|range| range.origin == origin(2).origin);
+    let of_others = exchange
+        .replica()
+        .log()
+        .kept()
+        .filter(|range| range.origin == origin(2).origin);
     assert_eq!(of_others.count(), 1, "the batch of the other origin is kept");
-    assert_eq!(
-        exchange.peers[&THIRD].link.as_ref().unwrap().sent(origin(2).origin),
-        Some(0)
-    );
+    assert_eq!(exchange.peers().get(THIRD).unwrap().sent(origin(2).origin), Some(0));
 }
 
 #[test]
@@ -47,12 +48,12 @@ fn who_answers_again_gets_ranges_and_help() {
     let mut exchange = with_a_mute_peer();
     receive(&mut exchange, THIRD, has(&[(1, 3)]));
     tell(&mut exchange, Event::Tick);
-    assert!(exchange.log.merged_bytes() > 0);
-    let limits = exchange.limits;
+    assert!(exchange.replica().log().merged_bytes() > 0);
+    let limits = *exchange.limits();
     // It says that it is there, but nothing of node 2's comes, over whichever link.
     for sequence in 41..42 + u64::from(limits.patience_ticks) {
         train(&mut exchange, sequence);
         receive(&mut exchange, THIRD, has(&[(1, 3)]));
     }
-    assert!(exchange.sends(origin(2).origin, THIRD, &exchange.peers[&THIRD]));
+    assert!(exchange.peers().get(THIRD).unwrap().is_helped(origin(2).origin));
 }

@@ -1,0 +1,102 @@
+//! Bundles judged by what a ledger already has of them.
+
+use std::collections::BTreeSet;
+
+use protocol::batch::{Batch, Header, Payload};
+use protocol::bundle::{Bundle, digest_of};
+use protocol::dense::{Dense, Sign, add_up};
+use protocol::ids::OriginId;
+
+use super::log::Log;
+use super::planted::{Bug, planted};
+use crate::ledger::Ledger;
+
+/// The use of a bundle for a ledger.
+pub(super) enum BundleCheck {
+    /// The bundle without the batches that the ledger has; no header is left if it has all.
+    New(Bundle),
+    /// Batches before the bundle are missing.
+    Later,
+    /// Some of the bundle is here, and is not known by itself.
+    Cannot,
+}
+
+/// Checks a bundle against a ledger, whose latest batches these logs have.
+pub(super) fn rest_of(bundle: Bundle, ledger: &Ledger, logs: &[&Log]) -> BundleCheck {
+    if is_early(&bundle, ledger) {
+        return BundleCheck::Later;
+    }
+    let Bundle { headers, dense } = bundle;
+    let is_known = |header: &Header| ledger.frontier().applied(header.origin) >= header.sequence;
+    let (known, new): (Vec<Header>, Vec<Header>) = headers.into_iter().partition(is_known);
+    if known.is_empty() || new.is_empty() {
+        return check(Bundle { headers: new, dense });
+    }
+    if planted(Bug::BundleAnywhere) {
+        return BundleCheck::New(Bundle { headers: new, dense });
+    }
+    let known: BTreeSet<(OriginId, u64)> = known.iter().map(|header| (header.origin, header.sequence)).collect();
+    let first = dense.first();
+    let mut steps = dense.into_steps();
+    let mut left = known.clone();
+    while let Some(&(origin, sequence)) = left.first() {
+        let by_itself = |log: &&Log| known_by_itself(origin, sequence, &known, log, ledger.weight_count());
+        let Some((batches, dense)) = logs.iter().find_map(by_itself) else {
+            return BundleCheck::Cannot;
+        };
+        for batch in batches {
+            left.remove(&batch);
+        }
+        let is_alike = (dense.first(), dense.steps().len()) == (first, steps.len());
+        let moves_nothing = dense.steps().is_empty();
+        if !(moves_nothing || is_alike && add_up(&mut steps, dense.steps(), Sign::Minus)) {
+            return BundleCheck::Cannot;
+        }
+    }
+    match Dense::checked(first, steps, ledger.weight_count()) {
+        Some(dense) => check(Bundle { headers: new, dense }),
+        None => BundleCheck::Cannot,
+    }
+}
+
+/// Whether batches that come before a bundle's are missing in a ledger.
+pub(super) fn is_early(bundle: &Bundle, ledger: &Ledger) -> bool {
+    let is_early = |header: &Header| ledger.frontier().applied(header.origin) + 1 < header.sequence;
+    bundle.headers.iter().any(is_early)
+}
+
+/// Checks that the remaining steps are what the remaining headers say.
+fn check(rest: Bundle) -> BundleCheck {
+    if rest.headers.is_empty() || rest.dense.digest() == digest_of(&rest.headers) {
+        BundleCheck::New(rest)
+    } else {
+        BundleCheck::Cannot
+    }
+}
+
+/// The steps of a batch that a log has, alone or together with other known ones, and the names of these batches. None if the
+/// batch is not known by itself.
+fn known_by_itself(
+    origin: OriginId,
+    sequence: u64,
+    known: &BTreeSet<(OriginId, u64)>,
+    log: &Log,
+    weights: usize,
+) -> Option<(Vec<(OriginId, u64)>, Dense)> {
+    if let Some(bytes) = log.get(origin, sequence) {
+        let dense = match Batch::decode(bytes, weights).ok()?.payload {
+            Payload::Dense(dense) => dense,
+            payload if payload.is_empty() => Dense::default(),
+            _ => return None,
+        };
+        return Some((vec![(origin, sequence)], dense));
+    }
+    let before = sequence.checked_sub(1)?;
+    let batches = log.bundled_after(origin, before)?;
+    if !batches.iter().all(|batch| known.contains(batch)) {
+        return None;
+    }
+    let bytes = &log.after(origin, before)?.bytes;
+    let dense = Bundle::decode(bytes, weights).ok()?.dense;
+    Some((batches.to_vec(), dense))
+}

@@ -1,0 +1,98 @@
+//! The origins of a run, as they were announced.
+
+use std::collections::BTreeMap;
+
+use protocol::frontier::Frontier;
+use protocol::ids::{NodeId, OriginId};
+use protocol::wire::link::OriginInfo;
+
+use super::limits::ORIGINS_MAX;
+
+/// All announced origins, each with its node.
+#[derive(Clone, Debug)]
+pub(super) struct Origins {
+    me: NodeId,
+    known: BTreeMap<OriginId, OriginInfo>,
+}
+
+impl Origins {
+    pub(super) fn new(me: NodeId) -> Self {
+        Self {
+            me,
+            known: BTreeMap::new(),
+        }
+    }
+
+    /// The announced origins by their names.
+    pub(super) fn known(&self) -> &BTreeMap<OriginId, OriginInfo> {
+        &self.known
+    }
+
+    /// The origins of this node's own workers.
+    pub(super) fn own(&self) -> impl Iterator<Item = &OriginInfo> {
+        self.known.values().filter(|info| info.node == self.me)
+    }
+
+    /// The node of an origin; none if the origin was never announced.
+    pub(super) fn node_of(&self, origin: OriginId) -> Option<NodeId> {
+        self.known.get(&origin).map(|info| info.node)
+    }
+
+    /// Whether an origin belongs to a worker of this node.
+    pub(super) fn is_own(&self, origin: OriginId) -> bool {
+        self.node_of(origin) == Some(self.me)
+    }
+
+    /// Records an announcement, by a peer or by this node. Returns the origin if it is new or has changed. The first
+    /// announcement counts: no node can take over another node's origin, and an end stays where it was.
+    pub(super) fn learn(&mut self, from: Option<NodeId>, info: OriginInfo) -> Option<OriginInfo> {
+        let before = self.known.get(&info.origin).copied();
+        let after = match before {
+            // Only this node knows of its own origins, and when they have ended.
+            None if from.is_some() && info.node == self.me => return None,
+            Some(known) if from.is_some() && known.node == self.me => known,
+            None => info,
+            Some(known) if known.node == info.node => OriginInfo {
+                ended: known.ended.or(info.ended),
+                ..known
+            },
+            Some(known) => known,
+        };
+        (before != Some(after)).then(|| {
+            self.known.insert(info.origin, after);
+            after
+        })
+    }
+
+    /// The origin has closed with this batch.
+    pub(super) fn end(&mut self, origin: OriginId, to: u64) {
+        if let Some(info) = self.known.get_mut(&origin) {
+            info.ended.get_or_insert(to);
+        }
+    }
+
+    /// Whether an announcement of this origin can be recorded. An origin that ended without a batch makes room for it:
+    /// workers that fail at once leave many of those.
+    pub(super) fn has_room_for(&mut self, origin: OriginId, applied: &Frontier) -> bool {
+        if self.known.contains_key(&origin) || self.known.len() < ORIGINS_MAX {
+            return true;
+        }
+        let empty = |info: &&OriginInfo| info.ended == Some(0) && applied.applied(info.origin) == 0;
+        let empty = self.known.values().find(empty).map(|info| info.origin);
+        empty.is_some_and(|empty| self.known.remove(&empty).is_some())
+    }
+
+    /// Returns the node of an origin whose batches up to `to` a peer has sent. An error is something that an honest member
+    /// never sends: an origin that was not announced, or batches of this node's own workers that they have not made.
+    pub(super) fn check(&self, origin: OriginId, to: u64, applied: &Frontier) -> Result<NodeId, String> {
+        let node = self
+            .node_of(origin)
+            .ok_or_else(|| format!("origin {origin} is unknown in this run"))?;
+        if node == self.me && to > applied.applied(origin) {
+            return Err(format!(
+                "the peer sent batch {to} of this node's own origin {origin}, which was never made"
+            ));
+        }
+        Ok(node)
+    }
+}

@@ -1,0 +1,273 @@
+//! The members of the run besides this node: who they are, which of them have links, and what is kept for them.
+//!
+//! Every node tells its peers which nodes it has links to. When the node of some origin has none to a peer, the first of
+//! those that have links to both *relays*: it hands the batches on as they come. Waiting until the peer has visibly lacked
+//! them for a while, as with the dead, would make them too stale to be of use.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use protocol::frontier::Frontier;
+use protocol::ids::{NodeId, OriginId};
+use protocol::wire::link::{Message, Note};
+
+use super::event::Effect;
+use super::limits::MEMBERS_MAX;
+use super::origins::Origins;
+use super::peer::{Peer, ProposedMark};
+
+/// The members of the run besides this node.
+#[derive(Clone, Debug)]
+pub(super) struct Peers {
+    me: NodeId,
+    known: BTreeMap<NodeId, Peer>,
+    /// Links that are up, whether their other ends are members yet or not.
+    links: BTreeSet<NodeId>,
+    /// Nodes that have left the run for good.
+    left: BTreeSet<NodeId>,
+}
+
+impl Peers {
+    pub(super) fn new(me: NodeId) -> Self {
+        Self {
+            me,
+            known: BTreeMap::new(),
+            links: BTreeSet::new(),
+            left: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn get(&self, node: NodeId) -> Option<&Peer> {
+        self.known.get(&node)
+    }
+
+    pub(super) fn get_mut(&mut self, node: NodeId) -> Option<&mut Peer> {
+        self.known.get_mut(&node)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (NodeId, &Peer)> + Clone {
+        self.known.iter().map(|(&node, peer)| (node, peer))
+    }
+
+    /// The names of all peers.
+    pub(super) fn nodes(&self) -> Vec<NodeId> {
+        self.known.keys().copied().collect()
+    }
+
+    /// Whether a link to a node is up and the node has said on it what it has.
+    pub(super) fn is_heard(&self, node: NodeId) -> bool {
+        self.get(node).is_some_and(Peer::is_heard)
+    }
+
+    /// A node takes part, and has everything from its first batch on.
+    pub(super) fn add_founder(&mut self, node: NodeId) {
+        self.known.entry(node).or_default().founds();
+    }
+
+    /// A node takes part. Whoever makes batches or is known to a member does: what it may need is kept until it says that
+    /// it needs it no more.
+    pub(super) fn add(&mut self, node: NodeId) {
+        // More of them than a run ever has are somebody's inventions.
+        if node != self.me && !self.left.contains(&node) && self.known.len() < MEMBERS_MAX {
+            self.known.entry(node).or_default();
+        }
+    }
+
+    /// A node has left the run for good.
+    pub(super) fn remove(&mut self, node: NodeId) {
+        self.left.insert(node);
+        self.known.remove(&node);
+        self.lay_relays();
+    }
+
+    /// A link is up, to a member or to a node that is going to be one.
+    pub(super) fn link_up(&mut self, node: NodeId) {
+        self.links.insert(node);
+    }
+
+    /// Begins with a link to a member. Returns `false` if the link is not up, or the node is not a member yet.
+    pub(super) fn open_link(&mut self, node: NodeId) -> bool {
+        let peer = self.known.get_mut(&node).filter(|peer| !peer.is_quarantined());
+        let peer = peer.filter(|_| self.links.contains(&node));
+        peer.map(Peer::link_up).is_some()
+    }
+
+    /// A link is gone, or is given up. Messages that still come on it are ignored; the next link starts afresh.
+    pub(super) fn link_down(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
+        self.links.remove(&node);
+        if let Some(peer) = self.known.get_mut(&node) {
+            peer.link_down();
+        }
+        self.tell_links(effects);
+    }
+
+    /// Nothing is taken from a peer any more, and nothing is sent to it.
+    pub(super) fn quarantine(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
+        if let Some(peer) = self.known.get_mut(&node) {
+            peer.quarantine();
+        }
+        self.tell_links(effects);
+    }
+
+    /// Tells peers which nodes this node has links to, when that has changed.
+    pub(super) fn tell_links(&mut self, effects: &mut Vec<Effect>) {
+        let linked: BTreeSet<NodeId> = self.linked().collect();
+        for (&to, peer) in &mut self.known {
+            if peer.tell_links(&linked) {
+                effects.push(Effect::note(to, Note::Links(linked.iter().copied().collect())));
+            }
+        }
+        self.lay_relays();
+    }
+
+    /// A peer tells which nodes it has links to. Returns the peers to which this node now hands on its batches.
+    pub(super) fn take_links(&mut self, from: NodeId, links: Vec<NodeId>) -> Vec<NodeId> {
+        if let Some(peer) = self.known.get_mut(&from) {
+            peer.take_links(links);
+        }
+        self.lay_relays();
+        let relayed = self.iter().filter(|(_, peer)| peer.is_relayed(from));
+        relayed.map(|(to, _)| to).collect()
+    }
+
+    fn linked(&self) -> impl Iterator<Item = NodeId> {
+        self.iter().filter(|(_, peer)| peer.has_link()).map(|(node, _)| node)
+    }
+
+    /// Decides anew for which origins' nodes, and to which peers, this node hands batches on.
+    fn lay_relays(&mut self) {
+        let nodes: Vec<NodeId> = self.linked().collect();
+        let has = |node: NodeId, to: NodeId| Some(self.get(node)?.links()?.contains(&to));
+        let is_relayed = |origin_node: NodeId, to: NodeId| {
+            // A peer that has said nothing yet may have any link.
+            let apart = has(origin_node, to) == Some(false) && has(to, origin_node) != Some(true);
+            let reaches_both = |&&node: &&NodeId| has(node, origin_node) == Some(true) && has(node, to) == Some(true);
+            apart && nodes.iter().find(reaches_both).is_none_or(|first| *first > self.me)
+        };
+        let mut relays: BTreeMap<NodeId, BTreeSet<NodeId>> = BTreeMap::new();
+        for &to in &nodes {
+            let relayed = nodes.iter().copied().filter(|&node| node != to && is_relayed(node, to));
+            relays.insert(to, relayed.collect());
+        }
+        for (node, peer) in &mut self.known {
+            peer.relay(relays.remove(node).unwrap_or_default());
+        }
+    }
+
+    /// Sends a message to all peers that have links, but for one.
+    pub(super) fn announce(&self, except: Option<NodeId>, message: &Message, effects: &mut Vec<Effect>) {
+        effects.extend(self.linked().filter(|&to| Some(to) != except).map(|to| Effect::Send {
+            to,
+            message: message.clone(),
+        }));
+    }
+
+    /// Tells a peer this node's frontier, unless the peer was told it before.
+    pub(super) fn tell(&mut self, to: NodeId, frontier: &Frontier, effects: &mut Vec<Effect>) {
+        if self.known.get_mut(&to).is_some_and(|peer| peer.tell(frontier)) {
+            let message = Message::Have(frontier.clone());
+            effects.push(Effect::Send { to, message });
+        }
+    }
+
+    /// Proposes a mark to a peer when the last one is `every` ticks old.
+    pub(super) fn propose_mark(&mut self, to: NodeId, frontier: &Frontier, every: u32, effects: &mut Vec<Effect>) {
+        let heard = self.known.get_mut(&to).filter(|peer| peer.is_heard());
+        if let Some(mark) = heard.and_then(|peer| peer.propose(frontier, every)) {
+            effects.push(self.mark(to, mark));
+        }
+    }
+
+    /// Proposes the mark again that was proposed on the last link: it may have come through or not.
+    pub(super) fn repeat_mark(&self, to: NodeId, effects: &mut Vec<Effect>) {
+        let proposed = self.get(to).and_then(Peer::proposed).cloned();
+        effects.extend(proposed.map(|mark| self.mark(to, mark)));
+    }
+
+    /// A mark on its way to a peer, with all members that this node may have helped since it last stood there.
+    fn mark(&self, to: NodeId, mark: ProposedMark) -> Effect {
+        let others = self.iter().filter(|&(node, peer)| node != to && !peer.is_quarantined());
+        let members = others.map(|(node, _)| node).take(MEMBERS_MAX).collect();
+        let ProposedMark { number, frontier } = mark;
+        let note = Note::Mark {
+            number,
+            frontier,
+            members,
+        };
+        Effect::note(to, note)
+    }
+
+    /// Says to a peer that this node is a newcomer, when it was last said `every` ticks ago.
+    pub(super) fn tell_newcomer(&mut self, to: NodeId, every: u32, effects: &mut Vec<Effect>) {
+        let linked = self.known.get_mut(&to).filter(|peer| peer.has_link());
+        if linked.is_some_and(|peer| peer.is_time(every)) {
+            effects.push(Effect::note(to, Note::Newcomer));
+        }
+    }
+
+    /// The number of linked peers that help a node before this one does.
+    pub(super) fn rank_before_me(&self, helped: NodeId) -> u32 {
+        let rivals = self.linked().filter(|&node| node < self.me && node != helped);
+        rivals.count() as u32
+    }
+
+    /// The number of peers to which a snapshot is on its way.
+    pub(super) fn given_snapshots(&self) -> usize {
+        self.known.values().filter(|peer| peer.is_given_snapshot()).count()
+    }
+
+    /// All batches that some of these peers are known to have.
+    pub(super) fn have(&self, among: impl Fn(NodeId) -> bool) -> Frontier {
+        let mut known = Frontier::default();
+        for (_, peer) in self.iter().filter(|&(node, _)| among(node)) {
+            known.merge(peer.has());
+        }
+        known
+    }
+
+    /// Batches that no member needs: all have them and have marked it.
+    pub(super) fn needless(&self, frontier: &Frontier, origins: &Origins) -> Frontier {
+        let mut needless = Frontier::default();
+        for (origin, applied) in frontier.iter() {
+            // The origin's own node keeps its batches for everybody, if it is there.
+            let elsewhere = origins.node_of(origin).is_some_and(|node| self.is_heard(node));
+            let needed = self
+                .known
+                .values()
+                .filter_map(|peer| peer.needs_from(origin, applied, elsewhere));
+            needless.raise(origin, needed.min().unwrap_or(applied).min(applied));
+        }
+        needless
+    }
+
+    /// Whether all points that some member may need are known.
+    pub(super) fn have_known_points(&self) -> bool {
+        self.known.values().all(Peer::has_known_points)
+    }
+
+    /// The points of an origin that some member may still need.
+    pub(super) fn points(&self, origin: OriginId) -> BTreeSet<u64> {
+        self.known.values().flat_map(|peer| peer.points(origin)).collect()
+    }
+
+    /// Nothing is kept any more for peers whose points are not known.
+    pub(super) fn forget_unmarked(&mut self) {
+        let unmarked = self.known.values_mut().filter(|peer| !peer.has_known_points());
+        unmarked.for_each(Peer::forget);
+    }
+
+    /// The peer for which most is kept.
+    pub(super) fn furthest_behind(&self, frontier: &Frontier) -> Option<NodeId> {
+        let (node, lag) = self
+            .iter()
+            .filter_map(|(node, peer)| Some((node, peer.kept_lag(frontier)?)))
+            .max_by_key(|&(node, lag)| (lag, Reverse(node)))?;
+        (lag > 0).then_some(node)
+    }
+
+    /// All members that were ever known.
+    #[cfg(test)]
+    pub(super) fn ever(&self) -> usize {
+        self.known.len() + self.left.len()
+    }
+}

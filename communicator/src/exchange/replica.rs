@@ -1,0 +1,269 @@
+//! The node's replica: the ledger together with the log of its batches.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use protocol::batch::Batch;
+use protocol::bundle::Bundle;
+use protocol::frontier::{Frontier, SequenceRange};
+use protocol::ids::OriginId;
+use protocol::merged_range::MergedRange;
+use protocol::sums::{Adder, Sums};
+use protocol::wire::snapshot::{self, Encoded, LogEntry};
+
+use super::bundle_check::{BundleCheck, rest_of};
+use super::event::Jump;
+use super::log::Log;
+use super::origins::Origins;
+use super::planted::{Bug, planted};
+use crate::ledger::{AuditError, Ledger, LedgerError, Outcome};
+
+/// The ledger, and the batches in it that some member may still need.
+#[derive(Clone, Debug)]
+pub(super) struct Replica {
+    ledger: Ledger,
+    log: Log,
+}
+
+/// Another node's replica.
+pub(super) struct Snapshot {
+    ledger: Ledger,
+    log: Vec<LogEntry>,
+}
+
+impl Replica {
+    /// The replica of a ledger whose log is empty.
+    pub(super) fn new(ledger: Ledger) -> Self {
+        Self {
+            log: Log::new(ledger.run(), ledger.weight_count()),
+            ledger,
+        }
+    }
+
+    pub(super) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    pub(super) fn log(&self) -> &Log {
+        &self.log
+    }
+
+    pub(super) fn frontier(&self) -> &Frontier {
+        self.ledger.frontier()
+    }
+
+    pub(super) fn weights(&self) -> usize {
+        self.ledger.weight_count()
+    }
+
+    /// Drops batches from the log, up to these sequences.
+    pub(super) fn trim(&mut self, needless: &Frontier) {
+        self.log.trim(needless);
+    }
+
+    /// Merges an origin's entries in the log, except over these points and among the newest `recent` batches.
+    pub(super) fn compact(&mut self, origin: OriginId, points: &BTreeSet<u64>, recent: u64) {
+        self.log.compact(origin, points, recent);
+    }
+
+    /// Applies a batch, which was decoded from these bytes, and keeps it.
+    pub(super) fn apply(&mut self, batch: &Batch, bytes: &Arc<[u8]>) -> Result<Outcome, LedgerError> {
+        let outcome = self.ledger.apply(batch)?;
+        if outcome.is_applied() {
+            self.log
+                .append(batch.header.origin, batch.header.sequence, Arc::clone(bytes));
+        }
+        Ok(outcome)
+    }
+
+    /// Applies a range and keeps it.
+    pub(super) fn apply_range(&mut self, range: &MergedRange) -> Result<Outcome, LedgerError> {
+        let outcome = self.ledger.apply_range(range)?;
+        if outcome.is_applied() {
+            self.log.append_range(range);
+        }
+        Ok(outcome)
+    }
+
+    /// Returns the part of a range that begins where this replica's batches of the origin end, when it began earlier; none
+    /// if the log cannot tell the rest apart.
+    pub(super) fn without_applied(&self, mut range: MergedRange) -> Option<MergedRange> {
+        let (origin, start, to) = (range.header.origin, range.header.from, range.header.to);
+        let applied = self.frontier().applied(origin);
+        if !(start < applied && applied < to) {
+            return Some(range);
+        }
+        if planted(Bug::WrongMerge) {
+            range.header.from = applied;
+            return Some(range);
+        }
+        let known = self.log.merged(origin, start, applied)?;
+        range.after(&known, self.weights())
+    }
+
+    /// Checks a bundle against the ledger and the log.
+    pub(super) fn check_bundle(&self, bundle: Bundle) -> BundleCheck {
+        rest_of(bundle, &self.ledger, &[&self.log])
+    }
+
+    /// Applies a checked bundle and keeps it. Returns the outcome with the encoded bundle, if it is in the ledger now.
+    pub(super) fn apply_bundle(&mut self, bundle: &mut Bundle) -> Option<(Outcome, Arc<[u8]>)> {
+        let bytes: Arc<[u8]> = bundle.encode()?.into();
+        if bundle.headers.len() > 1 && planted(Bug::ForgottenOrigin) {
+            bundle.headers.pop();
+        }
+        let outcome = self.ledger.apply_bundle(bundle).ok()?;
+        outcome.is_applied().then(|| {
+            self.log.append_bundle(bundle, &bytes);
+            (outcome, bytes)
+        })
+    }
+
+    /// Compares the ledger with the sum of its batches. One flipped bit is put right; its weight is returned.
+    pub(super) fn mend(&mut self) -> Result<Option<usize>, AuditError> {
+        self.ledger.mend()
+    }
+
+    /// The ledger, and the log of everything that a peer with these batches lacks.
+    pub(super) fn snapshot_for(&self, has: &Frontier) -> Encoded {
+        let lacking = has.lacks(self.frontier());
+        let log = lacking.iter().flat_map(|range| self.log.entries(range.origin));
+        let log: Vec<LogEntry> = log.cloned().collect();
+        snapshot::encode(self.ledger.head(), self.ledger.counts().into(), &log)
+    }
+
+    /// Decodes a peer's snapshot. An error is something that an honest member never sends.
+    pub(super) fn read_snapshot(&self, bytes: &[u8], origins: &Origins) -> Result<Snapshot, String> {
+        let mut snapshot = snapshot::decode(bytes, self.weights()).ok_or("the peer's snapshot cannot be decoded")?;
+        let log = std::mem::take(&mut snapshot.log);
+        let ledger = Ledger::restored(snapshot, self.ledger.run(), self.ledger.initial());
+        let ledger = ledger.map_err(|error| error.to_string())?;
+        for (origin, sequence) in ledger.frontier().iter() {
+            if origins.node_of(origin).is_none() {
+                return Err(format!(
+                    "the peer's snapshot contains origin {origin}, which is unknown in this run"
+                ));
+            }
+            let (theirs, ours) = (ledger.digest_of(origin), self.ledger.digest_of(origin));
+            if self.frontier().applied(origin) == sequence && theirs != ours {
+                return Err(format!(
+                    "the peer's snapshot contains other batches of origin {origin} than this node has applied"
+                ));
+            }
+        }
+        Ok(Snapshot { ledger, log })
+    }
+
+    /// Adds to another node's replica what this one has beyond it; none if that is not known any more. The other's log tells
+    /// what it has of bundles that are here.
+    pub(super) fn with_own(&self, snapshot: Snapshot) -> Option<Snapshot> {
+        let Snapshot { mut ledger, log } = snapshot;
+        let mut theirs = Log::new(ledger.run(), ledger.weight_count());
+        for (origin, entries) in by_origin(log.clone()) {
+            let to = ledger.frontier().applied(origin);
+            theirs.adopt(origin, to, entries.into_iter());
+        }
+        loop {
+            let lacking = ledger.frontier().lacks(self.frontier());
+            if lacking.is_empty() {
+                return Some(Snapshot { ledger, log });
+            }
+            let before = ledger.frontier().clone();
+            for range in lacking {
+                self.add_own(range, &mut ledger, &theirs)?;
+            }
+            // Bundles may wait for each other's predecessors, but not in a circle.
+            if *ledger.frontier() == before {
+                return None;
+            }
+        }
+    }
+
+    /// Adds to another node's ledger what this node has of a range, up to a bundle, or that bundle; none if it cannot be.
+    fn add_own(&self, range: SequenceRange, ledger: &mut Ledger, theirs: &Log) -> Option<()> {
+        let SequenceRange { origin, from, to } = range;
+        if ledger.frontier().applied(origin) != from {
+            // A bundle of another origin has brought it on.
+            return Some(());
+        }
+        let outcome = if self.log.bundled_after(origin, from).is_some() {
+            let entry = self.log.after(origin, from)?;
+            let bundle = Bundle::decode(&entry.bytes, ledger.weight_count()).ok()?;
+            match rest_of(bundle, ledger, &[&self.log, theirs]) {
+                BundleCheck::New(rest) => ledger.apply_bundle(&rest),
+                BundleCheck::Later => return Some(()),
+                BundleCheck::Cannot => return None,
+            }
+        } else {
+            let to = self.log.bundle_from(origin, from).map_or(to, |bundle| bundle.min(to));
+            ledger.apply_range(&self.log.merged(origin, from, to)?)
+        };
+        matches!(outcome, Ok(Outcome::Applied(_))).then_some(())
+    }
+
+    /// Puts a snapshot in this replica's place. Returns how workers follow; none if that is not known. The counts before may
+    /// be `damaged`: then it is told by the log.
+    pub(super) fn replace(&mut self, snapshot: Snapshot, damaged: bool) -> Option<Jump> {
+        let before = std::mem::replace(&mut self.ledger, snapshot.ledger);
+        let mut theirs = by_origin(snapshot.log);
+        for news in before.frontier().lacks(self.ledger.frontier()) {
+            let theirs = theirs.remove(&news.origin).unwrap_or_default();
+            self.log.adopt(news.origin, news.to, theirs.into_iter());
+        }
+        let sums = if damaged {
+            self.news_since(&before)
+        } else {
+            Sums::between(before.counts(), self.ledger.counts())
+        };
+        Some(Jump {
+            origin: None,
+            sums: sums?,
+            batches: self.ledger.batches() - before.batches(),
+            samples: self.ledger.samples().saturating_sub(before.samples()),
+            cursors: self.ledger.cursors().clone(),
+        })
+    }
+
+    /// The sum of the batches since another ledger, by the log.
+    fn news_since(&self, before: &Ledger) -> Option<Sums> {
+        let mut sums = Adder::new(self.weights());
+        for news in before.frontier().lacks(self.frontier()) {
+            sums.add_sums(&self.log.merged(news.origin, news.from, news.to)?.sums);
+        }
+        sums.finish()
+    }
+
+    /// Whether this replica could be replaced by a ledger without losing anything.
+    #[cfg(test)]
+    pub(super) fn is_replaceable_by(&self, ledger: Ledger) -> bool {
+        let log = Vec::new();
+        self.with_own(Snapshot { ledger, log }).is_some()
+    }
+
+    /// A bit of a weight flips.
+    #[cfg(test)]
+    pub(super) fn flip(&mut self, index: usize, bit: u32) {
+        self.ledger.flip(index, bit);
+    }
+
+    /// A bit of a batch that is kept flips.
+    #[cfg(test)]
+    pub(super) fn spoil(&mut self, origin: OriginId, sequence: u64) {
+        self.log.spoil(origin, sequence);
+    }
+}
+
+impl Snapshot {
+    pub(super) fn frontier(&self) -> &Frontier {
+        self.ledger.frontier()
+    }
+}
+
+/// A log's entries by their origins.
+fn by_origin(log: Vec<LogEntry>) -> BTreeMap<OriginId, Vec<LogEntry>> {
+    let mut entries: BTreeMap<OriginId, Vec<LogEntry>> = BTreeMap::new();
+    for entry in log {
+        entries.entry(entry.origin).or_default().push(entry);
+    }
+    entries
+}
