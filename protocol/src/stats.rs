@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::bounded::{BoundedVec, Sentence};
 use crate::measured::{Evaluation, NodeUsage, ProcessUsage, number_or_null};
+use crate::waiting::WaitingFor;
 
 /// A ratio, zero of nothing.
 #[must_use]
@@ -76,7 +78,7 @@ pub struct LogNotice {
     #[serde(rename = "gravity")]
     pub severity: Severity,
     /// The sentence.
-    pub text: String,
+    pub text: Sentence,
 }
 
 /// One node in one second.
@@ -169,9 +171,9 @@ pub struct StatsRecord {
     /// What each of the node's processes has used since the run began there.
     pub processes: Vec<ProcessUsage>,
     /// What the node waits for, to begin or to end the run: each is what follows "waiting for".
-    pub waiting: Vec<String>,
+    pub waiting: BoundedVec<WaitingFor, { StatsRecord::WAITING_MAX }>,
     /// What the node has said since its last record.
-    pub said: Vec<LogNotice>,
+    pub said: BoundedVec<LogNotice, { StatsRecord::SAID_MAX }>,
     /// The exchange with each peer.
     pub peers: Vec<PeerRecord>,
 }

@@ -6,6 +6,7 @@ use protocol::frontier::Frontier;
 use protocol::ids::{NodeId, OriginId};
 
 use super::barrier::{Barrier, Patience};
+use super::breach::Breach;
 use super::bundling::{Bundling, ReductionPath};
 use super::event::{Effect, Event};
 use super::limits::{Limits, MEMBERS_MAX};
@@ -457,7 +458,7 @@ impl Exchange {
         self.tell_links(effects);
     }
 
-    pub(super) fn quarantine(&mut self, peer: NodeId, reason: String, effects: &mut Vec<Effect>) {
+    pub(super) fn quarantine(&mut self, peer: NodeId, reason: Breach, effects: &mut Vec<Effect>) {
         if let Some(state) = self.peers.get_mut(&peer) {
             state.quarantined = true;
             state.link = None;

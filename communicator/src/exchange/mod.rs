@@ -12,7 +12,7 @@
 //! and can take away from a range what it has of it. Whoever cannot be helped with ranges either asks for a snapshot.
 //!
 //! `core` is the state, `event` is what it is told and what it wants done; `receiving` and `sending` are what nodes say,
-//! `barrier` is what workers wait for, `bundling` adds rounds up on their way, `bundles` is what comes of that,
+//! `breach` is why a peer is quarantined, `barrier` is what workers wait for, `bundling` adds rounds up on their way, `bundles` is what comes of that,
 //! `sequential_averaging` and
 //! `averaging_events` are step-wise averaging, `relaying` is between those without a link, `retention` bounds the `log`,
 //! `snapshots` is the last resort.
@@ -26,6 +26,7 @@
 
 mod averaging_events;
 mod barrier;
+mod breach;
 mod bundles;
 mod bundling;
 mod core;
@@ -51,6 +52,7 @@ mod snapshots;
 mod tests;
 
 pub use self::barrier::{Barrier, Patience};
+pub use self::breach::Breach;
 pub use self::bundling::ReductionPath;
 pub use self::core::Exchange;
 pub use self::event::{Effect, Event, Jump};

@@ -8,6 +8,7 @@ use protocol::frontier::SequenceRange;
 use protocol::ids::{NodeId, OriginId};
 use protocol::merged_range::MergedRange;
 
+use super::breach::Breach;
 use super::bundles::BundleCheck;
 use super::core::Exchange;
 use super::event::{Effect, Jump};
@@ -137,11 +138,7 @@ impl Exchange {
                 if self.origins.contains_key(&info.origin) || self.make_room_for_an_origin() {
                     self.learn(Some(from), info, effects);
                 } else {
-                    self.quarantine(
-                        from,
-                        "the peer announces more origins than a run can have".into(),
-                        effects,
-                    );
+                    self.quarantine(from, Breach::TooManyOrigins, effects);
                 }
             }
             Message::Have(frontier) => {
@@ -161,7 +158,7 @@ impl Exchange {
             }
             Message::Batch(bytes) => match Batch::decode(&bytes, self.ledger.weight_count()) {
                 Err(BatchError::Damaged) => self.take_damage(from, effects),
-                Err(error) => self.quarantine(from, error.to_string(), effects),
+                Err(error) => self.quarantine(from, error.into(), effects),
                 Ok(batch) => {
                     peer.damaged = 0;
                     if let Err(reason) = self.take(from, &bytes, &batch, effects) {
@@ -190,7 +187,7 @@ impl Exchange {
         };
         match note {
             Note::Mark { members: nodes, .. } | Note::Links(nodes) if nodes.len() > MEMBERS_MAX => {
-                self.quarantine(from, "the peer names more members than a run can have".into(), effects);
+                self.quarantine(from, Breach::TooManyMembers, effects);
             }
             Note::Links(links) => self.take_links(from, links, effects),
             Note::Mark {
@@ -252,15 +249,13 @@ impl Exchange {
         bytes: &Arc<[u8]>,
         batch: &Batch,
         effects: &mut Vec<Effect>,
-    ) -> Result<(), String> {
+    ) -> Result<(), Breach> {
         let (origin, sequence) = (batch.header.origin, batch.header.sequence);
         let origin_node = self.check_origin(origin, sequence)?;
         if self.log.get(origin, sequence).is_some_and(|known| known != bytes) {
             // Who only hands it on cannot know which of the two is right.
             return if from == origin_node {
-                Err(format!(
-                    "the peer sent batch {sequence} of origin {origin} with other contents than this node has"
-                ))
+                Err(Breach::OtherContents { origin, sequence })
             } else {
                 Ok(())
             };
@@ -293,7 +288,7 @@ impl Exchange {
         };
         peer.damaged += 1;
         if peer.damaged > DAMAGED_MAX {
-            self.quarantine(from, "the peer keeps sending damaged batches".into(), effects);
+            self.quarantine(from, Breach::OnlyDamage, effects);
         } else {
             self.reset(from, effects);
         }
@@ -314,15 +309,11 @@ impl Exchange {
     }
 
     /// The node that an origin's batches come from, which must be known, and make them itself if it is this one.
-    fn check_origin(&self, origin: OriginId, to: u64) -> Result<NodeId, String> {
-        let origin_node = self
-            .node_of(origin)
-            .ok_or_else(|| format!("origin {origin} is unknown in this run"))?;
+    fn check_origin(&self, origin: OriginId, to: u64) -> Result<NodeId, Breach> {
+        let origin_node = self.node_of(origin).ok_or(Breach::UnknownOrigin(origin))?;
         // Own batches come back only as duplicates: nobody else can have more of them.
         if origin_node == self.me && to > self.ledger.frontier().applied(origin) {
-            return Err(format!(
-                "the peer sent batch {to} of this node's own origin {origin}, which was never made"
-            ));
+            return Err(Breach::NeverMade { origin, sequence: to });
         }
         Ok(origin_node)
     }
@@ -335,7 +326,7 @@ impl Exchange {
         outcome: Result<Outcome, LedgerError>,
         (origin, to): (OriginId, u64),
         effects: &mut Vec<Effect>,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, Breach> {
         match outcome {
             Ok(Outcome::Ahead { .. }) => {
                 self.reset(from, effects);
@@ -344,7 +335,7 @@ impl Exchange {
             Ok(_) => {}
             // The run is over here; the peer will hear of it.
             Err(LedgerError::Range(_)) => return Ok(false),
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(error.into()),
         }
         if let Some(peer) = self.peers.get_mut(&from) {
             peer.showed(origin, to);
@@ -359,7 +350,7 @@ impl Exchange {
         Ok(true)
     }
 
-    fn take_piece(&mut self, from: NodeId, piece: &Piece, effects: &mut Vec<Effect>) -> Result<(), String> {
+    fn take_piece(&mut self, from: NodeId, piece: &Piece, effects: &mut Vec<Effect>) -> Result<(), Breach> {
         let Limits {
             single_bytes_max,
             merged_bytes_max,
@@ -377,10 +368,7 @@ impl Exchange {
             }
         };
         if piece.total > total_max as u64 {
-            return Err(format!(
-                "the peer announces a parcel of {} bytes, which exceeds the limit",
-                piece.total
-            ));
+            return Err(Breach::OversizeParcel(piece.total));
         }
         self.moved += piece.bytes.len() as u64;
         let Some(link) = self.link_mut(from) else {
@@ -420,13 +408,13 @@ impl Exchange {
         from: NodeId,
         decoded: Result<T, BatchError>,
         effects: &mut Vec<Effect>,
-    ) -> Result<Option<T>, String> {
+    ) -> Result<Option<T>, Breach> {
         match decoded {
             Err(BatchError::Damaged) => {
                 self.take_damage(from, effects);
                 Ok(None)
             }
-            Err(lie) => Err(lie.to_string()),
+            Err(lie) => Err(lie.into()),
             Ok(whole) => {
                 if let Some(peer) = self.peers.get_mut(&from) {
                     peer.damaged = 0;
@@ -437,7 +425,7 @@ impl Exchange {
     }
 
     /// Takes a bundle that a peer hands on.
-    fn take_bundle(&mut self, from: NodeId, bytes: &[u8], effects: &mut Vec<Effect>) -> Result<(), String> {
+    fn take_bundle(&mut self, from: NodeId, bytes: &[u8], effects: &mut Vec<Effect>) -> Result<(), Breach> {
         let decoded = Bundle::decode(bytes, self.ledger.weight_count());
         let Some(bundle) = self.undamaged(from, decoded, effects)? else {
             return Ok(());
@@ -477,7 +465,7 @@ impl Exchange {
     }
 
     /// Takes a range from a peer. Of one whose beginning is here already, that is taken away first.
-    fn take_range(&mut self, from: NodeId, bytes: &[u8], effects: &mut Vec<Effect>) -> Result<(), String> {
+    fn take_range(&mut self, from: NodeId, bytes: &[u8], effects: &mut Vec<Effect>) -> Result<(), Breach> {
         let weights = self.ledger.weight_count();
         let Some(mut range) = self.undamaged(from, MergedRange::decode(bytes, weights), effects)? else {
             return Ok(());

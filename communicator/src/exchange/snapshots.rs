@@ -7,6 +7,7 @@ use protocol::frontier::SequenceRange;
 use protocol::ids::{NodeId, OriginId};
 use protocol::sums::{Adder, Sums};
 
+use super::breach::Breach;
 use super::bundles::{BundleCheck, rest_of};
 use super::core::{Exchange, SnapshotRequest};
 use super::event::{Effect, Jump};
@@ -131,26 +132,22 @@ impl Exchange {
 
     /// Puts a snapshot in the ledger's place, with what this node has beyond it. An error is something that an honest
     /// member never sends.
-    pub(super) fn install(&mut self, from: NodeId, bytes: &[u8], effects: &mut Vec<Effect>) -> Result<(), String> {
+    pub(super) fn install(&mut self, from: NodeId, bytes: &[u8], effects: &mut Vec<Effect>) -> Result<(), Breach> {
         let Some(wanted) = self.wanted.filter(|wanted| wanted.giver == Some(from)) else {
             return Ok(());
         };
         let weights = self.ledger.weight_count();
-        let mut snapshot = snapshot::decode(bytes, weights).ok_or("the peer's snapshot cannot be decoded")?;
+        let mut snapshot = snapshot::decode(bytes, weights).ok_or(Breach::UnreadableSnapshot)?;
         let log = std::mem::take(&mut snapshot.log);
         let (run, initial) = (self.ledger.run(), self.ledger.initial());
-        let ledger = Ledger::restored(snapshot, run, initial).map_err(|error| error.to_string())?;
+        let ledger = Ledger::restored(snapshot, run, initial)?;
         for (origin, sequence) in ledger.frontier().iter() {
             if !self.origins.contains_key(&origin) {
-                return Err(format!(
-                    "the peer's snapshot contains origin {origin}, which is unknown in this run"
-                ));
+                return Err(Breach::UnknownOriginInSnapshot(origin));
             }
             let (theirs, ours) = (ledger.digest_of(origin), self.ledger.digest_of(origin));
             if self.ledger.frontier().applied(origin) == sequence && theirs != ours {
-                return Err(format!(
-                    "the peer's snapshot contains other batches of origin {origin} than this node has applied"
-                ));
+                return Err(Breach::OtherBatchesInSnapshot(origin));
             }
         }
         let merged = self.with_own(ledger, &log);

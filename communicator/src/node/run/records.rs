@@ -93,7 +93,7 @@ impl Records {
             mae: status.scores.and_then(|scores| scores.mae),
             evaluation: all.last().copied(),
             evaluations,
-            waiting: status.waiting.into_iter().take(StatsRecord::WAITING_MAX).collect(),
+            waiting: status.waiting.into(),
             ..StatsRecord::default()
         };
         let current = |(run, _): &&(RunId, Report)| *run == status.run && exchange == Some(*run);
@@ -143,6 +143,7 @@ impl Records {
 #[cfg(test)]
 mod tests {
     use protocol::measured::{Course, Moment};
+    use protocol::waiting::WaitingFor;
     use protocol::wire::control::Phase;
 
     use super::*;
@@ -162,7 +163,7 @@ mod tests {
             },
             scores: None,
             course: Course::default(),
-            waiting: vec!["somebody".into(); 2 * StatsRecord::WAITING_MAX],
+            waiting: vec![WaitingFor::OtherNodes; 2 * StatsRecord::WAITING_MAX],
         }
     }
 

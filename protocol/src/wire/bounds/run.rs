@@ -1,6 +1,6 @@
 //! The bounds of what nodes tell each other about a run.
 
-use super::{MEMBERS_MAX, OutOfBounds, TIME_MAX, counts, finite, sentence, time, within};
+use super::{MEMBERS_MAX, OutOfBounds, TIME_MAX, counts, finite, time, within};
 use crate::measured::Scores;
 use crate::wire::run_beat::{ParticipantState, RunBeat, Settled};
 use crate::wire::run_plan::RunPlan;
@@ -13,11 +13,10 @@ impl RunBeat {
             run: _,
             plan,
             stop: _,
-            diverged,
+            diverged: _,
             states,
         } = self;
         plan.as_ref().map_or(Ok(()), RunPlan::check)?;
-        diverged.as_ref().map_or(Ok(()), |reason| sentence(reason))?;
         within(states.len() <= MEMBERS_MAX, "the number of participants")?;
         states.iter().try_for_each(|(_, state)| state.check())
     }
