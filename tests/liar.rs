@@ -1,6 +1,7 @@
 //! A member that lies, on both planes: whatever it says, the others train on, their memory stays bounded, it is named in
 //! their logs, and the run ends in agreement.
 
+use protocol::reasons::{Divergence, Excluded, RunFailure, Unwelcome};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -404,10 +405,12 @@ fn random_lie(liar: &Liar, ear: &Ear, rng: &mut CounterRng) -> ControlMessage {
     let run = if rng.below(4) == 0 { RunId(extreme(rng)) } else { run };
     let names = [liar.id, ear.node, others.members[0].id, NodeId(extreme(rng))];
     let from = names[rng.below(4) as usize];
-    let reason = || String::from("so says a liar");
     match rng.below(12) {
         0 => ControlMessage::Leaving(from),
-        1 => ControlMessage::Abort { run, reason: reason() },
+        1 => ControlMessage::Abort {
+            run,
+            reason: RunFailure::Stopped,
+        },
         2 => ControlMessage::Checkpoint(run),
         3 => ControlMessage::Echo {
             from,
@@ -416,7 +419,7 @@ fn random_lie(liar: &Liar, ear: &Ear, rng: &mut CounterRng) -> ControlMessage {
         4 => ControlMessage::Answer {
             run,
             from,
-            answer: Err(reason()),
+            answer: Err(Excluded::NoWorker),
         },
         5 => ControlMessage::FoundCheckpoint { run, from, found: None },
         6 => ControlMessage::Find {
@@ -424,7 +427,7 @@ fn random_lie(liar: &Liar, ear: &Ear, rng: &mut CounterRng) -> ControlMessage {
             coordinator: from,
             resumes: RunId(extreme(rng)),
         },
-        7 => ControlMessage::Unwelcome(reason()),
+        7 => ControlMessage::Unwelcome(Unwelcome::Succeeded("liar".into())),
         8 => ControlMessage::Stats(Box::new(StatsRecord {
             node: node_name("liar", from),
             samples: extreme(rng),
@@ -455,7 +458,12 @@ fn random_lie(liar: &Liar, ear: &Ear, rng: &mut CounterRng) -> ControlMessage {
                 run,
                 plan: None,
                 stop: (choice == 0).then_some(StopReason::Asked),
-                diverged: (choice == 2).then(reason),
+                diverged: (choice == 2).then(|| Divergence {
+                    cause: "so says a liar".into(),
+                    optimiser: "sgd".into(),
+                    calmer: "sgd".into(),
+                    successor: None,
+                }),
                 states: vec![(names[rng.below(4) as usize], state)],
             }];
             ControlMessage::Beat(Box::new(beat))

@@ -1,5 +1,6 @@
 //! A line that tells how far something is, in whatever width there is. Pure.
 
+use protocol::waiting::{WaitingFor, joined};
 use std::time::Duration;
 
 use crate::quality_metric::QualityMetric;
@@ -27,7 +28,7 @@ pub(crate) struct Bar {
     /// The run, if it is one.
     pub(crate) run: Option<Summary>,
     /// What is waited for.
-    pub(crate) waiting: Vec<String>,
+    pub(crate) waiting: Vec<WaitingFor>,
 }
 
 /// A piece of the line: the highest ranks are left out first.
@@ -125,7 +126,7 @@ impl Bar {
     }
 
     fn waiting(&self) -> Option<String> {
-        (!self.waiting.is_empty()).then(|| format!("waiting for {}", self.waiting.join("; ")))
+        (!self.waiting.is_empty()).then(|| format!("waiting for {}", joined(&self.waiting)))
     }
 
     fn share(&self) -> f64 {
@@ -185,6 +186,14 @@ mod tests {
         );
     }
 
+    fn silent() -> WaitingFor {
+        WaitingFor::Silent {
+            node: "vm-19d5".into(),
+            silence: Duration::from_secs(12),
+            limit: Duration::from_secs(30),
+        }
+    }
+
     #[test]
     fn what_matters_least_is_left_out_first_and_the_bar_takes_the_rest() {
         let numbers = " 35 %  1:12 of 3:20  loss 0.1235  accuracy 98.40 %  37\u{202f}500 samples/s";
@@ -201,7 +210,7 @@ mod tests {
 
     #[test]
     fn no_line_is_wider_than_it_may_be() {
-        let waiting = vec!["vm-19d5, silent for 12 s, given up at 30 s".into(); 3];
+        let waiting = vec![silent(); 3];
         let bars = [
             training(),
             Bar {
@@ -230,7 +239,7 @@ mod tests {
 
     #[test]
     fn what_is_waited_for_is_named_before_numbers_and_cut_rather_than_left_out() {
-        let waiting = vec!["vm-19d5, silent for 12 s, given up at 30 s".into()];
+        let waiting = vec![silent()];
         let bar = Bar {
             busy: Some("settling"),
             waiting,
@@ -257,7 +266,7 @@ mod tests {
 
     #[test]
     fn without_a_terminal_all_is_said_in_one_line() {
-        let waiting = vec!["a".into(), "b".into()];
+        let waiting = ["a", "b"].map(|text| WaitingFor::Told(text.into())).into();
         let said = Bar { waiting, ..training() }.sentence(START);
         let numbers = " 35 %  1:12 of 3:20  loss 0.1235  accuracy 98.40 %  37\u{202f}500 samples/s";
         assert_eq!(said, format!("{numbers}  waiting for a; b"));

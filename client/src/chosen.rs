@@ -10,7 +10,7 @@ use crate::quantity;
 /// The settings that were decided, by name, as a job file has them.
 pub(crate) fn settings(status: &RunStatus) -> BTreeMap<String, toml::Value> {
     let draft = toml::Table::try_from(JobDraft::from(&*status.job)).unwrap_or_default();
-    let is_chosen = |key: &str| status.chosen.iter().any(|chosen| chosen == key);
+    let is_chosen = |key: &str| status.chosen.iter().any(|chosen| **chosen == *key);
     draft.into_iter().filter(|(key, _)| is_chosen(key)).collect()
 }
 

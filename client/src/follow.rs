@@ -307,7 +307,7 @@ async fn watch(
     while let Ok(last) = records.try_recv() {
         account.take(&last);
     }
-    outcome.map_err(Failure::Failed)
+    outcome.map_err(|reason| Failure::Failed(reason.to_string()))
 }
 
 /// A task that ends when this is dropped.
@@ -355,11 +355,13 @@ async fn read(contact: Arc<Contact>, sender: mpsc::Sender<Vec<StatsRecord>>) {
 mod tests {
     use std::net::SocketAddr;
 
+    use protocol::bounded::BoundedVec;
     use protocol::job::JobDraft;
+    use protocol::reasons::RunFailure;
 
     use super::*;
 
-    fn says(port: u16, run: u64, outcome: Option<&str>) -> Answer {
+    fn says(port: u16, run: u64, outcome: Option<RunFailure>) -> Answer {
         Answer {
             address: SocketAddr::from(([127, 0, 0, 1], port)),
             reply: Ok(Reply::Status(Some(Box::new(RunStatus {
@@ -368,18 +370,18 @@ mod tests {
                 job: Box::new(JobDraft::default().resolve().unwrap()),
                 train: 10,
                 workers: 3,
-                chosen: Vec::new(),
+                chosen: BoundedVec::default(),
                 succeeds: None,
                 successor: None,
-                outcome: outcome.map(|reason| Err(reason.into())),
-                waiting: Vec::new(),
+                outcome: outcome.map(Err),
+                waiting: BoundedVec::default(),
             })))),
         }
     }
 
     #[test]
     fn a_run_that_has_diverged_awaits_its_successor_until_a_node_knows_of_it() {
-        let mut diverged = says(1, 7, Some("diverged"));
+        let mut diverged = says(1, 7, Some(RunFailure::NotMeasured));
         assert!(!awaits_successor(std::slice::from_ref(&diverged)));
         if let Ok(Reply::Status(Some(status))) = &mut diverged.reply {
             status.successor = Some(RunId(8));
@@ -392,10 +394,17 @@ mod tests {
     fn one_nodes_failure_is_not_the_runs_while_others_go_on() {
         let found = |answers: &[Answer]| best(RunId(7), answers).map(|(answer, _)| answer.address.port());
         assert_eq!(
-            found(&[says(1, 7, Some("broke")), says(2, 7, None), says(3, 8, None)]),
+            found(&[
+                says(1, 7, Some(RunFailure::NotMeasured)),
+                says(2, 7, None),
+                says(3, 8, None)
+            ]),
             Some(2)
         );
-        assert_eq!(found(&[says(1, 7, Some("broke")), says(3, 8, None)]), Some(1));
+        assert_eq!(
+            found(&[says(1, 7, Some(RunFailure::NotMeasured)), says(3, 8, None)]),
+            Some(1)
+        );
         assert_eq!(found(&[says(3, 8, None)]), None);
     }
 }

@@ -126,6 +126,7 @@ fn said(name: &str, error: &std::io::Error) {
 #[cfg(test)]
 mod tests {
     use protocol::ids::RunId;
+    use protocol::waiting::WaitingFor;
 
     use super::*;
     use crate::timeline::TimelineEntry;
@@ -147,7 +148,7 @@ mod tests {
             time: 2e9,
             what,
         };
-        let reasons = vec!["it has not settled".into()];
+        let reasons = vec![WaitingFor::OwnLastBatches];
         journal.note(&happened(TimelineEntry::Waiting { reasons }));
         journal.note(&happened(TimelineEntry::StopAsked));
         let lines = |name: &str| -> Vec<serde_json::Value> {

@@ -70,7 +70,7 @@ impl Numbers {
         let device = own.and_then(|node| Some(node.member.as_ref()?.device.clone()));
         Self {
             name: info.name.clone(),
-            version: info.version.clone(),
+            version: info.version.to_string(),
             device: device.unwrap_or_default(),
             record: own.map(|node| node.record.clone()).unwrap_or_default(),
             share: timeline.summary().share,

@@ -1,5 +1,6 @@
 //! How a run ended, for people and for scripts.
 
+use protocol::reasons::texts;
 use std::fmt::Write as _;
 
 use protocol::job::Keep;
@@ -51,7 +52,7 @@ pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) ->
         nodes: result.participants.len(),
         participants: result.participants.clone(),
         missing: missing(result),
-        left_out: result.left_out.clone(),
+        left_out: texts(&result.left_out),
         replicas_agree: result.agree,
         digest: result.digest.to_string(),
         bytes_sent: result.bytes_sent,
@@ -268,6 +269,7 @@ pub(crate) fn report(finished: &Finished, json: bool) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use protocol::bounded::BoundedVec;
     use protocol::digest::Digest;
     use protocol::ids::RunId;
     use protocol::job::JobDraft;
@@ -298,16 +300,16 @@ mod tests {
             job: Box::new(JobDraft::default().resolve().unwrap()),
             train: TRAIN,
             workers: 3,
-            chosen: Vec::new(),
+            chosen: BoundedVec::default(),
             succeeds: None,
             successor: None,
             outcome: None,
-            waiting: Vec::new(),
+            waiting: BoundedVec::default(),
         };
         let result = RunResult {
             participants: names(participants),
             missing: names(missing),
-            left_out: Vec::new(),
+            left_out: BoundedVec::default(),
             agree: true,
             digest: Digest::default(),
             scores: scores(*last),

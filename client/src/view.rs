@@ -3,6 +3,7 @@
 //! It is one line that is drawn over and over. The cursor stays behind it, with room for what a terminal echoes of Ctrl-C,
 //! twice: a line that is full would be broken by that, and half of it would stay.
 
+use protocol::waiting::WaitingFor;
 use std::io::{IsTerminal, Write};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -151,7 +152,7 @@ impl View {
     }
 
     /// Shows what is waited for, behind all else.
-    pub(crate) fn waits(&self, reasons: &[String]) {
+    pub(crate) fn waits(&self, reasons: &[WaitingFor]) {
         self.change(|state| state.bar.waiting = reasons.to_vec());
     }
 

@@ -1,7 +1,7 @@
 //! What a run waits for, said when it changes.
 
 use protocol::ids::RunId;
-use protocol::waiting::is_the_same;
+use protocol::waiting::{WaitingFor, is_the_same};
 use serde::Serialize;
 
 use crate::notice;
@@ -11,7 +11,7 @@ use crate::view::View;
 /// What was said last.
 #[derive(Default)]
 pub(crate) struct Waiting {
-    said: Vec<String>,
+    said: Vec<WaitingFor>,
 }
 
 #[derive(Serialize)]
@@ -19,13 +19,13 @@ struct WaitingEvent<'a> {
     event: &'static str,
     run: String,
     #[serde(rename = "for")]
-    reasons: &'a [String],
+    reasons: &'a [WaitingFor],
 }
 
 impl Waiting {
     /// Takes in what the run waits for now, and tells whether that has changed; nothing is said twice in a row. The view
     /// shows it as it is: seconds count on there.
-    pub(crate) fn take(&mut self, run: RunId, now: &[String], view: &View, audience: Audience) -> bool {
+    pub(crate) fn take(&mut self, run: RunId, now: &[WaitingFor], view: &View, audience: Audience) -> bool {
         view.waits(now);
         if !self.changes(now) {
             return false;
@@ -48,7 +48,7 @@ impl Waiting {
         true
     }
 
-    fn changes(&mut self, now: &[String]) -> bool {
+    fn changes(&mut self, now: &[WaitingFor]) -> bool {
         let changed = !is_the_same(&self.said, now);
         if changed {
             self.said = now.to_vec();
@@ -59,22 +59,28 @@ impl Waiting {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use protocol::waiting::NodeTask;
+
     use super::*;
 
     #[test]
     fn only_changes_are_said() {
         let mut waiting = Waiting::default();
-        let reasons = |texts: &[&str]| texts.iter().map(|text| (*text).to_string()).collect::<Vec<_>>();
+        let reports = |name: &str| WaitingFor::node(name, NodeTask::ReportDigest);
+        let silent = |seconds| WaitingFor::Silent {
+            node: "a".into(),
+            silence: Duration::from_secs(seconds),
+            limit: Duration::from_secs(30),
+        };
         assert!(!waiting.changes(&[]));
-        assert!(waiting.changes(&reasons(&["a", "b"])));
-        assert!(!waiting.changes(&reasons(&["a", "b"])));
-        assert!(waiting.changes(&reasons(&["b"])));
+        assert!(waiting.changes(&[reports("a"), reports("b")]));
+        assert!(!waiting.changes(&[reports("a"), reports("b")]));
+        assert!(waiting.changes(&[reports("b")]));
         assert!(waiting.changes(&[]));
-        assert!(waiting.changes(&reasons(&["a, silent for 3 s"])));
-        assert!(
-            !waiting.changes(&reasons(&["a, silent for 4 s"])),
-            "only the seconds have changed"
-        );
+        assert!(waiting.changes(&[silent(3)]));
+        assert!(!waiting.changes(&[silent(4)]), "only the seconds have changed");
     }
 
     #[test]
@@ -82,7 +88,7 @@ mod tests {
         let event = WaitingEvent {
             event: "waiting",
             run: RunId(7).to_string(),
-            reasons: &["vm-3 to report its digest".into()],
+            reasons: &[WaitingFor::node("vm-3", NodeTask::ReportDigest)],
         };
         let text = serde_json::to_string(&event).unwrap();
         let rest = r#""for":["vm-3 to report its digest"]}"#;

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 
+use protocol::bounded::BoundedVec;
 use protocol::stats::{LogNotice, Severity, StatsRecord};
 
 /// Log notices that wait for a record. A node that says more in a second has the oldest left out.
@@ -12,6 +13,7 @@ static WAITING: Mutex<VecDeque<LogNotice>> = Mutex::new(VecDeque::new());
 
 /// Keeps a sentence for the next record.
 pub fn keep(severity: Severity, text: String) {
+    let text = text.into();
     add(
         &mut WAITING.lock().unwrap_or_else(PoisonError::into_inner),
         LogNotice { severity, text },
@@ -19,7 +21,7 @@ pub fn keep(severity: Severity, text: String) {
 }
 
 /// The oldest that no record has had yet, as many as one may have.
-pub(crate) fn take() -> Vec<LogNotice> {
+pub(crate) fn take() -> BoundedVec<LogNotice, { StatsRecord::SAID_MAX }> {
     next(&mut WAITING.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
@@ -30,7 +32,7 @@ fn add(waiting: &mut VecDeque<LogNotice>, notice: LogNotice) {
     waiting.push_back(notice);
 }
 
-fn next(waiting: &mut VecDeque<LogNotice>) -> Vec<LogNotice> {
+fn next(waiting: &mut VecDeque<LogNotice>) -> BoundedVec<LogNotice, { StatsRecord::SAID_MAX }> {
     let many = waiting.len().min(StatsRecord::SAID_MAX);
     waiting.drain(..many).collect()
 }
@@ -49,7 +51,7 @@ mod tests {
                 &mut waiting,
                 LogNotice {
                     severity: Severity::News,
-                    text,
+                    text: text.into(),
                 },
             );
         }
@@ -60,7 +62,7 @@ mod tests {
                 break;
             }
             assert!(some.len() <= StatsRecord::SAID_MAX);
-            taken.extend(some.into_iter().map(|notice| notice.text));
+            taken.extend(some.iter().map(|notice| notice.text.to_string()));
         }
         let expected: Vec<String> = (3..many).map(|number| number.to_string()).collect();
         assert_eq!(taken, expected);

@@ -1,5 +1,6 @@
 //! Nodes for tests, with one worker each and named after their numbers, and a plan with which their run begins.
 
+use protocol::bounded::BoundedVec;
 use protocol::digest::Digest;
 use protocol::ids::NodeId;
 use protocol::job::JobDraft;
@@ -45,8 +46,8 @@ pub(crate) fn small_plan(nodes: u64) -> RunPlan {
         first: Digest::default(),
         participants: (1..=nodes).map(participant).collect(),
         resumed: Vec::new(),
-        left_out: Vec::new(),
-        chosen: Vec::new(),
+        left_out: BoundedVec::default(),
+        chosen: BoundedVec::default(),
         succeeds: None,
     }
 }

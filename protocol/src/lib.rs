@@ -20,6 +20,7 @@ macro_rules! if_given {
 pub mod augment;
 pub mod base_rate;
 pub mod batch;
+pub mod bounded;
 pub mod bundle;
 pub mod changes;
 pub mod checksum;
@@ -39,6 +40,7 @@ pub mod measured;
 pub mod merged_range;
 pub mod model;
 pub mod optimiser;
+pub mod reasons;
 pub mod rng;
 pub mod schedule;
 pub mod sentence;

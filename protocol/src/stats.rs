@@ -14,6 +14,7 @@ pub use figures::{ExchangeFigures, FIGURES, RUN_FIGURES, RunFigures, StatsRecord
 pub(crate) use worker_stats::Reading;
 pub use worker_stats::WorkerStats;
 
+use crate::bounded::Sentence;
 use crate::measured::{Evaluation, NodeUsage};
 
 /// A ratio, zero of nothing.
@@ -85,7 +86,7 @@ pub struct LogNotice {
     #[serde(rename = "gravity")]
     pub severity: Severity,
     /// The sentence.
-    pub text: String,
+    pub text: Sentence,
 }
 
 impl StatsRecord {

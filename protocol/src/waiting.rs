@@ -1,19 +1,195 @@
-//! What a run waits for, as people are told: each is what follows "waiting for".
+//! What a run waits for, to begin or to end.
 
-/// Whether a run still waits for the same. What only counts on, as the seconds of a silence do, is no change.
-#[must_use]
-pub fn is_the_same(before: &[String], now: &[String]) -> bool {
-    before.len() == now.len() && before.iter().zip(now).all(|(one, other)| is_one(one, other))
+use std::fmt;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::bounded::{BoundedVec, Name, Sentence};
+
+/// Entries that a node tells a client of; a cluster has no more members.
+pub const WAITING_MAX: usize = 1 << 10;
+
+/// Everything that a run waits for at a moment.
+pub type Waiting = BoundedVec<WaitingFor, WAITING_MAX>;
+
+/// One thing that a run waits for. It reads as the words after "waiting for"; in JSON it is these words.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(remote = "Self")]
+pub enum WaitingFor {
+    /// No worker of this node has attached yet.
+    OwnWorkers,
+    /// This node's workers open the data.
+    OwnData,
+    /// Other nodes prepare for the run.
+    OtherNodes,
+    /// This node starts its exchange.
+    OwnExchange,
+    /// This node's worker is gone, and its pipeline needs it.
+    OwnWorkerRestart,
+    /// This node restores the weights that it measured, once no further batch is made.
+    OwnMeasuredWeights,
+    /// This node's workers make their last batches.
+    OwnLastBatches,
+    /// This node's ledger is damaged and is replaced with another node's.
+    OwnLedger,
+    /// This node's workers report the digests of their weights.
+    OwnDigests,
+    /// This node measures and saves the model.
+    OwnModel,
+    /// Samples that a worker of this node has trained and not sent.
+    OwnSamples,
+    /// This node came to the run without workers, and all nodes that had some are gone.
+    AnyWorker,
+    /// Another node does something.
+    Node {
+        /// Its name.
+        node: Name,
+        /// What it is to do.
+        task: NodeTask,
+    },
+    /// Nothing was heard of a node yet.
+    FirstMessage(Name),
+    /// A node is silent.
+    Silent {
+        /// Its name.
+        node: Name,
+        /// For how long.
+        silence: Duration,
+        /// It is given up after this long.
+        limit: Duration,
+    },
+    /// Samples that were dealt out and not trained.
+    Samples {
+        /// The node whose worker holds them, or the worker's slot if nobody has that.
+        holder: Name,
+        /// Their number.
+        samples: u64,
+    },
+    /// What a file of an earlier run says. Nodes never send it.
+    #[serde(skip)]
+    Told(Sentence),
 }
 
-fn is_one(one: &str, other: &str) -> bool {
-    let is_number = |word: &str| word.bytes().all(|byte| byte.is_ascii_digit());
-    let (mut one, mut other) = (one.split(' '), other.split(' '));
-    loop {
-        match (one.next(), other.next()) {
-            (None, None) => return true,
-            (Some(one), Some(other)) if one == other || is_number(one) && is_number(other) => {}
-            _ => return false,
+/// What another node is waited for to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NodeTask {
+    /// Prepare for the run.
+    GetReady,
+    /// Start a worker in the place of one that is gone.
+    RestartWorker,
+    /// Restore the weights that one of its workers measured.
+    RestoreMeasuredWeights,
+    /// Let its workers make their last batches.
+    MakeLastBatches,
+    /// Receive a range of batches or a snapshot.
+    CatchUp,
+    /// Apply the batches that this node has applied.
+    HaveSameBatches,
+    /// Agree on the nodes that end the run together.
+    AgreeOnMembers,
+    /// Report the digest of its weights.
+    ReportDigest,
+    /// Measure the model.
+    MeasureModel,
+}
+
+impl WaitingFor {
+    /// Waiting for another node to do something.
+    #[must_use]
+    pub fn node(name: &str, task: NodeTask) -> Self {
+        let node = name.into();
+        Self::Node { node, task }
+    }
+
+    /// Whether both are the same but for the numbers that count on.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Silent { node: one, .. }, Self::Silent { node: other, .. })
+            | (Self::Samples { holder: one, .. }, Self::Samples { holder: other, .. }) => one == other,
+            _ => self == other,
+        }
+    }
+}
+
+/// Whether a run still waits for the same, in the same order.
+#[must_use]
+pub fn is_the_same(before: &[WaitingFor], now: &[WaitingFor]) -> bool {
+    before.len() == now.len() && before.iter().zip(now).all(|(one, other)| one.is_same(other))
+}
+
+/// All that is waited for, as one text: what follows "waiting for".
+#[must_use]
+pub fn joined(waiting: &[WaitingFor]) -> String {
+    let texts: Vec<String> = waiting.iter().map(ToString::to_string).collect();
+    texts.join("; ")
+}
+
+impl fmt::Display for WaitingFor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Self::OwnWorkers => "this node's workers to attach",
+            Self::OwnData => "this node's workers to open the data",
+            Self::OtherNodes => "other nodes to get ready",
+            Self::OwnExchange => "this node to start exchanging batches",
+            Self::OwnWorkerRestart => "this node's worker to be started again",
+            Self::OwnMeasuredWeights => {
+                "this node to restore the weights that it measured, when all workers have made their last batches"
+            }
+            Self::OwnLastBatches => "this node's workers to make their last batches",
+            Self::OwnLedger => "another node's ledger, because this node's is damaged",
+            Self::OwnDigests => "this node's workers to report their digests",
+            Self::OwnModel => "this node to measure and save the model",
+            Self::OwnSamples => "samples that a worker of this node has trained but not sent",
+            Self::AnyWorker => "a node with workers, because this node came to the run without any",
+            Self::Node { node, task } => return write!(f, "{node} to {task}"),
+            Self::FirstMessage(node) => return write!(f, "the first message from {node}"),
+            Self::Silent { node, silence, limit } => {
+                let (silence, limit) = (silence.as_secs(), limit.as_secs());
+                return write!(f, "{node}, silent for {silence} s, given up at {limit} s");
+            }
+            Self::Samples { holder, samples } => {
+                return write!(f, "{samples} samples that are assigned to {holder}");
+            }
+            Self::Told(text) => text,
+        };
+        f.write_str(text)
+    }
+}
+
+impl fmt::Display for NodeTask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::GetReady => "get ready",
+            Self::RestartWorker => "start its worker again",
+            Self::RestoreMeasuredWeights => "restore the weights that it measured",
+            Self::MakeLastBatches => "let its workers make their last batches",
+            Self::CatchUp => "receive the batches that it missed",
+            Self::HaveSameBatches => "have the same batches as this node",
+            Self::AgreeOnMembers => "agree on the nodes that end the run together",
+            Self::ReportDigest => "report its digest",
+            Self::MeasureModel => "measure the model",
+        })
+    }
+}
+
+impl Serialize for WaitingFor {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if serializer.is_human_readable() {
+            serializer.collect_str(self)
+        } else {
+            Self::serialize(self, serializer)
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for WaitingFor {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        if deserializer.is_human_readable() {
+            String::deserialize(deserializer).map(|text| Self::Told(text.into()))
+        } else {
+            Self::deserialize(deserializer)
         }
     }
 }
@@ -21,17 +197,65 @@ fn is_one(one: &str, other: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::{decode, encode};
+
+    fn silent(node: &str, seconds: u64) -> WaitingFor {
+        WaitingFor::Silent {
+            node: node.into(),
+            silence: Duration::from_millis(seconds * 1000 + 900),
+            limit: Duration::from_secs(30),
+        }
+    }
+
+    fn samples(samples: u64) -> WaitingFor {
+        let holder = "vm-1".into();
+        WaitingFor::Samples { holder, samples }
+    }
 
     #[test]
-    fn seconds_may_count_on_and_names_may_not_change() {
-        let same = |one: &str, other: &str| is_the_same(&[one.into()], &[other.into()]);
-        let silent = "vm-1, silent for 12 s, given up at 30 s";
-        assert!(same(silent, silent));
-        assert!(same(silent, "vm-1, silent for 13 s, given up at 30 s"));
-        assert!(!same(silent, "vm-2, silent for 12 s, given up at 30 s"));
-        assert!(!same(silent, "vm-1 to report its digest"));
-        assert!(!same("a", "a b"));
-        assert!(!is_the_same(&[], &["a".into()]));
+    fn numbers_may_count_on_and_names_may_not_change() {
+        let same = WaitingFor::is_same;
+        assert!(same(&silent("vm-1", 12), &silent("vm-1", 13)));
+        assert!(!same(&silent("vm-1", 12), &silent("vm-2", 12)));
+        assert!(same(&samples(3), &samples(2)));
+        let digest = WaitingFor::node("vm-1", NodeTask::ReportDigest);
+        assert!(same(&digest, &digest));
+        assert!(!same(&silent("vm-1", 12), &digest));
+        assert!(!same(&digest, &WaitingFor::node("vm-1", NodeTask::MeasureModel)));
+        assert!(!is_the_same(&[], &[digest]));
         assert!(is_the_same(&[], &[]));
+    }
+
+    #[test]
+    fn people_and_files_read_words() {
+        let ready = WaitingFor::node("vm-3", NodeTask::GetReady);
+        let table = [
+            (WaitingFor::OwnDigests, "this node's workers to report their digests"),
+            (ready, "vm-3 to get ready"),
+            (WaitingFor::FirstMessage("vm-3".into()), "the first message from vm-3"),
+            (silent("vm-19d5", 12), "vm-19d5, silent for 12 s, given up at 30 s"),
+            (samples(70), "70 samples that are assigned to vm-1"),
+        ];
+        for (waiting, text) in &table {
+            assert_eq!(waiting.to_string(), *text);
+            assert_eq!(serde_json::to_string(waiting).unwrap(), format!("\"{text}\""));
+        }
+        assert_eq!(
+            joined(&table.map(|(waiting, _)| waiting)[1..3]),
+            "vm-3 to get ready; the first message from vm-3"
+        );
+    }
+
+    #[test]
+    fn words_of_a_file_are_shown_as_they_are_and_never_sent() {
+        let told: WaitingFor = serde_json::from_str("\"vm-3 to tell its digest\"").unwrap();
+        assert_eq!(told, WaitingFor::Told("vm-3 to tell its digest".into()));
+        assert_eq!(told.to_string(), "vm-3 to tell its digest");
+        assert!(encode(&told).is_err());
+        let sent = silent("vm-1", 12);
+        assert_eq!(decode(&encode(&sent).unwrap()), Ok(sent));
+        // The index of the variant that is not sent, with an empty text.
+        assert!(decode::<WaitingFor>(&[16, 0]).is_err());
+        assert!(decode::<WaitingFor>(&[11]).is_ok());
     }
 }

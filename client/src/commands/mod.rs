@@ -22,6 +22,7 @@ pub(crate) mod train;
 pub(crate) mod up;
 pub(crate) mod worker;
 
+use protocol::reasons::texts;
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -238,7 +239,8 @@ async fn contact(cluster: &Cluster) -> Result<Contact, Failure> {
 /// What a reply means that was not expected.
 pub(crate) fn unexpected(reply: Reply) -> Failure {
     match reply {
-        Reply::Refused(reasons) => Failure::Refused(reasons),
+        Reply::Refused(reasons) => Failure::Refused(texts(&reasons)),
+        Reply::Failed(reason) => Failure::Refused(vec![reason.to_string()]),
         _ => Failure::Failed(
             "the node sent a reply of the wrong kind: update the node to the same release of Tau \
                               as this program"

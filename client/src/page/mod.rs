@@ -7,6 +7,7 @@ mod news;
 mod replay;
 mod text;
 
+use protocol::reasons::texts;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -245,7 +246,7 @@ async fn stop(live: &Live) -> Answer {
         Ok(Reply::Stopping(run) | Reply::CalledOff(run)) => {
             Answer::sentence(StatusCode::OK, format!("run {run} is going to end"))
         }
-        Ok(Reply::Refused(reasons)) => Answer::sentence(StatusCode::CONFLICT, reasons.join("; ")),
+        Ok(Reply::Refused(reasons)) => Answer::sentence(StatusCode::CONFLICT, texts(&reasons).join("; ")),
         Ok(_) => Answer::sentence(
             StatusCode::BAD_GATEWAY,
             "the node sent an unexpected reply to the stop request",

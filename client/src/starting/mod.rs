@@ -2,6 +2,7 @@
 
 mod start_outcome;
 
+use protocol::waiting::WaitingFor;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,11 @@ const SILENCE_LIMIT: Duration = Duration::from_mins(1);
 const CERTAIN: u32 = 2;
 
 /// Asks a cluster to start a run; returns when its nodes have begun. Tells meanwhile whom they wait for.
-pub(crate) async fn start(contact: &Contact, request: &Request, waits: impl Fn(&[String])) -> Result<RunId, Failure> {
+pub(crate) async fn start(
+    contact: &Contact,
+    request: &Request,
+    waits: impl Fn(&[WaitingFor]),
+) -> Result<RunId, Failure> {
     loop {
         let line = contact.line().await?;
         let before = Before::new(&contact.ask_each(Request::Status).await);
@@ -58,7 +63,7 @@ struct Attempt<'a> {
 
 impl Attempt<'_> {
     /// The run, or nothing if it is certain that there will be none.
-    async fn make(&self, line: &NodeConnection, waits: &impl Fn(&[String])) -> Result<Option<RunId>, Failure> {
+    async fn make(&self, line: &NodeConnection, waits: &impl Fn(&[WaitingFor])) -> Result<Option<RunId>, Failure> {
         let mut answer = std::pin::pin!(line.connection.ask(self.request.clone(), PREPARE_LIMIT));
         let mut heard = Instant::now();
         loop {
@@ -98,7 +103,7 @@ impl Attempt<'_> {
             }
             match infer_outcome(self.asked, self.job(), &self.before, &answers) {
                 StartOutcome::Begun(run, at) => return Ok(Some(self.found(run, at))),
-                StartOutcome::CalledOff(reason) => return Err(Failure::Refused(vec![reason])),
+                StartOutcome::CalledOff(reason) => return Err(Failure::Refused(vec![reason.to_string()])),
                 StartOutcome::Nothing => nothing += 1,
                 StartOutcome::Open if heard.elapsed() > SILENCE_LIMIT || since.elapsed() > PREPARE_LIMIT => {
                     return Err(self.open());

@@ -3,6 +3,7 @@
 //! A start that is asked twice may start two runs. So it is asked again only when it is certain that the first one came to
 //! nothing, and nothing can come of it any more.
 
+use protocol::reasons::RunFailure;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
@@ -18,7 +19,7 @@ pub(super) enum StartOutcome {
     /// The run has begun, as the node at this address knows.
     Begun(RunId, SocketAddr),
     /// The node that was asked called it off, for this reason.
-    CalledOff(String),
+    CalledOff(RunFailure),
     /// It may be starting, or may start yet.
     Open,
     /// It came to nothing.
@@ -59,7 +60,7 @@ enum RunSighting<'a> {
     Gone,
     Preparing,
     Begun(RunId),
-    CalledOff(&'a str),
+    CalledOff(&'a RunFailure),
     Nothing,
 }
 
@@ -78,7 +79,7 @@ pub(super) fn infer_outcome(asked: SocketAddr, job: Option<&Job>, before: &Befor
         return StartOutcome::Open;
     }
     match sights.get(&asked) {
-        Some(RunSighting::CalledOff(reason)) => StartOutcome::CalledOff((*reason).into()),
+        Some(RunSighting::CalledOff(reason)) => StartOutcome::CalledOff((*reason).clone()),
         // Whoever was asked and is there no more, or is there again and knows nothing of it, will not begin it.
         Some(RunSighting::Gone | RunSighting::Nothing) => StartOutcome::Nothing,
         _ => StartOutcome::Open,
@@ -107,6 +108,7 @@ fn sight<'a>(answer: &'a Answer, job: Option<&Job>, before: &Before) -> RunSight
 
 #[cfg(test)]
 mod tests {
+    use protocol::bounded::BoundedVec;
     use protocol::job::JobDraft;
     use protocol::wire::control::Reply;
 
@@ -124,18 +126,18 @@ mod tests {
         JobDraft::from_toml(&text).unwrap().resolve().unwrap()
     }
 
-    fn status(run: u64, phase: Phase, outcome: Option<&str>) -> RunStatus {
+    fn status(run: u64, phase: Phase, outcome: Option<RunFailure>) -> RunStatus {
         RunStatus {
             run: RunId(run),
             phase,
             job: Box::new(job(3)),
             train: u64::from(phase > Phase::Preparing && outcome.is_none()),
             workers: 3,
-            chosen: Vec::new(),
+            chosen: BoundedVec::default(),
             succeeds: None,
             successor: None,
-            outcome: outcome.map(|reason| Err(reason.into())),
-            waiting: Vec::new(),
+            outcome: outcome.map(Err),
+            waiting: BoundedVec::default(),
         }
     }
 
@@ -155,7 +157,7 @@ mod tests {
 
     /// What becomes of a start that A was asked for, when both had run 1 before.
     fn verdict(answers: &[Answer]) -> StartOutcome {
-        let old = || Some(status(1, Phase::Ended, Some("it failed")));
+        let old = || Some(status(1, Phase::Ended, Some(RunFailure::NotMeasured)));
         let before = Before::new(&[says(A, old()), says(B, old())]);
         infer_outcome(at(A), Some(&job(3)), &before, answers)
     }
@@ -172,10 +174,10 @@ mod tests {
         let over = RunStatus {
             train: 10,
             workers: 3,
-            chosen: Vec::new(),
+            chosen: BoundedVec::default(),
             succeeds: None,
             successor: None,
-            ..status(7, Phase::Ended, Some("it diverged"))
+            ..status(7, Phase::Ended, Some(RunFailure::NotMeasured))
         };
         assert_eq!(verdict(&[says_not(A, Unanswered::Gone), says(B, Some(over))]), found);
     }
@@ -190,7 +192,7 @@ mod tests {
 
     #[test]
     fn who_is_silent_may_begin_yet() {
-        let off = || Some(status(7, Phase::Ended, Some("the node that started the run is gone")));
+        let off = || Some(status(7, Phase::Ended, Some(RunFailure::CoordinatorLost)));
         assert_eq!(
             verdict(&[says_not(A, Unanswered::Silent), says(B, None)]),
             StartOutcome::Open
@@ -204,8 +206,8 @@ mod tests {
 
     #[test]
     fn only_who_is_gone_or_knows_nothing_of_it_is_asked_again() {
-        let off = || Some(status(7, Phase::Ended, Some("no data")));
-        let old = || Some(status(1, Phase::Ended, Some("it failed")));
+        let off = || Some(status(7, Phase::Ended, Some(RunFailure::Stopped)));
+        let old = || Some(status(1, Phase::Ended, Some(RunFailure::NotMeasured)));
         assert_eq!(
             verdict(&[says_not(A, Unanswered::Gone), says(B, off())]),
             StartOutcome::Nothing
@@ -217,7 +219,7 @@ mod tests {
         assert_eq!(verdict(&[says(A, old()), says(B, old())]), StartOutcome::Nothing);
         assert_eq!(
             verdict(&[says(A, off()), says(B, off())]),
-            StartOutcome::CalledOff("no data".into())
+            StartOutcome::CalledOff(RunFailure::Stopped)
         );
     }
 
@@ -237,10 +239,10 @@ mod tests {
         let over = RunStatus {
             train: 10,
             workers: 3,
-            chosen: Vec::new(),
+            chosen: BoundedVec::default(),
             succeeds: None,
             successor: None,
-            ..status(5, Phase::Ended, Some("it diverged"))
+            ..status(5, Phase::Ended, Some(RunFailure::NotMeasured))
         };
         assert_eq!(of(over), StartOutcome::Nothing);
         assert_eq!(

@@ -1,7 +1,10 @@
 //! What is on the screen, as text.
 
+use std::time::Duration;
+
 use protocol::measured::{Evaluation, ProcessUsage};
 use protocol::stats::{LogNotice, NodeReport, PeerRecord, Severity, StatsRecord};
+use protocol::waiting::WaitingFor;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent};
@@ -189,8 +192,9 @@ fn a_large_terminal_shows_words_in_full_and_two_curves() {
     for second in 31..45 {
         let said = vec![LogNotice {
             severity: Severity::News,
-            text: format!("word {second}"),
-        }];
+            text: format!("word {second}").into(),
+        }]
+        .into();
         timeline.take(&[StatsRecord {
             said,
             ..record("alpha", second)
@@ -281,7 +285,8 @@ fn the_picked_node_is_marked_and_shown_alone() {
         said: vec![LogNotice {
             severity: Severity::Warning,
             text: "a worker is stuck".into(),
-        }],
+        }]
+        .into(),
         peers: vec![PeerRecord {
             node: "alpha".into(),
             bytes_in: 1_500_000,
@@ -425,7 +430,11 @@ fn a_silent_node_is_dim_and_tells_for_how_long_and_has_no_rates() {
 #[test]
 fn what_is_waited_for_and_what_is_said_stands_below_the_header() {
     let mut timeline = training(3);
-    let waiting = vec!["gamma, silent for 12 s, given up at 30 s".into()];
+    let waiting = vec![WaitingFor::Silent {
+        node: "gamma".into(),
+        silence: Duration::from_secs(12),
+        limit: Duration::from_secs(30),
+    }];
     timeline.take_facts(
         Facts {
             waiting,

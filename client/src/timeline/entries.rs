@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use protocol::stats::{LogNotice, Severity};
+use protocol::waiting::{WaitingFor, joined};
 use serde::{Deserialize, Serialize};
 
 /// How many are remembered.
@@ -29,7 +30,7 @@ pub(crate) enum TimelineEntry {
     /// What the run waits for has changed.
     Waiting {
         #[serde(rename = "for")]
-        reasons: Vec<String>,
+        reasons: Vec<WaitingFor>,
     },
     /// This client was asked to end the run.
     StopAsked,
@@ -49,7 +50,7 @@ impl TimelineEntry {
             Self::Back { node } => format!("node {node} is back"),
             Self::Said { node, notice } => format!("{node}: {}", notice.text),
             Self::Waiting { reasons } if reasons.is_empty() => "the run no longer waits".into(),
-            Self::Waiting { reasons } => format!("waiting for {}", reasons.join("; ")),
+            Self::Waiting { reasons } => format!("waiting for {}", joined(reasons)),
             Self::StopAsked => "the run was asked to stop".into(),
             Self::Finished { reason } => format!("the run finished: {reason}"),
             Self::Failed { reason } => format!("the run failed: {reason}"),
@@ -124,7 +125,7 @@ mod tests {
     #[test]
     fn nothing_to_wait_for_is_no_warning() {
         let waiting = |reasons: &[&str]| {
-            let reasons = reasons.iter().map(ToString::to_string).collect();
+            let reasons = reasons.iter().map(|&text| WaitingFor::Told(text.into())).collect();
             TimelineEntry::Waiting { reasons }.severity()
         };
         assert_eq!((waiting(&[]), waiting(&["a"])), (Severity::News, Severity::Warning));

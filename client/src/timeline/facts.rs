@@ -1,7 +1,7 @@
 //! What a run is, and how it ended.
 
 use protocol::job::Job;
-use protocol::waiting;
+use protocol::waiting::{self, WaitingFor};
 use protocol::wire::control::{Phase, RunResult, RunStatus};
 use protocol::wire::run_beat::StopReason;
 use serde::Serialize;
@@ -22,8 +22,8 @@ pub(crate) struct Facts {
     pub(crate) train: u64,
     /// What it does, in a word.
     pub(crate) phase: &'static str,
-    /// What it waits for, a sentence each.
-    pub(crate) waiting: Vec<String>,
+    /// What it waits for.
+    pub(crate) waiting: Vec<WaitingFor>,
     pub(crate) end: Option<End>,
 }
 
@@ -71,10 +71,12 @@ impl Facts {
     pub(crate) fn of(status: &RunStatus) -> Self {
         Self {
             phase: phase(status),
-            waiting: status.waiting.clone(),
+            waiting: status.waiting.to_vec(),
             end: status.outcome.as_ref().map(|outcome| match outcome {
                 Ok(result) => finished(result),
-                Err(reason) => End::Failed { reason: reason.clone() },
+                Err(reason) => End::Failed {
+                    reason: reason.to_string(),
+                },
             }),
             ..Self::of_job(status.run.to_string(), &status.job, status.train)
         }
@@ -88,7 +90,7 @@ impl Facts {
     /// What has happened since these were known, if any were.
     pub(super) fn since(&self, before: Option<&Self>) -> Vec<TimelineEntry> {
         let mut happened = Vec::new();
-        let waited_for = before.map_or(&[] as &[String], |before| &before.waiting);
+        let waited_for = before.map_or(&[] as &[WaitingFor], |before| &before.waiting);
         if self.end.is_none() && !waiting::is_the_same(waited_for, &self.waiting) {
             let reasons = self.waiting.clone();
             happened.push(TimelineEntry::Waiting { reasons });

@@ -127,7 +127,7 @@ impl Nodes {
             .collect();
         let grave = record.said.iter().rfind(|notice| notice.severity > Severity::News);
         if let Some(notice) = grave {
-            node.trouble = Some(notice.text.clone());
+            node.trouble = Some(notice.text.to_string());
         }
         node.record = kept(&node.record, record);
         for (name, node) in &mut self.by_name {

@@ -162,7 +162,8 @@ fn what_nodes_say_happens_and_the_grave_is_their_trouble() {
     let said = vec![
         notice(Severity::Warning, "a worker is stuck"),
         notice(Severity::News, "saved"),
-    ];
+    ]
+    .into();
     let happened = timeline.take(&[StatsRecord { said, ..record("a", 1) }]);
     assert_eq!(happened.len(), 3);
     let node = timeline.nodes().iter().next().unwrap();

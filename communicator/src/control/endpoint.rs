@@ -1,6 +1,7 @@
 //! The endpoint: the one actor of a node that others can reach. It asks who speaks, whether that can be so, and hands what
 //! comes in to the actors that it is for.
 
+use protocol::reasons::Refusal;
 use std::time::Duration;
 
 use protocol::ids::NodeId;
@@ -53,7 +54,6 @@ impl Endpoint {
 
     /// Tells a node something. What cannot be sent is lost, as if the connection had broken: that is told otherwise.
     pub fn tell(&self, message: ControlMessage) {
-        let message = message.truncated();
         if let Err(breach) = message.check() {
             // Whoever said it would be taken for a liar.
             tracing::error!(
@@ -176,7 +176,7 @@ impl<R: Routes> EndpointActor<R> {
         }) {
             Ok(request) => self.routes.request(request, inner.into()),
             // Whoever waits for the answer is spawned below.
-            Err(refusal) => drop(inner.send(Reply::Refused(vec![refusal]).into())),
+            Err(refusal) => drop(inner.send(Reply::from(Refusal::Invalid(refusal.into())).into())),
         }
         tokio::spawn(pass_on(self.sessions.clone(), sender, answer, reply));
     }

@@ -14,6 +14,7 @@ use protocol::wire::snapshot;
 
 #[cfg(test)]
 use super::barrier::Barrier;
+use super::breach::Breach;
 use super::bundle_check::BundleCheck;
 #[cfg(test)]
 use super::bundling::ReductionPath;
@@ -329,7 +330,7 @@ impl Exchange {
         effects.push(Effect::Reset(node));
     }
 
-    fn quarantine(&mut self, peer: NodeId, reason: String, effects: &mut Vec<Effect>) {
+    fn quarantine(&mut self, peer: NodeId, reason: Breach, effects: &mut Vec<Effect>) {
         self.peers.quarantine(peer, effects);
         effects.push(Effect::Quarantine { peer, reason });
         self.trim();
@@ -518,7 +519,7 @@ impl Exchange {
                     self.learn(Some(from), info, effects);
                     Ok(())
                 } else {
-                    Err("the peer announces more origins than a run can have".into())
+                    Err(Breach::TooManyOrigins)
                 }
             }
             Message::Have(frontier) => {
@@ -552,13 +553,13 @@ impl Exchange {
         }
     }
 
-    fn hear(&mut self, from: NodeId, note: Note, effects: &mut Vec<Effect>) -> Result<(), String> {
+    fn hear(&mut self, from: NodeId, note: Note, effects: &mut Vec<Effect>) -> Result<(), Breach> {
         let Some(peer) = self.peers.get_mut(from) else {
             return Ok(());
         };
         match note {
             Note::Mark { members: nodes, .. } | Note::Links(nodes) if nodes.len() > MEMBERS_MAX => {
-                return Err("the peer names more members than a run can have".into());
+                return Err(Breach::TooManyMembers);
             }
             Note::Links(links) => {
                 for node in self.peers.take_links(from, links) {
@@ -612,7 +613,7 @@ impl Exchange {
     }
 
     /// Takes a batch from a peer. An error is something that an honest member never sends.
-    fn take(&mut self, from: NodeId, bytes: &Arc<[u8]>, effects: &mut Vec<Effect>) -> Result<(), String> {
+    fn take(&mut self, from: NodeId, bytes: &Arc<[u8]>, effects: &mut Vec<Effect>) -> Result<(), Breach> {
         let decoded = Batch::decode(bytes, self.replica.weights());
         let Some(batch) = self.undamaged(from, decoded, effects)? else {
             return Ok(());
@@ -627,9 +628,7 @@ impl Exchange {
         {
             // A peer that only hands it on cannot know which of the two is right.
             return if from == origin_node {
-                Err(format!(
-                    "the peer sent batch {sequence} of origin {origin} with other contents than this node has"
-                ))
+                Err(Breach::OtherContents { origin, sequence })
             } else {
                 Ok(())
             };
@@ -662,7 +661,7 @@ impl Exchange {
         origin: OriginId,
         to: u64,
         effects: &mut Vec<Effect>,
-    ) -> Result<bool, String> {
+    ) -> Result<bool, Breach> {
         match outcome {
             Ok(Outcome::Ahead { .. }) => {
                 self.reset(from, effects);
@@ -671,7 +670,7 @@ impl Exchange {
             Ok(_) => {}
             // The run is over here; the peer will hear of it.
             Err(LedgerError::Range(_)) => return Ok(false),
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(error.into()),
         }
         if let Some(peer) = self.peers.get_mut(from) {
             peer.showed(origin, to);
@@ -690,17 +689,17 @@ impl Exchange {
         from: NodeId,
         decoded: Result<T, BatchError>,
         effects: &mut Vec<Effect>,
-    ) -> Result<Option<T>, String> {
+    ) -> Result<Option<T>, Breach> {
         let peer = self.peers.get_mut(from);
         match decoded {
             Err(BatchError::Damaged) => {
                 if peer.is_some_and(Peer::sent_damage) {
-                    return Err("the peer keeps sending damaged batches".into());
+                    return Err(Breach::OnlyDamage);
                 }
                 self.reset(from, effects);
                 Ok(None)
             }
-            Err(lie) => Err(lie.to_string()),
+            Err(lie) => Err(lie.into()),
             Ok(whole) => {
                 peer.into_iter().for_each(Peer::sent_intact);
                 Ok(Some(whole))
@@ -726,12 +725,9 @@ impl Exchange {
         total_max as u64
     }
 
-    fn take_piece(&mut self, from: NodeId, piece: &Piece, effects: &mut Vec<Effect>) -> Result<(), String> {
+    fn take_piece(&mut self, from: NodeId, piece: &Piece, effects: &mut Vec<Effect>) -> Result<(), Breach> {
         if piece.total > self.parcel_bytes_max(piece.kind) {
-            return Err(format!(
-                "the peer announces a parcel of {} bytes, which exceeds the limit",
-                piece.total
-            ));
+            return Err(Breach::OversizeParcel(piece.total));
         }
         self.moved += piece.bytes.len() as u64;
         let (got, whole) = match self.peers.get_mut(from).and_then(|peer| peer.take_piece(piece)) {
@@ -758,7 +754,7 @@ impl Exchange {
     }
 
     /// Takes a range from a peer, without its beginning if that is here already.
-    fn take_range(&mut self, from: NodeId, bytes: &[u8], effects: &mut Vec<Effect>) -> Result<(), String> {
+    fn take_range(&mut self, from: NodeId, bytes: &[u8], effects: &mut Vec<Effect>) -> Result<(), Breach> {
         let decoded = MergedRange::decode(bytes, self.replica.weights());
         let Some(range) = self.undamaged(from, decoded, effects)? else {
             return Ok(());
@@ -781,7 +777,7 @@ impl Exchange {
     }
 
     /// Takes a bundle that a peer hands on.
-    fn take_bundle(&mut self, from: NodeId, bytes: &[u8], effects: &mut Vec<Effect>) -> Result<(), String> {
+    fn take_bundle(&mut self, from: NodeId, bytes: &[u8], effects: &mut Vec<Effect>) -> Result<(), Breach> {
         let decoded = Bundle::decode(bytes, self.replica.weights());
         let Some(bundle) = self.undamaged(from, decoded, effects)? else {
             return Ok(());
@@ -820,7 +816,7 @@ impl Exchange {
 
     /// Puts a snapshot in the replica's place, with what this node has beyond it. An error is something that an honest
     /// member never sends.
-    fn install(&mut self, from: NodeId, bytes: &[u8], effects: &mut Vec<Effect>) -> Result<(), String> {
+    fn install(&mut self, from: NodeId, bytes: &[u8], effects: &mut Vec<Effect>) -> Result<(), Breach> {
         let Some(wanted) = self.snapshots.request_to(from) else {
             return Ok(());
         };

@@ -7,6 +7,7 @@ use protocol::cursor::Cursors;
 use protocol::ids::{NodeId, OriginId};
 use protocol::sums::Sums;
 
+use super::breach::Breach;
 use crate::ledger::AuditError;
 use protocol::wire::attach::GoOn;
 use protocol::wire::link::{Message, Note, OriginInfo};
@@ -89,7 +90,7 @@ pub enum Effect {
     Quarantine {
         peer: NodeId,
         /// What it said.
-        reason: String,
+        reason: Breach,
     },
     /// One of this node's own workers sent something that is no batch of this run.
     WorkerFault(String),

@@ -24,6 +24,7 @@
 //! ```
 
 mod barrier;
+mod breach;
 mod bundle_check;
 mod bundling;
 mod core;
@@ -46,6 +47,7 @@ mod strategy;
 mod tests;
 
 pub use self::barrier::{Barrier, Patience};
+pub use self::breach::Breach;
 pub use self::bundling::ReductionPath;
 pub use self::core::Exchange;
 pub use self::event::{Effect, Event, Jump};

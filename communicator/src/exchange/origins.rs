@@ -6,6 +6,7 @@ use protocol::frontier::Frontier;
 use protocol::ids::{NodeId, OriginId};
 use protocol::wire::link::OriginInfo;
 
+use super::breach::Breach;
 use super::limits::ORIGINS_MAX;
 
 /// All announced origins, each with its node.
@@ -84,14 +85,10 @@ impl Origins {
 
     /// Returns the node of an origin whose batches up to `to` a peer has sent. An error is something that an honest member
     /// never sends: an origin that was not announced, or batches of this node's own workers that they have not made.
-    pub(super) fn check(&self, origin: OriginId, to: u64, applied: &Frontier) -> Result<NodeId, String> {
-        let node = self
-            .node_of(origin)
-            .ok_or_else(|| format!("origin {origin} is unknown in this run"))?;
+    pub(super) fn check(&self, origin: OriginId, to: u64, applied: &Frontier) -> Result<NodeId, Breach> {
+        let node = self.node_of(origin).ok_or(Breach::UnknownOrigin(origin))?;
         if node == self.me && to > applied.applied(origin) {
-            return Err(format!(
-                "the peer sent batch {to} of this node's own origin {origin}, which was never made"
-            ));
+            return Err(Breach::NeverMade { origin, sequence: to });
         }
         Ok(node)
     }

@@ -11,6 +11,7 @@ use protocol::merged_range::MergedRange;
 use protocol::sums::{Adder, Sums};
 use protocol::wire::snapshot::{self, Encoded, LogEntry};
 
+use super::breach::Breach;
 use super::bundle_check::{BundleCheck, rest_of};
 use super::event::Jump;
 use super::log::Log;
@@ -133,22 +134,17 @@ impl Replica {
     }
 
     /// Decodes a peer's snapshot. An error is something that an honest member never sends.
-    pub(super) fn read_snapshot(&self, bytes: &[u8], origins: &Origins) -> Result<Snapshot, String> {
-        let mut snapshot = snapshot::decode(bytes, self.weights()).ok_or("the peer's snapshot cannot be decoded")?;
+    pub(super) fn read_snapshot(&self, bytes: &[u8], origins: &Origins) -> Result<Snapshot, Breach> {
+        let mut snapshot = snapshot::decode(bytes, self.weights()).ok_or(Breach::UnreadableSnapshot)?;
         let log = std::mem::take(&mut snapshot.log);
-        let ledger = Ledger::restored(snapshot, self.ledger.run(), self.ledger.initial());
-        let ledger = ledger.map_err(|error| error.to_string())?;
+        let ledger = Ledger::restored(snapshot, self.ledger.run(), self.ledger.initial())?;
         for (origin, sequence) in ledger.frontier().iter() {
             if origins.node_of(origin).is_none() {
-                return Err(format!(
-                    "the peer's snapshot contains origin {origin}, which is unknown in this run"
-                ));
+                return Err(Breach::UnknownOriginInSnapshot(origin));
             }
             let (theirs, ours) = (ledger.digest_of(origin), self.ledger.digest_of(origin));
             if self.frontier().applied(origin) == sequence && theirs != ours {
-                return Err(format!(
-                    "the peer's snapshot contains other batches of origin {origin} than this node has applied"
-                ));
+                return Err(Breach::OtherBatchesInSnapshot(origin));
             }
         }
         Ok(Snapshot { ledger, log })

@@ -124,7 +124,7 @@ async fn answer_hello(
     match hello {
         Hello::Link { version, run, from, to } => {
             let expects = run_actor.call(|reply| RunMessage::Expects { run, from, reply }, Some(desk.times.hello));
-            if version == me.version && to == me.id && matches!(expects.await, Ok(CallResult::Success(true))) {
+            if *version == *me.version && to == me.id && matches!(expects.await, Ok(CallResult::Success(true))) {
                 write_hello(&mut stream, &Hello::Accepted { from: me.id }).await?;
                 let _ = run_actor.cast(RunMessage::Link { run, from, stream });
             }

@@ -1,5 +1,6 @@
 //! Why a node did not start, or had to stop.
 
+use protocol::reasons::Unwelcome;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -68,7 +69,7 @@ pub enum NodeError {
     Refused(DialError),
     /// The cluster does not want this node.
     #[error("{0}")]
-    Unwelcome(String),
+    Unwelcome(Unwelcome),
     /// A part of the node failed.
     #[error("a part of the node failed: {0}; this is a fault in Tau, please report it")]
     Failed(String),

@@ -95,7 +95,7 @@ impl Node {
             id,
             name: config.name.clone().unwrap_or_else(|| name(id)),
             address,
-            version: config.version.clone(),
+            version: config.version.as_str().into(),
             device: "none".into(),
             workers: 0,
             since: SystemTime::now()

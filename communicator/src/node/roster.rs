@@ -14,28 +14,13 @@ use protocol::ids::NodeId;
 use protocol::wire::bounds::MEMBERS_MAX;
 use protocol::wire::control::{NodeInfo, Phase};
 
+use crate::run::MemberChange;
 use crate::timing::MembershipTimes;
 pub(crate) use evidence::DialOutcome;
 use evidence::Evidence;
 
 /// Nodes that are dialled at a time and can wait: those that were only heard of, and those that there is a session with.
 const RUMOURS_DIALLED_MAX: usize = 8;
-
-/// Something that others want to know.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
-    /// A member that was not known, or was silent, is alive.
-    Alive(NodeInfo),
-    /// A member is silent.
-    Silent(NodeId),
-    /// A member's process has ended.
-    Dead(NodeId),
-    /// A member has left, or is forgotten.
-    Left(NodeId),
-    /// A member is forgotten because another process has its name, and this node has evidence that the member has ended. A run
-    /// asks the other participants before it believes that.
-    Succeeded(NodeId),
-}
 
 /// All members but this node. Times are since some moment that the caller chose.
 #[derive(Debug)]
@@ -150,7 +135,7 @@ impl Roster {
     }
 
     /// A node's own beat has come.
-    pub(crate) fn beat(&mut self, info: NodeInfo, now: Duration) -> Option<Change> {
+    pub(crate) fn beat(&mut self, info: NodeInfo, now: Duration) -> Option<MemberChange> {
         let id = info.id;
         if !self.members.contains_key(&id) {
             self.make_room();
@@ -167,7 +152,7 @@ impl Roster {
         if std::mem::replace(&mut member.alive, true) {
             None
         } else {
-            Some(Change::Alive(member.info.clone()))
+            Some(MemberChange::Alive(member.info.clone()))
         }
     }
 
@@ -245,14 +230,14 @@ impl Roster {
     }
 
     /// A node said that it leaves.
-    pub(crate) fn leaves(&mut self, id: NodeId) -> Option<Change> {
+    pub(crate) fn leaves(&mut self, id: NodeId) -> Option<MemberChange> {
         /// Names of those that left, kept until rumours of them have died down.
         const LEFT_MAX: usize = 256;
         if self.left.len() == LEFT_MAX {
             self.left.remove(0);
         }
         self.left.push(id);
-        self.members.remove(&id).map(|_| Change::Left(id))
+        self.members.remove(&id).map(|_| MemberChange::Left(id))
     }
 
     /// Who takes part in the run that this node is in.
@@ -261,12 +246,12 @@ impl Roster {
     }
 
     /// Time has passed.
-    pub(crate) fn tick(&mut self, now: Duration) -> Vec<Change> {
+    pub(crate) fn tick(&mut self, now: Duration) -> Vec<MemberChange> {
         let mut changes = Vec::new();
         for (&id, member) in &mut self.members {
             if member.alive && now.saturating_sub(member.heard) > self.times.away_after {
                 member.alive = false;
-                changes.push(Change::Silent(id));
+                changes.push(MemberChange::Silent(id));
             }
         }
         self.members.retain(|&id, member| {
@@ -277,12 +262,12 @@ impl Roster {
             };
             let kept = member.alive || now.saturating_sub(member.heard) < limit;
             if !kept && member.met {
-                changes.push(Change::Left(id));
+                changes.push(MemberChange::Left(id));
             }
             kept
         });
         for id in self.succeeded(now) {
-            changes.extend(self.leaves(id).map(|_| Change::Succeeded(id)));
+            changes.extend(self.leaves(id).map(|_| MemberChange::Succeeded(id)));
         }
         changes
     }
@@ -328,7 +313,7 @@ impl Roster {
     }
 
     /// An attempt to reach a member is over.
-    pub(crate) fn was_dialled(&mut self, id: NodeId, outcome: DialOutcome, now: Duration) -> Option<Change> {
+    pub(crate) fn was_dialled(&mut self, id: NodeId, outcome: DialOutcome, now: Duration) -> Option<MemberChange> {
         self.dialled.remove(&id);
         let is_linked = self.linked.contains(&id);
         let member = self.members.get_mut(&id)?;
@@ -339,7 +324,7 @@ impl Roster {
         let dies = member.evidence.dead && !was_dead && !is_linked;
         dies.then(|| {
             member.alive = false;
-            Change::Dead(id)
+            MemberChange::Dead(id)
         })
     }
 

@@ -3,9 +3,11 @@
 //! Readers ask and are answered as soon as there is something new. Nothing is pushed: a reader that stands still costs
 //! nothing. What others tell is bounded: in bytes, and for each node in number.
 
+use protocol::waiting::WaitingFor;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use protocol::bounded::NAME_BYTES_MAX;
 use protocol::ids::NodeId;
 use protocol::measured::ProcessUsage;
 use protocol::stats::{LogNotice, PeerRecord, StatsRecord};
@@ -198,8 +200,11 @@ fn size(record: &StatsRecord) -> usize {
         .peers
         .iter()
         .map(|peer| size_of::<PeerRecord>() + peer.node.len());
-    let sentences = record.said.iter().map(|notice| &notice.text).chain(&record.waiting);
-    let sentences = sentences.map(|text| size_of::<LogNotice>() + text.len());
+    let sentences = record
+        .said
+        .iter()
+        .map(|notice| size_of::<LogNotice>() + notice.text.len());
+    let waiting = record.waiting.len() * (size_of::<WaitingFor>() + NAME_BYTES_MAX);
     let evaluations = size_of_val(&*record.evaluations);
     let processes = record.processes.iter();
     let processes = processes.map(|process| size_of::<ProcessUsage>() + process.process.len());
@@ -207,6 +212,7 @@ fn size(record: &StatsRecord) -> usize {
         + evaluations
         + processes.sum::<usize>()
         + sentences.sum::<usize>()
+        + waiting
         + texts.iter().map(|text| text.len()).sum::<usize>()
         + peers.sum::<usize>()
 }

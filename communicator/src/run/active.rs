@@ -1,13 +1,15 @@
 //! One run on this node: what all its phases share, and the phases as states that own what they need.
 
+use protocol::bounded::BoundedVec;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use protocol::ids::{NodeId, RunId};
 use protocol::job::Job;
 use protocol::measured::{Course, Scores};
+use protocol::reasons::{Divergence, Excluded, RunFailure};
 use protocol::stats::WorkerStats;
-use protocol::waiting;
+use protocol::waiting::{self, WaitingFor};
 use protocol::wire::control::{NodeInfo, Phase, RunResult, RunStatus};
 use protocol::wire::run_beat::{RunBeat, StopReason};
 use protocol::wire::run_plan::RunPlan;
@@ -63,7 +65,7 @@ pub(super) enum State {
 pub(super) struct EndedRun {
     /// When.
     at: Duration,
-    pub(super) outcome: Result<Box<RunResult>, String>,
+    pub(super) outcome: Result<Box<RunResult>, RunFailure>,
     /// Who took part, if it had begun.
     pub(super) plan: Option<RunPlan>,
 }
@@ -76,7 +78,7 @@ pub(super) struct ActiveRun {
     pub(super) job: Box<Job>,
     pub(super) members: Members,
     pub(super) stop: Option<StopReason>,
-    pub(super) diverged: Option<String>,
+    pub(super) diverged: Option<Divergence>,
     /// The newest measurement.
     pub(super) scores: Option<Scores>,
     /// What this node's workers have measured on the way.
@@ -91,7 +93,7 @@ pub(super) struct ActiveRun {
     /// The membership view last sent to the exchange; only changes are sent.
     sent_liveness: Liveness,
     /// What was last said in the log to be waited for, and since when that is so.
-    waits: (Vec<String>, Duration, bool),
+    waits: (Vec<WaitingFor>, Duration, bool),
 }
 
 impl ActiveRun {
@@ -186,7 +188,7 @@ impl ActiveRun {
     }
 
     /// Why it failed, if it did.
-    pub(super) fn failure(&self) -> Option<&String> {
+    pub(super) fn failure(&self) -> Option<&RunFailure> {
         match &self.state {
             State::Ended(ended) => ended.outcome.as_ref().err(),
             _ => None,
@@ -225,14 +227,14 @@ impl ActiveRun {
             job: self.plan().map_or(&self.job, |plan| &plan.job).clone(),
             train: self.plan().map_or(0, |plan| plan.data.train),
             workers: self.plan().map_or(0, RunPlan::workers),
-            chosen: self.plan().map_or_else(Vec::new, |plan| plan.chosen.clone()),
+            chosen: self.plan().map_or_else(BoundedVec::default, |plan| plan.chosen.clone()),
             succeeds: self.plan().and_then(|plan| plan.succeeds),
             successor: self.backs_off().then(|| self.run.successor()),
             outcome: match &self.state {
                 State::Ended(ended) => Some(ended.outcome.clone()),
                 _ => None,
             },
-            waiting: self.waiting(now, limits),
+            waiting: self.waiting(now, limits).into(),
         }
     }
 
@@ -258,27 +260,27 @@ impl ActiveRun {
     }
 
     /// This node takes no part in a run that goes on.
-    pub(super) fn withdraw(&mut self, reason: &str, scope: &mut Scope<'_>) {
-        tracing::warn!(event = "run_withdrawn", reason, "this node takes no part in the run");
+    pub(super) fn withdraw(&mut self, reason: Excluded, scope: &mut Scope<'_>) {
+        tracing::warn!(event = "run_withdrawn", %reason, "this node takes no part in the run");
         self.members.own.withdrawn = true;
-        self.end(Err(format!("this node takes no part in the run: {reason}")), scope);
+        self.end(Err(reason.into()), scope);
     }
 
     /// Others hold a network that is spread over nodes, and none of them is missing. This node may come when one is.
     pub(super) fn stand_aside(&mut self, scope: &mut Scope<'_>) {
-        let reason = "the model is spread over other nodes: this node is a spare and takes over a pipeline stage if its node is lost";
+        let reason = RunFailure::Spare;
         tracing::info!(event = "node_spare", "{reason}");
-        self.end(Err(reason.into()), scope);
+        self.end(Err(reason), scope);
     }
 
-    pub(super) fn fail(&mut self, reason: String, scope: &mut Scope<'_>) {
+    pub(super) fn fail(&mut self, reason: RunFailure, scope: &mut Scope<'_>) {
         if !self.is_over() {
-            tracing::error!(target: NEWS, event = "run_failed", reason, "the run has failed");
+            tracing::error!(target: NEWS, event = "run_failed", %reason, "the run has failed");
             self.end(Err(reason), scope);
         }
     }
 
-    pub(super) fn end(&mut self, outcome: Result<Box<RunResult>, String>, scope: &mut Scope<'_>) {
+    pub(super) fn end(&mut self, outcome: Result<Box<RunResult>, RunFailure>, scope: &mut Scope<'_>) {
         let plan = self.plan().cloned();
         self.members.own.ended = true;
         let at = scope.now;
@@ -295,7 +297,7 @@ impl ActiveRun {
         // Nobody sees this one: it only keeps the place.
         let place = State::Ended(EndedRun {
             at: Duration::ZERO,
-            outcome: Err(String::new()),
+            outcome: Err(RunFailure::Stopped),
             plan: None,
         });
         self.state = change(std::mem::replace(&mut self.state, place));
@@ -363,7 +365,7 @@ impl ActiveRun {
                 State::Preparing(_) => self.prepare(scope),
                 State::Opening { since, .. } => {
                     if scope.now.saturating_sub(since) > scope.limits.begin {
-                        self.withdraw("this node could not read its checkpoint in time", scope);
+                        self.withdraw(Excluded::CheckpointUnread, scope);
                     }
                 }
                 State::Training(_) => self.train(scope),
@@ -388,12 +390,8 @@ impl ActiveRun {
             && scope.now.saturating_sub(self.waits.1) > scope.limits.say_after
         {
             self.waits.2 = true;
-            for sentence in &waiting {
-                tracing::info!(
-                    event = "run_waiting",
-                    phase = self.phase().text(),
-                    "waiting for {sentence}"
-                );
+            for one in &waiting {
+                tracing::info!(event = "run_waiting", phase = self.phase().text(), "waiting for {one}");
             }
         }
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use protocol::ids::NodeId;
+use protocol::reasons::RunFailure;
 use protocol::wire::run_beat::RunBeat;
 
 use super::active::ActiveRun;
@@ -29,7 +30,7 @@ impl RunCore {
                 // It was in this run, and is in another.
                 run.news |= run.members.turns_elsewhere(from, number);
                 if run.is_being_prepared() && run.coordinator == from {
-                    run.fail("the node that started the run has cancelled the run".into(), scope);
+                    run.fail(RunFailure::Cancelled, scope);
                 }
             }
         });

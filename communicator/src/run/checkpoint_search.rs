@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use protocol::ids::{NodeId, RunId};
-use protocol::job::{Job, JobDraft, PipelineSpec};
+use protocol::job::{Job, JobDraft, JobError, PipelineSpec};
+use protocol::reasons::Refusal;
 use protocol::wire::control::FoundCheckpoint;
 use protocol::wire::run_plan::Resumed;
 
@@ -59,27 +60,23 @@ impl CheckpointSearch {
     }
 
     /// What the run goes on with, and from where: the checkpoint with the most samples in it, or that of each stage where the
-    /// network is spread over nodes. Otherwise a sentence for whoever asked.
-    pub(super) fn result(&self) -> Result<(Box<Job>, ResumePoint), Vec<String>> {
+    /// network is spread over nodes. Otherwise the reasons against it.
+    pub(super) fn result(&self) -> Result<(Box<Job>, ResumePoint), Vec<Refusal>> {
         let Some(FoundCheckpoint { job: before, .. }) = self.furthest(|_| true) else {
-            return Err(vec![format!(
-                "no node has a checkpoint of run {}: name a run folder under the nodes' --dir that contains .checkpoint files, or \
-                 start a new run from the model file (--from)",
-                self.resumes
-            )]);
+            return Err(vec![Refusal::NoCheckpoint(self.resumes)]);
         };
         let job = before.changed((*self.changes).clone());
-        let job = job.map_err(|errors| errors.0.iter().map(ToString::to_string).collect::<Vec<_>>())?;
+        let refused = |error: &JobError| Refusal::Job(error.to_string().into());
+        let job = job.map_err(|errors| errors.0.iter().map(refused).collect::<Vec<_>>())?;
         let stages = job.exchange.pipelines().and_then(PipelineSpec::stages).unwrap_or(1);
         let mut checkpoints = Vec::new();
         for stage in 0..stages {
             let Some(found) = self.furthest(|found| usize::from(found.stage) == stage) else {
-                return Err(vec![format!(
-                    "no node has a checkpoint of pipeline stage {} of {stages} of run {}: start the node that had it, with the \
-                     same --dir",
-                    stage + 1,
-                    self.resumes
-                )]);
+                return Err(vec![Refusal::NoStageCheckpoint {
+                    run: self.resumes,
+                    stage: stage as u32 + 1,
+                    stages: stages as u32,
+                }]);
             };
             checkpoints.push(found.resumed);
         }

@@ -1,10 +1,12 @@
 //! Starting a run: who was asked, who can take part, and what follows. Pure.
 
+use protocol::bounded::Name;
 use std::collections::BTreeMap;
 
 use protocol::ids::{NodeId, RunId};
 use protocol::job::{Cut, Job, PipelineSpec};
-use protocol::wire::bounds::{LEFT_OUT_MAX, SENTENCE_BYTES_MAX, shorten};
+use protocol::reasons::{Excluded, LeftOut, Refusal, left_out};
+use protocol::waiting::{NodeTask, WaitingFor};
 use protocol::wire::control::{NodeInfo, Offer};
 use protocol::wire::run_plan::{Participant, Resumed, RunPlan};
 
@@ -28,7 +30,7 @@ pub(crate) struct Coordination {
     going_on: ResumePoint,
     allow_partial: bool,
     invited: BTreeMap<NodeId, NodeInfo>,
-    answers: BTreeMap<NodeId, Result<Offer, String>>,
+    answers: BTreeMap<NodeId, Result<Offer, Excluded>>,
 }
 
 /// What a prepare comes to.
@@ -36,8 +38,8 @@ pub(crate) struct Coordination {
 pub(crate) enum Decision {
     /// The run begins.
     Begin(Box<RunPlan>),
-    /// It does not; a sentence for each node that stands in the way.
-    Refuse(Vec<String>),
+    /// It does not.
+    Refuse(Vec<Refusal>),
 }
 
 impl Coordination {
@@ -59,7 +61,7 @@ impl Coordination {
     }
 
     /// A node has answered, or can answer no more.
-    pub(crate) fn answer(&mut self, node: NodeId, answer: Result<Offer, String>) {
+    pub(crate) fn answer(&mut self, node: NodeId, answer: Result<Offer, Excluded>) {
         if self.invited.contains_key(&node) {
             self.answers.entry(node).or_insert(answer);
         }
@@ -74,9 +76,9 @@ impl Coordination {
     }
 
     /// What those are waited for to do.
-    pub(crate) fn waiting(&self) -> Vec<String> {
+    pub(crate) fn waiting(&self) -> impl Iterator<Item = WaitingFor> {
         let names = self.unanswered().map(|node| &self.invited[&node].name);
-        names.map(|name| format!("{name} to get ready")).collect()
+        names.map(|name| WaitingFor::node(name, NodeTask::GetReady))
     }
 
     pub(crate) fn job(&self) -> &Job {
@@ -94,12 +96,12 @@ impl Coordination {
         let offers = || self.answers.values().filter_map(|answer| answer.as_ref().ok());
         let crowd = |offer: &Offer| offers().filter(|other| same(offer, other)).count();
         let usual = offers().rev().max_by_key(|offer| crowd(offer));
-        let mut reasons = Vec::new();
+        let mut excluded = Vec::new();
         let mut participants = Vec::new();
         let mut groups = 1;
         for (node, answer) in &self.answers {
             let info = &self.invited[node];
-            match (answer, usual) {
+            let why = match (answer, usual) {
                 (Ok(offer), Some(usual)) if same(offer, usual) => {
                     // All must be able to hold any.
                     groups = groups.max(offer.groups);
@@ -112,30 +114,18 @@ impl Coordination {
                         address: info.address,
                         workers: offer.workers,
                     });
+                    continue;
                 }
-                (Ok(offer), Some(usual)) if offer.data == usual.data => reasons.push(match &self.job.from {
-                    Some(file) => format!(
-                        "{} holds another model under {} than most nodes: give all nodes the same file",
-                        info.name,
-                        file.display()
-                    ),
-                    None => format!(
-                        "{} computes other initial weights for this job than most nodes: bring all nodes to the same release",
-                        info.name
-                    ),
-                }),
-                (Ok(_), _) => reasons.push(format!(
-                    "{} holds other data under {} than most nodes: give all nodes the same files",
-                    info.name, self.job.data
-                )),
-                (Err(reason), _) => reasons.push(format!("{}: {reason}", info.name)),
-            }
+                (Ok(offer), Some(usual)) if offer.data == usual.data => Excluded::other_weights(&self.job),
+                (Ok(_), _) => Excluded::other_data(&self.job),
+                (Err(why), _) => why.clone(),
+            };
+            excluded.push(LeftOut::node(&info.name, why));
         }
-        let Some(usual) = usual.filter(|_| reasons.is_empty() || self.allow_partial) else {
-            if !participants.is_empty() {
-                reasons.push("add --allow-partial to begin without these nodes".into());
-            }
-            return Some(Decision::Refuse(reasons));
+        let Some(usual) = usual.filter(|_| excluded.is_empty() || self.allow_partial) else {
+            let hint = (!participants.is_empty()).then_some(Refusal::AllowPartial);
+            let excluded = excluded.into_iter().map(Refusal::from);
+            return Some(Decision::Refuse(excluded.chain(hint).collect()));
         };
         // Names are drawn at random; addresses stay the same from run to run, and so do the slots.
         participants.sort_by_key(|participant| participant.address);
@@ -147,7 +137,7 @@ impl Coordination {
             match in_pipelines(participants, me, stages, &self.going_on.holders) {
                 Ok((in_pipelines, spare)) => {
                     participants = in_pipelines;
-                    reasons.extend(spare);
+                    excluded.extend(spare);
                 }
                 Err(reason) => return Some(Decision::Refuse(vec![reason])),
             }
@@ -165,34 +155,32 @@ impl Coordination {
             first: usual.digest,
             participants,
             resumed: self.going_on.checkpoints.clone(),
-            left_out: told(reasons),
-            chosen: self.job.open.names().map(str::to_owned).collect(),
+            left_out: left_out(excluded),
+            chosen: self.job.open.names().map(Name::from).collect(),
             succeeds: self.going_on.succeeds,
         };
         match plan.job.decided_for(&plan.data, plan.workers()) {
             Ok(job) => *plan.job = job,
-            Err(error) => return Some(Decision::Refuse(vec![error.to_string()])),
+            Err(error) => return Some(Decision::Refuse(vec![Refusal::Job(error.to_string().into())])),
         }
         Some(Decision::Begin(Box::new(plan)))
     }
 }
 
 /// Lets nodes stand in pipelines, with one worker each, pipeline after pipeline. Who has a checkpoint of some layers gets
-/// those again, as far as there are pipelines. Those that do not make a whole pipeline are left out, with a sentence for
-/// each.
+/// those again, as far as there are pipelines. Those that do not make a whole pipeline are left out.
 fn in_pipelines(
     mut participants: Vec<Participant>,
     me: NodeId,
     stages: usize,
     holders: &[(NodeId, u8)],
-) -> Result<(Vec<Participant>, Vec<String>), String> {
+) -> Result<(Vec<Participant>, Vec<LeftOut>), Refusal> {
     let pipelines = participants.len() / stages;
     if pipelines == 0 {
-        return Err(format!(
-            "the model is to be cut into {stages} pipeline stages, each of which needs a node, but there are only {} \
-             nodes: start more nodes, or ask for fewer groups or slices",
-            participants.len()
-        ));
+        return Err(Refusal::TooFewNodes {
+            stages: stages as u32,
+            nodes: participants.len() as u32,
+        });
     }
     let mut places: Vec<Option<Participant>> = vec![None; pipelines * stages];
     for &(node, stage) in holders.iter().filter(|(_, stage)| usize::from(*stage) < stages) {
@@ -214,29 +202,11 @@ fn in_pipelines(
         *place = place.take().or_else(|| others.next());
     }
     let one_worker = |one: Participant| Participant { workers: 1, ..one };
-    let sentence = |one: Participant| {
-        format!(
-            "{} is a spare node: each pipeline takes exactly {stages} nodes",
-            one.name
-        )
-    };
+    let spare = |one: Participant| LeftOut::node(&one.name, Excluded::Spare(stages as u32));
     Ok((
         places.into_iter().flatten().map(one_worker).collect(),
-        others.map(sentence).collect(),
+        others.map(spare).collect(),
     ))
-}
-
-/// What all participants are told of those who are left out: no more than fits into a beat.
-fn told(mut reasons: Vec<String>) -> Vec<String> {
-    let more = reasons.len().saturating_sub(LEFT_OUT_MAX - 1);
-    if more > 1 {
-        reasons.truncate(LEFT_OUT_MAX - 1);
-        reasons.push(format!("{more} more nodes are left out"));
-    }
-    for reason in &mut reasons {
-        shorten(reason, SENTENCE_BYTES_MAX);
-    }
-    reasons
 }
 
 #[cfg(test)]
@@ -257,7 +227,7 @@ mod tests {
         }
     }
 
-    type Answer = Result<Offer, String>;
+    type Answer = Result<Offer, Excluded>;
 
     #[expect(clippy::unnecessary_wraps, reason = "answers have this type")]
     fn offer(hash: u8) -> Answer {
@@ -280,7 +250,11 @@ mod tests {
         })
     }
 
-    fn decide(allow_partial: bool, answers: &[(u64, Result<Offer, String>)]) -> Option<Decision> {
+    fn unable() -> Excluded {
+        Excluded::Unable("no such file".into())
+    }
+
+    fn decide(allow_partial: bool, answers: &[(u64, Result<Offer, Excluded>)]) -> Option<Decision> {
         let job = Box::new(JobDraft::default().resolve().unwrap());
         let mut coordination = Coordination::new(job, ResumePoint::default(), allow_partial, (1..=3).map(info));
         for (node, answer) in answers {
@@ -294,7 +268,8 @@ mod tests {
         let job = Box::new(JobDraft::default().resolve().unwrap());
         let mut coordination = Coordination::new(job, ResumePoint::default(), false, (1..=3).map(info));
         coordination.answer(NodeId(2), offer(1));
-        assert_eq!(coordination.waiting(), ["n1 to get ready", "n3 to get ready"]);
+        let expected = ["n1", "n3"].map(|name| WaitingFor::node(name, NodeTask::GetReady));
+        assert!(coordination.waiting().eq(expected));
     }
 
     fn names(decision: Option<Decision>) -> Vec<String> {
@@ -313,16 +288,19 @@ mod tests {
 
     #[test]
     fn who_cannot_take_part_is_named_and_the_user_decides() {
-        let answers = [(1, offer(1)), (2, Err("no such file".into())), (3, offer(2))];
+        let answers = [(1, offer(1)), (2, Err(unable())), (3, offer(2))];
         let Some(Decision::Refuse(reasons)) = decide(false, &answers) else {
             panic!("the run must not begin");
         };
-        assert_eq!(reasons[0], "n2: no such file");
-        assert!(
-            reasons[1].starts_with("n3 holds other data under builtin:mnist"),
-            "{reasons:?}"
+        let data = Excluded::OtherData("builtin:mnist".into());
+        assert_eq!(
+            reasons,
+            [
+                LeftOut::node("n2", unable()).into(),
+                LeftOut::node("n3", data).into(),
+                Refusal::AllowPartial
+            ]
         );
-        assert!(reasons[2].contains("--allow-partial"));
         assert_eq!(names(decide(true, &answers)), ["n1"]);
     }
 
@@ -347,7 +325,7 @@ mod tests {
             }
             match coordination.decide(NodeId(1)) {
                 Some(Decision::Begin(plan)) => Ok((plan.job.exchange.to_string(), plan.participants.len())),
-                Some(Decision::Refuse(reasons)) => Err(reasons.join("; ")),
+                Some(Decision::Refuse(reasons)) => Err(reasons),
                 None => panic!("a decision is due when all nodes have answered"),
             }
         };
@@ -356,7 +334,8 @@ mod tests {
             decided("layers:micro=8", [2; 3]),
             Ok(("layers:groups=2,micro=8".into(), 2))
         );
-        assert!(decided("layers", [2, 5, 2]).unwrap_err().contains("5 pipeline stages"));
+        let too_few = Refusal::TooFewNodes { stages: 5, nodes: 3 };
+        assert_eq!(decided("layers", [2, 5, 2]), Err(vec![too_few]));
         assert_eq!(decided("layers:groups=2", [2; 3]), Ok(("layers:groups=2".into(), 2)));
     }
 
@@ -394,15 +373,8 @@ mod tests {
 
     #[test]
     fn nobody_at_all_is_no_run() {
-        let broken = || Err("broken".to_string());
-        let decision = decide(true, &[(1, broken()), (2, broken()), (3, broken())]);
-        assert_eq!(
-            decision,
-            Some(Decision::Refuse(vec![
-                "n1: broken".into(),
-                "n2: broken".into(),
-                "n3: broken".into()
-            ]))
-        );
+        let decision = decide(true, &[1, 2, 3].map(|node| (node, Err(unable()))));
+        let left_out = ["n1", "n2", "n3"].map(|name| LeftOut::node(name, unable()).into());
+        assert_eq!(decision, Some(Decision::Refuse(left_out.into())));
     }
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use protocol::ids::{NodeId, RunId};
+use protocol::reasons::{Excluded, RunFailure};
 use protocol::wire::attach::FromWorker;
 use protocol::wire::control::NodeInfo;
 use protocol::wire::run_beat::{GivenUp, RunBeat};
@@ -13,7 +14,7 @@ use super::active::{ActiveRun, Scope, State};
 use super::checkpoint_search::CheckpointSearch;
 use super::coordination::Coordination;
 use super::dismissals::Dismissals;
-use super::event::{RunEffect, RunEvent, Ticket, WorkerKey};
+use super::event::{MemberChange, RunEffect, RunEvent, Ticket, WorkerKey};
 use super::planted::{Bug, planted};
 use super::states::Preparing;
 use crate::timing::RunLimits;
@@ -114,13 +115,7 @@ impl RunCore {
                     self.beat(from, runs, now, effects);
                 }
             }
-            RunEvent::Alive(_)
-            | RunEvent::Silent(_)
-            | RunEvent::Dead(_)
-            | RunEvent::Left(_)
-            | RunEvent::Succeeded(_) => {
-                self.member(event, now, effects);
-            }
+            RunEvent::Member(change) => self.member(change, now, effects),
             RunEvent::Leave => self.leave(now, effects),
             RunEvent::LeaveUnfinished => self.with_run(now, effects, ActiveRun::leave_unfinished),
             RunEvent::Attached(worker) => {
@@ -149,12 +144,11 @@ impl RunCore {
                 }
             }),
             RunEvent::Diverged(run, reason) => {
-                self.with_named(run, now, effects, |run, scope| run.has_diverged(&reason, scope));
+                self.with_named(run, now, effects, |run, scope| run.has_diverged(reason, scope));
             }
             RunEvent::ExchangeFailed(run, reason) => self.with_named(run, now, effects, |run, scope| {
                 if !run.is_over() {
-                    let reason = format!("the exchange failed: {reason}; this is a fault in Tau, please report it");
-                    run.withdraw(&reason, scope);
+                    run.withdraw(Excluded::ExchangeFailed(reason.into()), scope);
                 }
             }),
             RunEvent::StopSeen(run) => self.with_named(run, now, effects, |run, scope| {
@@ -187,31 +181,30 @@ impl RunCore {
     }
 
     /// Takes note of what became of a member of the cluster.
-    fn member(&mut self, event: RunEvent, now: Duration, effects: &mut Vec<RunEffect>) {
-        match event {
-            RunEvent::Alive(info) => {
+    fn member(&mut self, change: MemberChange, now: Duration, effects: &mut Vec<RunEffect>) {
+        match change {
+            MemberChange::Alive(info) => {
                 self.away.remove(&info.id);
                 self.dead.remove(&info.id);
                 let node = info.id;
                 self.peers.insert(node, info);
                 self.with_run(now, effects, |run, _| run.members.lives(node));
             }
-            RunEvent::Silent(node) => {
+            MemberChange::Silent(node) => {
                 self.away.insert(node);
-                self.lost(node, "the node fell silent");
+                self.lost(node, Excluded::Silent);
             }
-            RunEvent::Dead(node) => {
+            MemberChange::Dead(node) => {
                 self.away.insert(node);
                 self.dead.insert(node, now);
-                self.lost(node, "the node's process has ended");
+                self.lost(node, Excluded::Dead);
                 self.with_run(now, effects, |run, _| run.members.dies(node, now));
             }
-            RunEvent::Left(node) => {
+            MemberChange::Left(node) => {
                 self.forget(node);
                 self.with_run(now, effects, |run, _| run.news |= run.members.leaves(node));
             }
-            RunEvent::Succeeded(node) => self.forget(node),
-            _ => {}
+            MemberChange::Succeeded(node) => self.forget(node),
         }
     }
 
@@ -222,7 +215,7 @@ impl RunCore {
         self.dead.remove(&node);
         self.elsewhere.remove(&node);
         self.newest.remove(&node);
-        self.lost(node, "the node has left the cluster");
+        self.lost(node, Excluded::Left);
     }
 
     /// Something happens several times a second. If nothing did for longer, it was this node that stood still.
@@ -238,11 +231,9 @@ impl RunCore {
         if gap > self.limits.orphaned / 2
             && let Some(run) = self.coordinating.as_ref().map(|one| one.run)
         {
-            let reason = format!(
-                "this node did not execute for {:.0} s (suspended or overloaded): start the run again",
-                gap.as_secs_f64()
-            );
-            self.with_named(run, now, effects, |run, scope| run.fail(reason, scope));
+            self.with_named(run, now, effects, |run, scope| {
+                run.fail(RunFailure::StoodStill(gap), scope);
+            });
             self.call_off(effects);
         }
     }
@@ -306,12 +297,12 @@ impl RunCore {
     }
 
     /// A node cannot answer any more.
-    fn lost(&mut self, node: NodeId, why: &str) {
+    fn lost(&mut self, node: NodeId, why: Excluded) {
         if let Some(search) = &mut self.search {
             search.answer(node, None);
         }
         if let Some(one) = &mut self.coordinating {
-            one.coordination.answer(node, Err(why.into()));
+            one.coordination.answer(node, Err(why));
         }
     }
 

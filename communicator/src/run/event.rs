@@ -7,6 +7,7 @@ use protocol::digest::Digest;
 use protocol::ids::{NodeId, RunId};
 use protocol::job::Job;
 use protocol::measured::NodeUsage;
+use protocol::reasons::Excluded;
 use protocol::wire::attach::{DataInfo, FromWorker};
 use protocol::wire::control::{ControlMessage, FoundCheckpoint, NodeInfo, Offer, Phase, Reply, Request};
 use protocol::wire::run_beat::RunBeat;
@@ -27,6 +28,22 @@ impl Ticket {
     pub(crate) const NOBODY: Self = Self(0);
 }
 
+/// How a member of the cluster is seen by this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum MemberChange {
+    /// A member that was not known, or was silent, is alive.
+    Alive(NodeInfo),
+    /// A member is silent: this node does not hear it directly.
+    Silent(NodeId),
+    /// A member's process has ended, by this node's own evidence.
+    Dead(NodeId),
+    /// A member has left the cluster, or is forgotten.
+    Left(NodeId),
+    /// A member is forgotten because another process has its name, and this node has evidence that the member has ended. A run
+    /// asks the other participants before it believes that.
+    Succeeded(NodeId),
+}
+
 /// Something that happened.
 #[derive(Clone, Debug)]
 pub(crate) enum RunEvent {
@@ -38,22 +55,14 @@ pub(crate) enum RunEvent {
     },
     /// Another node says something that concerns runs.
     ControlMessage { from: NodeId, message: ControlMessage },
-    /// Another node tells of the runs that it knows. Its beats are numbered.
+    /// Another node tells of the run that it is in, and of the one before. Its beats are numbered.
     Beat {
         from: NodeId,
         number: u64,
         runs: Vec<RunBeat>,
     },
-    /// A node is there, as others describe it.
-    Alive(NodeInfo),
-    /// A node is not heard directly.
-    Silent(NodeId),
-    /// The process of a node has ended, by this node's own evidence.
-    Dead(NodeId),
-    /// A node has left the cluster.
-    Left(NodeId),
-    /// A member of the cluster is forgotten, because this node takes another process for its successor.
-    Succeeded(NodeId),
+    /// A member of the cluster came or went.
+    Member(MemberChange),
     /// This node is about to end.
     Leave,
     /// This node ends now, whether it has left its run or not.
@@ -65,14 +74,14 @@ pub(crate) enum RunEvent {
     /// A worker says something.
     Worker(WorkerKey, FromWorker),
     /// What this node can offer to a run was worked out, and its first ledger is made.
-    Offered { run: RunId, offer: Result<Offer, String> },
+    Offered { run: RunId, offer: Result<Offer, Excluded> },
     /// This node's checkpoints of an earlier run were looked through.
     LookedUp {
         run: RunId,
         found: Option<Box<FoundCheckpoint>>,
     },
     /// The exchange of a run is there, or cannot be.
-    Opened { run: RunId, opened: Result<(), String> },
+    Opened { run: RunId, opened: Result<(), Excluded> },
     /// A link of a run's exchange to a node is up, or down.
     Linked { run: RunId, node: NodeId, up: bool },
     /// How far the exchange is.

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 
 use protocol::digest::Digest;
 use protocol::ids::NodeId;
+use protocol::reasons::{KeptWeights, RunFailure};
 use protocol::wire::run_beat::{ParticipantState, Settled};
 
 use super::active::{ActiveRun, Scope, State};
@@ -216,9 +217,7 @@ impl ActiveRun {
         let plan = &exchanging.plan;
         let weights = weights_of_all(plan).unwrap_or(settlement.weights);
         let result = ending::result(scope.me.id, plan, &settled.collect(), left, weights, self.stop);
-        let outcome = result
-            .map(Box::new)
-            .ok_or_else(|| "no node has measured the model".to_string());
+        let outcome = result.map(Box::new).ok_or(RunFailure::NotMeasured);
         if let Ok(result) = &outcome {
             let accuracy = format!("{:.4}", result.scores.accuracy);
             tracing::info!(
@@ -259,25 +258,19 @@ impl ActiveRun {
         let State::Finishing(_, finishing) = &mut self.state else {
             return;
         };
-        let reason = match &finishing.kept {
+        let kept = match &finishing.kept {
             LastCheckpoint::No => {
                 finishing.kept = LastCheckpoint::Asked(scope.now);
                 return scope.order(ExchangeOrder::Keep);
             }
             LastCheckpoint::Asked(at) if scope.now.saturating_sub(*at) < scope.limits.measure => return,
-            LastCheckpoint::Asked(_) => {
-                "no node could measure and save the model, and this node's disk does not answer".into()
-            }
-            LastCheckpoint::Done(Ok(path)) => format!(
-                "no node could measure and save the model; its weights are kept in {}: continue with 'tau start --resume {}', \
-                 and see the nodes' logs for the cause",
-                path.display(),
-                path.parent().unwrap_or(path).display()
-            ),
-            LastCheckpoint::Done(Err(error)) => {
-                format!("no node could measure and save the model, nor keep its weights ({error}): see the nodes' logs")
-            }
+            LastCheckpoint::Asked(_) => KeptWeights::DiskHangs,
+            LastCheckpoint::Done(Ok(path)) => KeptWeights::Checkpoint {
+                checkpoint: path.display().to_string().into(),
+                folder: path.parent().unwrap_or(path).display().to_string().into(),
+            },
+            LastCheckpoint::Done(Err(error)) => KeptWeights::Lost(error.as_str().into()),
         };
-        self.fail(reason, scope);
+        self.fail(RunFailure::NotSaved(kept), scope);
     }
 }

@@ -3,6 +3,7 @@
 use protocol::ids::NodeId;
 use protocol::job::Keep;
 use protocol::measured::Evaluation;
+use protocol::reasons::{Divergence, Excluded, RunFailure};
 use protocol::wire::attach::{DataInfo, FromWorker, Missing};
 use protocol::wire::run_beat::{RunBeat, StopReason};
 
@@ -32,7 +33,7 @@ impl ActiveRun {
         }
         let over = self.members.state(from).is_some_and(|state| state.ended);
         if over && beat.plan.is_none() && self.is_being_prepared() && from == self.coordinator {
-            return self.fail("the node that started the run has cancelled the run".into(), scope);
+            return self.fail(RunFailure::Cancelled, scope);
         }
         if let Some(plan) = beat.plan {
             if matches!(self.state, State::Preparing(_)) || planted(Bug::BegunTwice) {
@@ -76,22 +77,15 @@ impl ActiveRun {
         }
     }
 
-    /// The run has diverged here: what it trained with, and what to try instead, is said with it.
-    pub(super) fn has_diverged(&mut self, reason: &str, scope: &mut Scope<'_>) {
-        let calmer = self.job.backed_off();
-        let remedy = if self.backs_off_from(true) {
-            format!(
-                "run {} trains the job again with --optimiser {}",
-                self.run.successor(),
-                calmer.optimiser
-            )
-        } else {
-            format!("add --optimiser {}", calmer.optimiser)
+    /// The run has diverged here.
+    pub(super) fn has_diverged(&mut self, cause: String, scope: &mut Scope<'_>) {
+        let divergence = Divergence {
+            cause: cause.into(),
+            optimiser: self.job.optimiser.to_string().into(),
+            calmer: self.job.backed_off().optimiser.to_string().into(),
+            successor: self.backs_off_from(true).then(|| self.run.successor()),
         };
-        self.diverge(
-            format!("{reason} with --optimiser {}: {remedy}", self.job.optimiser),
-            scope,
-        );
+        self.diverge(divergence, scope);
     }
 
     /// Whether a run of this job that has diverged is trained once more.
@@ -105,10 +99,10 @@ impl ActiveRun {
     }
 
     /// The run cannot go on anywhere.
-    pub(super) fn diverge(&mut self, reason: String, scope: &mut Scope<'_>) {
+    pub(super) fn diverge(&mut self, reason: Divergence, scope: &mut Scope<'_>) {
         if !self.is_over() {
             self.diverged = Some(reason.clone());
-            self.fail(reason, scope);
+            self.fail(reason.into(), scope);
         }
     }
 
@@ -135,7 +129,9 @@ impl ActiveRun {
     pub(super) fn hear_worker(&mut self, worker: WorkerKey, message: FromWorker, scope: &mut Scope<'_>) {
         match message {
             FromWorker::Prepared { run, data, .. } if run == self.run => self.prepared(worker, Ok(data), scope),
-            FromWorker::Refused { run, reason } if run == self.run => self.prepared(worker, Err(reason), scope),
+            FromWorker::Refused { run, reason } if run == self.run => {
+                self.prepared(worker, Err(Excluded::Unable(reason.into())), scope);
+            }
             FromWorker::Stats(stats) => {
                 if let Some(seat) = self.exchanging_mut().and_then(|one| one.seat_of(worker)) {
                     seat.count(*stats);
@@ -184,7 +180,7 @@ impl ActiveRun {
             FromWorker::Failed { reason, diverged } => {
                 let known = self.exchanging_mut().is_some_and(|one| one.seat_of(worker).is_some());
                 if known && diverged {
-                    self.has_diverged(&reason, scope);
+                    self.has_diverged(reason, scope);
                 } else {
                     if diverged && self.is_over() {
                         tracing::debug!(
@@ -211,7 +207,7 @@ impl ActiveRun {
     }
 
     /// A worker has opened the job's data, or cannot.
-    fn prepared(&mut self, worker: WorkerKey, data: Result<DataInfo, String>, scope: &mut Scope<'_>) {
+    fn prepared(&mut self, worker: WorkerKey, data: Result<DataInfo, Excluded>, scope: &mut Scope<'_>) {
         if let State::Preparing(preparing) = &mut self.state {
             if let Some(answer) = preparing.workers.get_mut(&worker) {
                 *answer = Some(data);

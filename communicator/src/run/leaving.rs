@@ -3,14 +3,13 @@
 
 use std::time::Duration;
 
+use protocol::reasons::{Excluded, RunFailure};
+
 use super::active::{ActiveRun, Scope, State};
 use super::core::RunCore;
 use super::event::{ExchangeOrder, RunEffect};
 use super::planted::{Bug, planted};
 use crate::log_context::NEWS;
-
-/// Why a node that has left takes no part in the run any more.
-pub(crate) const ASKED_TO_END: &str = "this node was asked to end, and the other nodes continue with its samples";
 
 /// How far a node is that leaves a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,10 +46,10 @@ impl ActiveRun {
     pub(super) fn leave(&mut self, scope: &mut Scope<'_>) {
         match &self.state {
             State::Preparing(_) if self.coordinator == scope.me.id && self.is_being_prepared() => {
-                self.fail("the node that was asked to start the run is about to end".into(), scope);
+                self.fail(RunFailure::CoordinatorEnds, scope);
             }
-            State::Preparing(_) | State::Opening { .. } => self.withdraw("this node is about to end", scope),
-            State::Training(_) if planted(Bug::LeavesAtOnce) => self.withdraw(ASKED_TO_END, scope),
+            State::Preparing(_) | State::Opening { .. } => self.withdraw(Excluded::AboutToEnd, scope),
+            State::Training(_) if planted(Bug::LeavesAtOnce) => self.withdraw(Excluded::AskedToEnd, scope),
             State::Training(_) => {
                 self.leaving = Leaving::Asked;
                 tracing::info!(
@@ -118,6 +117,6 @@ impl ActiveRun {
             let stats = exchanging.stats();
             self.members.own.residual_lost = stats.residual_lost.hypot(stats.residual_norm);
         }
-        self.withdraw(ASKED_TO_END, scope);
+        self.withdraw(Excluded::AskedToEnd, scope);
     }
 }

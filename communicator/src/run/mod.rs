@@ -43,8 +43,8 @@ mod views;
 mod waiting;
 
 pub(crate) use self::core::RunCore;
-pub(crate) use event::{ExchangeOrder, Liveness, Progress, RunEffect, RunEvent, Saving, Settlement, Ticket, WorkerKey};
-#[cfg(test)]
-pub(crate) use leaving::ASKED_TO_END;
+pub(crate) use event::{
+    ExchangeOrder, Liveness, MemberChange, Progress, RunEffect, RunEvent, Saving, Settlement, Ticket, WorkerKey,
+};
 pub(crate) use progress::{lacks_checkpoint, progress};
 pub(crate) use views::RunReport;

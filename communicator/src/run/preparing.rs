@@ -1,6 +1,7 @@
 //! Getting ready: workers open the data, this node works out what it can offer, and the coordinator hears of it.
 
 use protocol::ids::NodeId;
+use protocol::reasons::{Excluded, RunFailure};
 use protocol::wire::control::{ControlMessage, Offer};
 use protocol::wire::run_plan::RunPlan;
 
@@ -41,16 +42,16 @@ impl ActiveRun {
         };
         let since = scope.now.saturating_sub(preparing.since);
         if self.stop.is_some() && self.coordinator == scope.me.id && !preparing.is_guest() {
-            return self.fail("the run was stopped before it began".into(), scope);
+            return self.fail(RunFailure::Stopped, scope);
         }
         let orphaned = self
             .members
             .is_lost_for(self.coordinator, scope.now, scope.limits.orphaned, scope.limits);
         if orphaned && !preparing.is_guest() {
-            return self.fail("the node that started the run is gone".into(), scope);
+            return self.fail(RunFailure::CoordinatorLost, scope);
         }
         if since > scope.limits.begin {
-            return self.fail("the run was prepared but did not begin in time".into(), scope);
+            return self.fail(RunFailure::NotBegun, scope);
         }
         let attaching = since < scope.limits.workers_attach && preparing.workers.len() < scope.workers_wanted;
         let asked = preparing.workers.values().any(Option::is_none);
@@ -74,7 +75,7 @@ impl ActiveRun {
     }
 
     /// What this node has answered to the prepare, if it has.
-    pub(super) fn answer(&self) -> Option<Result<Offer, String>> {
+    pub(super) fn answer(&self) -> Option<Result<Offer, Excluded>> {
         let State::Preparing(preparing) = &self.state else {
             return None;
         };
@@ -92,14 +93,14 @@ impl ActiveRun {
 
     /// What this node can offer was worked out. What comes of an earlier attempt at this run is nothing to a later one,
     /// whose workers are still at it.
-    pub(super) fn worked_out(&mut self, offer: Result<Offer, String>, scope: &mut Scope<'_>) {
+    pub(super) fn worked_out(&mut self, offer: Result<Offer, Excluded>, scope: &mut Scope<'_>) {
         if self.is_offering() {
             self.offered(offer, scope);
         }
     }
 
     /// What this node can offer is known: the coordinator is told, or the run that had begun is joined.
-    pub(super) fn offered(&mut self, offer: Result<Offer, String>, scope: &mut Scope<'_>) {
+    pub(super) fn offered(&mut self, offer: Result<Offer, Excluded>, scope: &mut Scope<'_>) {
         let State::Preparing(preparing) = &mut self.state else {
             return;
         };
@@ -116,7 +117,7 @@ impl ActiveRun {
                 });
             }
             (Some(plan), Ok(_)) => self.begins(plan, scope),
-            (Some(_), Err(reason)) => self.withdraw(&reason, scope),
+            (Some(_), Err(reason)) => self.withdraw(reason, scope),
         }
     }
 
@@ -135,10 +136,10 @@ impl ActiveRun {
             OfferState::Made(offer) => {
                 if plan.participant(scope.me.id).is_none() {
                     if offer.data != plan.data {
-                        return self.withdraw("this node's data differs from the run's data", scope);
+                        return self.withdraw(Excluded::other_data(&plan.job), scope);
                     }
                     if offer.digest != plan.first {
-                        return self.withdraw("this node's initial weights differ from the run's", scope);
+                        return self.withdraw(Excluded::other_weights(&plan.job), scope);
                     }
                     let Some(guest) = as_guest((&self.members, self.coordinator), &plan, scope, workers) else {
                         return self.stand_aside(scope);
@@ -146,13 +147,13 @@ impl ActiveRun {
                     plan.admit(guest);
                 }
             }
-            OfferState::Refused(_) => return self.withdraw("this node could not prepare for the run", scope),
+            OfferState::Refused(_) => return self.withdraw(Excluded::NotPrepared, scope),
             // Its workers are still at it. The newest plan of who takes part counts.
             OfferState::None | OfferState::Asked => {
                 if let Some(joins) = &mut preparing.joins {
                     *joins = plan;
                 } else if plan.participant(scope.me.id).is_some() {
-                    return self.withdraw("the run began before this node was ready", scope);
+                    return self.withdraw(Excluded::BegunWithout, scope);
                 } else {
                     preparing.joins = Some(plan);
                 }

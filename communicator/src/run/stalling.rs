@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use protocol::waiting::WaitingFor;
 use protocol::wire::attach::Missing;
 use protocol::wire::run_beat::StopReason;
 
@@ -104,10 +105,10 @@ impl ActiveRun {
                 let own: BTreeSet<usize> = exchanging.seats.keys().copied().collect();
                 let missing = exchanging.missing().into_keys();
                 let others: BTreeSet<usize> = missing.filter(|slot| !own.contains(slot)).collect();
-                for sentence in self.missing_samples() {
+                for missing in self.missing_samples() {
                     tracing::warn!(
                         event = "run_stalled",
-                        "no progress: waiting for {sentence}; this node takes over the missing samples"
+                        "no progress: waiting for {missing}; this node takes over the missing samples"
                     );
                 }
                 scope.order(ExchangeOrder::TakeOver(others));
@@ -126,33 +127,36 @@ impl ActiveRun {
     }
 
     /// Whose samples are missing, where nobody trains.
-    pub(super) fn missing_samples(&self) -> Vec<String> {
+    pub(super) fn missing_samples(&self) -> Vec<WaitingFor> {
         let State::Training(exchanging) = &self.state else {
             return Vec::new();
         };
         if exchanging.stall.since.is_none() {
             return Vec::new();
         }
+        if exchanging.seats.is_empty() {
+            return vec![WaitingFor::AnyWorker];
+        }
         let missing = exchanging.missing();
-        let mut by_node: Vec<(String, u64)> = Vec::new();
+        let mut by_holder: Vec<(String, u64)> = Vec::new();
         for (slot, samples) in &missing {
             let holder = exchanging.plan.participants.iter();
             let mut holder = holder.filter(|one| exchanging.plan.slots_of(one.node).contains(slot));
             let name = holder
                 .next()
                 .map_or_else(|| format!("slot {slot}"), |one| one.name.clone());
-            match by_node.iter_mut().find(|(other, _)| *other == name) {
+            match by_holder.iter_mut().find(|(other, _)| *other == name) {
                 Some((_, sum)) => *sum += samples,
-                None => by_node.push((name, *samples)),
+                None => by_holder.push((name, *samples)),
             }
         }
-        if exchanging.seats.is_empty() {
-            return vec!["a node with workers, because this node came to the run without any".into()];
+        if by_holder.is_empty() {
+            return vec![WaitingFor::OwnSamples];
         }
-        if by_node.is_empty() {
-            return vec!["samples that a worker of this node has trained but not sent".into()];
-        }
-        let sentence = |(name, samples): (String, u64)| format!("{samples} samples that are assigned to {name}");
-        by_node.into_iter().map(sentence).collect()
+        let missing = by_holder.into_iter().map(|(holder, samples)| WaitingFor::Samples {
+            holder: holder.into(),
+            samples,
+        });
+        missing.collect()
     }
 }

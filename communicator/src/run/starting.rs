@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use protocol::ids::{NodeId, RunId};
 use protocol::job::{Job, JobDraft};
-use protocol::wire::control::{ControlMessage, FoundCheckpoint, NodeInfo, Reply, Request};
+use protocol::reasons::{Excluded, Refusal, RunFailure};
+use protocol::wire::control::{ControlMessage, FoundCheckpoint, NodeInfo, Offer, Reply, Request};
 use protocol::wire::run_beat::StopReason;
 
 use super::active::{ActiveRun, State};
@@ -26,16 +27,13 @@ impl RunCore {
             .map(|run| run.run)
             .or(self.search.as_ref().map(|search| search.run));
         if self.leaving {
-            let reason = format!("{} is about to end: ask another node", self.me.name);
-            effects.push(RunEffect::Reply(ticket, Reply::Refused(vec![reason])));
+            let node = self.me.name.as_str().into();
+            effects.push(RunEffect::Reply(ticket, Refusal::AboutToEnd(node).into()));
             return true;
         }
         if let Some(run) = run {
-            let reason = format!(
-                "{} is busy with run {run}: wait for it, or end it with 'tau stop'",
-                self.me.name
-            );
-            effects.push(RunEffect::Reply(ticket, Reply::Refused(vec![reason])));
+            let node = self.me.name.as_str().into();
+            effects.push(RunEffect::Reply(ticket, Refusal::Busy { node, run }.into()));
         }
         run.is_some()
     }
@@ -176,7 +174,7 @@ impl RunCore {
         };
         let (job, going_on) = match search.result() {
             Ok(result) => result,
-            Err(reasons) => return effects.push(RunEffect::Reply(search.ticket, Reply::Refused(reasons))),
+            Err(reasons) => return effects.push(RunEffect::Reply(search.ticket, Reply::Refused(reasons.into()))),
         };
         let samples = going_on.checkpoints.first().map_or(0, |resumed| resumed.samples);
         tracing::info!(event = "run_resumed", resumes = %search.resumes, samples, "resuming a run from its checkpoint");
@@ -202,7 +200,7 @@ impl RunCore {
                 effects.push(RunEffect::Broadcast(ControlMessage::Checkpoint(run)));
                 Reply::Checkpointing(run)
             }
-            None => Reply::Refused(vec!["no run is training here, so no checkpoint can be written".into()]),
+            None => Refusal::NothingToCheckpoint.into(),
         };
         effects.push(RunEffect::Reply(ticket, answer));
     }
@@ -218,11 +216,10 @@ impl RunCore {
         let Some(name) = run else {
             let answer = match self.search.take() {
                 Some(search) => {
-                    let reason = "the run was stopped before it began".to_string();
-                    effects.push(RunEffect::Reply(search.ticket, Reply::Refused(vec![reason])));
+                    effects.push(RunEffect::Reply(search.ticket, Reply::Failed(RunFailure::Stopped)));
                     Reply::CalledOff(search.run)
                 }
-                None => Reply::Refused(vec!["no run is in progress, so there is none to stop".into()]),
+                None => Refusal::NothingToStop.into(),
             };
             return effects.push(RunEffect::Reply(ticket, answer));
         };
@@ -270,14 +267,14 @@ impl RunCore {
             aborts = run.is_being_prepared() && run.coordinator == me
                 || planted(Bug::StopAtGuestAborts) && matches!(run.state, State::Preparing(_));
             if aborts {
-                run.fail("the run was stopped before it began".into(), scope);
+                run.fail(RunFailure::Stopped, scope);
             } else {
                 // The node that prepares it may hear of this over others only.
                 run.stop(StopReason::Asked, scope);
             }
         });
         if aborts {
-            let reason = "the run was stopped before it began".into();
+            let reason = RunFailure::Stopped;
             effects.push(RunEffect::Broadcast(ControlMessage::Abort { run: name, reason }));
         }
     }
@@ -361,17 +358,12 @@ impl RunCore {
         effects: &mut Vec<RunEffect>,
     ) {
         if self.leaving {
-            self.answer(coordinator, run, Err("the node is about to end".into()), effects);
+            self.answer(coordinator, run, Err(Excluded::AboutToEnd), effects);
             return;
         }
         if self.has_ended(run) {
             // Others may have been told so, and would not have this node back.
-            self.answer(
-                coordinator,
-                run,
-                Err("this run has already ended on the node".into()),
-                effects,
-            );
+            self.answer(coordinator, run, Err(Excluded::AlreadyEnded), effects);
             return;
         }
         if let Some(busy) = self.current.as_ref().filter(|run| !run.is_over()) {
@@ -388,12 +380,11 @@ impl RunCore {
                 (None, busy.run)
             };
             let loser = beaten.unwrap_or((run, coordinator));
-            let answer = Err(format!("the node is busy with run {by}"));
-            self.answer(loser.1, loser.0, answer, effects);
+            self.answer(loser.1, loser.0, Err(Excluded::Busy(by)), effects);
             if beaten.is_none() {
                 return;
             }
-            let reason = format!("run {run} was started at the same time and takes precedence");
+            let reason = RunFailure::Overtaken(run);
             self.with_run(now, effects, |run, scope| run.fail(reason, scope));
             self.call_off(effects);
         }
@@ -406,7 +397,7 @@ impl RunCore {
         &mut self,
         coordinator: NodeId,
         run: RunId,
-        answer: Result<protocol::wire::control::Offer, String>,
+        answer: Result<Offer, Excluded>,
         effects: &mut Vec<RunEffect>,
     ) {
         let from = self.me.id;
@@ -449,17 +440,16 @@ impl RunCore {
                 return;
             }
             Decision::Begin(plan) => {
-                let others: Vec<&str> = plan.participants.iter().map(|one| one.name.as_str()).collect();
-                vec![format!(
-                    "{} itself cannot take part: send the job to one of {}",
-                    self.me.name,
-                    others.join(", ")
-                )]
+                let others = plan.participants.iter().map(|one| one.name.as_str().into());
+                vec![Refusal::AskedNode {
+                    node: self.me.name.as_str().into(),
+                    others: others.collect(),
+                }]
             }
             Decision::Refuse(reasons) => reasons,
         };
-        let reason = reasons.join("; ");
-        effects.push(RunEffect::Reply(ticket, Reply::Refused(reasons)));
+        let reason = RunFailure::Refused(reasons.iter().cloned().collect());
+        effects.push(RunEffect::Reply(ticket, Reply::Refused(reasons.into())));
         effects.push(RunEffect::Broadcast(ControlMessage::Abort {
             run: name,
             reason: reason.clone(),
@@ -475,12 +465,12 @@ impl RunCore {
         let current = self.current.as_ref().filter(|current| current.run == one.run);
         let reason = match current {
             Some(run) => run.failure().cloned(),
-            None => Some("another run replaced this run before it began".into()),
+            None => Some(RunFailure::Replaced),
         };
         if let Some(reason) = reason
             && let Some(one) = self.coordinating.take()
         {
-            effects.push(RunEffect::Reply(one.ticket, Reply::Refused(vec![reason])));
+            effects.push(RunEffect::Reply(one.ticket, Reply::Failed(reason)));
         }
     }
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use protocol::ids::{NodeId, RunId};
 use protocol::job::Keep;
+use protocol::reasons::{Excluded, RunFailure};
 use protocol::wire::run_beat::{GivenUp, StopReason};
 use protocol::wire::run_plan::RunPlan;
 
@@ -13,12 +14,12 @@ use super::states::{Exchanging, Settling};
 
 impl ActiveRun {
     /// The exchange is there: training can begin.
-    pub(super) fn opened(&mut self, opened: Result<(), String>, scope: &mut Scope<'_>) {
+    pub(super) fn opened(&mut self, opened: Result<(), Excluded>, scope: &mut Scope<'_>) {
         let State::Opening { plan, ready, .. } = &self.state else {
             return;
         };
         if let Err(reason) = opened {
-            return self.withdraw(&reason, scope);
+            return self.withdraw(reason, scope);
         }
         let ready = ready.intersection(scope.workers).copied().collect();
         let mut exchanging = Exchanging::new((**plan).clone(), scope.me.id, ready, scope.now);
@@ -60,7 +61,7 @@ impl ActiveRun {
                 let is_replaced = plan.is_replaced(scope.me.id);
                 self.members.hold_others(holds_others.then_some(node).into_iter());
                 if is_replaced {
-                    return self.withdraw("another node has taken this node's place", scope);
+                    return self.withdraw(Excluded::Replaced, scope);
                 }
             }
         }
@@ -92,14 +93,12 @@ impl ActiveRun {
         let now = scope.now;
         let since = |at: Duration| now.saturating_sub(at);
         if exchanging.stranded.is_some_and(|at| since(at) > scope.limits.stranded) {
-            let reason =
-                "all nodes that had the run's weights are gone: continue from a checkpoint with 'tau start --resume'";
-            return self.withdraw(reason, scope);
+            return self.withdraw(Excluded::Stranded, scope);
         }
         let settles = |node: NodeId| self.members.state(node).is_some_and(|state| state.closed);
         let ends = self.stop.is_some() || exchanging.plan.participants.iter().any(|one| settles(one.node));
         if ends && exchanging.is_behind(scope.me.id) {
-            return self.withdraw("the run ends before this node has caught up", scope);
+            return self.withdraw(Excluded::Behind, scope);
         }
         let mut lost = self.members.given_up(now, scope.limits);
         // A node that leaves has kept its stage. If no pipeline is complete without it, this node keeps its own of the same moment.
@@ -232,25 +231,17 @@ impl ActiveRun {
 }
 
 /// Why a run cannot go on whose network is spread over nodes: in every pipeline somebody is given up.
-fn no_pipeline(run: RunId, exchanging: &Exchanging, given_up: &[(NodeId, GivenUp)]) -> Option<String> {
+fn no_pipeline(run: RunId, exchanging: &Exchanging, given_up: &[(NodeId, GivenUp)]) -> Option<RunFailure> {
     let plan = &exchanging.plan;
     let is_given_up = |node| given_up.iter().any(|(other, _)| *other == node);
     if plan.stages().is_none() || !plan.whole_pipelines(is_given_up).is_empty() {
         return None;
     }
     let missing = plan.participants.iter().filter(|one| is_given_up(one.node));
-    let missing: Vec<&str> = missing.map(|one| one.name.as_str()).collect();
-    let missing = missing.join(", ");
-    let way_on = if exchanging.checkpointed > exchanging.opened {
-        format!(
-            "start these nodes again with the same --dir, and continue from the last checkpoint with 'tau start --resume {run}'"
-        )
-    } else {
-        "the trained weights are lost, because no checkpoint was written (--checkpoint-every)".into()
-    };
-    Some(format!(
-        "no pipeline is complete any more, because {missing} cannot be reached: {way_on}"
-    ))
+    Some(RunFailure::NoPipeline {
+        missing: missing.map(|one| one.name.as_str().into()).collect(),
+        resume: (exchanging.checkpointed > exchanging.opened).then_some(run),
+    })
 }
 
 /// Puts workers that are ready into empty seats.

@@ -5,6 +5,7 @@ use std::time::Duration;
 use protocol::ids::{NodeId, RunId};
 use protocol::measured::{Course, Scores};
 use protocol::stats::WorkerStats;
+use protocol::waiting::WaitingFor;
 use protocol::wire::control::{NodeInfo, Phase, RunStatus};
 
 use super::active::{ActiveRun, State};
@@ -21,7 +22,7 @@ pub(crate) struct RunReport {
     /// The evaluations by this node's workers.
     pub(crate) course: Course,
     /// What this node waits for.
-    pub(crate) waiting: Vec<String>,
+    pub(crate) waiting: Vec<WaitingFor>,
 }
 
 impl RunCore {
@@ -46,7 +47,7 @@ impl RunCore {
         // Who coordinates knows whom all wait for.
         let coordinating = self.coordinating.as_ref().filter(|one| one.run == status.run);
         if let Some(one) = coordinating.filter(|_| status.phase == Phase::Preparing) {
-            status.waiting = one.coordination.waiting();
+            status.waiting = one.coordination.waiting().collect();
         }
         Some(Box::new(status))
     }

@@ -1,8 +1,9 @@
-//! Whom and what a run waits for: what follows "waiting for".
+//! Finds what a run waits for.
 
 use std::time::Duration;
 
 use protocol::ids::NodeId;
+use protocol::waiting::{NodeTask, WaitingFor};
 use protocol::wire::run_beat::ParticipantState;
 
 use super::active::{ActiveRun, State};
@@ -11,17 +12,18 @@ use crate::timing::RunLimits;
 
 impl ActiveRun {
     /// Everything that this node waits for, to begin or to end the run.
-    pub(super) fn waiting(&self, now: Duration, limits: &RunLimits) -> Vec<String> {
+    pub(super) fn waiting(&self, now: Duration, limits: &RunLimits) -> Vec<WaitingFor> {
         match &self.state {
             State::Preparing(preparing) if preparing.is_waiting() => {
-                let busy = preparing.workers.values().filter(|answer| answer.is_none()).count();
-                vec![match busy {
-                    0 => "this node's workers to attach".into(),
-                    _ => "this node's workers to open the data".into(),
+                let is_busy = preparing.workers.values().any(Option::is_none);
+                vec![if is_busy {
+                    WaitingFor::OwnData
+                } else {
+                    WaitingFor::OwnWorkers
                 }]
             }
-            State::Preparing(_) => vec!["other nodes to get ready".into()],
-            State::Opening { .. } => vec!["this node to start exchanging batches".into()],
+            State::Preparing(_) => vec![WaitingFor::OtherNodes],
+            State::Opening { .. } => vec![WaitingFor::OwnExchange],
             State::Training(exchanging) => {
                 let unmanned = self.unmanned(exchanging, |state| !state.closed);
                 unmanned.chain(self.missing_samples()).collect()
@@ -34,25 +36,25 @@ impl ActiveRun {
                     .values()
                     .any(|seat| seat.worker.is_some() && !seat.closed);
                 if self.members.own.stands_by {
-                    waiting.push("this node to restore the weights that it measured, when all workers have made their last batches".into());
+                    waiting.push(WaitingFor::OwnMeasuredWeights);
                 } else if training {
-                    waiting.push("this node's workers to make their last batches".into());
+                    waiting.push(WaitingFor::OwnLastBatches);
                 }
                 if exchanging.progress.damaged {
-                    waiting.push("another node's ledger, because this node's is damaged".into());
+                    waiting.push(WaitingFor::OwnLedger);
                 }
                 let others = self.members.waited_for(now, limits).into_iter();
                 waiting.extend(self.lacking(others, now, limits, |state| {
                     if state.stands_by {
-                        Some("to restore the weights that it measured")
+                        Some(NodeTask::RestoreMeasuredWeights)
                     } else if !state.closed {
-                        Some("to let its workers make their last batches")
+                        Some(NodeTask::MakeLastBatches)
                     } else if state.catching_up {
-                        Some("to receive the batches that it missed")
+                        Some(NodeTask::CatchUp)
                     } else if state.fingerprint != self.members.own.fingerprint {
-                        Some("to have the same batches as this node")
+                        Some(NodeTask::HaveSameBatches)
                     } else if state.ballot != self.members.own.ballot || !state.frozen {
-                        Some("to agree on the nodes that end the run together")
+                        Some(NodeTask::AgreeOnMembers)
                     } else {
                         None
                     }
@@ -60,18 +62,18 @@ impl ActiveRun {
                 waiting
             }
             State::Finishing(exchanging, finishing) => {
-                let mut waiting: Vec<String> = self.unmanned(exchanging, |state| !state.ended).collect();
+                let mut waiting: Vec<WaitingFor> = self.unmanned(exchanging, |state| !state.ended).collect();
                 if self.members.own.settled.is_none() {
-                    waiting.push("this node's workers to report their digests".into());
+                    waiting.push(WaitingFor::OwnDigests);
                 } else if finishing.is_saving() {
-                    waiting.push("this node to measure and save the model".into());
+                    waiting.push(WaitingFor::OwnModel);
                 }
                 let own_is_saved = self.members.own.saved == Some(true);
                 let others = self.members.waited_for(now, limits).into_iter();
                 let others = others.filter(|node| finishing.members.contains(node));
                 waiting.extend(self.lacking(others, now, limits, move |state| match &state.settled {
-                    None => Some("to report its digest"),
-                    Some(_) if state.saved.is_none() && !own_is_saved => Some("to measure the model"),
+                    None => Some(NodeTask::ReportDigest),
+                    Some(_) if state.saved.is_none() && !own_is_saved => Some(NodeTask::MeasureModel),
                     Some(_) => None,
                 }));
                 waiting
@@ -85,15 +87,14 @@ impl ActiveRun {
         &'a self,
         exchanging: &'a Exchanging,
         needs_worker: impl Fn(&ParticipantState) -> bool + 'a,
-    ) -> impl Iterator<Item = String> + 'a {
-        let own = self.members.own.unmanned;
-        let own = own.then(|| "this node's worker to be started again".to_owned());
+    ) -> impl Iterator<Item = WaitingFor> + 'a {
+        let own = self.members.own.unmanned.then_some(WaitingFor::OwnWorkerRestart);
         let others = exchanging.plan.participants.iter().filter(move |one| {
             let state = self.members.state(one.node);
             one.node != self.members.me() && state.is_some_and(|state| state.unmanned && needs_worker(state))
         });
         own.into_iter()
-            .chain(others.map(|one| format!("{} to start its worker again", one.name)))
+            .chain(others.map(|one| WaitingFor::node(&one.name, NodeTask::RestartWorker)))
     }
 
     /// What is missing of each of the others among these.
@@ -102,36 +103,22 @@ impl ActiveRun {
         nodes: impl Iterator<Item = NodeId> + 'a,
         now: Duration,
         limits: &'a RunLimits,
-        lacks: impl Fn(&ParticipantState) -> Option<&'static str> + 'a,
-    ) -> impl Iterator<Item = String> + 'a {
+        lacks: impl Fn(&ParticipantState) -> Option<NodeTask> + 'a,
+    ) -> impl Iterator<Item = WaitingFor> + 'a {
         let others = nodes.filter(|&node| node != self.members.me());
         others.filter_map(move |node| {
             let name = self.name(node);
             if let Some(silence) = self.members.silence(node, now, limits) {
-                return Some(silent(&name, silence, limits));
+                return Some(WaitingFor::Silent {
+                    node: name.into(),
+                    silence,
+                    limit: limits.give_up_after,
+                });
             }
             let Some(state) = self.members.state(node) else {
-                return Some(format!("the first message from {name}"));
+                return Some(WaitingFor::FirstMessage(name.into()));
             };
-            Some(format!("{name} {}", lacks(state)?))
+            Some(WaitingFor::node(&name, lacks(state)?))
         })
-    }
-}
-
-/// Who is silent, for how long, and until when it is waited for.
-fn silent(name: &str, silence: Duration, limits: &RunLimits) -> String {
-    let (silence, limit) = (silence.as_secs(), limits.give_up_after.as_secs());
-    format!("{name}, silent for {silence} s, given up at {limit} s")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::timing::Timing;
-
-    #[test]
-    fn who_is_silent_is_named_with_how_long_and_until_when() {
-        let said = silent("vm-19d5", Duration::from_millis(12_900), &Timing::DEFAULT.run);
-        assert_eq!(said, "vm-19d5, silent for 12 s, given up at 30 s");
     }
 }

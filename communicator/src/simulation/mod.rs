@@ -17,6 +17,7 @@ mod storm;
 mod working;
 mod world;
 
+use protocol::reasons::{KeptWeights, RunFailure};
 use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::digest::Digest;
@@ -97,9 +98,13 @@ fn check_results(world: &World) {
 }
 
 /// A run that failed on a node that had an exchange must have left its ledger somewhere, unless it took no part.
-fn check_failure(id: NodeId, node: &Node, run: RunId, reason: &str) {
-    let had_nothing = !node.took_part.contains(&run) || reason.contains("takes no part");
-    let kept = node.checkpoints.contains_key(&run) || reason.contains("(full)") || reason.contains("does not answer");
+fn check_failure(id: NodeId, node: &Node, run: RunId, reason: &RunFailure) {
+    let had_nothing = !node.took_part.contains(&run) || matches!(reason, RunFailure::Excluded(_));
+    let could_not = matches!(
+        reason,
+        RunFailure::NotSaved(KeptWeights::Lost(_) | KeptWeights::DiskHangs)
+    );
+    let kept = node.checkpoints.contains_key(&run) || could_not;
     assert!(
         had_nothing || kept,
         "{id} has dropped the ledger of run {run}: {reason}"

@@ -9,9 +9,8 @@ use protocol::wire::run_beat::RunBeat;
 use super::node::TIMING;
 use super::world::{Due, Link, World, pair};
 use crate::exchange::Event;
-use crate::node::roster::Change;
-use crate::run::RunEvent;
 use crate::run::planted::{Bug, planted};
+use crate::run::{MemberChange, RunEvent};
 use protocol::wire::link::Message;
 
 impl World {
@@ -19,7 +18,7 @@ impl World {
         let now = self.time();
         let changes = self.nodes.get_mut(&at).unwrap().roster.tick(now);
         for change in changes {
-            if let Change::Silent(peer) | Change::Left(peer) | Change::Succeeded(peer) = change {
+            if let MemberChange::Silent(peer) | MemberChange::Left(peer) | MemberChange::Succeeded(peer) = change {
                 self.close_session(at, peer);
             }
             self.changed(at, change);
@@ -27,17 +26,8 @@ impl World {
         self.dial_due(at);
     }
 
-    pub(super) fn changed(&mut self, at: NodeId, change: Change) {
-        self.run(
-            at,
-            match change {
-                Change::Alive(info) => RunEvent::Alive(info),
-                Change::Silent(node) => RunEvent::Silent(node),
-                Change::Dead(node) => RunEvent::Dead(node),
-                Change::Left(node) => RunEvent::Left(node),
-                Change::Succeeded(node) => RunEvent::Succeeded(node),
-            },
-        );
+    pub(super) fn changed(&mut self, at: NodeId, change: MemberChange) {
+        self.run(at, RunEvent::Member(change));
     }
 
     pub(super) fn known(&self, at: NodeId) -> BTreeSet<NodeId> {

@@ -7,6 +7,7 @@ use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::job::RoundWeighting;
 use protocol::model::Shape;
+use protocol::reasons::RunFailure;
 use protocol::target::TargetInfo;
 use protocol::wire::attach::DataInfo;
 use protocol::wire::control::{NodeInfo, Reply, RunResult};
@@ -52,7 +53,7 @@ pub(super) struct Node {
     /// Answers to clients.
     pub(super) replies: BTreeMap<Ticket, Reply>,
     /// How its runs ended.
-    pub(super) ended: BTreeMap<RunId, Result<RunResult, String>>,
+    pub(super) ended: BTreeMap<RunId, Result<RunResult, RunFailure>>,
     /// Runs that it had an exchange for.
     pub(super) took_part: BTreeSet<RunId>,
 }

@@ -1,5 +1,7 @@
 //! Faults that were once found in real clusters, each as a scenario. Their numbers are those of the list they were found in.
 
+use protocol::reasons::Excluded;
+use protocol::waiting::WaitingFor;
 use std::time::Duration;
 
 use protocol::digest::Digest;
@@ -361,7 +363,7 @@ fn an_offer_of_an_earlier_attempt_is_nothing_to_a_later_one() {
         !world.nodes[&late].core.is_offering(run),
         "the node asks its workers before it makes an offer"
     );
-    let offer = Err("the data was missing in an earlier attempt".into());
+    let offer = Err(Excluded::Unable("the data was missing in an earlier attempt".into()));
     world.found(late, RunEvent::Offered { run, offer });
     assert_eq!(ends(&mut world, run, &nodes, 60), [[""; 0]; 2]);
 }
@@ -448,9 +450,10 @@ fn samples_that_a_worker_holds_back_are_named_and_taken_over() {
         PLANTED_IN_RUN.set(Some(RunBug::KeepsLastCursors));
         let run = world.start(nodes[0], false);
         let ended = |world: &World| nodes.iter().all(|id| world.nodes[id].ended.contains_key(&run));
+        let are_samples = |one: &WaitingFor| matches!(one, WaitingFor::Samples { .. } | WaitingFor::OwnSamples);
         let waits = |world: &World| {
             let status = world.nodes[&nodes[0]].core.status(world.time());
-            status.is_some_and(|status| status.waiting.iter().any(|one| one.contains("samples that")))
+            status.is_some_and(|status| status.waiting.iter().any(are_samples))
         };
         world.until(60, |world| ended(world) || waits(world));
         stalled += u32::from(waits(&world));

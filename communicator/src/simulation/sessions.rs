@@ -3,7 +3,8 @@
 use protocol::ids::NodeId;
 
 use super::world::{Due, World, pair};
-use crate::node::roster::{Change, DialOutcome};
+use crate::node::roster::DialOutcome;
+use crate::run::MemberChange;
 
 /// Milliseconds that a refusal, an answer and a timeout take.
 const REFUSAL: u64 = 10;
@@ -83,7 +84,7 @@ impl World {
         }
         let now = self.time();
         let change = self.nodes.get_mut(&at).unwrap().roster.was_dialled(node, outcome, now);
-        if let Some(Change::Dead(dead)) = change {
+        if let Some(MemberChange::Dead(dead)) = change {
             assert!(
                 !self.nodes[&dead].alive || self.reached.contains(&(at, dead)),
                 "{at} takes {dead} for dead, which lives behind a firewall"

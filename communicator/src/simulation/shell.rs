@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use protocol::batch::Batch;
+use protocol::batch::{Batch, BatchError};
 use protocol::bundle::Bundle;
 use protocol::ids::{NodeId, RunId};
 use protocol::measured::NodeUsage;
+use protocol::reasons::{Excluded, RunFailure};
 use protocol::wire::attach::FromWorker;
 use protocol::wire::control::{FoundCheckpoint, Offer, Phase};
 use protocol::wire::run_plan::{Resumed, RunPlan};
@@ -13,11 +14,9 @@ use protocol::wire::run_plan::{Resumed, RunPlan};
 use super::node::{Disk, Open, Training, WEIGHTS, Worker, data};
 use super::working::{job, origin_info};
 use super::world::{Due, World};
-use crate::exchange::{Effect, Event, Exchange};
+use crate::exchange::{Breach, Effect, Event, Exchange};
 use crate::ledger::Ledger;
-use crate::run::{
-    ASKED_TO_END, ExchangeOrder, Liveness, RunEffect, RunEvent, Settlement, WorkerKey, lacks_checkpoint, progress,
-};
+use crate::run::{ExchangeOrder, Liveness, RunEffect, RunEvent, Settlement, WorkerKey, lacks_checkpoint, progress};
 use protocol::wire::link::OriginInfo;
 use protocol::wire::snapshot::Snapshot;
 
@@ -68,7 +67,6 @@ impl World {
         self.say(&format!("{at} ends run {} {text}", status.run));
     }
 
-    #[expect(clippy::too_many_lines, reason = "one short match arm for each effect")]
     pub(super) fn carry_out(&mut self, at: NodeId, effect: RunEffect) {
         match effect {
             RunEffect::Publish { beats, phase } => {
@@ -180,7 +178,7 @@ impl World {
         }
         let node = &self.nodes[&at];
         let status = node.core.status(self.time()).and_then(|status| status.outcome);
-        let has_left = matches!(status, Some(Err(reason)) if reason.contains(ASKED_TO_END));
+        let has_left = matches!(status, Some(Err(RunFailure::Excluded(Excluded::AskedToEnd))));
         let Some(open) = node.exchange.as_ref().filter(|_| has_left) else {
             return;
         };
@@ -339,6 +337,7 @@ impl World {
         self.run(at, RunEvent::Opened { run, opened: Ok(()) });
     }
 
+    #[expect(clippy::too_many_lines, reason = "one short match arm for each order")]
     pub(super) fn exchange_order(&mut self, at: NodeId, order: ExchangeOrder) {
         if self.nodes[&at].exchange.is_none() {
             return;
@@ -490,7 +489,10 @@ impl World {
                 }
                 Effect::Stop => self.run(at, RunEvent::StopSeen(run)),
                 // The storm puts a lie into somebody's mouth now and then.
-                Effect::Quarantine { peer, reason } if reason.contains("version 0") => {
+                Effect::Quarantine {
+                    peer,
+                    reason: Breach::Batch(BatchError::UnknownVersion(0)),
+                } => {
                     self.cut(at, peer, 0);
                     self.accused.insert((run, at, peer));
                     self.run(at, RunEvent::Lied { run, node: peer });

@@ -349,8 +349,8 @@ impl World {
                 ..
             } => self.hear_beat(at, (from, number), &members, runs),
             Due::Left { node: gone, .. } => {
-                if node.roster.leaves(gone).is_some() {
-                    self.run(at, RunEvent::Left(gone));
+                if let Some(change) = node.roster.leaves(gone) {
+                    self.changed(at, change);
                 }
             }
             Due::Message {

@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::figure::{Applies, Figure, Measure, Unit, counter, gauge};
 use super::{LogNotice, PeerRecord, WorkerStats};
+use crate::bounded::BoundedVec;
 use crate::measured::{Evaluation, NodeUsage, ProcessUsage, number_or_null};
+use crate::waiting::WaitingFor;
 
 /// The work of a node's or a run's workers in a time, of which their figures are made.
 #[derive(Clone, Copy, Debug)]
@@ -272,9 +274,9 @@ figures! {
         /// Use of the machine by each of the node's processes since the run began there
         processes: Vec<ProcessUsage>;
         /// What the node waits for, to begin or to end the run: each is what follows "waiting for"
-        waiting: Vec<String>;
+        waiting: BoundedVec<WaitingFor, { StatsRecord::WAITING_MAX }>;
         /// Log notices of the node since its last record
-        said: Vec<LogNotice>;
+        said: BoundedVec<LogNotice, { StatsRecord::SAID_MAX }>;
         /// The exchange with each peer
         peers: Vec<PeerRecord>;
     }

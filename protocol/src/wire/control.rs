@@ -8,16 +8,19 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::base_rate::BaseRate;
+use crate::bounded::{BoundedVec, Name};
 use crate::data::DataSpec;
 use crate::digest::Digest;
 use crate::ids::{NodeId, RunId};
 use crate::job::{Job, JobDraft};
 use crate::measured::{Course, NodeUsage, Scores};
+use crate::reasons::{AllLeftOut, Excluded, Refusal, Refusals, RunFailure, Unwelcome};
 use crate::stats::{NodeReport, StatsRecord, WorkerStats};
+use crate::waiting::Waiting;
 use crate::wire::attach::DataInfo;
 pub use crate::wire::phase::Phase;
 use crate::wire::run_beat::{RunBeat, StopReason};
-use crate::wire::run_plan::Resumed;
+use crate::wire::run_plan::{CHOSEN_MAX, Resumed};
 
 /// Who a node is. It never changes but for its workers: a node that starts again is another node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,9 +32,9 @@ pub struct NodeInfo {
     /// Where others reach it.
     pub address: SocketAddr,
     /// Its release.
-    pub version: String,
+    pub version: Name,
     /// What its workers compute on.
-    pub device: String,
+    pub device: Name,
     /// How many workers are attached.
     pub workers: usize,
     /// When it started, in milliseconds since 1970.
@@ -86,15 +89,15 @@ pub enum ControlMessage {
         run: RunId,
         /// Which node.
         from: NodeId,
-        /// What it can offer, or one sentence.
-        answer: Result<Offer, String>,
+        /// What it can offer, or why it takes no part.
+        answer: Result<Offer, Excluded>,
     },
     /// The run will not begin. Only the node that was asked to start it can say so.
     Abort {
         /// Which.
         run: RunId,
-        /// One sentence.
-        reason: String,
+        /// Why.
+        reason: RunFailure,
     },
     /// A client wants a run to end, and has said so to the sender.
     Stop(RunId),
@@ -102,8 +105,8 @@ pub enum ControlMessage {
     Stats(Box<StatsRecord>),
     /// The sender stops now.
     Leaving(NodeId),
-    /// The receiver cannot be a member; one sentence.
-    Unwelcome(String),
+    /// The receiver cannot be a member.
+    Unwelcome(Unwelcome),
 }
 
 /// A node's state.
@@ -211,8 +214,16 @@ pub enum Reply {
     },
     /// How it looks there.
     DataInspected(DataInspection),
-    /// It cannot be done; one sentence for each reason.
-    Refused(Vec<String>),
+    /// It cannot be done.
+    Refused(Refusals),
+    /// The run that was to begin has failed before that.
+    Failed(RunFailure),
+}
+
+impl From<Refusal> for Reply {
+    fn from(refusal: Refusal) -> Self {
+        Self::Refused(vec![refusal].into())
+    }
 }
 
 /// How it looks where a node is.
@@ -239,15 +250,15 @@ pub struct RunStatus {
     /// Workers that began it.
     pub workers: usize,
     /// The job's settings that were left open and decided for this run, by name.
-    pub chosen: Vec<String>,
+    pub chosen: BoundedVec<Name, CHOSEN_MAX>,
     /// The run that diverged and that this one trains once more.
     pub succeeds: Option<RunId>,
     /// The run that trains this one once more, since it has diverged.
     pub successor: Option<RunId>,
     /// How it ended.
-    pub outcome: Option<Result<Box<RunResult>, String>>,
-    /// What it waits for: each is what follows "waiting for".
-    pub waiting: Vec<String>,
+    pub outcome: Option<Result<Box<RunResult>, RunFailure>>,
+    /// What it waits for.
+    pub waiting: Waiting,
 }
 
 /// The word for a node that is not heard, whatever it did before.
@@ -260,8 +271,8 @@ pub struct RunResult {
     pub participants: Vec<String>,
     /// The names of those that were waited for in vain.
     pub missing: Vec<String>,
-    /// Who could not take part and was left out: a sentence for each.
-    pub left_out: Vec<String>,
+    /// Who could not take part and was left out.
+    pub left_out: AllLeftOut,
     /// Whether all replicas are equal to the bit, workers' weights included.
     pub agree: bool,
     /// The digest of the model.

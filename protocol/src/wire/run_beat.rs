@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::digest::Digest;
 use crate::ids::{NodeId, RunId};
 use crate::measured::{Course, NodeUsage, Scores};
+use crate::reasons::Divergence;
 use crate::stats::WorkerStats;
 use crate::wire::phase::Phase;
 use crate::wire::run_plan::RunPlan;
@@ -23,7 +24,7 @@ pub struct RunBeat {
     /// Why it is to end early.
     pub stop: Option<StopReason>,
     /// Why it cannot go on anywhere: it has diverged.
-    pub diverged: Option<String>,
+    pub diverged: Option<Divergence>,
     /// What participants say of themselves, the sender first.
     pub states: Vec<(NodeId, ParticipantState)>,
 }

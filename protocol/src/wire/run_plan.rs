@@ -4,11 +4,16 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::bounded::{BoundedVec, Name};
 use crate::digest::Digest;
 use crate::ids::{NodeId, RunId};
 use crate::job::{Job, PipelineSpec, Trainers};
+use crate::reasons::AllLeftOut;
 use crate::wire::attach::DataInfo;
 use crate::wire::flow::{PipelineAssignment, StageAddress};
+
+/// Settings that a plan can name as chosen: more than a job has.
+pub const CHOSEN_MAX: usize = 64;
 
 /// A run with its participants.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -24,10 +29,10 @@ pub struct RunPlan {
     pub participants: Vec<Participant>,
     /// What it goes on from; at the beginning if nothing. Where the network is spread over nodes, a checkpoint of each stage.
     pub resumed: Vec<Resumed>,
-    /// Who could not take part and was left out, as the client allowed: a sentence for each, or for the first of them.
-    pub left_out: Vec<String>,
+    /// Who could not take part and was left out, as the client allowed.
+    pub left_out: AllLeftOut,
     /// The job's settings that were left open and decided for this run, by name.
-    pub chosen: Vec<String>,
+    pub chosen: BoundedVec<Name, CHOSEN_MAX>,
     /// The run that diverged and that this one trains once more.
     pub succeeds: Option<RunId>,
 }
@@ -313,8 +318,8 @@ mod tests {
             first: Digest::default(),
             participants: vec![participant(9, 2), participant(3, 1), participant(5, 3)],
             resumed: Vec::new(),
-            left_out: Vec::new(),
-            chosen: Vec::new(),
+            left_out: AllLeftOut::default(),
+            chosen: BoundedVec::default(),
             succeeds: None,
         };
         assert_eq!(plan.slots(), 6);
@@ -349,8 +354,8 @@ mod tests {
             first: Digest::default(),
             participants: vec![named(4, "desk", 0), named(9, "lab", 0)],
             resumed: Vec::new(),
-            left_out: Vec::new(),
-            chosen: Vec::new(),
+            left_out: AllLeftOut::default(),
+            chosen: BoundedVec::default(),
             succeeds: None,
         };
         let succeeded = |plan: &RunPlan| [4, 9, 8, 2].map(|id| plan.is_succeeded(NodeId(id)));
@@ -384,8 +389,8 @@ mod tests {
             first: Digest::default(),
             participants: [9, 3, 5, 4, 7, 1].map(participant).into(),
             resumed: Vec::new(),
-            left_out: Vec::new(),
-            chosen: Vec::new(),
+            left_out: AllLeftOut::default(),
+            chosen: BoundedVec::default(),
             succeeds: None,
         };
         assert_eq!((plan.slots(), plan.workers(), plan.stages()), (2, 2, Some(3)));

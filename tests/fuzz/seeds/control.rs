@@ -1,19 +1,47 @@
 //! Words, questions and answers of the control plane.
 
+use std::time::Duration;
+
 use protocol::base_rate::BaseRate;
+use protocol::bounded::BoundedVec;
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, RunId};
 use protocol::job::JobDraft;
+use protocol::reasons::{Divergence, KeptWeights, LeftOut, Refusal, RunFailure, Unwelcome};
 use protocol::stats::NodeReport;
+use protocol::waiting::{NodeTask, Waiting, WaitingFor};
 use protocol::wire::control::{
     Beat, ControlMessage, DataInspection, FoundCheckpoint, Offer, Phase, Reply, Request, RunResult, RunStatus,
 };
 use protocol::wire::run_beat::{ParticipantState, RunBeat, StopReason};
 
 use super::values::{
-    RESUMED, SCORES, address, course, data_info, job, node, participant_state, plan, stats_record, usage, wire,
+    RESUMED, SCORES, address, course, data_info, job, node, participant_state, plan, stats_record, unable, usage, wire,
     worker_stats,
 };
+
+fn divergence() -> Divergence {
+    Divergence {
+        cause: "the loss is not a number".into(),
+        optimiser: "sgd:0.2".into(),
+        calmer: "sgd:0.1".into(),
+        successor: Some(RunId(10)),
+    }
+}
+
+fn waiting() -> Waiting {
+    let silent = WaitingFor::Silent {
+        node: "host-4".into(),
+        silence: Duration::from_secs(12),
+        limit: Duration::from_secs(30),
+    };
+    let samples = WaitingFor::Samples {
+        holder: "host-5".into(),
+        samples: 700,
+    };
+    let digest = WaitingFor::node("host-4", NodeTask::ReportDigest);
+    vec![WaitingFor::OwnModel, digest, silent, samples].into()
+}
 
 pub(super) fn control() {
     let run = RunId(9);
@@ -27,7 +55,7 @@ pub(super) fn control() {
         run,
         plan: Some(plan()),
         stop: Some(StopReason::TimeUp),
-        diverged: None,
+        diverged: Some(divergence()),
         states: vec![
             (NodeId(3), participant_state()),
             (NodeId(4), ParticipantState::default()),
@@ -84,19 +112,26 @@ pub(super) fn control() {
         ("checkpoint", ControlMessage::Checkpoint(run)),
         ("stop", ControlMessage::Stop(run)),
         ("answer", answer(Ok(offer))),
-        ("answer-no", answer(Err("points.csv could not be read".into()))),
+        ("answer-no", answer(Err(unable()))),
         (
             "abort",
             ControlMessage::Abort {
                 run,
-                reason: "a node is missing".into(),
+                reason: RunFailure::Refused(
+                    vec![LeftOut::node("host-5", unable()).into(), Refusal::AllowPartial].into(),
+                ),
             },
         ),
         ("stats", ControlMessage::Stats(Box::new(stats_record()))),
         ("leaving", ControlMessage::Leaving(NodeId(3))),
         (
             "unwelcome",
-            ControlMessage::Unwelcome("bring it to the same release".into()),
+            ControlMessage::Unwelcome(Unwelcome::OtherRelease {
+                member: "host-3".into(),
+                release: "0.1.0".into(),
+                node: "host-4".into(),
+                other: "0.2.0".into(),
+            }),
         ),
     ];
     for (name, message) in words {
@@ -150,7 +185,7 @@ fn replies() {
     let result = RunResult {
         participants: vec!["host-3".into()],
         missing: vec!["host-4".into()],
-        left_out: vec!["host-5: there is no such file".into()],
+        left_out: vec![LeftOut::node("host-5", unable()), LeftOut::More(3)].into(),
         samples_before: 0,
         agree: true,
         digest: Digest(5),
@@ -174,13 +209,17 @@ fn replies() {
             job: Box::new(job()),
             train: 60_000,
             workers: 3,
-            chosen: Vec::new(),
+            chosen: BoundedVec::default(),
             succeeds: None,
             successor: None,
             outcome,
-            waiting: vec!["host-4 to tell its digest".into()],
+            waiting: waiting(),
         })))
     };
+    let failure = RunFailure::NotSaved(KeptWeights::Checkpoint {
+        checkpoint: "tau-node/9/host-3.checkpoint".into(),
+        folder: "tau-node/9".into(),
+    });
     for (name, reply) in [
         ("nodes", Reply::Nodes(vec![report.clone(), report])),
         ("started", Reply::Started(run)),
@@ -189,7 +228,8 @@ fn replies() {
         ("checkpointing", Reply::Checkpointing(run)),
         ("no-status", Reply::Status(None)),
         ("status", status(Some(Ok(Box::new(result))))),
-        ("status-failed", status(Some(Err("diverged".into())))),
+        ("status-diverged", status(Some(Err(divergence().into())))),
+        ("status-failed", status(Some(Err(failure)))),
         (
             "stats",
             Reply::Stats {
@@ -204,7 +244,20 @@ fn replies() {
                 data: Some(Err("it is not there".into())),
             }),
         ),
-        ("refused", Reply::Refused(vec!["busy".into(), "no data".into()])),
+        (
+            "refused",
+            Reply::Refused(
+                vec![
+                    Refusal::Busy {
+                        node: "host-3".into(),
+                        run,
+                    },
+                    Refusal::NothingToStop,
+                ]
+                .into(),
+            ),
+        ),
+        ("failed", Reply::Failed(RunFailure::Stopped)),
     ] {
         wire("reply", name, &reply);
     }

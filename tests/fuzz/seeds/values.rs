@@ -6,6 +6,7 @@ use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::job::{Job, JobDraft};
 use protocol::measured::{Course, Evaluation, NodeUsage, ProcessUsage, Scores};
 use protocol::model::Shape;
+use protocol::reasons::{Excluded, LeftOut};
 use protocol::stats::{PeerRecord, StatsRecord, WorkerStats};
 use protocol::target::TargetInfo;
 use protocol::wire;
@@ -143,6 +144,11 @@ pub(super) const RESUMED: Resumed = Resumed {
     slots: 3,
 };
 
+/// A node that cannot open the data.
+pub(super) fn unable() -> Excluded {
+    Excluded::Unable("points.csv could not be read".into())
+}
+
 pub(super) fn plan() -> RunPlan {
     let participant = |id| Participant {
         node: NodeId(id),
@@ -159,8 +165,8 @@ pub(super) fn plan() -> RunPlan {
         first: Digest(0xf00d),
         participants: vec![participant(3), participant(4)],
         resumed: vec![RESUMED],
-        left_out: vec!["host-5: there is no such file".into()],
-        chosen: vec!["epochs".into()],
+        left_out: vec![LeftOut::node("host-5", unable())].into(),
+        chosen: vec!["epochs".into()].into(),
         succeeds: Some(RunId(8)),
     }
 }

@@ -59,7 +59,8 @@ fn control_characters_do_not_reach_the_terminal() {
         said: vec![LogNotice {
             severity: Severity::Error,
             text: "\u{1b}[31mred\r\n".into(),
-        }],
+        }]
+        .into(),
         peers: vec![PeerRecord {
             node: "\u{1b}[H".into(),
             bytes_in: 0,
@@ -74,7 +75,7 @@ fn control_characters_do_not_reach_the_terminal() {
     timeline.take_facts(
         Facts {
             run: "\u{1b}]0;x\u{7}".into(),
-            waiting: vec!["\u{1b}c".into()],
+            waiting: vec![WaitingFor::Told("\u{1b}c".into())],
             ..facts("failed", Some(End::Failed { reason }))
         },
         0.0,

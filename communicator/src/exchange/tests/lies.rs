@@ -1,7 +1,12 @@
 //! What no honest member and no honest worker sends.
 
+use protocol::batch::BatchError;
+use protocol::changes::ChangesError;
+
+use super::super::Breach;
 use super::newcomers::newcomer;
 use super::*;
+use crate::ledger::LedgerError;
 
 #[test]
 fn what_no_honest_member_sends_is_put_in_quarantine() {
@@ -43,6 +48,10 @@ fn what_no_honest_member_sends_is_put_in_quarantine() {
         offset: 0,
         bytes: [0; 10].into(),
     });
+    let beyond = ChangesError::IndexOutOfRange {
+        index: WEIGHTS as u64,
+        weights: WEIGHTS,
+    };
     let members = (10..10_000).map(NodeId).collect();
     let frontier = Frontier::default();
     let crowd = Note::Mark {
@@ -53,27 +62,49 @@ fn what_no_honest_member_sends_is_put_in_quarantine() {
     // The checksum of nothing is zero: these are whole, and empty.
     let empty = vec![0; 4];
     let cases = [
-        (Message::Batch(empty.as_slice().into()), "length"),
-        (Message::Batch(simple(44, 1)), "unknown"),
-        (Message::Batch(simple(1, 1)), "never made"),
-        (Message::Batch(conflicting), "other contents"),
-        (encoded(&foreign, &[]), "run"),
-        (encoded(&header, &[change(WEIGHTS as u32, true)]), "weights"),
-        (encoded(&header, &[change(1, true)]), "digest"),
-        (huge, "a parcel of"),
-        (fat, "a parcel of"),
-        (whole(ParcelKind::Range, empty), "length"),
-        (Message::Note(crowd), "members"),
+        (Message::Batch(empty.as_slice().into()), BatchError::WrongLength.into()),
+        (Message::Batch(simple(44, 1)), Breach::UnknownOrigin(OriginId(44))),
+        (
+            Message::Batch(simple(1, 1)),
+            Breach::NeverMade {
+                origin: OriginId(1),
+                sequence: 1,
+            },
+        ),
+        (
+            Message::Batch(conflicting),
+            Breach::OtherContents {
+                origin: OriginId(2),
+                sequence: 1,
+            },
+        ),
+        (
+            encoded(&foreign, &[]),
+            Breach::Ledger(LedgerError::ForeignRun {
+                expected: RUN,
+                found: RunId(77),
+            }),
+        ),
+        (
+            encoded(&header, &[change(WEIGHTS as u32, true)]),
+            BatchError::Payload(beyond.into()).into(),
+        ),
+        (encoded(&header, &[change(1, true)]), BatchError::DigestDisagrees.into()),
+        (huge, Breach::OversizeParcel(u64::MAX)),
+        (fat, Breach::OversizeParcel(20 << 20)),
+        (whole(ParcelKind::Range, empty), BatchError::WrongLength.into()),
+        (Message::Note(crowd), Breach::TooManyMembers),
     ];
-    for (message, says) in cases {
+    for (message, breach) in cases {
         let mut exchange = node(LIMITS);
         receive(&mut exchange, PEER, Message::Batch(simple(2, 1)));
         let digest = exchange.ledger().digest();
         let effects = receive(&mut exchange, PEER, message);
-        let Some(Effect::Quarantine { peer: PEER, reason }) = effects.last() else {
-            panic!("{effects:?}");
+        let quarantined = Effect::Quarantine {
+            peer: PEER,
+            reason: breach,
         };
-        assert!(reason.contains(says), "{reason} does not say {says}");
+        assert_eq!(effects.last(), Some(&quarantined));
         assert!(
             receive(&mut exchange, PEER, Message::Batch(simple(2, 2))).is_empty(),
             "messages of a quarantined peer are ignored"

@@ -96,7 +96,7 @@ impl ExchangeState {
                 tracing::error!(
                     event = "peer_quarantined",
                     peer = name,
-                    reason,
+                    %reason,
                     "a peer is quarantined: this node accepts no further messages from the peer"
                 );
                 if let Some(peer) = self.peers.get_mut(&peer) {

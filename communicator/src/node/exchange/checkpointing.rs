@@ -90,7 +90,7 @@ impl ExchangeState {
             let folder = path.parent().map_or(Ok(()), std::fs::create_dir_all);
             let written = folder.and_then(|()| checkpoint::write(&path, &header, head, counts));
             let kept = written.map(|()| path).map_err(|error| error.to_string());
-            let _ = parent.send_message(ExchangeNotice::Happened(RunEvent::Kept(run, kept)));
+            let _ = parent.send_message(ExchangeNotice::Happened(Box::new(RunEvent::Kept(run, kept))));
         });
     }
 }

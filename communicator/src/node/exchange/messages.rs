@@ -47,7 +47,7 @@ notice!(ExchangeMessage::FromSeat(SeatNotice));
 /// What the exchange tells.
 pub(crate) enum ExchangeNotice {
     /// Something that the run's core has to know.
-    Happened(RunEvent),
+    Happened(Box<RunEvent>),
     /// What it has done so far.
     Report(RunId, Box<Report>),
 }

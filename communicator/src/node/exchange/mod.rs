@@ -287,7 +287,7 @@ impl ExchangeState {
     }
 
     fn tell_run(&self, event: RunEvent) {
-        let _ = self.parent.send_message(ExchangeNotice::Happened(event));
+        let _ = self.parent.send_message(ExchangeNotice::Happened(Box::new(event)));
     }
 
     /// Takes no further batches, if exactly these are there.

@@ -1,5 +1,6 @@
 //! What the membership's actor is told, what it tells, and what it is started with.
 
+use protocol::reasons::Unwelcome;
 use std::time::Duration;
 
 use protocol::ids::NodeId;
@@ -10,7 +11,8 @@ use ractor_cluster::RactorMessage;
 use tokio::sync::watch;
 
 use crate::control::{Payload, SessionEvent, Sessions};
-use crate::node::roster::{Change, DialOutcome};
+use crate::node::roster::DialOutcome;
+use crate::run::RunEvent;
 use crate::timing::MembershipTimes;
 use crate::transport::Security;
 
@@ -23,8 +25,8 @@ pub(crate) enum JoinState {
     Waits(String),
     /// A member's beats come.
     Member,
-    /// A member does not want it, for this reason.
-    Refused(String),
+    /// It cannot be a member.
+    Refused(Unwelcome),
 }
 
 /// What the membership is told.
@@ -43,7 +45,7 @@ pub(crate) enum MembershipMessage {
     /// A peer leaves.
     Leaving(NodeId),
     /// A peer does not want this node.
-    Unwelcome(String),
+    Unwelcome(Unwelcome),
     /// An attempt to reach a node is over.
     Dialled(NodeId, DialOutcome),
     /// Say good-bye to everybody; answered when all have heard it.
@@ -62,19 +64,6 @@ pub(crate) enum MembershipMessage {
     Tick,
 }
 
-/// What the membership tells.
-pub(crate) enum MembershipNotice {
-    /// Another node tells how far its runs are.
-    Beat {
-        from: NodeId,
-        number: u64,
-        /// Its run, and the one before.
-        runs: Vec<RunBeat>,
-    },
-    /// Somebody came or went.
-    Changed(Change),
-}
-
 /// What the actor is started with.
 pub(crate) struct MembershipArguments {
     pub(crate) me: NodeInfo,
@@ -86,8 +75,8 @@ pub(crate) struct MembershipArguments {
     pub(crate) tick: Duration,
     /// How long it waits for whom.
     pub(crate) times: MembershipTimes,
-    /// Who wants to know who is alive.
-    pub(crate) parent: DerivedActorRef<MembershipNotice>,
+    /// Who wants to know who is alive, and how far the others' runs are.
+    pub(crate) parent: DerivedActorRef<RunEvent>,
     /// Where it is told how this node stands.
     pub(crate) joining: watch::Sender<JoinState>,
 }

@@ -6,6 +6,7 @@ mod names;
 mod reports;
 mod round_trips;
 
+use protocol::reasons::Unwelcome;
 use std::time::{Duration, Instant};
 
 use protocol::ids::NodeId;
@@ -14,13 +15,14 @@ use protocol::wire::run_beat::RunBeat;
 use ractor::{Actor, ActorProcessingErr, ActorRef, DerivedActorRef, RpcReplyPort};
 use tokio::sync::watch;
 
-use super::roster::{Change, DialOutcome, DueDial, Roster};
+use super::roster::{DialOutcome, DueDial, Roster};
 use crate::control::{Endpoint, OpenError, SessionEvent, Sessions, VerifiedPeer};
 use crate::log_context::NEWS;
+use crate::run::{MemberChange, RunEvent};
 use crate::timing::MembershipTimes;
 use crate::transport::{Plane, Security, dial};
 use endpoints::Endpoints;
-pub(crate) use messages::{JoinState, MembershipArguments, MembershipMessage, MembershipNotice};
+pub(crate) use messages::{JoinState, MembershipArguments, MembershipMessage};
 use names::Names;
 use round_trips::RoundTrips;
 
@@ -31,7 +33,7 @@ pub(crate) struct Membership {
     sessions: Sessions,
     security: Security,
     times: MembershipTimes,
-    parent: DerivedActorRef<MembershipNotice>,
+    parent: DerivedActorRef<RunEvent>,
     roster: Roster,
     endpoints: Endpoints<Endpoint>,
     joining: watch::Sender<JoinState>,
@@ -110,14 +112,14 @@ impl Actor for MembershipActor {
             MembershipMessage::Unwelcome(reason) if !state.is_member() => {
                 tracing::error!(
                     event = "join_refused",
-                    reason,
+                    %reason,
                     "a node refused to let this node join the cluster"
                 );
                 state.joining.send_replace(JoinState::Refused(reason));
             }
             MembershipMessage::Unwelcome(reason) => tracing::warn!(
                 event = "membership_disputed",
-                reason,
+                %reason,
                 "a node rejects this node, which is already a member of the cluster"
             ),
             MembershipMessage::Dialled(node, outcome) => {
@@ -194,10 +196,12 @@ impl Membership {
         } = beat;
         let id = from.id;
         if from.version != self.me.version {
-            let reason = format!(
-                "{} runs Tau {}, but {} runs {}: bring all nodes to the same release",
-                self.me.name, self.me.version, from.name, from.version
-            );
+            let reason = Unwelcome::OtherRelease {
+                member: self.me.name.as_str().into(),
+                release: self.me.version.clone(),
+                node: from.name.as_str().into(),
+                other: from.version,
+            };
             self.send(id, ControlMessage::Unwelcome(reason));
             return;
         }
@@ -214,7 +218,8 @@ impl Membership {
         if self.roster.namesake(&from).is_some() && !self.roster.has_met(id) {
             // One that does not belong to the cluster yet sees for itself. One that did has to be told.
             if self.roster.has_left(id) {
-                self.send(id, ControlMessage::Unwelcome(names::replaced(&from)));
+                let reason = Unwelcome::Succeeded(from.name.as_str().into());
+                self.send(id, ControlMessage::Unwelcome(reason));
             }
             return;
         }
@@ -235,19 +240,17 @@ impl Membership {
                 number,
             },
         );
-        let _ = self
-            .parent
-            .send_message(MembershipNotice::Beat { from: id, number, runs });
+        let _ = self.parent.send_message(RunEvent::Beat { from: id, number, runs });
     }
 
-    fn changed(&self, change: Option<Change>) {
+    fn changed(&self, change: Option<MemberChange>) {
         if let Some(change) = change {
             match &change {
-                Change::Alive(info) => tracing::info!(
+                MemberChange::Alive(info) => tracing::info!(
                     target: NEWS, event = "node_alive", peer = info.name,
                     "a node is alive"
                 ),
-                Change::Silent(id) => {
+                MemberChange::Silent(id) => {
                     let peer = self.name(*id);
                     tracing::warn!(
                         event = "node_silent",
@@ -255,15 +258,15 @@ impl Membership {
                         "a node has fallen silent: no beats arrive from it"
                     );
                 }
-                Change::Dead(id) => {
+                MemberChange::Dead(id) => {
                     let peer = self.name(*id);
                     tracing::warn!(target: NEWS, peer, event = "node_dead", "the process of a node has ended");
                 }
-                Change::Left(id) | Change::Succeeded(id) => {
+                MemberChange::Left(id) | MemberChange::Succeeded(id) => {
                     tracing::info!(event = "node_left", peer = %id, "a node has left the cluster");
                 }
             }
-            let _ = self.parent.send_message(MembershipNotice::Changed(change));
+            let _ = self.parent.send_message(RunEvent::Member(change));
         }
     }
 
@@ -306,7 +309,7 @@ impl Membership {
         }
         for change in self.roster.tick(now) {
             // A session that hangs would keep a new one from being made.
-            if let Change::Silent(id) | Change::Left(id) | Change::Succeeded(id) = change
+            if let MemberChange::Silent(id) | MemberChange::Left(id) | MemberChange::Succeeded(id) = change
                 && let Some(sessions) = self.endpoints.take(id)
             {
                 self.roster.unlinked(id, false, now);

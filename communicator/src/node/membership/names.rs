@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use protocol::reasons::Unwelcome;
 use protocol::wire::control::NodeInfo;
 
 use crate::timing::MembershipTimes;
@@ -37,13 +38,11 @@ impl Names {
     }
 
     /// Why this node cannot be a member, once it has waited long enough.
-    pub(super) fn refusal(&self, me: &NodeInfo, now: Duration) -> Option<String> {
+    pub(super) fn refusal(&self, me: &NodeInfo, now: Duration) -> Option<Unwelcome> {
         let waited = now.saturating_sub(self.since?);
-        (waited > self.patience).then(|| {
-            format!(
-                "a node at {} is already called '{}': give this node another --name, or stop the other node first",
-                self.bearer, me.name
-            )
+        (waited > self.patience).then(|| Unwelcome::NameTaken {
+            bearer: self.bearer.as_str().into(),
+            name: me.name.as_str().into(),
         })
     }
 }
@@ -53,14 +52,6 @@ pub(super) fn taken<'a>(me: &NodeInfo, from: &'a NodeInfo, members: &'a [NodeInf
     std::iter::once(from)
         .chain(members)
         .find(|other| other.name == me.name && other.id != me.id)
-}
-
-/// What a node is told that comes back when another one has its name.
-pub(super) fn replaced(node: &NodeInfo) -> String {
-    format!(
-        "another node called '{}' joined the cluster while this node was silent: stop one of the two",
-        node.name
-    )
 }
 
 #[cfg(test)]
@@ -95,10 +86,10 @@ mod tests {
             None,
             "the other node may be dead, so this node still waits for the name"
         );
-        let refusal = names.refusal(&me, 7 * SECOND).unwrap();
-        assert!(
-            refusal.contains("127.0.0.1:1") && refusal.contains("--name"),
-            "{refusal}"
-        );
+        let taken = Unwelcome::NameTaken {
+            bearer: "127.0.0.1:1".into(),
+            name: "desk".into(),
+        };
+        assert_eq!(names.refusal(&me, 7 * SECOND), Some(taken));
     }
 }

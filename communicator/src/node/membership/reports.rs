@@ -30,7 +30,7 @@ fn report(info: &NodeInfo, state: &str, rtt: Option<Duration>) -> NodeReport {
         node: info.name.clone(),
         address: info.address.to_string(),
         state: state.into(),
-        device: info.device.clone(),
+        device: info.device.to_string(),
         workers: info.workers,
         since: info.since as f64 / 1e3,
         rtt_ms: rtt.map(|rtt| rtt.as_secs_f64() * 1e3),

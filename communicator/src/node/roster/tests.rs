@@ -24,12 +24,12 @@ fn failed(roster: &mut Roster, id: u64, now: Duration) {
 #[test]
 fn silence_is_noticed_within_three_seconds_and_beats_bring_back() {
     let mut roster = roster(5);
-    assert_eq!(roster.beat(info(7), SECOND), Some(Change::Alive(info(7))));
+    assert_eq!(roster.beat(info(7), SECOND), Some(MemberChange::Alive(info(7))));
     assert_eq!(roster.beat(info(7), 2 * SECOND), None);
     assert!(roster.tick(4 * SECOND).is_empty() && roster.members().all(|member| member.alive));
-    assert_eq!(roster.tick(5 * SECOND), [Change::Silent(NodeId(7))]);
+    assert_eq!(roster.tick(5 * SECOND), [MemberChange::Silent(NodeId(7))]);
     assert!(roster.tick(6 * SECOND).is_empty(), "a silence is reported once");
-    assert_eq!(roster.beat(info(7), 7 * SECOND), Some(Change::Alive(info(7))));
+    assert_eq!(roster.beat(info(7), 7 * SECOND), Some(MemberChange::Alive(info(7))));
 }
 
 #[test]
@@ -45,7 +45,7 @@ fn a_broken_session_is_noticed_soon_and_may_be_replaced() {
     roster.unlinked(NodeId(7), false, 10 * SECOND);
     assert!(roster.tick(10 * SECOND + SECOND / 2).is_empty());
     assert_eq!(due(&mut roster, 11 * SECOND), [info(7)]);
-    assert_eq!(roster.tick(12 * SECOND), [Change::Silent(NodeId(7))]);
+    assert_eq!(roster.tick(12 * SECOND), [MemberChange::Silent(NodeId(7))]);
     roster.beat(info(7), 13 * SECOND);
     roster.unlinked(NodeId(7), false, 13 * SECOND);
     roster.beat(info(7), 13 * SECOND + SECOND / 2);
@@ -83,7 +83,7 @@ fn who_is_heard_of_is_dialled_with_growing_pauses() {
 fn who_left_does_not_come_back_by_rumour() {
     let mut roster = roster(5);
     roster.beat(info(7), SECOND);
-    assert_eq!(roster.leaves(NodeId(7)), Some(Change::Left(NodeId(7))));
+    assert_eq!(roster.leaves(NodeId(7)), Some(MemberChange::Left(NodeId(7))));
     roster.heard_of(info(7), SECOND);
     assert_eq!(roster.beat(info(7), SECOND), None);
     assert_eq!(roster.members().count(), 0);
@@ -93,8 +93,8 @@ fn who_left_does_not_come_back_by_rumour() {
 fn the_long_lost_are_forgotten() {
     let mut roster = roster(5);
     roster.beat(info(7), SECOND);
-    assert_eq!(roster.tick(10 * SECOND), [Change::Silent(NodeId(7))]);
-    assert_eq!(roster.tick(700 * SECOND), [Change::Left(NodeId(7))]);
+    assert_eq!(roster.tick(10 * SECOND), [MemberChange::Silent(NodeId(7))]);
+    assert_eq!(roster.tick(700 * SECOND), [MemberChange::Left(NodeId(7))]);
     assert_eq!(roster.members().count(), 0);
 }
 
@@ -103,7 +103,7 @@ fn who_takes_part_in_a_run_is_waited_for_while_it_goes_on() {
     let mut roster = roster(5);
     roster.beat(info(7), SECOND);
     roster.take_part(BTreeSet::from([NodeId(5), NodeId(7)]));
-    assert_eq!(roster.tick(10 * SECOND), [Change::Silent(NodeId(7))]);
+    assert_eq!(roster.tick(10 * SECOND), [MemberChange::Silent(NodeId(7))]);
     assert!(roster.tick(80_000 * SECOND).is_empty());
     assert_eq!(
         due(&mut roster, 80_000 * SECOND),
@@ -111,7 +111,7 @@ fn who_takes_part_in_a_run_is_waited_for_while_it_goes_on() {
         "a silent participant is still dialled"
     );
     roster.take_part(BTreeSet::new());
-    assert_eq!(roster.tick(80_001 * SECOND), [Change::Left(NodeId(7))]);
+    assert_eq!(roster.tick(80_001 * SECOND), [MemberChange::Left(NodeId(7))]);
 }
 
 #[test]
@@ -129,7 +129,10 @@ fn what_was_invented_is_bounded_dialled_a_little_and_soon_forgotten() {
     );
     // One that is there is dialled whatever else is, and has a place whatever else had it.
     let real = 10 + invented;
-    assert_eq!(roster.beat(info(real), 3 * SECOND), Some(Change::Alive(info(real))));
+    assert_eq!(
+        roster.beat(info(real), 3 * SECOND),
+        Some(MemberChange::Alive(info(real)))
+    );
     assert_eq!(roster.members().count(), MEMBERS_MAX);
     roster.unlinked(NodeId(real), false, 3 * SECOND);
     assert_eq!(due(&mut roster, 4 * SECOND), [info(real)]);
@@ -217,23 +220,23 @@ fn a_process_that_has_ended_is_known_within_two_seconds_and_a_beat_revokes_it() 
     assert!(due(&mut roster, 60 * SECOND + SECOND / 2).is_empty());
     assert_eq!(due(&mut roster, 61 * SECOND), [named(7)]);
     let dead = roster.was_dialled(NodeId(7), DialOutcome::Refused, 61 * SECOND);
-    assert_eq!(dead, Some(Change::Dead(NodeId(7))));
+    assert_eq!(dead, Some(MemberChange::Dead(NodeId(7))));
     assert!(roster.members().all(|member| !member.alive));
     assert_eq!(
         roster.was_dialled(NodeId(7), DialOutcome::Refused, 63 * SECOND),
         None,
         "a death is reported once"
     );
-    assert_eq!(roster.beat(named(7), 64 * SECOND), Some(Change::Alive(named(7))));
+    assert_eq!(roster.beat(named(7), 64 * SECOND), Some(MemberChange::Alive(named(7))));
 }
 
 #[test]
 fn another_process_at_the_address_of_a_broken_session_proves_the_end_of_the_first() {
     let mut roster = broken();
     let dead = roster.was_dialled(NodeId(7), DialOutcome::AnotherKey, 60 * SECOND);
-    assert_eq!(dead, Some(Change::Dead(NodeId(7))));
-    assert_eq!(roster.beat(named(8), 61 * SECOND), Some(Change::Alive(named(8))));
-    assert_eq!(roster.tick(61 * SECOND), [Change::Succeeded(NodeId(7))]);
+    assert_eq!(dead, Some(MemberChange::Dead(NodeId(7))));
+    assert_eq!(roster.beat(named(8), 61 * SECOND), Some(MemberChange::Alive(named(8))));
+    assert_eq!(roster.tick(61 * SECOND), [MemberChange::Succeeded(NodeId(7))]);
 }
 
 #[test]
@@ -256,7 +259,7 @@ fn a_name_belongs_to_the_living_and_passes_on_from_the_dead() {
     for second in 11..40 {
         roster.beat(named(8), second * SECOND);
     }
-    assert_eq!(roster.tick(40 * SECOND), [Change::Succeeded(NodeId(7))]);
+    assert_eq!(roster.tick(40 * SECOND), [MemberChange::Succeeded(NodeId(7))]);
     assert!(roster.has_left(NodeId(7)) && !roster.has_left(NodeId(9)));
     assert_eq!(
         roster.beat(named(7), 41 * SECOND),

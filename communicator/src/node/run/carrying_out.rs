@@ -1,5 +1,6 @@
 //! What the run's core decides, carried out.
 
+use protocol::reasons::Excluded;
 use protocol::wire::attach::ToWorker;
 use protocol::wire::control::Phase;
 
@@ -51,7 +52,7 @@ impl RunState {
                 }
                 tokio::task::spawn_blocking(move || {
                     let counts = first.map(|first| first.counts);
-                    let offered = offer::make(run, &job, counts, data, workers);
+                    let offered = offer::make(run, &job, counts, data, workers).map_err(Excluded::from);
                     let _ = myself.cast(RunMessage::Offered { run, offered });
                 });
             }

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use protocol::ids::{NodeId, RunId};
+use protocol::reasons::Excluded;
 use protocol::wire::control::{Offer, Reply, Request};
 use ractor::{ActorRef, RpcReplyPort};
 use ractor_cluster::RactorMessage;
@@ -11,7 +12,7 @@ use crate::control::Payload;
 use crate::ledger::Ledger;
 use crate::node::exchange::{ExchangeMessage, ExchangeNotice};
 use crate::node::mailbox::notice;
-use crate::node::membership::{MembershipMessage, MembershipNotice};
+use crate::node::membership::MembershipMessage;
 use crate::node::workers::WorkersNotice;
 use crate::run::RunEvent;
 use crate::transport::Stream;
@@ -33,8 +34,6 @@ pub(crate) enum RunMessage {
     LeaveUnfinished(RpcReplyPort<()>),
     /// How far is the run?
     Status(RpcReplyPort<Payload<Reply>>),
-    /// What is heard of other nodes.
-    Cluster(MembershipNotice),
     /// What is heard of this node's workers.
     Workers(WorkersNotice),
     /// What is heard of the exchange.
@@ -45,12 +44,12 @@ pub(crate) enum RunMessage {
     Offered {
         run: RunId,
         /// What, with the ledger that it would begin with.
-        offered: Result<(Offer, Box<Ledger>), String>,
+        offered: Result<(Offer, Box<Ledger>), Excluded>,
     },
     /// The exchange of a run is there, or cannot be.
     Opened {
         run: RunId,
-        opened: Result<ActorRef<ExchangeMessage>, String>,
+        opened: Result<ActorRef<ExchangeMessage>, Excluded>,
     },
     /// Would a call for a link be taken?
     Expects {
@@ -76,6 +75,6 @@ pub(crate) enum RunMessage {
     Tick,
 }
 
-notice!(RunMessage::Cluster(MembershipNotice));
+notice!(RunMessage::Event(RunEvent));
 notice!(RunMessage::Workers(WorkersNotice));
 notice!(RunMessage::Exchange(ExchangeNotice));

@@ -21,8 +21,7 @@ use protocol::wire::control::{NodeInfo, Reply};
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
 
 use super::exchange::{ExchangeMessage, ExchangeNotice};
-use super::membership::{MembershipMessage, MembershipNotice};
-use super::roster::Change;
+use super::membership::MembershipMessage;
 use super::run_files::RunFiles;
 use super::stats::StatsMessage;
 use super::workers::{WorkerHandle, WorkersNotice};
@@ -183,27 +182,21 @@ impl RunState {
                 }
                 let _ = reply.send(Reply::Status(status).into());
             }
-            RunMessage::Cluster(notice) => self.event(match notice {
-                MembershipNotice::Beat { from, number, runs } => RunEvent::Beat { from, number, runs },
-                MembershipNotice::Changed(Change::Alive(info)) => RunEvent::Alive(info),
-                MembershipNotice::Changed(Change::Silent(node)) => RunEvent::Silent(node),
-                MembershipNotice::Changed(Change::Dead(node)) => RunEvent::Dead(node),
-                MembershipNotice::Changed(Change::Left(node)) => RunEvent::Left(node),
-                MembershipNotice::Changed(Change::Succeeded(node)) => RunEvent::Succeeded(node),
-            }),
             RunMessage::Workers(WorkersNotice::Attached(worker)) => self.attached(worker),
             RunMessage::Workers(WorkersNotice::Gone(key)) => self.gone(key),
             RunMessage::Workers(WorkersNotice::Said { key, message }) => self.hear(key, *message),
             RunMessage::Exchange(ExchangeNotice::Report(run, report)) => {
                 self.records.reported(run, *report, Instant::now());
             }
-            RunMessage::Exchange(ExchangeNotice::Happened(RunEvent::Settlement(run, mut settlement))) => {
-                settlement.usage = self.used();
-                // Nobody ends the run before it has heard that this node has settled, and so has its record by then.
-                self.record_now();
-                self.event(RunEvent::Settlement(run, settlement));
+            RunMessage::Exchange(ExchangeNotice::Happened(mut event)) => {
+                if let RunEvent::Settlement(_, settlement) = &mut *event {
+                    settlement.usage = self.used();
+                    // Nobody ends the run before it has heard that this node has settled, and so has its record by then.
+                    self.record_now();
+                }
+                self.event(*event);
             }
-            RunMessage::Event(event) | RunMessage::Exchange(ExchangeNotice::Happened(event)) => self.event(event),
+            RunMessage::Event(event) => self.event(event),
             // A ledger of a run that nobody waits for must not take the place of one that somebody does.
             RunMessage::Offered { run, .. } if !self.core.is_offering(run) => {}
             RunMessage::Offered { run, offered } => {

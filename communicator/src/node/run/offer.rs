@@ -1,14 +1,53 @@
 //! What a node can offer to a run: whether the model fits its data and its memory, and the first weights.
 
+use std::path::PathBuf;
+
 use protocol::digest::Digest;
 use protocol::ids::RunId;
 use protocol::job::{Cut, GROUPS_MAX, Job, PipelineSpec};
-use protocol::model::{Layout, Partition, PartitionError, PipelineStage, initial_counts};
+use protocol::model::{Layout, ModelError, Partition, PartitionError, PipelineStage, initial_counts};
+use protocol::reasons::Excluded;
 use protocol::wire::attach::DataInfo;
 use protocol::wire::control::Offer;
+use thiserror::Error;
 
 use crate::ledger::Ledger;
-use crate::usage::{self, Workers};
+use crate::usage::{self, TooLarge, Workers};
+
+/// Why this node has nothing to offer.
+#[derive(Debug, Error)]
+pub(super) enum OfferError {
+    /// The model does not fit the data.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The model cannot be cut as the job says.
+    #[error(transparent)]
+    Partition(#[from] PartitionError),
+    /// The whole model exceeds this node's memory.
+    #[error("{0}: use a smaller model or --minibatch, or spread the model over nodes (--exchange layers)")]
+    TooLarge(TooLarge),
+    /// A stage of the model exceeds this node's memory, in whatever way the job lets it be cut.
+    #[error("with {stages} pipeline stages, {error}{}", if *.is_open {
+        ", and the model cannot be cut into more stages: use a smaller model or --minibatch"
+    } else {
+        ": ask for more groups or slices"
+    })]
+    StageTooLarge {
+        stages: usize,
+        error: TooLarge,
+        /// The job leaves open where the model is cut.
+        is_open: bool,
+    },
+    /// No worker has sent the weights that the run begins with.
+    #[error("the node's worker did not send the weights of {}", .0.display())]
+    NoFirstWeights(PathBuf),
+}
+
+impl From<OfferError> for Excluded {
+    fn from(error: OfferError) -> Self {
+        Self::Unable(error.to_string().into())
+    }
+}
 
 /// Works it out, with the ledger that the run would begin with: with the counts that a worker has found in a model, or those
 /// that follow from the seed. That takes a while for large models.
@@ -18,9 +57,9 @@ pub(super) fn make(
     first: Option<Vec<i32>>,
     data: DataInfo,
     workers: Workers,
-) -> Result<(Offer, Box<Ledger>), String> {
+) -> Result<(Offer, Box<Ledger>), OfferError> {
     let job = &job.for_data(data.input);
-    let layout = Layout::new(&job.model, data.input, data.target.outputs()).map_err(|error| error.to_string())?;
+    let layout = Layout::new(&job.model, data.input, data.target.outputs())?;
     // What nodes cut has to fit for sure. Else a GPU says itself if it has too little: an estimate might refuse what fits.
     let workers = Workers {
         gpu_bytes: workers.gpu_bytes.filter(|_| job.exchange.leaves_cut_open()),
@@ -30,18 +69,11 @@ pub(super) fn make(
         let workers = Workers { count: 1, ..workers };
         return of_stages(run, job, &layout, pipelines, data, workers);
     }
-    usage::check_memory(job, &layout, workers).map_err(|error| {
-        format!("{error}: use a smaller model or --minibatch, or spread the model over nodes (--exchange layers)")
-    })?;
+    usage::check_memory(job, &layout, workers).map_err(OfferError::TooLarge)?;
     let counts = match (&job.from, first) {
         (None, _) => initial_counts(&layout, job.seed),
         (Some(_), Some(first)) if first.len() == layout.weights => first,
-        (Some(file), _) => {
-            return Err(format!(
-                "the node's worker did not send the weights of {}",
-                file.display()
-            ));
-        }
+        (Some(file), _) => return Err(OfferError::NoFirstWeights(file.clone())),
     };
     let ledger = Ledger::new(run, counts);
     let offer = of(workers, data, ledger.digest(), 1);
@@ -57,7 +89,7 @@ fn of_stages(
     pipelines: &PipelineSpec,
     data: DataInfo,
     workers: Workers,
-) -> Result<(Offer, Box<Ledger>), String> {
+) -> Result<(Offer, Box<Ledger>), OfferError> {
     let (partition, groups) = partition_for(job, layout, pipelines, workers)?;
     let offer = of(workers, data, partition.first_digest(job.seed), groups);
     Ok((offer, Box::new(Ledger::new(run, Vec::new()))))
@@ -82,35 +114,33 @@ fn partition_for(
     layout: &Layout,
     pipelines: &PipelineSpec,
     workers: Workers,
-) -> Result<(Partition, u8), String> {
-    let choices = match pipelines.cut {
-        Cut::Auto => pipelines.fewest_groups()..=GROUPS_MAX as u8,
-        Cut::Into(_) | Cut::At(_) => 0..=0,
-    };
-    let mut too_large = String::new();
-    for groups in choices {
-        let partition =
-            match Partition::new(layout.clone(), &pipelines.decided(Cut::Into(groups))) {
-                // What needs more groups than there can be does not fit.
-                Err(
-                    PartitionError::TooFew { .. } | PartitionError::TooMany { .. } | PartitionError::Undivided { .. },
-                ) if !too_large.is_empty() => break,
-                cut => cut.map_err(|error| error.to_string())?,
-            };
-        let groups = partition.groups() as u8;
+) -> Result<(Partition, u8), OfferError> {
+    let is_open = matches!(pipelines.cut, Cut::Auto);
+    let mut groups = if is_open { pipelines.fewest_groups() } else { 0 };
+    let mut too_large = None;
+    loop {
+        let partition = match Partition::new(layout.clone(), &pipelines.decided(Cut::Into(groups))) {
+            // What needs more groups than there can be does not fit.
+            Err(
+                error @ (PartitionError::TooFew { .. }
+                | PartitionError::TooMany { .. }
+                | PartitionError::Undivided { .. }),
+            ) => return Err(too_large.unwrap_or(error.into())),
+            cut => cut?,
+        };
         let fits = |stage: PipelineStage| usage::check_memory(job, &stage.layout, workers);
-        let fit = partition.stages().try_for_each(fits);
-        match fit {
-            Ok(()) => return Ok((partition, groups)),
-            Err(error) => too_large = format!("with {} pipeline stages, {error}", partition.len()),
+        let Err(error) = partition.stages().try_for_each(fits) else {
+            let groups = partition.groups() as u8;
+            return Ok((partition, groups));
+        };
+        let stages = partition.len();
+        let error = OfferError::StageTooLarge { stages, error, is_open };
+        if !is_open || usize::from(groups) == GROUPS_MAX {
+            return Err(error);
         }
+        too_large = Some(error);
+        groups += 1;
     }
-    Err(match pipelines.cut {
-        Cut::Auto => {
-            format!("{too_large}, and the model cannot be cut into more stages: use a smaller model or --minibatch")
-        }
-        Cut::Into(_) | Cut::At(_) => format!("{too_large}: ask for more groups or slices"),
-    })
 }
 
 #[cfg(test)]
@@ -134,10 +164,14 @@ mod tests {
             let workers = Workers::here(1, gpu_bytes);
             partition_for(&job, &layout, job.exchange.pipelines().unwrap(), workers).map(|(_, groups)| groups)
         };
-        let (cpu, large, small) = (groups(None), groups(Some(64 << 30)), groups(Some(1_500_000_000)));
+        let fewest = |gpu_bytes| groups(gpu_bytes).unwrap();
+        let (cpu, large, small) = (fewest(None), fewest(Some(64 << 30)), fewest(Some(1_500_000_000)));
         assert_eq!(cpu, large);
-        assert!(small > large, "{small:?} and {large:?}");
+        assert!(small > large, "{small} and {large}");
         let error = groups(Some(1 << 30)).unwrap_err();
-        assert!(error.contains("GPU") && error.contains("smaller model"), "{error}");
+        assert!(
+            matches!(&error, OfferError::StageTooLarge { is_open: true, .. }),
+            "{error}"
+        );
     }
 }

@@ -1,6 +1,7 @@
 //! Starting the exchange of a run.
 
 use protocol::ids::RunId;
+use protocol::reasons::Excluded;
 use protocol::wire::run_plan::RunPlan;
 use ractor::{Actor, ActorRef};
 
@@ -17,7 +18,7 @@ impl RunState {
         let Some((_, ledger)) = self.ledger.take_if(|(name, _)| *name == run) else {
             return self.event(RunEvent::Opened {
                 run,
-                opened: Err("this node has no ledger for the run; this is a fault in Tau, please report it".into()),
+                opened: Err(Excluded::NoLedger),
             });
         };
         let (me, security, timing, files, myself) = (
@@ -41,7 +42,7 @@ impl RunState {
                 Ok((ledger, states)) => {
                     let arguments = ExchangeArguments {
                         me: me.id,
-                        version: me.version,
+                        version: me.version.to_string(),
                         run,
                         plan,
                         ledger,
@@ -57,12 +58,12 @@ impl RunState {
                 }
                 Err(error) => Err(error.to_string()),
             };
-            let opened = opened.map_err(|error| format!("the exchange could not be started: {error}"));
+            let opened = opened.map_err(|error: String| Excluded::ExchangeNotStarted(error.into()));
             let _ = myself.cast(RunMessage::Opened { run, opened });
         });
     }
 
-    pub(super) fn opened(&mut self, run: RunId, opened: Result<ActorRef<ExchangeMessage>, String>) {
+    pub(super) fn opened(&mut self, run: RunId, opened: Result<ActorRef<ExchangeMessage>, Excluded>) {
         let opened = opened.map(|exchange| {
             if self.core.is_opening(run) {
                 self.exchange = Some((run, exchange));

@@ -47,11 +47,10 @@ impl RunState {
         (record.wire_in, record.wire_out) = (used.wire_in, used.wire_out);
         record.processes = used.processes;
         record.said = log_notices::take();
-        let message = ControlMessage::Stats(Box::new(record)).truncated();
+        let record = Box::new(record);
         // What others are told is what is kept: whoever goes on with another node knows it again.
-        if let ControlMessage::Stats(record) = &message {
-            let _ = self.stats.cast(StatsMessage::Record(record.clone()));
-        }
+        let _ = self.stats.cast(StatsMessage::Record(record.clone()));
+        let message = ControlMessage::Stats(record);
         self.tell_membership(MembershipMessage::Broadcast(Box::new(message)));
     }
 

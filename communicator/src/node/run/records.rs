@@ -92,7 +92,7 @@ impl Records {
             mae: status.scores.and_then(|scores| scores.mae),
             evaluation: all.last().copied(),
             evaluations,
-            waiting: status.waiting.into_iter().take(StatsRecord::WAITING_MAX).collect(),
+            waiting: status.waiting.into(),
             ..StatsRecord::default()
         };
         let current = |(run, _): &&(RunId, Report)| *run == status.run && exchange == Some(*run);
@@ -130,6 +130,7 @@ impl Records {
 mod tests {
     use protocol::measured::{Course, Moment};
     use protocol::stats::ExchangeFigures;
+    use protocol::waiting::WaitingFor;
     use protocol::wire::control::Phase;
 
     use super::*;
@@ -149,7 +150,7 @@ mod tests {
             },
             scores: None,
             course: Course::default(),
-            waiting: vec!["somebody".into(); 2 * StatsRecord::WAITING_MAX],
+            waiting: vec![WaitingFor::OtherNodes; 2 * StatsRecord::WAITING_MAX],
         }
     }
 

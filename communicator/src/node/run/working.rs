@@ -46,7 +46,7 @@ impl RunState {
     fn describe(&mut self) {
         self.me.workers = self.workers.len();
         if let Some(worker) = self.workers.values().next() {
-            self.me.device.clone_from(&worker.info.device);
+            self.me.device = worker.info.device.as_str().into();
         }
         self.core.describe(self.me.clone());
         self.tell_membership(MembershipMessage::Me(self.me.clone()));

@@ -1,5 +1,6 @@
 //! Nodes of one or two pipelines at the end of a run, with workers that die.
 
+use protocol::waiting::{NodeTask, WaitingFor};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use protocol::digest::Digest;
 use protocol::ids::{NodeId, RunId};
 use protocol::job::JobDraft;
 use protocol::measured::{NodeUsage, Scores};
+use protocol::reasons::{KeptWeights, RunFailure};
 use protocol::wire::attach::FromWorker;
 use protocol::wire::control::RunResult;
 use protocol::wire::run_beat::Ballot;
@@ -205,7 +207,7 @@ impl Nodes {
         }
     }
 
-    fn outcome(&self, at: u64) -> Option<&Result<Box<RunResult>, String>> {
+    fn outcome(&self, at: u64) -> Option<&Result<Box<RunResult>, RunFailure>> {
         match &self.cores[&NodeId(at)].current.as_ref()?.state {
             State::Ended(ended) => Some(&ended.outcome),
             _ => None,
@@ -269,7 +271,10 @@ fn whose_worker_is_missing_at_the_end_is_named() {
     nodes.lose_worker(2, 2);
     let core = &nodes.cores[&NodeId(1)];
     let waiting = core.current.as_ref().unwrap().waiting(nodes.now, &core.limits);
-    assert!(waiting.contains(&"n2 to start its worker again".into()), "{waiting:?}");
+    assert!(
+        waiting.contains(&WaitingFor::node("n2", NodeTask::RestartWorker)),
+        "{waiting:?}"
+    );
 }
 
 #[test]
@@ -285,7 +290,11 @@ fn workers_that_die_in_every_measurement_end_the_run_in_a_checkpoint() {
     }
     for at in [1, 2] {
         let reason = nodes.outcome(at).unwrap().as_ref().unwrap_err();
-        assert!(reason.contains("its weights are kept in run/checkpoint"), "{reason}");
+        let kept = KeptWeights::Checkpoint {
+            checkpoint: "run/checkpoint".into(),
+            folder: "run".into(),
+        };
+        assert_eq!(*reason, RunFailure::NotSaved(kept));
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use protocol::ids::NodeId;
+use protocol::reasons::Excluded;
 use protocol::stats::WorkerStats;
 use protocol::wire::attach::DataInfo;
 use protocol::wire::run_plan::RunPlan;
@@ -86,7 +87,7 @@ impl Exchanging {
     }
 
     /// A worker has opened the data, or cannot. Returns whether it can take part, as far as it was asked.
-    pub(crate) fn prepared(&mut self, worker: WorkerKey, data: Result<DataInfo, String>) -> bool {
+    pub(crate) fn prepared(&mut self, worker: WorkerKey, data: Result<DataInfo, Excluded>) -> bool {
         if !self.asked.remove(&worker) {
             return true;
         }
@@ -101,7 +102,7 @@ impl Exchanging {
             ),
             Err(reason) => tracing::error!(
                 event = "worker_refused",
-                reason,
+                %reason,
                 "a restarted worker cannot take part in the run"
             ),
         }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use protocol::reasons::Excluded;
 use protocol::wire::attach::DataInfo;
 use protocol::wire::control::Offer;
 use protocol::wire::run_plan::RunPlan;
@@ -13,7 +14,7 @@ use crate::run::event::WorkerKey;
 pub(crate) struct Preparing {
     pub(crate) since: Duration,
     /// What workers said; none while they are at it.
-    pub(crate) workers: BTreeMap<WorkerKey, Option<Result<DataInfo, String>>>,
+    pub(crate) workers: BTreeMap<WorkerKey, Option<Result<DataInfo, Excluded>>>,
     pub(crate) offer: OfferState,
     /// A run that others have begun without this node, which is going to be its guest.
     pub(crate) joins: Option<RunPlan>,
@@ -25,7 +26,7 @@ pub(crate) enum OfferState {
     /// It is being worked out.
     Asked,
     Made(Offer),
-    Refused(String),
+    Refused(Excluded),
 }
 
 impl Preparing {
@@ -57,12 +58,12 @@ impl Preparing {
         wanted
     }
 
-    pub(crate) fn answer(&self) -> Result<DataInfo, String> {
+    pub(crate) fn answer(&self) -> Result<DataInfo, Excluded> {
         let mut found = self.workers.values().flatten();
-        let data = found.next().ok_or("no worker is attached to the node")?.clone()?;
+        let data = found.next().ok_or(Excluded::NoWorker)?.clone()?;
         for other in found {
-            if *other.as_ref()? != data {
-                return Err("the node's workers found different data".into());
+            if *other.as_ref().map_err(Excluded::clone)? != data {
+                return Err(Excluded::WorkersDisagree);
             }
         }
         Ok(data)

@@ -14,6 +14,7 @@ use thiserror::Error;
 pub use measured::PROCESSES_MAX;
 use measured::check_processes;
 
+use crate::bounded::NAME_BYTES_MAX;
 use crate::ids::NodeId;
 use crate::job::{GROUPS_MAX, Job, STAGES_MAX};
 use crate::measured::{Course, Evaluation};
@@ -27,18 +28,10 @@ use crate::wire::run_plan::{Participant, Resumed, RunPlan};
 
 /// Runs in a beat: the one that a node is in, and the one before.
 const RUNS_MAX: usize = 2;
-/// How many of those that were left out of a run are told of.
-pub const LEFT_OUT_MAX: usize = 16;
-/// Settings that a plan can name as chosen: more than a job has.
-const CHOSEN_MAX: usize = 64;
 /// Members of a cluster, and participants of a run.
 pub const MEMBERS_MAX: usize = 1024;
 /// Workers of one node.
 pub const WORKERS_MAX: usize = 256;
-/// Bytes of a name, a release, a device, an address.
-pub const NAME_BYTES_MAX: usize = 64;
-/// Bytes of a sentence.
-pub const SENTENCE_BYTES_MAX: usize = 1 << 10;
 /// Anything that is counted: samples, bytes, batches. A hundred years of a terabyte a second are less.
 pub const COUNT_MAX: u64 = 1 << 53;
 /// Any time that something takes.
@@ -87,24 +80,12 @@ pub fn chosen_name(text: &str) -> Result<String, String> {
     }
 }
 
-/// Cuts a text where it is too long.
-pub fn shorten(text: &mut String, max: usize) {
-    if text.len() > max {
-        text.truncate(text.floor_char_boundary(max - "…".len()));
-        text.push('…');
-    }
-}
-
 fn within(holds: bool, what: &'static str) -> Result<(), OutOfBounds> {
     if holds { Ok(()) } else { Err(OutOfBounds(what)) }
 }
 
 fn name(text: &str) -> Result<(), OutOfBounds> {
     within(text.len() <= NAME_BYTES_MAX, "the length of a name")
-}
-
-fn sentence(text: &str) -> Result<(), OutOfBounds> {
-    within(text.len() <= SENTENCE_BYTES_MAX, "the length of a sentence")
 }
 
 fn counts<const N: usize>(numbers: [u64; N]) -> Result<(), OutOfBounds> {
@@ -121,42 +102,19 @@ impl ControlMessage {
         match self {
             Self::Beat(beat) => beat.check(),
             Self::Answer { answer: Ok(offer), .. } => offer.check(),
-            Self::Answer { answer: Err(text), .. } | Self::Abort { reason: text, .. } | Self::Unwelcome(text) => {
-                sentence(text)
-            }
             Self::FoundCheckpoint { found, .. } => found.as_ref().map_or(Ok(()), |found| found.check()),
             Self::Stats(record) => record.check(),
-            // A job that could be read is bounded.
+            // A job or a reason that could be read is bounded.
             Self::Echo { .. }
+            | Self::Answer { answer: Err(_), .. }
+            | Self::Abort { .. }
+            | Self::Unwelcome(_)
             | Self::Prepare { .. }
             | Self::Find { .. }
             | Self::Checkpoint(_)
             | Self::Stop(_)
             | Self::Leaving(_) => Ok(()),
         }
-    }
-
-    /// The same, with sentences that are too long cut short: what a node has to say is never beyond its bounds.
-    #[must_use]
-    pub fn truncated(mut self) -> Self {
-        match &mut self {
-            Self::Answer { answer: Err(text), .. } | Self::Abort { reason: text, .. } | Self::Unwelcome(text) => {
-                shorten(text, SENTENCE_BYTES_MAX);
-            }
-            Self::Stats(record) => {
-                for notice in &mut record.said {
-                    shorten(&mut notice.text, SENTENCE_BYTES_MAX);
-                }
-            }
-            Self::Beat(beat) => {
-                shorten(&mut beat.from.device, NAME_BYTES_MAX);
-                for reason in beat.runs.iter_mut().filter_map(|run| run.diverged.as_mut()) {
-                    shorten(reason, SENTENCE_BYTES_MAX);
-                }
-            }
-            _ => {}
-        }
-        self
     }
 
     /// Whether a node says this in its own name.
@@ -200,14 +158,12 @@ impl NodeInfo {
             id: _,
             name: called,
             address: _,
-            version,
-            device,
+            version: _,
+            device: _,
             workers,
             since,
         } = self;
         within(is_name(called), "a node's name")?;
-        name(version)?;
-        name(device)?;
         within(*workers <= WORKERS_MAX, "the number of workers")?;
         counts([*since])
     }
@@ -257,15 +213,11 @@ impl RunPlan {
             first: _,
             participants,
             resumed,
-            left_out,
-            chosen,
+            left_out: _,
+            chosen: _,
             succeeds: _,
         } = self;
         data.check()?;
-        within(left_out.len() <= LEFT_OUT_MAX, "the number of nodes left out of a run")?;
-        left_out.iter().try_for_each(|text| sentence(text))?;
-        within(chosen.len() <= CHOSEN_MAX, "the number of chosen settings")?;
-        chosen.iter().try_for_each(|text| sentence(text))?;
         within(
             (1..=MEMBERS_MAX).contains(&participants.len()),
             "the number of participants",
@@ -402,13 +354,6 @@ impl StatsRecord {
         for text in [&self.node, &self.run, &self.state, &self.digest] {
             name(text)?;
         }
-        within(
-            self.waiting.len() <= StatsRecord::WAITING_MAX,
-            "the number of reasons to wait",
-        )?;
-        self.waiting.iter().try_for_each(|text| sentence(text))?;
-        within(self.said.len() <= StatsRecord::SAID_MAX, "the number of log entries")?;
-        self.said.iter().try_for_each(|notice| sentence(&notice.text))?;
         within(self.peers.len() <= MEMBERS_MAX, "the number of peers")?;
         self.peers.iter().try_for_each(PeerRecord::check)?;
         check_processes(&self.processes)?;

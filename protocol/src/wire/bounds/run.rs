@@ -1,6 +1,6 @@
 //! The bounds of what nodes tell each other about a run.
 
-use super::{COUNT_MAX, MEMBERS_MAX, OutOfBounds, TIME_MAX, WORKERS_MAX, counts, sentence, time, within};
+use super::{COUNT_MAX, MEMBERS_MAX, OutOfBounds, TIME_MAX, WORKERS_MAX, counts, time, within};
 use crate::measured::Scores;
 use crate::stats::{Reading, WorkerStats};
 use crate::wire::run_beat::{ParticipantState, RunBeat, Settled};
@@ -13,11 +13,10 @@ impl RunBeat {
             run: _,
             plan,
             stop: _,
-            diverged,
+            diverged: _,
             states,
         } = self;
         plan.as_ref().map_or(Ok(()), RunPlan::check)?;
-        diverged.as_ref().map_or(Ok(()), |reason| sentence(reason))?;
         within(states.len() <= MEMBERS_MAX, "the number of participants")?;
         states.iter().try_for_each(|(_, state)| state.check())
     }
