@@ -141,7 +141,8 @@ impl Merger {
     pub fn add_batch(&mut self, batch: &Batch) {
         let header = &batch.header;
         self.go_on(
-            (header.sequence - 1, header.sequence),
+            header.sequence - 1,
+            header.sequence,
             header.digest,
             u64::from(header.samples),
             header.status,
@@ -161,7 +162,7 @@ impl Merger {
     pub fn add_range(&mut self, range: &MergedRange) {
         let header = &range.header;
         let (from, to) = (header.from, header.to);
-        self.go_on((from, to), header.digest, header.samples, header.status);
+        self.go_on(from, to, header.digest, header.samples, header.status);
         self.header.cursors.merge(&header.cursors);
         self.sums.add_sums(&range.sums);
     }
@@ -176,7 +177,7 @@ impl Merger {
         })
     }
 
-    fn go_on(&mut self, (from, to): (u64, u64), digest: Digest, samples: u64, status: OriginStatus) {
+    fn go_on(&mut self, from: u64, to: u64, digest: Digest, samples: u64, status: OriginStatus) {
         assert_eq!(
             self.header.to, from,
             "merged ranges must be added up in order, without a gap"

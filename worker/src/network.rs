@@ -169,7 +169,7 @@ fn through<L: Layer, T: Tape<L::Unit, Cpu>>(
                 // One tape goes both ways in turn, so that all of it is run backwards in the end.
                 let (one, tape) = through(body, pass, one.put_tape(tape), failure)?.split_tape();
                 let (other, tape) = through(skip, pass, other.put_tape(tape), failure)?.split_tape();
-                join(junction, pass, ([one, other], tape), failure)?
+                join(junction, pass, [one, other], tape, failure)?
             }
         };
     }

@@ -168,7 +168,8 @@ pub(crate) fn part<J: Junction, T: Tape<J::Unit, Cpu>>(
 pub(crate) fn join<J: Junction, T: Tape<J::Unit, Cpu>>(
     junction: &J,
     pass: &J::Pass,
-    (ways, mut tape): (Branches<J::Unit>, T),
+    ways: Branches<J::Unit>,
+    mut tape: T,
     failure: &Failure<J::Error>,
 ) -> Result<Activations<J::Unit, T>, OpError> {
     let y = failure.keep(junction.join(pass, &ways))?;

@@ -86,7 +86,7 @@ pub(super) fn open(
     };
     let (train, test) = (read(version.train)?, read(&[version.test])?);
     let target = Target::Classes(classes);
-    Dataset::new((INPUT, None, Vec::new()), target, Scaling::Unit, train, test)
+    Dataset::new(INPUT, None, Vec::new(), target, Scaling::Unit, train, test)
 }
 
 fn find(directory: &Path) -> Result<(&'static Version, PathBuf), DatasetError> {

@@ -29,7 +29,9 @@ impl ContentHash {
 
     /// Hashes a dataset, given its training samples and then its test samples.
     pub(super) fn of(
-        (input, columns, encodings): (Shape, Option<&ColumnNames>, &[Encoding]),
+        input: Shape,
+        columns: Option<&ColumnNames>,
+        encodings: &[Encoding],
         target: &Target,
         parts: [&Samples; 2],
     ) -> Result<Self, DatasetError> {
@@ -164,7 +166,7 @@ mod tests {
     }
 
     fn of(form: (Shape, Option<&ColumnNames>, &[Encoding]), target: &Target, parts: [&Samples; 2]) -> ContentHash {
-        ContentHash::of(form, target, parts).unwrap()
+        ContentHash::of(form.0, form.1, form.2, target, parts).unwrap()
     }
 
     fn texts(names: &[&str]) -> Vec<String> {

@@ -260,13 +260,15 @@ impl Dataset {
 
     /// Puts the parts together and names the whole.
     fn new(
-        (input, columns, encodings): (Shape, Option<ColumnNames>, Vec<Encoding>),
+        input: Shape,
+        columns: Option<ColumnNames>,
+        encodings: Vec<Encoding>,
         target: Target,
         scaling: Scaling,
         train: Samples,
         test: Samples,
     ) -> Result<Self, DatasetError> {
-        let hash = ContentHash::of((input, columns.as_ref(), &encodings), &target, [&train, &test])?;
+        let hash = ContentHash::of(input, columns.as_ref(), &encodings, &target, [&train, &test])?;
         Ok(Self {
             input,
             target,
@@ -313,8 +315,15 @@ impl Dataset {
 
     /// The same with other samples to test on.
     fn with_test(self, test: Samples) -> Result<Self, DatasetError> {
-        let form = (self.input, self.columns, self.encodings);
-        let dataset = Self::new(form, self.target, self.scaling, self.train, test)?;
+        let dataset = Self::new(
+            self.input,
+            self.columns,
+            self.encodings,
+            self.target,
+            self.scaling,
+            self.train,
+            test,
+        )?;
         Ok(Self {
             remarks: self.remarks,
             ..dataset

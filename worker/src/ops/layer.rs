@@ -168,7 +168,7 @@ impl Operation for CpuLayer {
             (Op::MeanPool(pool), _) => pool.mean_backward(x, y, gradients),
             (Op::Activation(activation), _) => activation::backward(*activation, x, y, gradients),
             (Op::Dropout(_), Saved::Factors(factors)) => dropout::backward(&factors, x, y, gradients),
-            (Op::Norm(norm), Saved::Moments(moments)) => norm.backward(pass, (x, y), &moments, gradients),
+            (Op::Norm(norm), Saved::Moments(moments)) => norm.backward(pass, x, y, &moments, gradients),
             (Op::MaxPool(_) | Op::Dropout(_) | Op::Norm(_) | Op::ToRows(_) | Op::FromRows(_) | Op::Residual(_), _) => {
                 unreachable!("a layer did not keep the values that its backward pass needs")
             }

@@ -36,7 +36,7 @@ impl Moments {
 
 impl Moments {
     /// From measured means and variances, which it gives back.
-    fn measured((mean, variance): (Vec<f32>, Vec<f64>)) -> (Self, Vec<f64>) {
+    fn measured(mean: Vec<f32>, variance: Vec<f64>) -> (Self, Vec<f64>) {
         let factor = variance.iter().map(|&variance| factor(variance)).collect();
         (Self { mean, factor }, variance)
     }
@@ -126,7 +126,7 @@ fn normalise_back(dy: &[f32], x: &[f32], mean: f32, [scale, plain, leaning]: [f3
 
 /// The same, where each number has a gain and a bias of its own.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-fn normalise_each(x: &[f32], mean: f32, factor: f32, (gain, bias): (&[f32], &[f32]), relu: bool, y: &mut [f32]) {
+fn normalise_each(x: &[f32], mean: f32, factor: f32, gain: &[f32], bias: &[f32], relu: bool, y: &mut [f32]) {
     let floor = if relu { 0.0 } else { f32::NEG_INFINITY };
     for (((y, x), gain), bias) in y.iter_mut().zip(x).zip(gain).zip(bias) {
         *y = ((x - mean) * (factor * gain) + bias).max(floor);
@@ -139,7 +139,8 @@ fn normalise_each(x: &[f32], mean: f32, factor: f32, (gain, bias): (&[f32], &[f3
 fn gradient_sums_each(
     dy: &mut [f32],
     x: &[f32],
-    (mean, factor): (f32, f32),
+    mean: f32,
+    factor: f32,
     gain: &[f32],
     dgain: &mut [f64],
     dbias: &mut [f64],
@@ -195,7 +196,8 @@ impl View {
                 let mean = (sum(set) / len) as f32;
                 (mean, squares(set, mean) / len)
             });
-            return Moments::measured(measured.unzip());
+            let (mean, variance) = measured.unzip();
+            return Moments::measured(mean, variance);
         }
         let mut totals = vec![0.0; self.sets()];
         for (run, set, _) in self.planes() {
@@ -206,7 +208,7 @@ impl View {
         for (run, set, _) in self.planes() {
             totals[set] += squares(&x[run], mean[set]);
         }
-        Moments::measured((mean, totals.iter().map(|total| total / len).collect()))
+        Moments::measured(mean, totals.iter().map(|total| total / len).collect())
     }
 
     /// Each set's run, where each number has a gain of its own, with the gains' places.
@@ -219,13 +221,13 @@ impl View {
         }))
     }
 
-    fn forward(self, x: &[f32], moments: &Moments, (gain, bias): (&[f32], &[f32]), relu: bool) -> Vec<f32> {
+    fn forward(self, x: &[f32], moments: &Moments, gain: &[f32], bias: &[f32], relu: bool) -> Vec<f32> {
         let mut out = vec![0.0; x.len()];
         if let Some(runs) = self.runs() {
             for (set, (run, own)) in runs.enumerate() {
-                let trained = (&gain[own.clone()], &bias[own]);
                 let (mean, factor) = moments.of(set);
-                normalise_each(&x[run.clone()], mean, factor, trained, relu, &mut out[run]);
+                let (gain, bias) = (&gain[own.clone()], &bias[own]);
+                normalise_each(&x[run.clone()], mean, factor, gain, bias, relu, &mut out[run]);
             }
             return out;
         }
@@ -264,8 +266,8 @@ impl View {
             for (set, (run, own)) in runs.enumerate() {
                 let (dy, x) = (&mut dy[run.clone()], &x[run.clone()]);
                 let sums = (&mut dgain[own.clone()], &mut dbias[own.clone()]);
-                gradient_sums_each(dy, x, moments.of(set), &gain[own], sums.0, sums.1);
-                let mean = moments.mean[set];
+                let (mean, factor) = moments.of(set);
+                gradient_sums_each(dy, x, mean, factor, &gain[own], sums.0, sums.1);
                 normalise_back(dy, x, mean, back(set, gradient_sums(dy, x, mean), 1.0), &mut dx[run]);
             }
             return (dgain, dbias);
@@ -328,9 +330,9 @@ impl Norm {
     pub(super) fn forward(&self, parameters: &Parameters, x: &Rows, moments: &Moments) -> Result<Rows, OpError> {
         let (samples, features) = *x.shape();
         let weights = parameters.values();
-        let trained = (&weights[self.gain.clone()], &weights[self.bias.clone()]);
+        let (gain, bias) = (&weights[self.gain.clone()], &weights[self.bias.clone()]);
         let (view, input) = self.view(values(x), samples);
-        let mut out = view.forward(&input, moments, trained, self.relu);
+        let mut out = view.forward(&input, moments, gain, bias, self.relu);
         if self.is_turned() {
             out = exact::turned(&out, features, samples);
         }
@@ -343,7 +345,8 @@ impl Norm {
         Pass {
             parameters, backward, ..
         }: &Pass,
-        (x, y): (&Rows, &Rows),
+        x: &Rows,
+        y: &Rows,
         moments: &Moments,
         gradients: &mut Gradients<f32, Cpu>,
     ) -> Result<(), OpError> {

@@ -89,7 +89,9 @@ pub struct Pipeline {
 impl Pipeline {
     /// A worker that has just come, under a name of its own.
     pub fn new(
-        (place, stages, in_flight): (StageAddress, u8, u8),
+        place: StageAddress,
+        stages: u8,
+        in_flight: u8,
         own: u64,
         samples: usize,
         transport: Box<dyn PipelineTransport>,
@@ -398,7 +400,7 @@ impl Pipeline {
         };
         match content {
             StageInput::Forward { step, .. } | StageInput::Backward { step, .. } if self.begun(step).is_none() => {
-                self.keep_unannounced(step, (content, flow)).map(|()| None)
+                self.keep_unannounced(step, content, flow).map(|()| None)
             }
             _ => Ok(Some((content, flow))),
         }
@@ -419,14 +421,14 @@ impl Pipeline {
     }
 
     /// Keeps what has come of a minibatch that this worker has not heard of. Of what was given up something may still come.
-    fn keep_unannounced(&mut self, step: u64, came: (StageInput, Flow)) -> Result<(), TrainError> {
+    fn keep_unannounced(&mut self, step: u64, content: StageInput, flow: Flow) -> Result<(), TrainError> {
         if self.leads() || step <= self.newest {
             return Ok(());
         }
         if self.unannounced.len() >= self.kept_max() {
             return Err(self.reset());
         }
-        self.unannounced.push_back(came);
+        self.unannounced.push_back((content, flow));
         Ok(())
     }
 

@@ -83,7 +83,7 @@ fn minibatch() -> Lead {
 
 fn member(stage: u8, stages: u8, sent: &Noted) -> Pipeline {
     let place = StageAddress { pipeline: 7, stage };
-    Pipeline::new((place, stages, 0), 5, 100, Box::new(sent.clone())).unwrap()
+    Pipeline::new(place, stages, 0, 5, 100, Box::new(sent.clone())).unwrap()
 }
 
 #[test]

@@ -194,12 +194,12 @@ impl Prepared {
             );
             let samples = self.dataset.train.len();
             let in_flight = pipelines.decided(assigned.cut).in_flight(assigned.pipelines as usize);
-            let place = (assigned.place, partition.len() as u8, in_flight);
+            let (place, stages) = (assigned.place, partition.len() as u8);
             let membership = move |transport| -> Result<Membership, TrainError> {
                 Ok(Membership {
                     task,
                     eval_objective,
-                    pipeline: Pipeline::new(place, own, samples, transport)?,
+                    pipeline: Pipeline::new(place, stages, in_flight, own, samples, transport)?,
                     partition,
                     micro_batches,
                     dropout_seed,

@@ -20,7 +20,7 @@ impl<K> Default for Gathering<K> {
 
 impl<K: Ord + Copy> Gathering<K> {
     /// Takes a piece from one of so many workers; all of them, in the order of the workers, if it was the last.
-    pub(super) fn take(&mut self, of: K, (from, workers): (usize, usize), piece: Vec<f32>) -> Option<Vec<Vec<f32>>> {
+    pub(super) fn take(&mut self, of: K, from: usize, workers: usize, piece: Vec<f32>) -> Option<Vec<Vec<f32>>> {
         let pieces = self.waiting.entry(of).or_insert_with(|| vec![None; workers]);
         *pieces.get_mut(from)? = Some(piece);
         if pieces.iter().any(Option::is_none) {
@@ -85,20 +85,20 @@ mod tests {
         let shares = [0..2, 2..5];
         let pieces = shares.clone().map(|share| columns(&rows, 5, &share).into_owned());
         let mut gathering = Gathering::default();
-        assert_eq!(gathering.take(7, (1, 2), pieces[1].clone()), None);
+        assert_eq!(gathering.take(7, 1, 2, pieces[1].clone()), None);
         assert_eq!(
-            gathering.take(8, (0, 2), vec![1.0]),
+            gathering.take(8, 0, 2, vec![1.0]),
             None,
             "a piece of another tensor must not complete this one"
         );
         assert_eq!(
-            gathering.take(7, (2, 2), vec![1.0]),
+            gathering.take(7, 2, 2, vec![1.0]),
             None,
             "a piece from an unknown worker must be ignored"
         );
-        let all = gathering.take(7, (0, 2), pieces[0].clone()).unwrap();
+        let all = gathering.take(7, 0, 2, pieces[0].clone()).unwrap();
         assert_eq!(side_by_side(all, &shares), rows);
-        assert_eq!(gathering.take(9, (0, 1), rows.clone()), Some(vec![rows]));
+        assert_eq!(gathering.take(9, 0, 1, rows.clone()), Some(vec![rows]));
         assert_eq!(added_up(vec![vec![1.0, 2.0], vec![3.0, -2.0]]), [4.0, 0.0]);
     }
 }

@@ -163,9 +163,9 @@ impl<L: Layers> StageModel<L> {
     ) -> Result<Option<EvalSums>, TrainError> {
         let inputs = if let Some(before) = self.before(measured.layer_range) {
             let shares = before.shares().to_vec();
-            let at = (from - before.owners().start, shares.len());
+            let from = from - before.owners().start;
             let key = (measured.number, measured.layer_range);
-            match self.measuring.forward.take(key, at, numbers) {
+            match self.measuring.forward.take(key, from, shares.len(), numbers) {
                 None => return Ok(None),
                 Some(pieces) => side_by_side(pieces, &shares),
             }

@@ -201,8 +201,9 @@ impl<L: Layers> StageModel<L> {
                     return Err(self.pipeline.reset());
                 };
                 let shares = before.shares().to_vec();
-                let at = (from - before.owners().start, shares.len());
-                match self.forward.take((step, micro_batch, layer_range), at, numbers) {
+                let from = from - before.owners().start;
+                let key = (step, micro_batch, layer_range);
+                match self.forward.take(key, from, shares.len(), numbers) {
                     None => Ok(()),
                     Some(pieces) if self.is_last(layer_range) => {
                         self.run_loss_head(progress, micro_batch, side_by_side(pieces, &shares))
@@ -222,11 +223,8 @@ impl<L: Layers> StageModel<L> {
                 ..
             } => {
                 let after = self.layer_ranges[usize::from(layer_range) + 1].owners();
-                match self.backward.take(
-                    (step, micro_batch, layer_range),
-                    (from - after.start, after.len()),
-                    numbers,
-                ) {
+                let key = (step, micro_batch, layer_range);
+                match self.backward.take(key, from - after.start, after.len(), numbers) {
                     None => Ok(()),
                     Some(pieces) => self.backward_range(progress, (micro_batch, layer_range), loss, added_up(pieces)),
                 }

@@ -1,26 +1,25 @@
 //! How a worker's training ends: at once, or with the weights that were measured.
 //!
 //! A model is the sum of its batches, so weights of a while ago come back as one more batch: what has happened since, taken
-//! back. It is made when nobody else makes batches any more; then all replicas are the weights that were measured.
+//! back. It is made when no worker makes batches any more; then all replicas are the weights that were measured.
 
-use protocol::batch::{OriginStatus, Payload};
+use protocol::batch::Payload;
 use protocol::encoding::DENSE_MAX;
 use protocol::lattice::Range;
 
+use super::TrainingError;
 use super::farewell::Farewell;
-use super::{Next, Step, Training, TrainingError};
 use crate::difference;
 use crate::emission::Leaving;
 use crate::quantise::Reached;
 use crate::trainer::Trainer;
 
 /// Whether a worker trains, and if not, what it does instead.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) enum Ending {
     /// It trains, as long as there is something to train.
-    #[default]
     No,
-    /// It takes no further step, and waits to be told what comes of that.
+    /// It takes no further step, and waits for an order to stop or to go back.
     StandingBy,
     /// It moves back to these weights, a window after the other.
     Back { weights: Vec<f32>, next: usize },
@@ -28,74 +27,64 @@ pub(super) enum Ending {
     Leaving(Farewell),
     /// It takes no further step.
     Stop,
-    /// It cannot take any, and leaves what it has left to others.
+    /// It cannot take any, and leaves its remaining samples to others.
     GaveUp,
 }
 
-impl<T: Trainer> Training<T> {
+impl Ending {
     /// No further steps: the run is to end.
-    pub fn stop(&mut self) {
-        if !matches!(self.ending, Ending::Back { .. }) {
-            self.ending = Ending::Stop;
+    pub(super) fn stop(&mut self) {
+        if !matches!(self, Self::Back { .. }) {
+            *self = Self::Stop;
         }
     }
 
     /// No further steps, but the origin stays open.
-    pub fn stand_by(&mut self) {
-        if matches!(self.ending, Ending::No) {
-            self.ending = Ending::StandingBy;
+    pub(super) fn stand_by(&mut self) {
+        if matches!(self, Self::No) {
+            *self = Self::StandingBy;
         }
     }
 
-    /// No further steps: the weights move back to these, which they were before. Who was told to stop does so.
-    pub fn go_back(&mut self, weights: Vec<f32>) {
-        if matches!(self.ending, Ending::StandingBy) {
-            self.ending = Ending::Back { weights, next: 0 };
+    /// No further steps: the weights move back to these, which they were before. A worker that was told to stop does so.
+    pub(super) fn go_back(&mut self, weights: Vec<f32>) {
+        if matches!(self, Self::StandingBy) {
+            *self = Self::Back { weights, next: 0 };
         }
     }
 
-    /// No further steps here: this worker leaves a run that goes on.
-    pub fn leave(&mut self) {
-        if matches!(self.ending, Ending::No) {
-            self.ending = Ending::Leaving(Farewell::default());
+    /// No further steps here: the worker leaves a run that goes on.
+    pub(super) fn leave(&mut self) {
+        if matches!(self, Self::No) {
+            *self = Self::Leaving(Farewell::default());
         }
     }
 
     pub(super) fn is_leaving(&self) -> bool {
-        matches!(self.ending, Ending::Leaving(_))
+        matches!(self, Self::Leaving(_))
     }
 
+    /// Whether no further step is taken.
     pub(super) fn is_ending(&self) -> bool {
-        !matches!(self.ending, Ending::No)
+        !matches!(self, Self::No)
     }
 
-    /// A worker that does not train goes on to end.
-    pub(super) fn end(&mut self, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
-        match &mut self.ending {
-            Ending::StandingBy => Ok(Next::Waiting),
-            Ending::Back { weights, next } => {
-                let (window, left) = restore_next_window(&mut self.trainer, weights, *next)?;
+    /// Takes what leaves next without a step, if anything does; it is applied already. A leaving worker lets out its
+    /// residual only where it `keeps_residual`.
+    pub(super) fn next<T: Trainer>(
+        &mut self,
+        trainer: &mut T,
+        keeps_residual: bool,
+    ) -> Result<Option<Leaving>, TrainingError> {
+        match self {
+            Self::Back { weights, next } => {
+                let (window, left) = restore_next_window(trainer, weights, *next)?;
                 *next = window;
-                match left {
-                    Some(left) => self.emit_rest(left, encoded).map(Next::Emitted),
-                    None => Ok(Next::Done),
-                }
+                Ok(left)
             }
-            Ending::Leaving(farewell) if self.emission.keeps_residual() => match farewell.next(&mut self.trainer)? {
-                Some(left) => self.emit_rest(left, encoded).map(Next::Emitted),
-                None => Ok(Next::Done),
-            },
-            Ending::Leaving(_) | Ending::Stop | Ending::GaveUp | Ending::No => Ok(Next::Done),
+            Self::Leaving(farewell) if keeps_residual => Ok(farewell.next(trainer)?),
+            Self::Leaving(_) | Self::StandingBy | Self::Stop | Self::GaveUp | Self::No => Ok(None),
         }
-    }
-
-    /// Writes a batch that leaves without a step.
-    pub(super) fn emit_rest(&mut self, left: Leaving, encoded: &mut Vec<u8>) -> Result<Step, TrainingError> {
-        let mut step = Step::without_samples(self.staleness());
-        step.left(&left);
-        self.seen = self.batches_applied;
-        self.write_batch(left.payload, OriginStatus::default(), encoded)?;
-        Ok(step)
     }
 }
 

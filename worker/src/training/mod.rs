@@ -3,39 +3,46 @@
 //! Knows no threads and no clock. Everything that happens is a call: another origin's batch is applied, a step is
 //! made, the origin is closed.
 
-mod applying;
+mod applied;
 mod ending;
 mod error;
 mod farewell;
-mod in_pipeline;
+mod minibatches;
 mod pending;
+mod pipeline_part;
 mod planted;
-mod rounds;
+mod round;
 mod sequential_averaging;
 mod step;
 
 use std::sync::Arc;
 
-use protocol::batch::{Header, OriginStatus, Payload};
-use protocol::cursor::{CursorAdvance, Cursors};
-use protocol::digest::Digest;
+use protocol::batch::{Batch, Header, OriginStatus, Payload, RoundPhase};
+use protocol::bundle::Bundle;
+use protocol::cursor::Cursors;
+use protocol::dense::Dense;
 use protocol::ids::{OriginId, RunId};
-use protocol::job::{Job, Keep};
+use protocol::job::{Job, Keep, RoundWeighting};
+use protocol::lattice::Range;
+use protocol::measured::Scores;
 use protocol::optimiser::Rule;
-use protocol::wire::attach::Missing;
+use protocol::sums::Sums;
+use protocol::wire::attach::{GoOn, JumpOrder, Missing};
 
+use self::applied::Applied;
 use self::ending::Ending;
 pub use self::error::TrainingError;
-use self::in_pipeline::{Choice, Upcoming};
+use self::minibatches::Minibatches;
 use self::pending::Pending;
-use self::rounds::Round;
+use self::pipeline_part::{Choice, PipelinePart, Role, leads};
+use self::round::{Advance, Round};
 pub use self::step::{Next, Step};
 use crate::dataset::Dataset;
-use crate::emission::{self, Emission, NextStep, Plan};
+use crate::emission::{self, Emission, Leaving, NextStep, Plan};
 use crate::learning::multi_worker::Settings;
-use crate::learning::staleness_guard::StalenessGuard;
+use crate::pipeline::PipelineEvent;
 use crate::sampling::plan::{SamplePlan, SharedPlan};
-use crate::trainer::{StateError, StepControl, TrainError, Trainer, TrainerState};
+use crate::trainer::{StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
 
 /// Which worker this is, of which run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,46 +91,36 @@ pub struct Training<T> {
     trainer: T,
     job: Job,
     identity: Identity,
-    plan: SamplePlan,
-    /// How it learns as one of so many workers.
+    /// The settings of learning as one of several workers.
     settings: Settings,
     /// What leaves, and when.
     emission: Box<dyn Emission<T>>,
-    guard: StalenessGuard,
-    /// The last batch's number.
-    sequence: u64,
-    steps: u64,
+    plan: SamplePlan,
+    minibatches: Minibatches,
+    pipeline: PipelinePart,
+    round: Round,
+    applied: Applied,
+    counters: Counters,
     /// Work that the next batch will count.
     pending: Pending,
-    /// What the weights' digest is to be: that of the first weights and of all batches since.
-    expected: Digest,
-    /// Batches in the weights, other origins' included.
-    batches_applied: u64,
-    /// Samples in applied batches, other origins' included: what schedules follow.
-    samples_applied: u64,
-    samples_total: u64,
     ending: Ending,
-    round: Round,
-    /// Samples on which workers compare themselves, where the best one's weights count.
-    probe: Vec<u32>,
-    /// The next minibatch is chosen already, and its device may be at it.
-    chosen: bool,
-    /// Minibatches after that one, which a pipeline may have begun.
-    upcoming: Upcoming,
-    /// Somebody of its pipeline is missing, so that others take its samples.
-    stands_alone: bool,
-    /// How many batches were in the weights when the device began with that minibatch, if it has.
-    begun_at: Option<u64>,
-    /// How many batches were in the weights that the newest finished gradient was computed at; a batch's header says it.
-    seen: u64,
-    indices: Vec<u32>,
-    cursors: Vec<CursorAdvance>,
     changes: Vec<u32>,
+}
+
+/// A worker's own steps and batches, counted.
+#[derive(Debug, Default)]
+struct Counters {
+    steps: u64,
+    /// The last batch's number.
+    sequence: u64,
+    /// The number of batches that were in the weights that the newest finished gradient was computed at; a batch's header
+    /// says it.
+    seen: u64,
 }
 
 impl<T: Trainer> Training<T> {
     /// Training from the start of a run.
-    pub fn new(trainer: T, job: &Job, dataset: &Dataset, identity: Identity) -> Result<Self, TrainingError> {
+    pub fn new(mut trainer: T, job: &Job, dataset: &Dataset, identity: Identity) -> Result<Self, TrainingError> {
         let classes = dataset.train.classes();
         let shared = SharedPlan {
             split: job.split,
@@ -144,60 +141,54 @@ impl<T: Trainer> Training<T> {
             ..job.clone()
         };
         let emission = emission::of(job, trainer.weights(), identity.slots);
+        let first = trainer.digest()?.unwrap_or_default();
         Ok(Self {
-            expected: trainer.digest()?.unwrap_or_default(),
             plan: SamplePlan::new(shared, identity.slot)?.of_origin(identity.origin),
-            samples_total,
+            minibatches: Minibatches::default(),
+            pipeline: PipelinePart::new(Role::of(trainer.pipeline())),
+            round: Round::new(job, classes.len()),
+            applied: Applied::new(first, samples_total),
+            settings: emission.settings(job, identity.slots),
             job: job.clone(),
             trainer,
-            settings: emission.settings(job, identity.slots),
-            emission,
             identity,
-            guard: StalenessGuard::default(),
-            sequence: 0,
-            steps: 0,
+            emission,
+            counters: Counters::default(),
             pending: Pending::default(),
-            batches_applied: 0,
-            samples_applied: 0,
             ending: Ending::No,
-            round: Round::default(),
-            probe: rounds::probe(job, classes.len()),
-            chosen: false,
-            upcoming: Upcoming::default(),
-            stands_alone: false,
-            begun_at: None,
-            seen: 0,
-            indices: Vec::new(),
-            cursors: Vec::new(),
             changes: Vec::new(),
         })
     }
 
-    /// The share of the run's samples that are in applied batches.
+    /// The trainer, for questions between steps.
+    pub fn trainer(&self) -> &T {
+        &self.trainer
+    }
+
+    /// The fraction of the run's samples that are in applied batches.
     #[must_use]
     pub fn progress(&self) -> f64 {
-        self.samples_applied as f64 / self.samples_total.max(1) as f64
+        self.applied.progress()
     }
 
     /// Samples in applied batches, other origins' included.
     #[must_use]
     pub fn samples_applied(&self) -> u64 {
-        self.samples_applied
+        self.applied.samples()
     }
 
     /// How stale others' batches are when they are applied here: the batches that came between, in rounds of one batch
     /// from every worker, averaged. 0 where nothing arrives.
     #[must_use]
     pub fn staleness(&self) -> f64 {
-        self.guard.batches() / self.identity.slots.max(1) as f64
+        self.applied.staleness() / self.identity.slots.max(1) as f64
     }
 
     /// Goes on from a ledger in the middle of a run: which samples are done, and how many batches and samples the
     /// trainer's weights already hold.
     pub fn resume(&mut self, cursors: &Cursors, batches: u64, samples: u64) {
         self.plan.skip_done(cursors);
-        self.batches_applied = batches;
-        self.samples_applied = samples;
+        self.applied.resume(batches, samples);
     }
 
     /// Comes to a run in rounds, of which this is the newest and so many workers make the next.
@@ -214,8 +205,8 @@ impl<T: Trainer> Training<T> {
         }
         Ok(Some(State {
             origin: self.identity.origin,
-            sequence: self.sequence,
-            steps: self.steps,
+            sequence: self.counters.sequence,
+            steps: self.counters.steps,
             emission: self.emission.state(),
             trainer: self.trainer.state()?,
         }))
@@ -225,11 +216,11 @@ impl<T: Trainer> Training<T> {
     /// effect.
     pub fn restore(&mut self, state: State) -> Result<(), StateError> {
         self.trainer.restore(state.trainer)?;
-        self.steps = state.steps;
+        self.counters.steps = state.steps;
         self.emission.restore(&state.emission);
         // A new origin has a count of its own.
         if state.origin == self.identity.origin {
-            self.sequence = state.sequence;
+            self.counters.sequence = state.sequence;
         }
         Ok(())
     }
@@ -237,17 +228,7 @@ impl<T: Trainer> Training<T> {
     /// Recomputes the digest of the weights. One that differs from what it is to be convicts this replica, whatever the
     /// others have.
     pub fn audit(&self) -> Result<(), TrainingError> {
-        let found = self.trainer.digest()?;
-        if found == Some(self.expected) {
-            return Ok(());
-        }
-        Err(TrainingError::Spoilt {
-            expected: self.expected,
-            found: found.map_or_else(
-                || "none, because a weight is not a multiple of 2^-20 below 16".into(),
-                |digest| digest.to_string(),
-            ),
-        })
+        self.applied.audit(self.trainer.digest()?)
     }
 
     /// What is to blame for a step that failed: a run that has diverged, which ends it for all, or the memory of this
@@ -272,7 +253,7 @@ impl<T: Trainer> Training<T> {
     /// A slot has lost its worker, or has one again.
     pub fn slot(&mut self, slot: usize, alive: bool) {
         if slot == self.identity.slot {
-            self.stands_alone = !alive;
+            self.pipeline.stands_alone = !alive;
         }
         if alive {
             self.plan.slot_alive(slot);
@@ -291,35 +272,38 @@ impl<T: Trainer> Training<T> {
     /// nothing leave, where that can be.
     pub fn step(&mut self, throttle: bool, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
         // A worker that leaves first ends the round that others count on it for.
-        if !self.is_ending() || self.is_leaving() {
+        if !self.is_ending() || self.ending.is_leaving() {
             if self.round.waits() {
                 return Ok(Next::Waiting);
             }
-            if let Some(delivered) = self.deliver_due(encoded) {
-                return delivered;
+            if self.round.is_due() {
+                self.counters.seen = self.applied.batches();
+                let step = Step::without_samples(self.staleness());
+                return self.contribute(step, encoded);
             }
         }
-        match self.choice_in_pipeline()? {
+        match self.choice()? {
             Choice::Own if self.is_ending() || !self.next_minibatch() => return self.pause(encoded),
             Choice::Over => return self.pause(encoded),
             Choice::None => return Ok(Next::Waiting),
             Choice::Own | Choice::Led => {}
         }
-        self.round.is_idle = false;
+        self.round.set_idle(false);
         let throttle = throttle && self.can_throttle();
-        let (learning_rate, clip) = self.pipeline_rate_and_clip();
+        let (learning_rate, clip) = self.rate_and_clip();
+        let cursors = &self.minibatches.present().cursors;
         let plan = self.emission.plan(NextStep {
             learning_rate,
             throttle,
             must_leave: !self.pending.may_grow(),
-            ends_epoch: self.plan.ends_epoch() || self.pending.is_of_another_epoch(&self.cursors),
+            ends_epoch: self.plan.ends_epoch() || self.pending.is_of_another_epoch(cursors),
         });
         let compare = match plan {
             Plan::Keep => None,
             Plan::Leave { compare } => compare,
         };
-        self.steps += 1;
-        self.seen = self.begun_at.take().unwrap_or(self.batches_applied);
+        self.counters.steps += 1;
+        self.counters.seen = self.minibatches.take_begun_at().unwrap_or(self.applied.batches());
         let control = StepControl {
             rule: self.settings.optimiser.rule,
             learning_rate,
@@ -327,28 +311,29 @@ impl<T: Trainer> Training<T> {
             clip,
             look_ahead: self.settings.look_ahead,
             turns: self.settings.turns,
-            step: self.steps,
+            step: self.counters.steps,
             compare,
         };
         self.tell_pipeline(&control);
-        let report = match self.trainer.step(&self.indices, control, &mut self.changes) {
-            Err(TrainError::PipelineBroken) => return Ok(self.led_in_vain()),
+        let minibatch = self.minibatches.present();
+        let report = match self.trainer.step(&minibatch.indices, control, &mut self.changes) {
+            Err(TrainError::PipelineBroken) => {
+                // The step has moved nothing here.
+                self.counters.steps -= 1;
+                self.minibatches.failed(self.pipeline.role == Role::Leader);
+                return Ok(Next::Waiting);
+            }
             report => report.map_err(|error| self.blame(error))?,
         };
-        self.pending.add(&self.cursors, self.indices.len(), report.loss);
-        self.follow_plan();
-        let mut step = Step {
-            loss: report.loss,
-            samples: self.counted_samples(),
-            changes: 0,
-            throttled: throttle,
-            tau: None,
-            range: report.range,
-            staleness: self.staleness(),
-            training_time: report.training_time,
-            directions: report.directions,
-            gpu: report.gpu,
-        };
+        self.pending
+            .add(&minibatch.cursors, minibatch.indices.len(), report.loss);
+        match self.pipeline.role {
+            Role::Alone => {}
+            Role::Leader => self.plan.settle(&minibatch.cursors),
+            // A follower's plan has chosen nothing, and learns what is done as from another's batches.
+            Role::Follower => self.plan.observe(self.identity.origin, &minibatch.cursors),
+        }
+        let mut step = self.step_of(&report, throttle);
         // What comes while others are waited for is to be in the next gradient.
         if plan != Plan::Keep
             && let Some(weighting) = self.emission.weighting()
@@ -356,7 +341,7 @@ impl<T: Trainer> Training<T> {
             return self.arrive(step, weighting, encoded);
         }
         if plan == Plan::Keep && self.emission.passes() {
-            return self.pass_on(step, encoded);
+            return self.send_prefix(step, encoded);
         }
         self.begin_next(plan == Plan::Keep)?;
         if plan == Plan::Keep {
@@ -375,7 +360,7 @@ impl<T: Trainer> Training<T> {
         if matches!(self.ending, Ending::No | Ending::Stop | Ending::Leaving(_)) {
             let rest = self.emission.rest(&mut self.trainer);
             if let Some(left) = rest.map_err(|error| self.blame(error))? {
-                return self.emit_rest(left, encoded).map(Next::Emitted);
+                return self.emit(left, encoded).map(Next::Emitted);
             }
         }
         if self.is_ending() {
@@ -388,22 +373,18 @@ impl<T: Trainer> Training<T> {
         // Nobody else may train the samples that no batch counts yet: others would wait for a worker that waits with
         // them.
         if self.emission.weighting().is_none() && !self.pending.is_empty() && !planted::keeps_last_cursors() {
-            self.seen = self.batches_applied;
+            self.counters.seen = self.applied.batches();
             self.write_batch(Payload::default(), OriginStatus::default(), encoded)?;
             return Ok(Next::Emitted(Step::without_samples(self.staleness())));
         }
         self.say_idle(encoded)
     }
 
-    /// The next minibatch, and the samples that it counts. `false` if there is none now.
+    /// Goes on to the next minibatch. Returns `false` if there is none now.
     fn next_minibatch(&mut self) -> bool {
-        let most = self.cursors_max().min(self.pending.cursors_left());
-        std::mem::take(&mut self.chosen) || self.take_ahead() || self.choose_for_pipeline(most)
-    }
-
-    pub(super) fn choose(&mut self, cursors_max: usize) -> bool {
-        self.plan
-            .next_minibatch(cursors_max, &mut self.indices, &mut self.cursors)
+        let role = self.pipeline.role;
+        let cursors_max = role.cursors_max().min(self.pending.cursors_left());
+        self.minibatches.advance(&mut self.plan, cursors_max, role)
     }
 
     /// Chooses the next minibatch, so that a device can begin with it while this step's batch is made.
@@ -414,12 +395,11 @@ impl<T: Trainer> Training<T> {
         // What is not kept leaves with this step's batch, and the next minibatch has all cursors to itself.
         let nothing = Pending::default();
         let pending = if keeps { &self.pending } else { &nothing };
-        self.chosen = self.choose(pending.cursors_left());
-        if self.chosen {
-            self.trainer.begin(&self.indices, self.steps + 1)?;
-            self.begun_at = Some(self.batches_applied);
+        let (cursors_max, batches) = (pending.cursors_left(), self.applied.batches());
+        match self.minibatches.choose_early(&mut self.plan, cursors_max, batches) {
+            Some(samples) => self.trainer.begin(samples, self.counters.steps + 1),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Appends the batch that closes this origin. It holds no changes: what is left in the residual is dropped.
@@ -427,7 +407,7 @@ impl<T: Trainer> Training<T> {
         if let Some(pipeline) = self.trainer.pipeline() {
             pipeline.close()?;
         }
-        self.seen = self.batches_applied;
+        self.counters.seen = self.applied.batches();
         let status = OriginStatus {
             last: true,
             // Where the best weights are kept, workers are told to close when all is trained: nobody is to stop for that.
@@ -444,25 +424,22 @@ impl<T: Trainer> Training<T> {
     }
 
     /// Whether it waits for samples, and not for others' rounds or the messages of a pipeline.
-    pub fn is_starved(&mut self) -> bool {
+    pub fn is_starved(&self) -> bool {
         !self.round.waits() && !self.is_ending() && !self.is_in_pipeline()
     }
 
     /// Whether there is a minibatch to train now.
     pub fn has_more(&mut self) -> bool {
-        self.chosen || self.plan.has_more()
-    }
-
-    /// The trainer, for what can be asked of it between steps.
-    pub fn trainer(&self) -> &T {
-        &self.trainer
+        self.minibatches.is_chosen() || self.plan.has_more()
     }
 
     /// The learning rate and the norm for the next step, both after schedule and guard.
     ///
     /// The guard lowers the norm where that shortens steps: it is the long ones that overshoot, early in a run, and
     /// lowering the rate would slow down the rest of the run for them.
-    fn rate_and_clip(&self) -> (f64, Option<f64>) {
+    /// In a pipeline the leader's rate counts; and each stage's gradient is clipped by itself, to its part of the norm: the
+    /// whole one would take a round trip in every step.
+    fn rate_and_clip(&mut self) -> (f64, Option<f64>) {
         let Settings {
             optimiser,
             clip,
@@ -470,13 +447,18 @@ impl<T: Trainer> Training<T> {
             ..
         } = self.settings;
         let rate = optimiser.learning_rate * self.job.lr_schedule.factor(self.progress());
-        let guard = if is_guarded { self.guard.factor() } else { 1.0 };
-        match clip {
+        let guard = if is_guarded { self.applied.guard_factor() } else { 1.0 };
+        let (rate, clip) = match clip {
             Some(norm) if optimiser.rule.follows_gradient_size() => (rate, Some(norm * guard)),
             // Orthogonal updates of several workers spread over many directions: together they overshoot less.
             clip if matches!(optimiser.rule, Rule::Muon(_)) => (rate * guard.sqrt(), clip),
             clip => (rate * guard, clip),
-        }
+        };
+        let Some(pipeline) = self.trainer.pipeline() else {
+            return (rate, clip);
+        };
+        let rate = pipeline.next_lead().map_or(rate, |lead| lead.learning_rate);
+        (rate, clip.map(|norm| norm / f64::from(pipeline.stages()).sqrt()))
     }
 
     fn write_batch(
@@ -487,18 +469,18 @@ impl<T: Trainer> Training<T> {
     ) -> Result<(), TrainingError> {
         let loss = self.pending.mean_loss();
         let Pending { cursors, samples, .. } = std::mem::take(&mut self.pending);
-        self.sequence += 1;
+        self.counters.sequence += 1;
         let header = Header {
             run: self.identity.run,
             origin: self.identity.origin,
-            sequence: self.sequence,
-            seen: self.seen,
+            sequence: self.counters.sequence,
+            seen: self.counters.seen,
             digest: payload.digest(),
             cursors,
             samples,
             loss,
             status: OriginStatus {
-                round: self.round.number,
+                round: self.round.number(),
                 ..status
             },
         };
@@ -508,11 +490,322 @@ impl<T: Trainer> Training<T> {
             self.changes = changes;
         }
         self.plan.batch_left();
-        self.expected += header.digest;
-        self.samples_applied += u64::from(samples);
-        self.batches_applied += 1;
+        self.applied.count_own(&header);
         Ok(())
     }
+
+    /// Applies another origin's batch, which was decoded and so is valid.
+    ///
+    /// A weight that others' changes drive out of the range has diverged, though the node's ledger has applied the same
+    /// changes: this worker's own changes reach its weights before they reach the ledger.
+    pub fn apply(&mut self, batch: &Batch) -> Result<Range, TrainingError> {
+        self.count(&batch.header);
+        Ok(self.trainer.add(&batch.payload)?)
+    }
+
+    /// Applies a batch from each of several other origins, as one.
+    pub fn apply_bundle(&mut self, bundle: &Bundle) -> Result<Range, TrainingError> {
+        bundle.headers.iter().for_each(|header| self.count(header));
+        Ok(self.trainer.shift(&bundle.dense)?)
+    }
+
+    /// Moves the weights by the sum of many batches.
+    pub fn jump(&mut self, sums: &Sums, order: &JumpOrder) -> Result<Range, TrainingError> {
+        match order.origin {
+            Some(origin) => self.plan.observe_many(origin, &order.cursors),
+            None => self.plan.skip_done(&order.cursors),
+        }
+        self.applied.jump(sums, order);
+        Ok(self.trainer.jump(sums)?)
+    }
+
+    /// Counts a batch of another origin.
+    fn count(&mut self, header: &Header) {
+        self.applied.count(header);
+        self.plan.observe(header.origin, &header.cursors);
+    }
+
+    /// No further steps: the run is to end.
+    pub fn stop(&mut self) {
+        self.ending.stop();
+    }
+
+    /// No further steps, but the origin stays open.
+    pub fn stand_by(&mut self) {
+        self.ending.stand_by();
+    }
+
+    /// No further steps: the weights move back to these, which they were before. A worker that was told to stop does so.
+    pub fn go_back(&mut self, weights: Vec<f32>) {
+        self.ending.go_back(weights);
+    }
+
+    /// No further steps here: this worker leaves a run that goes on.
+    pub fn leave(&mut self) {
+        self.ending.leave();
+    }
+
+    fn is_ending(&self) -> bool {
+        self.ending.is_ending()
+    }
+
+    /// A worker that does not train goes on to end.
+    fn end(&mut self, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
+        if matches!(self.ending, Ending::StandingBy) {
+            return Ok(Next::Waiting);
+        }
+        match self.ending.next(&mut self.trainer, self.emission.keeps_residual())? {
+            Some(left) => self.emit(left, encoded).map(Next::Emitted),
+            None => Ok(Next::Done),
+        }
+    }
+
+    /// Writes a batch that leaves without a step.
+    fn emit(&mut self, left: Leaving, encoded: &mut Vec<u8>) -> Result<Step, TrainingError> {
+        let mut step = Step::without_samples(self.staleness());
+        step.left(&left);
+        self.counters.seen = self.applied.batches();
+        self.write_batch(left.payload, OriginStatus::default(), encoded)?;
+        Ok(step)
+    }
+
+    /// Whether this worker has come to a round and waits for the others.
+    #[must_use]
+    pub fn waits_for_round(&self) -> bool {
+        self.round.waits()
+    }
+
+    /// All others that are waited for have come as far in this round.
+    pub fn go_on(&mut self, order: GoOn) -> Result<(), TrainingError> {
+        match self.round.go_on(&order) {
+            Advance::Nothing => {}
+            Advance::Contribute => {
+                if let Some(contribution) = order.contribution {
+                    self.emission.agree(contribution);
+                }
+            }
+            Advance::NextRound { lost } => {
+                self.emission.go_on(order.workers);
+                if lost {
+                    return_to_shared(&mut self.trainer)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Has come to a round: lets out its contribution, or tells its loss first.
+    fn arrive(&mut self, step: Step, weighting: RoundWeighting, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
+        if !weighting.depends_on_losses() {
+            self.round.arrive();
+            return self.contribute(step, encoded);
+        }
+        let loss = match weighting {
+            RoundWeighting::Best => self.score()?,
+            RoundWeighting::Mean | RoundWeighting::Weighted | RoundWeighting::First => self.pending.mean_loss(),
+        };
+        self.round.arrive();
+        self.round.told_loss();
+        // The samples are counted by the batch that holds the contribution.
+        let pending = std::mem::replace(&mut self.pending, Pending::of_loss(loss));
+        let status = OriginStatus {
+            round_phase: RoundPhase::Announces,
+            ..OriginStatus::default()
+        };
+        self.write_batch(Payload::default(), status, encoded)?;
+        self.pending = pending;
+        Ok(Next::Emitted(step))
+    }
+
+    /// Lets out the contribution to a round.
+    fn contribute(&mut self, mut step: Step, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
+        let left = self.emission.leave(&mut self.trainer, None, Vec::new());
+        let left = left.map_err(|error| self.blame(error))?;
+        step.left(&left);
+        self.round.contributed(left.payload.is_empty());
+        self.write_batch(left.payload, OriginStatus::default(), encoded)?;
+        Ok(Next::Emitted(step))
+    }
+
+    /// The loss of its own weights on samples that are the same for all.
+    fn score(&mut self) -> Result<f32, TrainingError> {
+        let minibatch = self.job.minibatch as usize;
+        let mut sum = 0.0;
+        for samples in self.round.probe().chunks(minibatch) {
+            let loss = self.trainer.loss(samples).map_err(|error| self.blame(error))?;
+            sum += f64::from(loss) * samples.len() as f64;
+        }
+        Ok((sum / self.round.probe().len().max(1) as f64) as f32)
+    }
+
+    /// Says once that there is nothing to train, so that nobody waits for the next round.
+    fn say_idle(&mut self, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
+        if self.emission.weighting().is_none() || self.round.set_idle(true) {
+            return Ok(Next::Waiting);
+        }
+        self.counters.seen = self.applied.batches();
+        let status = OriginStatus {
+            round_phase: RoundPhase::Idle,
+            ..OriginStatus::default()
+        };
+        self.write_batch(Payload::default(), status, encoded)?;
+        Ok(Next::Emitted(Step::without_samples(self.staleness())))
+    }
+
+    /// Has come to an averaging step: writes what it adds, and waits.
+    fn send_prefix(&mut self, step: Step, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
+        let state = self.trainer.state()?;
+        let pass = self.round.begin_pass();
+        let prefix = sequential_averaging::own_prefix(&state, pass, self.applied.digest(), self.identity.origin)?;
+        let contents = prefix.encode().map_err(|error| TrainError::Device(error.to_string()))?;
+        encoded.extend(contents);
+        Ok(Next::Passed(step))
+    }
+
+    /// Goes on with an averaging step, from the mean of so many workers' differences if there is one.
+    pub fn go_on_passing(&mut self, prefix: Option<&(Dense, u32)>) -> Result<(), TrainingError> {
+        let waits = self.round.end_pass();
+        if let Some((sum, workers)) = prefix.filter(|_| waits) {
+            let mut state = self.trainer.state()?;
+            if sequential_averaging::replace_by_mean(&mut state, sum, *workers) {
+                let restored = self.trainer.restore(state);
+                restored.map_err(|error| TrainError::Device(error.to_string()))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The source of the next minibatch.
+    fn choice(&mut self) -> Result<Choice, TrainingError> {
+        let is_ending = self.is_ending();
+        let Some(pipeline) = self.trainer.pipeline() else {
+            return Ok(Choice::Own);
+        };
+        // A minibatch that was chosen and could not be trained is still to be, unless others have done so.
+        if !pipeline.is_whole() && !self.plan.is_in_arrears() {
+            self.minibatches.forget();
+        }
+        if self.pipeline.role == Role::Leader {
+            if pipeline.is_whole() || is_ending || self.plan.is_complete() {
+                return Ok(Choice::Own);
+            }
+            if let Some(ending) = self.pipeline.call(pipeline, self.identity.slots > 1)? {
+                self.ending = ending;
+            }
+            return Ok(Choice::None);
+        }
+        if let Some(lead) = pipeline.next_lead() {
+            self.minibatches.follow(lead);
+            // The optimiser counts the leader's steps, whenever this worker came.
+            self.counters.steps = lead.step.saturating_sub(1);
+            return Ok(Choice::Led);
+        }
+        Ok(PipelinePart::follow(pipeline, is_ending))
+    }
+
+    /// Tells the others of the pipeline of a step, and of those after it that can be begun before it is done.
+    fn tell_pipeline(&mut self, control: &StepControl) {
+        let role = self.pipeline.role;
+        let Some(pipeline) = self.trainer.pipeline().filter(|_| role == Role::Leader) else {
+            return;
+        };
+        self.minibatches.choose_ahead(
+            &mut self.plan,
+            self.pipeline.begun_ahead(pipeline),
+            role.cursors_max(),
+            self.pending.cursors_left(),
+            self.applied.batches(),
+        );
+        pipeline.tell(leads(control, &self.minibatches));
+    }
+
+    /// Whether some minibatch was begun that is not done.
+    pub fn is_under_way(&mut self) -> bool {
+        self.trainer.pipeline().is_some_and(|pipeline| pipeline.is_under_way())
+    }
+
+    /// Whether to begin nothing ahead, so that there is a moment at which nothing is under way.
+    pub fn rest(&mut self, pauses: bool) {
+        self.pipeline.pauses = pauses;
+    }
+
+    /// A message of the pipeline has come between two steps.
+    pub fn hear(&mut self, message: PipelineEvent) -> Result<(), TrainingError> {
+        Ok(self.trainer.hear(message)?)
+    }
+
+    /// Whether this worker holds a stage of a network only.
+    pub fn is_in_pipeline(&self) -> bool {
+        self.pipeline.role != Role::Alone
+    }
+
+    /// Whether this worker leads a pipeline.
+    pub fn leads_pipeline(&self) -> bool {
+        self.pipeline.role == Role::Leader
+    }
+
+    /// How good the weights of the whole pipeline are; none where this worker does not lead a whole one.
+    pub fn measure(&mut self) -> Result<Option<Scores>, TrainingError> {
+        let leads = self.leads_pipeline();
+        let pipeline = self.trainer.pipeline().filter(|_| leads);
+        if pipeline.is_none_or(|pipeline| !pipeline.is_whole()) {
+            return Ok(None);
+        }
+        match self.trainer.measure() {
+            Err(TrainError::PipelineBroken) => Ok(None),
+            measured => Ok(measured?),
+        }
+    }
+
+    /// Calls the others, if this worker leads a pipeline that is not whole. Returns whether that is so.
+    pub fn calls(&mut self) -> Result<bool, TrainingError> {
+        let leads = self.leads_pipeline();
+        match self.trainer.pipeline() {
+            Some(pipeline) if leads && !pipeline.is_whole() => {
+                pipeline.join()?;
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Whether it is for this worker to say that the run is to end. Followers in a pipeline never do.
+    fn may_say_stop(&self) -> bool {
+        self.pipeline.role != Role::Follower && !matches!(self.ending, Ending::GaveUp | Ending::Leaving(_))
+    }
+
+    /// The record of a step.
+    fn step_of(&self, report: &StepReport, throttled: bool) -> Step {
+        let samples = match self.pipeline.role {
+            Role::Alone | Role::Leader => self.minibatches.present().indices.len(),
+            // The samples of a pipeline count once.
+            Role::Follower => 0,
+        };
+        Step {
+            loss: report.loss,
+            samples,
+            changes: 0,
+            throttled,
+            tau: None,
+            range: report.range,
+            staleness: self.staleness(),
+            training_time: report.training_time,
+            directions: report.directions,
+            gpu: report.gpu,
+        }
+    }
+}
+
+/// Goes on from the shared weights: without a residual, of which the first two arrays of a state are made. The optimiser's
+/// state is kept: what it knows of gradients holds near by, too.
+fn return_to_shared<T: Trainer>(trainer: &mut T) -> Result<(), TrainError> {
+    let TrainerState { numbers, mut arrays } = trainer.state()?;
+    for array in arrays.iter_mut().take(2) {
+        array.fill(0.0);
+    }
+    trainer
+        .restore(TrainerState { numbers, arrays })
+        .map_err(|error| TrainError::Device(error.to_string()))
 }
 
 #[cfg(test)]

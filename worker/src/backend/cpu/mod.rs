@@ -245,8 +245,8 @@ impl<S: CpuGradientSource> Backend for CpuBackend<S> {
         let mut making = Duration::ZERO;
         if let (Some(directions), Some(orthogonal)) = (&mut self.directions, update.orthogonal) {
             let timer = ThreadTimer::start();
-            let state = (&mut self.pass.first[..], &mut self.pass.second[..]);
-            directions.replace(&mut self.gradient, state, clip, orthogonal);
+            let (first, second) = (&mut self.pass.first[..], &mut self.pass.second[..]);
+            directions.replace(&mut self.gradient, first, second, clip, orthogonal);
             clip = 1.0;
             making = timer.elapsed();
         }

@@ -43,11 +43,12 @@ impl Directions {
     pub(super) fn replace(
         &mut self,
         gradient: &mut [f32],
-        (first, second): (&mut [f32], &mut [f32]),
+        first: &mut [f32],
+        second: &mut [f32],
         clip: f32,
         by: Orthogonal,
     ) {
-        replace_others(&self.parts.others, gradient, (&mut *first, second), clip, by);
+        replace_others(&self.parts.others, gradient, &mut *first, second, clip, by);
         // Many blocks are shared out to threads; of few, each product is.
         let many = self.parts.blocks.len() >= self.scratch.len();
         let (hands, threads) = if many {
@@ -69,7 +70,8 @@ impl Directions {
 fn replace_others(
     others: &[Range<usize>],
     gradient: &mut [f32],
-    (first, second): (&mut [f32], &mut [f32]),
+    first: &mut [f32],
+    second: &mut [f32],
     clip: f32,
     by: Orthogonal,
 ) {

@@ -96,8 +96,9 @@ impl Pass {
                 changes,
             })
             .collect();
-        let by = (update.formula, &update.factors, clip);
-        let results = map_parts(parts, |part: ThreadSlice<'_>| part.update(by, compare.as_ref()));
+        let results = map_parts(parts, |part: ThreadSlice<'_>| {
+            part.update(update.formula, &update.factors, clip, compare.as_ref())
+        });
         changes.clear();
         let mut all = Ok(());
         let mut plain = Plain::default();
@@ -126,7 +127,7 @@ impl Pass {
         for (block, (own, shared)) in own.chunks(BLOCK).zip(shared.chunks(BLOCK)).enumerate() {
             let velocity = velocity.next().unwrap_or_default();
             if comparison.includes(block * BLOCK) {
-                comparison.block((own, shared), velocity, (0, block * BLOCK), changes)?;
+                comparison.block(own, shared, velocity, 0, block * BLOCK, changes)?;
             }
         }
         Ok(())
@@ -145,7 +146,7 @@ struct ThreadSlice<'a> {
 }
 
 impl ThreadSlice<'_> {
-    fn update(mut self, (formula, factors, clip): (Formula, &Factors, f32), compare: Option<&Comparison<'_>>) -> Done {
+    fn update(mut self, formula: Formula, factors: &Factors, clip: f32, compare: Option<&Comparison<'_>>) -> Done {
         self.changes.clear();
         let mut result = Ok(());
         let mut plain = Plain::default();
@@ -176,8 +177,8 @@ impl ThreadSlice<'_> {
                 move_by(update, factors.shrink, own);
                 weights += own.len();
                 if let Some(compare) = compare {
-                    let place = (self.offset, self.offset + block * BLOCK);
-                    let done = compare.block((own, shared), first, place, &mut self.changes);
+                    let (start, index) = (self.offset, self.offset + block * BLOCK);
+                    let done = compare.block(own, shared, first, start, index, &mut self.changes);
                     result = result.and(done);
                 }
             }
@@ -242,9 +243,11 @@ impl<'a> Comparison<'a> {
     /// block's first weight.
     fn block(
         &self,
-        (own, shared): (&[f32], &[f32]),
+        own: &[f32],
+        shared: &[f32],
         velocity: &[f32],
-        (start, index): (usize, usize),
+        start: usize,
+        index: usize,
         changes: &mut Vec<u32>,
     ) -> Result<(), NotFinite> {
         let changes_max = self.allowance(index + own.len()) - self.allowance(start);

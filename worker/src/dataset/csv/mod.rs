@@ -171,7 +171,9 @@ fn split(
     let sure = wanted.kind.is_some() || options.label.len() > 1;
     let remarks = remark(&target).filter(|_| !sure);
     let mut dataset = Dataset::new(
-        (Shape::Flat(features), table.names, learning::kept(encodings)),
+        Shape::Flat(features),
+        table.names,
+        learning::kept(encodings),
         target,
         scaling,
         train,

@@ -163,7 +163,9 @@ pub(super) fn assemble(
     let train = train.into_samples(&classes)?;
     let test = test.into_samples(&classes)?;
     Dataset::new(
-        (input, None, Vec::new()),
+        input,
+        None,
+        Vec::new(),
         Target::Classes(classes),
         Scaling::Unit,
         train,

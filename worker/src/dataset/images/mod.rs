@@ -68,7 +68,7 @@ pub(super) fn open(
     };
     let (train, test) = (part(&train), part(&test));
     let target = Target::Classes(classes);
-    Dataset::new((input, None, Vec::new()), target, Scaling::Unit, train, test)
+    Dataset::new(input, None, Vec::new(), target, Scaling::Unit, train, test)
 }
 
 /// Reads images for a model, in the order of their names: one file, or those of a folder, whether it has folders for classes

@@ -58,7 +58,7 @@ pub(super) fn open(
         answers.gather(rows, &mut chosen);
         Samples::new(input.elements(), parts::pick(&values, rows, input.elements()), chosen)
     };
-    Dataset::new((input, None, Vec::new()), target, scaling, part(&train), part(&test))
+    Dataset::new(input, None, Vec::new(), target, scaling, part(&train), part(&test))
 }
 
 /// Reads inputs for a model in their order: those to test on, or all.

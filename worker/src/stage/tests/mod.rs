@@ -159,7 +159,9 @@ fn in_a_pipeline_on(on: &[On], job: &Job, data: &Arc<Dataset>, steps: u64) -> (V
                 };
                 let waiting = RefCell::default();
                 let pipeline = Pipeline::new(
-                    (place, stages as u8, pipelines.in_flight(1)),
+                    place,
+                    stages as u8,
+                    pipelines.in_flight(1),
                     1,
                     data.train.len(),
                     Box::new(Wires { to, own, waiting }),

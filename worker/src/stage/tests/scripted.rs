@@ -29,8 +29,9 @@ fn among(transport: &Scripted, job: &Job, data: &Arc<Dataset>, stage: u8) -> Cpu
     let pipelines = job.exchange.pipelines().unwrap();
     let partition = Partition::new(layout_for(job, data).unwrap(), pipelines).unwrap();
     let place = StageAddress { pipeline: 0, stage };
-    let about = (place, partition.len() as u8, pipelines.in_flight(1));
-    let pipeline = Pipeline::new(about, 1, data.train.len(), Box::new(transport.clone())).unwrap();
+    let (stages, in_flight) = (partition.len() as u8, pipelines.in_flight(1));
+    let transport = Box::new(transport.clone());
+    let pipeline = Pipeline::new(place, stages, in_flight, 1, data.train.len(), transport).unwrap();
     let counts = partition.stage(usize::from(stage)).initial_counts(job.seed);
     let membership = Membership::of_job(job, data, partition, pipeline);
     CpuStageTrainer::in_pipeline(membership, &counts, job.optimiser.rule, Threads(1)).unwrap()

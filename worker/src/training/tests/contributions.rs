@@ -128,7 +128,7 @@ fn only_the_best_counts_and_all_go_on_from_there() {
     assert!(
         workers
             .windows(2)
-            .all(|pair| pair[0].probe == pair[1].probe && !pair[0].probe.is_empty())
+            .all(|pair| pair[0].round.probe() == pair[1].round.probe() && !pair[0].round.probe().is_empty())
     );
 }
 

@@ -116,7 +116,7 @@ fn a_worker_that_leaves_lets_out_all_that_it_has_learned_and_stops_nobody() {
             training.step(step > 4, &mut encoded).unwrap();
         }
         assert!(training.trainer().residual_norm().unwrap() > 0.0);
-        let trained = training.steps;
+        let trained = training.counters.steps;
         training.leave();
         let mut made = Vec::new();
         loop {
@@ -128,7 +128,10 @@ fn a_worker_that_leaves_lets_out_all_that_it_has_learned_and_stops_nobody() {
             assert!(matches!(next, Next::Emitted(_)), "{next:?}");
             made.push(Batch::decode(&encoded, weights).unwrap());
         }
-        assert_eq!(training.steps, trained, "a leaving worker must train no further step");
+        assert_eq!(
+            training.counters.steps, trained,
+            "a leaving worker must train no further step"
+        );
         assert!(!made.is_empty());
         // Nothing is left that could be said in steps of the lattice.
         let left = training.trainer().residual_norm().unwrap();

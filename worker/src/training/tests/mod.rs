@@ -17,6 +17,7 @@ use std::sync::Arc;
 
 use protocol::changes::change;
 use protocol::data::DataSpec;
+use protocol::digest::Digest;
 use protocol::frontier::Frontier;
 use protocol::job::JobDraft;
 use protocol::lattice::{Tau, count_of};

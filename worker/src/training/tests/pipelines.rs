@@ -158,7 +158,9 @@ fn training(
         stage: stage as u8,
     };
     let pipeline = Pipeline::new(
-        (place, partition.len() as u8, pipelines.in_flight(1)),
+        place,
+        partition.len() as u8,
+        pipelines.in_flight(1),
         5,
         dataset.train.len(),
         line,

@@ -1,0 +1,122 @@
+//! The minibatches that a worker has chosen: the present one, and those that were chosen before it is done.
+
+use std::collections::VecDeque;
+
+use protocol::cursor::CursorAdvance;
+use protocol::wire::flow::Lead;
+
+use super::pipeline_part::Role;
+use crate::sampling::plan::SamplePlan;
+
+/// Samples that are trained together.
+#[derive(Debug, Default)]
+pub(super) struct Minibatch {
+    pub(super) indices: Vec<u32>,
+    pub(super) cursors: Vec<CursorAdvance>,
+    /// The number of batches that were in the weights when a device or a pipeline began with the minibatch, if it has.
+    begun_at: Option<u64>,
+}
+
+/// The minibatches that a worker has chosen.
+#[derive(Debug, Default)]
+pub(super) struct Minibatches {
+    present: Minibatch,
+    /// The present minibatch is still to be trained, and its device may be at it.
+    is_chosen: bool,
+    /// Minibatches after the present one, which a pipeline may have begun, in their order.
+    upcoming: VecDeque<Minibatch>,
+}
+
+impl Minibatches {
+    pub(super) fn present(&self) -> &Minibatch {
+        &self.present
+    }
+
+    /// Minibatches after the present one, in their order.
+    pub(super) fn upcoming(&self) -> impl Iterator<Item = &Minibatch> {
+        self.upcoming.iter()
+    }
+
+    /// Whether the present minibatch is still to be trained.
+    pub(super) fn is_chosen(&self) -> bool {
+        self.is_chosen
+    }
+
+    /// The number of batches that were in the weights when the present minibatch was begun, if it was. It is asked once.
+    pub(super) fn take_begun_at(&mut self) -> Option<u64> {
+        self.present.begun_at.take()
+    }
+
+    /// Goes on to the next minibatch, which moves no more than this many cursors. Returns `false` if there is none now.
+    pub(super) fn advance(&mut self, plan: &mut SamplePlan, cursors_max: usize, role: Role) -> bool {
+        if std::mem::take(&mut self.is_chosen) {
+            return true;
+        }
+        if let Some(next) = self.upcoming.pop_front() {
+            self.present = next;
+            return true;
+        }
+        choose(plan, cursors_max, role, &mut self.present)
+    }
+
+    /// Chooses the next minibatch, so that a device can begin with it at these weights. Returns its samples, if there are
+    /// any.
+    pub(super) fn choose_early(&mut self, plan: &mut SamplePlan, cursors_max: usize, batches: u64) -> Option<&[u32]> {
+        self.is_chosen = choose(plan, cursors_max, Role::Alone, &mut self.present);
+        self.is_chosen.then(|| {
+            self.present.begun_at = Some(batches);
+            &*self.present.indices
+        })
+    }
+
+    /// Chooses minibatches that a pipeline may begin before the present one is done, until there are so many. Together with
+    /// the present one they move no more than `cursors_left`.
+    pub(super) fn choose_ahead(
+        &mut self,
+        plan: &mut SamplePlan,
+        count: usize,
+        cursors_max: usize,
+        cursors_left: usize,
+        batches: u64,
+    ) {
+        while self.upcoming.len() < count {
+            let chosen = self.upcoming.iter().chain([&self.present]);
+            let taken: usize = chosen.map(|minibatch| minibatch.cursors.len()).sum();
+            let cursors_max = cursors_max.min(cursors_left.saturating_sub(taken));
+            let mut next = Minibatch {
+                begun_at: Some(batches),
+                ..Minibatch::default()
+            };
+            if cursors_max == 0 || !choose(plan, cursors_max, Role::Leader, &mut next) {
+                return;
+            }
+            self.upcoming.push_back(next);
+        }
+    }
+
+    /// The leader of the pipeline has chosen the next minibatch.
+    pub(super) fn follow(&mut self, lead: &Lead) {
+        self.present.indices.clone_from(&lead.samples);
+        self.present.cursors.clone_from(&lead.cursors);
+    }
+
+    /// The present minibatch could not be trained. A worker that `leads` its pipeline trains it again; others are led anew.
+    pub(super) fn failed(&mut self, leads: bool) {
+        self.is_chosen = leads;
+    }
+
+    /// Forgets all chosen minibatches: others have trained them.
+    pub(super) fn forget(&mut self) {
+        self.is_chosen = false;
+        self.upcoming.clear();
+    }
+}
+
+/// Chooses a minibatch. One that a pipeline is to train may come to nothing, so it is outstanding until it is trained.
+fn choose(plan: &mut SamplePlan, cursors_max: usize, role: Role, into: &mut Minibatch) -> bool {
+    let is_one = plan.next_minibatch(cursors_max, &mut into.indices, &mut into.cursors);
+    if is_one && role != Role::Alone {
+        plan.add_outstanding(&into.cursors);
+    }
+    is_one
+}
