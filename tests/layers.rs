@@ -1,6 +1,7 @@
 //! Networks whose layers lie on several nodes: they train as one worker would, survive what others survive, and end in one
 //! file.
 
+use protocol::waiting::{NodeTask, WaitingFor};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -184,7 +185,8 @@ fn whose_worker_a_pipeline_waits_for_is_named() {
     let (data, away) = (cluster.tau.path("points.csv"), cluster.tau.path("away.csv"));
     std::fs::rename(&data, &away).unwrap();
     kill("-KILL", other.worker());
-    let sentence = format!("waiting for {} to start its worker again", other.name);
+    let missing = WaitingFor::node(&other.name, NodeTask::RestartWorker);
+    let sentence = format!("waiting for {missing}");
     Cluster::wait_until("whose worker is missing is not said", || {
         client.log().contains(&sentence)
     });

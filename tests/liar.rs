@@ -12,7 +12,7 @@ use protocol::ids::{NodeId, RunId};
 use protocol::rng::CounterRng;
 use protocol::stats::StatsRecord;
 use protocol::wire::bounds::node_name;
-use protocol::wire::control::{Beat, ControlMessage, NodeInfo, Request};
+use protocol::wire::control::{Beat, ControlMessage, NodeInfo, Request, RunOrder};
 use protocol::wire::link::Hello;
 use protocol::wire::run_beat::{GivenUp, ParticipantState, RunBeat, Settled, StopReason};
 use serde_json::Value;
@@ -411,7 +411,10 @@ fn random_lie(liar: &Liar, ear: &Ear, rng: &mut CounterRng) -> ControlMessage {
             run,
             reason: RunFailure::Stopped,
         },
-        2 => ControlMessage::Checkpoint(run),
+        2 => ControlMessage::Order {
+            run,
+            order: RunOrder::Checkpoint,
+        },
         3 => ControlMessage::Echo {
             from,
             number: extreme(rng),

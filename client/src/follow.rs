@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use protocol::ids::RunId;
 use protocol::stats::{EventLine, Finished, StatsRecord};
-use protocol::wire::control::{Phase, Reply, Request, RunResult, RunStatus};
+use protocol::wire::control::{Phase, Reply, Request, RunOrder, RunResult, RunStatus};
 use tokio::sync::mpsc;
 
 use crate::commands::unexpected;
@@ -208,8 +208,8 @@ async fn until_known(contact: &Contact, run: RunId) -> Result<(), Failure> {
             return Ok(());
         }
         if interrupt::asked() {
-            match contact.ask(Request::Stop).await? {
-                Reply::Stopping(_) => {
+            match contact.ask(Request::Order(RunOrder::Stop)).await? {
+                Reply::Ordered(_) => {
                     interrupt::stop_sent();
                     return Ok(());
                 }
@@ -289,7 +289,7 @@ async fn watch(
             view.busy("ending the run");
             // After SIGTERM, `stop_when_terminated` does that.
             if !interrupt::is_terminated() {
-                contact.ask(Request::Stop).await?;
+                contact.ask(Request::Order(RunOrder::Stop)).await?;
                 interrupt::stop_sent();
             }
         }
@@ -322,21 +322,22 @@ impl Drop for ScopedTask {
 /// Stops the run after SIGTERM, beside whatever its follower waits for: little time is left, and the node that is followed
 /// may stand still.
 async fn stop_when_terminated(contact: Arc<Contact>) {
+    const CHECKPOINT: Request = Request::Order(RunOrder::Checkpoint);
     interrupt::termination().await;
     // A run that is not saved in the time that is left continues from a checkpoint.
-    let asked = tokio::time::timeout(CHECKPOINT_LIMIT, contact.ask(Request::Checkpoint)).await;
+    let asked = tokio::time::timeout(CHECKPOINT_LIMIT, contact.ask(CHECKPOINT)).await;
     if asked.is_err() {
-        let _ = tokio::time::timeout(CHECKPOINT_LIMIT, contact.ask_each(Request::Checkpoint)).await;
+        let _ = tokio::time::timeout(CHECKPOINT_LIMIT, contact.ask_each(CHECKPOINT)).await;
     }
     let mut is_heard = false;
     while !is_heard {
         let hear = |answer: Answer| {
-            if let Ok(Reply::Stopping(_)) = answer.reply {
+            if let Ok(Reply::Ordered(_)) = answer.reply {
                 is_heard = true;
                 interrupt::stop_sent();
             }
         };
-        contact.ask_each_with(Request::Stop, hear).await;
+        contact.ask_each_with(Request::Order(RunOrder::Stop), hear).await;
         tokio::time::sleep(LOOK_AGAIN).await;
     }
 }

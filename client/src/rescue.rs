@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use communicator::Timing;
 use protocol::ids::RunId;
-use protocol::wire::control::{Reply, Request};
+use protocol::wire::control::{Reply, Request, RunOrder};
 use worker::model_file;
 
 use crate::contact::{Answer, Contact};
@@ -72,10 +72,10 @@ async fn end(contact: &Contact, out: &OutFolder) -> Option<String> {
 
 /// Asks every node to stop; whether one has heard it.
 async fn stop(contact: &Contact) -> bool {
-    let heard = contact.ask_each(Request::Stop).await;
+    let heard = contact.ask_each(Request::Order(RunOrder::Stop)).await;
     heard
         .iter()
-        .any(|answer| matches!(answer.reply, Ok(Reply::Stopping(_) | Reply::CalledOff(_))))
+        .any(|answer| matches!(answer.reply, Ok(Reply::Ordered(_) | Reply::CalledOff(_))))
 }
 
 /// Leaves a scratch folder to the user, until [`salvage`] has copied what is in it: the program may end before that.

@@ -1,6 +1,6 @@
 //! `tau checkpoint`: let every node write a checkpoint of the run.
 
-use protocol::wire::control::{Reply, Request};
+use protocol::wire::control::{Reply, Request, RunOrder};
 
 use crate::args::Ask;
 use crate::commands;
@@ -11,8 +11,8 @@ use crate::output::{self, RunEvent};
 pub(crate) fn run(arguments: &Ask) -> Result<(), Failure> {
     commands::run_async(async {
         let contact = commands::contact(&arguments.cluster).await?;
-        match contact.ask(Request::Checkpoint).await? {
-            Reply::Checkpointing(run) => {
+        match contact.ask(Request::Order(RunOrder::Checkpoint)).await? {
+            Reply::Ordered(run) => {
                 if arguments.json {
                     output::line(&RunEvent {
                         event: "checkpointing",

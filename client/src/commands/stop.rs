@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use protocol::ids::RunId;
-use protocol::wire::control::{Reply, Request};
+use protocol::wire::control::{Reply, Request, RunOrder};
 
 use crate::args::Ask;
 use crate::commands;
@@ -20,7 +20,7 @@ pub(crate) fn run(arguments: &Ask) -> Result<(), Failure> {
     commands::run_async(async {
         let contact = commands::contact(&arguments.cluster).await?;
         match stop(&contact).await? {
-            Reply::Stopping(run) => {
+            Reply::Ordered(run) => {
                 let means = "is stopping: its workers train no further, and its nodes settle and save the model";
                 say("stopping", run, means, arguments.json);
                 Ok(())
@@ -39,7 +39,7 @@ pub(crate) fn run(arguments: &Ask) -> Result<(), Failure> {
 async fn stop(contact: &Contact) -> Result<Reply, Failure> {
     let since = Instant::now();
     loop {
-        let reply = contact.ask(Request::Stop).await?;
+        let reply = contact.ask(Request::Order(RunOrder::Stop)).await?;
         let is_over = || since.elapsed() > SUCCESSOR_LIMIT;
         if !matches!(reply, Reply::Refused(_))
             || is_over()

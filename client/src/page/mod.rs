@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use hyper::StatusCode;
 use protocol::stats::Finished;
-use protocol::wire::control::{Reply, Request};
+use protocol::wire::control::{Reply, Request, RunOrder};
 
 use crate::failure::Failure;
 use crate::http::{self, Answer, Question, Secret, Server};
@@ -242,8 +242,8 @@ fn news(question: &Question, shows: &Shows, looks: &Looks) -> Answer {
 }
 
 async fn stop(live: &Live) -> Answer {
-    match live.watch.source.ask(Request::Stop).await {
-        Ok(Reply::Stopping(run) | Reply::CalledOff(run)) => {
+    match live.watch.source.ask(Request::Order(RunOrder::Stop)).await {
+        Ok(Reply::Ordered(run) | Reply::CalledOff(run)) => {
             Answer::sentence(StatusCode::OK, format!("run {run} is going to end"))
         }
         Ok(Reply::Refused(reasons)) => Answer::sentence(StatusCode::CONFLICT, texts(&reasons).join("; ")),

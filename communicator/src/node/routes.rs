@@ -35,10 +35,9 @@ impl Routes for RouteTargets {
             ControlMessage::Prepare { .. }
             | ControlMessage::Answer { .. }
             | ControlMessage::Abort { .. }
-            | ControlMessage::Stop(_)
             | ControlMessage::Find { .. }
             | ControlMessage::FoundCheckpoint { .. }
-            | ControlMessage::Checkpoint(_) => {
+            | ControlMessage::Order { .. } => {
                 let event = RunEvent::ControlMessage { from, message };
                 drop(self.run.cast(RunMessage::Event(event)));
             }
@@ -48,7 +47,7 @@ impl Routes for RouteTargets {
     fn request(&self, request: Request, reply: RpcReplyPort<Payload<Reply>>) {
         match request {
             Request::Nodes => drop(self.membership.cast(MembershipMessage::Nodes(reply))),
-            Request::StartTraining { .. } | Request::Resume { .. } | Request::Checkpoint | Request::Stop => {
+            Request::StartTraining { .. } | Request::Resume { .. } | Request::Order(_) => {
                 drop(self.run.cast(RunMessage::Request { request, reply }));
             }
             Request::Status => drop(self.run.cast(RunMessage::Status(reply))),

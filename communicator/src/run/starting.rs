@@ -5,7 +5,7 @@ use std::time::Duration;
 use protocol::ids::{NodeId, RunId};
 use protocol::job::{Job, JobDraft};
 use protocol::reasons::{Excluded, Refusal, RunFailure};
-use protocol::wire::control::{ControlMessage, FoundCheckpoint, NodeInfo, Offer, Reply, Request};
+use protocol::wire::control::{ControlMessage, FoundCheckpoint, NodeInfo, Offer, Reply, Request, RunOrder};
 use protocol::wire::run_beat::StopReason;
 
 use super::active::{ActiveRun, State};
@@ -197,8 +197,9 @@ impl RunCore {
         let answer = match training.map(|run| run.run) {
             Some(run) => {
                 self.with_run(now, effects, ActiveRun::checkpoint);
-                effects.push(RunEffect::Broadcast(ControlMessage::Checkpoint(run)));
-                Reply::Checkpointing(run)
+                let order = RunOrder::Checkpoint;
+                effects.push(RunEffect::Broadcast(ControlMessage::Order { run, order }));
+                Reply::Ordered(run)
             }
             None => Refusal::NothingToCheckpoint.into(),
         };
@@ -226,9 +227,10 @@ impl RunCore {
         let answer = if prepared {
             Reply::CalledOff(name)
         } else {
-            Reply::Stopping(name)
+            Reply::Ordered(name)
         };
-        effects.push(RunEffect::Broadcast(ControlMessage::Stop(name)));
+        let (run, order) = (name, RunOrder::Stop);
+        effects.push(RunEffect::Broadcast(ControlMessage::Order { run, order }));
         self.stopped(name, now, effects);
         effects.push(RunEffect::Reply(ticket, answer));
     }
@@ -255,7 +257,10 @@ impl RunCore {
             .filter(|&(&node, &there)| there == run && node != from);
         effects.extend(others.map(|(&to, _)| RunEffect::Send {
             to,
-            message: ControlMessage::Stop(run),
+            message: ControlMessage::Order {
+                run,
+                order: RunOrder::Stop,
+            },
         }));
     }
 
@@ -297,8 +302,8 @@ impl RunCore {
                 changes,
                 allow_partial,
             } => self.resume(run, (resumes, changes), (allow_partial, ticket), now, effects),
-            Request::Checkpoint => self.checkpoint_all(ticket, now, effects),
-            Request::Stop => self.stop(ticket, now, effects),
+            Request::Order(RunOrder::Checkpoint) => self.checkpoint_all(ticket, now, effects),
+            Request::Order(RunOrder::Stop) => self.stop(ticket, now, effects),
             // Others answer them.
             Request::Nodes | Request::Status | Request::InspectData(_) | Request::Stats { .. } => {}
         }
@@ -324,11 +329,14 @@ impl RunCore {
                     run.fail(reason, scope);
                 }
             }),
-            ControlMessage::Stop(_) if planted(Bug::LostStop) => {}
-            ControlMessage::Stop(run) => {
-                self.stopped(run, now, effects);
-                self.hand_on_stop(from, run, now, effects);
-            }
+            ControlMessage::Order { run, order } => match order {
+                RunOrder::Checkpoint => self.with_named(run, now, effects, ActiveRun::checkpoint),
+                RunOrder::Stop if planted(Bug::LostStop) => {}
+                RunOrder::Stop => {
+                    self.stopped(run, now, effects);
+                    self.hand_on_stop(from, run, now, effects);
+                }
+            },
             ControlMessage::Find { run, resumes, .. } => {
                 self.asked_by.insert(run, from);
                 effects.push(RunEffect::LookUp { run, resumes });
@@ -338,7 +346,6 @@ impl RunCore {
                     search.answer(from, found.map(|found| *found));
                 }
             }
-            ControlMessage::Checkpoint(run) => self.with_named(run, now, effects, ActiveRun::checkpoint),
             // They concern membership and records.
             ControlMessage::Beat(_)
             | ControlMessage::Echo { .. }

@@ -57,7 +57,7 @@ fn fault_1_a_stop_at_a_node_that_is_joining_ends_the_run_well() {
     assert!(world.until(20, joins));
     let reply = world.ask_to_stop(guest);
     assert!(
-        matches!(reply, Some(Reply::Stopping(stopped)) if stopped == run),
+        matches!(reply, Some(Reply::Ordered(stopped)) if stopped == run),
         "{reply:?}"
     );
     assert_eq!(ends(&mut world, run, &nodes, 10), [[""; 0]; 2]);

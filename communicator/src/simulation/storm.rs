@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use protocol::ids::{NodeId, RunId};
-use protocol::wire::control::{Phase, Reply, Request};
+use protocol::wire::control::{Phase, Reply, Request, RunOrder};
 
 use super::node::{Disk, Node};
 use super::working::job;
@@ -64,7 +64,7 @@ impl World {
     }
 
     pub(super) fn ask_to_stop(&mut self, at: NodeId) -> Option<Reply> {
-        let ticket = self.request(at, RunId(0), Request::Stop);
+        let ticket = self.request(at, RunId(0), Request::Order(RunOrder::Stop));
         let reply = self.nodes[&at].replies.get(&ticket).cloned();
         self.say(&format!("{at} is asked to stop: {reply:?}"));
         reply
@@ -171,7 +171,7 @@ impl World {
                 self.lies(a, b);
             }
             344..350 => {
-                self.request(a, RunId(0), Request::Checkpoint);
+                self.request(a, RunId(0), Request::Order(RunOrder::Checkpoint));
             }
             350..354 => {
                 let runs: Vec<RunId> = self.nodes[&a].checkpoints.keys().copied().collect();

@@ -232,8 +232,10 @@ mod tests {
         Credentials::create(&path).unwrap();
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o644)).unwrap();
-        let error = Credentials::read(&path).unwrap_err().to_string();
-        assert!(error.contains("chmod 600"), "{error}");
+        assert!(matches!(
+            Credentials::read(&path),
+            Err(CredentialsError::NotPrivate { .. })
+        ));
     }
 
     #[test]
@@ -242,11 +244,10 @@ mod tests {
         let path = folder.path().join("file");
         assert!(matches!(Credentials::read(&path), Err(CredentialsError::Io { .. })));
         write_private(&path, b"hello").unwrap();
-        let error = Credentials::read(&path).unwrap_err().to_string();
-        assert!(
-            error.contains("no certificate") && error.contains("tau credentials new"),
-            "{error}"
-        );
+        assert!(matches!(
+            Credentials::read(&path),
+            Err(CredentialsError::NotCredentials { .. })
+        ));
     }
 
     #[cfg(unix)]

@@ -81,8 +81,6 @@ pub enum ControlMessage {
         /// What it has.
         found: Option<Box<FoundCheckpoint>>,
     },
-    /// Write a checkpoint.
-    Checkpoint(RunId),
     /// Whether a node can take part.
     Answer {
         /// In which run.
@@ -99,8 +97,13 @@ pub enum ControlMessage {
         /// Why.
         reason: RunFailure,
     },
-    /// A client wants a run to end, and has said so to the sender.
-    Stop(RunId),
+    /// A client has given an order to the sender, which is for all nodes of the run.
+    Order {
+        /// The run.
+        run: RunId,
+        /// The order.
+        order: RunOrder,
+    },
     /// What the sender did in the last second.
     Stats(Box<StatsRecord>),
     /// The sender stops now.
@@ -175,10 +178,8 @@ pub enum Request {
         /// Begin without those that cannot take part.
         allow_partial: bool,
     },
-    /// Let every node write a checkpoint.
-    Checkpoint,
-    /// End the run early, and keep what it has learned.
-    Stop,
+    /// Give the run an order.
+    Order(RunOrder),
     /// Which run is there, and how far is it?
     Status,
     /// What does your clock say, and what is this data where you are? Answered when it is read, or after a moment.
@@ -190,6 +191,15 @@ pub enum Request {
     },
 }
 
+/// An order to the run that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum RunOrder {
+    /// Let every node write a checkpoint.
+    Checkpoint,
+    /// End the run early, and keep what it has learned.
+    Stop,
+}
+
 /// A node's answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Reply {
@@ -197,10 +207,8 @@ pub enum Reply {
     Nodes(Vec<NodeReport>),
     /// The run has begun.
     Started(RunId),
-    /// Every node writes a checkpoint of the run.
-    Checkpointing(RunId),
-    /// The run is going to end.
-    Stopping(RunId),
+    /// The nodes of the run carry the order out.
+    Ordered(RunId),
     /// The run had not begun, and will not.
     CalledOff(RunId),
     /// The newest run, if there was one.

@@ -11,7 +11,7 @@ use protocol::reasons::{Divergence, KeptWeights, LeftOut, Refusal, RunFailure, U
 use protocol::stats::NodeReport;
 use protocol::waiting::{NodeTask, Waiting, WaitingFor};
 use protocol::wire::control::{
-    Beat, ControlMessage, DataInspection, FoundCheckpoint, Offer, Phase, Reply, Request, RunResult, RunStatus,
+    Beat, ControlMessage, DataInspection, FoundCheckpoint, Offer, Phase, Reply, Request, RunOrder, RunResult, RunStatus,
 };
 use protocol::wire::run_beat::{ParticipantState, RunBeat, StopReason};
 
@@ -89,6 +89,7 @@ pub(super) fn control() {
             job: Box::new(job()),
         })),
     };
+    let order = |order| ControlMessage::Order { run, order };
     let words = [
         ("beat", ControlMessage::Beat(Box::new(beat(Vec::new())))),
         ("beat-in-run", ControlMessage::Beat(Box::new(beat(vec![in_run])))),
@@ -109,8 +110,8 @@ pub(super) fn control() {
         ),
         ("find", find),
         ("found", found),
-        ("checkpoint", ControlMessage::Checkpoint(run)),
-        ("stop", ControlMessage::Stop(run)),
+        ("checkpoint", order(RunOrder::Checkpoint)),
+        ("stop", order(RunOrder::Stop)),
         ("answer", answer(Ok(offer))),
         ("answer-no", answer(Err(unable()))),
         (
@@ -149,8 +150,8 @@ fn requests(run: RunId) {
     for (name, request) in [
         ("nodes", Request::Nodes),
         ("start", start),
-        ("stop", Request::Stop),
-        ("checkpoint", Request::Checkpoint),
+        ("stop", Request::Order(RunOrder::Stop)),
+        ("checkpoint", Request::Order(RunOrder::Checkpoint)),
         (
             "resume",
             Request::Resume {
@@ -223,9 +224,8 @@ fn replies() {
     for (name, reply) in [
         ("nodes", Reply::Nodes(vec![report.clone(), report])),
         ("started", Reply::Started(run)),
-        ("stopping", Reply::Stopping(run)),
+        ("ordered", Reply::Ordered(run)),
         ("called-off", Reply::CalledOff(run)),
-        ("checkpointing", Reply::Checkpointing(run)),
         ("no-status", Reply::Status(None)),
         ("status", status(Some(Ok(Box::new(result))))),
         ("status-diverged", status(Some(Err(divergence().into())))),

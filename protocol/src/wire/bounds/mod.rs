@@ -1,7 +1,8 @@
 //! What can be said at all: the bounds of everything that one node tells another, whatever the sender's name.
 //!
-//! Each message has a `check` of its own. What fails it no honest process of this release sends, so whoever receives it need
-//! not act on it, and may think its part about the sender. Numbers are bounded so that sums of as many as there can be
+//! Texts and lists whose limits are part of their types ([`crate::bounded`]) are refused while they are decoded. For the
+//! rest each message has a `check` of its own. What fails it no honest process of this release sends, so whoever receives it
+//! need not act on it, and may think its part about the sender. Numbers are bounded so that sums of as many as there can be
 //! participants do not overflow.
 
 mod measured;
@@ -111,8 +112,7 @@ impl ControlMessage {
             | Self::Unwelcome(_)
             | Self::Prepare { .. }
             | Self::Find { .. }
-            | Self::Checkpoint(_)
-            | Self::Stop(_)
+            | Self::Order { .. }
             | Self::Leaving(_) => Ok(()),
         }
     }
@@ -126,7 +126,7 @@ impl ControlMessage {
             Self::Prepare { coordinator, .. } | Self::Find { coordinator, .. } => *coordinator == node,
             Self::Leaving(leaving) => *leaving == node,
             // No id is in these. What a node is called it says in its beats, and whoever hears a record compares the two.
-            Self::Stats(_) | Self::Checkpoint(_) | Self::Stop(_) | Self::Abort { .. } | Self::Unwelcome(_) => true,
+            Self::Stats(_) | Self::Order { .. } | Self::Abort { .. } | Self::Unwelcome(_) => true,
         }
     }
 }
@@ -142,8 +142,7 @@ impl Request {
             ),
             Self::StartTraining { .. }
             | Self::Nodes
-            | Self::Checkpoint
-            | Self::Stop
+            | Self::Order(_)
             | Self::Status
             | Self::InspectData(_)
             | Self::Stats { .. } => Ok(()),
