@@ -1,9 +1,10 @@
 //! Which shard of others a slot takes over when it has none left of its own.
 //!
-//! Nobody is asked: a claim is made by training, and others hear of it with the first batch. Two that claim the
-//! same shard before they have heard of each other both train it, from where they know it to be, so a double claim
-//! costs one shard at most. The choice therefore avoids what others are likely to choose: while there are epochs that
-//! their slot has not come to, each claimer goes through them from another one on.
+//! Nobody is asked: a claim is made by training, and other slots hear of it with the first batch. Two slots that claim the
+//! same shard before they have heard of each other both train it until the one that is behind hears of the other, so a
+//! double claim costs one shard at most, and one round where workers wait for each other. The choice therefore avoids the
+//! shards that others are likely to choose: while there are epochs that their slot has not come to, each claimer goes
+//! through them from another one on.
 
 use std::cmp::Reverse;
 use std::ops::Range;
