@@ -397,7 +397,7 @@ async fn nobody_at_an_address_is_said_so() {
     let address = listener.local_addr().unwrap();
     drop(listener);
     let error = dial(address, Plane::Control, &security, PATIENCE).await.unwrap_err();
-    assert!(matches!(error, DialError::Refused { .. }), "{error}");
+    assert!(matches!(error, DialError::Unreachable { .. }), "{error}");
     // Someone who takes the call and says nothing.
     let mute = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = mute.local_addr().unwrap();
