@@ -13,7 +13,7 @@ pub const NAME_BYTES_MAX: usize = 64;
 /// Bytes of a sentence.
 pub const SENTENCE_BYTES_MAX: usize = 1 << 10;
 
-/// A name of a node, a release or a device.
+/// A name of a node, a release or a device, or an address.
 pub type Name = BoundedText<NAME_BYTES_MAX>;
 /// A sentence that a worker, the operating system or a library has written.
 pub type Sentence = BoundedText<SENTENCE_BYTES_MAX>;

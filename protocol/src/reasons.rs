@@ -222,7 +222,7 @@ pub enum RunFailure {
     Stopped,
     /// It cannot begin.
     #[error("{}", texts(.0).join("; "))]
-    Refused(BoundedVec<Refusal, LEFT_OUT_MAX>),
+    Refused(BoundedVec<Refusal, { LEFT_OUT_MAX + 1 }>),
     /// It was prepared for too long.
     #[error("the run was prepared but did not begin in time")]
     NotBegun,
@@ -345,6 +345,23 @@ pub enum Unwelcome {
     },
 }
 
+impl RunFailure {
+    /// The failure of a run that cannot begin for these reasons: those about the run itself, such as the remedy, stay however
+    /// many nodes cannot take part.
+    #[must_use]
+    pub fn refused(reasons: &[Refusal]) -> Self {
+        let (mut nodes, mut others) = (Vec::new(), Vec::new());
+        for reason in reasons {
+            match reason {
+                Refusal::LeftOut(node) => nodes.push(node.clone()),
+                other => others.push(other.clone()),
+            }
+        }
+        let nodes = left_out(nodes);
+        Self::Refused(nodes.iter().cloned().map(Refusal::from).chain(others).collect())
+    }
+}
+
 /// Nodes left out of a run, as many of them as are named.
 #[must_use]
 pub fn left_out(nodes: Vec<LeftOut>) -> AllLeftOut {
@@ -373,6 +390,19 @@ fn way_on(resume: Option<RunId>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_remedy_stays_however_many_nodes_cannot_take_part() {
+        let excluded = (0..20).map(|node| LeftOut::node(&format!("n{node}"), Excluded::NoWorker));
+        let mut reasons: Vec<Refusal> = excluded.map(Refusal::from).collect();
+        reasons.push(Refusal::AllowPartial);
+        let RunFailure::Refused(told) = RunFailure::refused(&reasons) else {
+            panic!("another failure");
+        };
+        assert_eq!(told.len(), LEFT_OUT_MAX + 1);
+        assert_eq!(told[LEFT_OUT_MAX - 1], LeftOut::More(5).into());
+        assert_eq!(told[LEFT_OUT_MAX], Refusal::AllowPartial);
+    }
 
     #[test]
     fn reasons_read_as_sentences() {

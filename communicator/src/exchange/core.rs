@@ -699,7 +699,7 @@ impl Exchange {
                 self.reset(from, effects);
                 Ok(None)
             }
-            Err(lie) => Err(lie.into()),
+            Err(violation) => Err(violation.into()),
             Ok(whole) => {
                 peer.into_iter().for_each(Peer::sent_intact);
                 Ok(Some(whole))
@@ -847,7 +847,7 @@ impl Exchange {
         let is_given = self.peers.get(node).is_some_and(may_have)
             && !self.snapshots.is_newcomer()
             && self.peers.given_snapshots() < self.limits.snapshots_max;
-        // A peer would take a wrong one for a lie.
+        // A peer quarantines the sender of a wrong one.
         if !is_given || !self.audit(effects) {
             return;
         }
@@ -948,7 +948,7 @@ impl Exchange {
         };
         for (origin, applied) in self.replica.frontier().iter() {
             let origin_node = self.origins.node_of(origin);
-            if origin_node.is_some_and(|home| home != node && !self.strategy.sends(home, node)) {
+            if origin_node.is_some_and(|origin_node| origin_node != node && !self.strategy.sends(origin_node, node)) {
                 peer.watch(origin, applied, patience);
             }
         }

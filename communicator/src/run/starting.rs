@@ -455,7 +455,7 @@ impl RunCore {
             }
             Decision::Refuse(reasons) => reasons,
         };
-        let reason = RunFailure::Refused(reasons.iter().cloned().collect());
+        let reason = RunFailure::refused(&reasons);
         effects.push(RunEffect::Reply(ticket, Reply::Refused(reasons.into())));
         effects.push(RunEffect::Broadcast(ControlMessage::Abort {
             run: name,

@@ -162,7 +162,7 @@ fn processes(nodes: &[NodeUsage]) -> impl Iterator<Item = &ProcessUsage> {
 
 figures! {
     record {
-        /// Time at which it came to the node that tells of it, by that node's clock, in seconds since 1970
+        /// Time at which the reporting node received the record, by its own clock, in seconds since 1970
         time: f64;
         /// The node
         node: String;

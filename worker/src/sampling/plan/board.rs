@@ -27,8 +27,8 @@ pub(super) struct Board {
     /// The shard that this slot began itself and goes on with, whoever else is at it. Never more than one: a shard
     /// is begun only when the one before has no samples left.
     mine: Option<ShardId>,
-    /// Unfinished shards that others began, with the origin that last advanced them. Of those that are not here it was not
-    /// told; then it was probably the worker of the slot that owns the shard.
+    /// Unfinished shards that others began, with the origin that last advanced them. A begun shard without an entry was begun by
+    /// an unknown origin, probably the worker of the slot that owns it.
     begun: BTreeMap<ShardId, OriginId>,
     /// Origins that emit no more, as far as anybody knows.
     dead: BTreeSet<OriginId>,
