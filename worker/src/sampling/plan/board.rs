@@ -24,8 +24,8 @@ pub(super) struct Board {
     /// What this slot has handed out, and what it was told is done. Never beyond the end of a shard, so that the
     /// sum tells when all is done.
     done: Cursors,
-    /// The shard that this slot began itself and goes on with, whoever else is at it. Never more than one: a shard
-    /// is begun only when the one before has no samples left.
+    /// The shard that this slot began itself and goes on with until it leaves it to another origin. Never more than one: a
+    /// shard is begun only when the one before has no samples left, or is left to another.
     mine: Option<ShardId>,
     /// Unfinished shards that others began, with the origin that last advanced them. A begun shard without an entry was begun by
     /// an unknown origin, probably the worker of the slot that owns it.

@@ -70,6 +70,9 @@ fn claims_from_the_living_may_have_to_wait_until_a_batch_has_left() {
     assert_eq!((claimed[0].shard.shard, claimed.len()), (30, 1));
     assert!(plan.ends_epoch());
     assert_eq!(next(&mut plan), None);
+    // What the dead left need not wait where nobody else can take it.
+    plan.slot_dead(1);
+    assert!(next(&mut plan).is_some());
 }
 
 #[test]
