@@ -18,6 +18,7 @@ pub mod log_notices;
 mod log_throttle;
 mod meter;
 pub mod node;
+mod pipeline;
 mod run;
 #[cfg(test)]
 mod seeds;

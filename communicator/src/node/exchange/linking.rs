@@ -12,6 +12,7 @@ use super::ExchangeState;
 use super::peer::PeerConnection;
 use crate::exchange::Event;
 use crate::node::link::{LinkActor, LinkArguments, LinkMessage, LinkNotice, Traffic};
+use crate::pipeline::PipelineEvent;
 use crate::run::RunEvent;
 use crate::transport::Stream;
 use protocol::wire::link::Message;
@@ -56,7 +57,7 @@ impl ExchangeState {
 
     /// Ends the links to former processes of nodes that were started again, once they are gone.
     pub(super) fn unlink_the_succeeded(&mut self) {
-        let gone = self.liveness.gone.iter().copied();
+        let gone = self.pipeline.liveness().gone.iter().copied();
         for node in gone.filter(|&node| self.plan.is_succeeded(node)).collect::<Vec<_>>() {
             if let Some(peer) = self.peers.get_mut(&node) {
                 peer.link.stop(None);
@@ -69,7 +70,7 @@ impl ExchangeState {
 
     /// Tells links whether their peers are heard of: a link to a node that is silent is missing for no reason of its own.
     pub(super) fn tell_links(&self, before: &BTreeSet<NodeId>) {
-        let absent = self.liveness.absent();
+        let absent = self.pipeline.liveness().absent();
         for node in absent.symmetric_difference(before) {
             if let Some(peer) = self.peers.get(node) {
                 let _ = peer.link.cast(LinkMessage::Absent(absent.contains(node)));
@@ -121,7 +122,7 @@ impl ExchangeState {
             } => {
                 if self.peers.get(&peer).is_some_and(|peer| peer.is_linked_by(generation)) {
                     match message {
-                        Message::Flow(bytes) => self.hand_in(peer, &bytes),
+                        Message::Flow(bytes) => self.pipeline_event(PipelineEvent::FromPeer { from: peer, bytes }),
                         message if self.plan.same_slice(self.me, peer) => {
                             self.event(Event::Received { from: peer, message });
                         }
@@ -140,6 +141,7 @@ impl ExchangeState {
                 self.unlinked(node);
             }
             self.tell_linked(node, true);
+            self.pipeline_event(PipelineEvent::LinkUp(node));
             if self.plan.same_slice(self.me, node) {
                 self.event(Event::LinkUp(node));
             }
@@ -155,7 +157,7 @@ impl ExchangeState {
     /// A connection is gone, and with it what was under way.
     fn unlinked(&mut self, node: NodeId) {
         self.tell_linked(node, false);
-        self.break_pipeline_with(node);
+        self.pipeline_event(PipelineEvent::LinkDown(node));
         if self.plan.same_slice(self.me, node) {
             self.event(Event::LinkDown(node));
         }

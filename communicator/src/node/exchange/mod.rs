@@ -10,7 +10,7 @@ mod pipeline;
 mod reporting;
 mod seating;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use protocol::ids::{NodeId, OriginId, RunId};
@@ -25,7 +25,8 @@ use super::run_files::RunFiles;
 use super::workers::{SeatNotice, WorkerHandle};
 use crate::checkpoint::State;
 use crate::exchange::{Effect, Event, Exchange};
-use crate::run::{ExchangeOrder, Liveness, Progress, RunEvent, WorkerKey, lacks_checkpoint};
+use crate::pipeline::{PipelineEvent, PipelineNode};
+use crate::run::{ExchangeOrder, Progress, RunEvent, WorkerKey, lacks_checkpoint};
 use crate::timing::Timing;
 use crate::transport::Security;
 pub(crate) use messages::{ExchangeArguments, ExchangeMessage, ExchangeNotice, Report};
@@ -53,17 +54,11 @@ pub(crate) struct ExchangeState {
     files: RunFiles,
     keeps_runs: bool,
     checkpoints: Checkpoints,
-    liveness: Liveness,
-    /// The slots that workers were told to have nobody.
-    dead_slots: BTreeSet<usize>,
-    /// Slots whose samples are taken over because nobody trains them.
-    taken_over: BTreeSet<usize>,
+    pipeline: PipelineNode,
     /// The number of the order since which no batch is taken; 0 while they are.
     freeze: u64,
     audited: Instant,
     reported: Instant,
-    /// Origins that workers were told emit no more.
-    dead: BTreeSet<OriginId>,
     parent: DerivedActorRef<ExchangeNotice>,
     told: Option<Progress>,
     pauses: Pauses,
@@ -96,10 +91,6 @@ impl Actor for ExchangeActor {
             parent,
         } = arguments;
         let mut state = ExchangeState {
-            liveness: Liveness {
-                live: plan.participants.iter().map(|participant| participant.node).collect(),
-                ..Liveness::default()
-            },
             me,
             version,
             security,
@@ -107,6 +98,7 @@ impl Actor for ExchangeActor {
             myself: myself.clone(),
             run,
             core: Exchange::for_run(me, ledger, &plan),
+            pipeline: PipelineNode::new(me, &plan),
             effects: Vec::new(),
             adding: Duration::ZERO,
             peers: BTreeMap::new(),
@@ -118,9 +110,6 @@ impl Actor for ExchangeActor {
             freeze: 0,
             audited: Instant::now(),
             reported: Instant::now(),
-            dead: BTreeSet::new(),
-            dead_slots: BTreeSet::new(),
-            taken_over: BTreeSet::new(),
             plan,
             parent,
             told: None,
@@ -164,7 +153,9 @@ impl Actor for ExchangeActor {
                 drop(permit);
             }
             ExchangeMessage::FromSeat(SeatNotice::Flow { key, bytes, permit }) => {
-                state.pass_on(key, bytes);
+                if state.workers.contains_key(&key) {
+                    state.pipeline_event(PipelineEvent::FromWorker { worker: key, bytes });
+                }
                 drop(permit);
             }
             ExchangeMessage::Tick => state.tick(),
@@ -257,7 +248,7 @@ impl ExchangeState {
                 "a node joins the run"
             );
             self.join(participant).await?;
-            self.tell_slots();
+            self.pipeline_event(PipelineEvent::Admitted);
             self.tell_progress();
         }
         Ok(())

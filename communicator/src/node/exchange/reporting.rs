@@ -17,7 +17,8 @@ impl ExchangeState {
     /// Tells how far the exchange is, when that has changed.
     pub(super) fn tell_progress(&mut self) {
         let is_linked = |node| self.peers.get(&node).is_some_and(|peer| peer.outbox.is_some());
-        let progress = progress(&self.core, &self.plan, self.me, &self.liveness, self.freeze, is_linked);
+        let liveness = self.pipeline.liveness();
+        let progress = progress(&self.core, &self.plan, self.me, liveness, self.freeze, is_linked);
         if self.told != Some(progress) {
             self.told = Some(progress);
             let event = RunEvent::Progress(self.run, progress);

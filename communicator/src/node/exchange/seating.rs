@@ -13,6 +13,7 @@ use crate::checkpoint::State;
 use crate::entropy;
 use crate::exchange::Event;
 use crate::node::workers::WorkerHandle;
+use crate::pipeline::PipelineEvent;
 use crate::run::{Liveness, Saving, WorkerKey};
 use protocol::wire::link::OriginInfo;
 
@@ -37,11 +38,11 @@ impl ExchangeState {
         let restore = self.take_state();
         worker.route_batches(Some(self.myself.get_derived()));
         self.hand_over(&worker, origin, slot, restore);
-        for slot in self.dead_slots() {
+        for &slot in self.pipeline.dead_slots() {
             worker.tell(ToWorker::Slot { slot, alive: false });
         }
         self.tell_origins();
-        for &origin in &self.dead {
+        for &origin in self.pipeline.dead_origins() {
             worker.tell(ToWorker::Origin { origin, alive: false });
         }
         if self.pauses.is_on() {
@@ -96,8 +97,7 @@ impl ExchangeState {
 
     /// Workers may train the samples of these slots, as if they had no workers.
     pub(super) fn take_over(&mut self, slots: BTreeSet<usize>) {
-        self.taken_over.extend(slots);
-        self.tell_slots();
+        self.pipeline_event(PipelineEvent::TakeOver(slots));
         self.tell_origins();
     }
 
@@ -168,7 +168,7 @@ impl ExchangeState {
             return;
         };
         worker.route_batches(None);
-        self.lose_pipeline();
+        self.pipeline_event(PipelineEvent::WorkerLost);
         self.checkpoints.saved(key, None);
         self.try_checkpoint();
         let Some(&info) = self.core.origins().find(|info| info.origin == origin) else {
@@ -180,37 +180,19 @@ impl ExchangeState {
 
     /// Participants have fallen silent, speak again, or are gone.
     pub(super) fn heed(&mut self, liveness: Liveness) {
-        let before = std::mem::replace(&mut self.liveness, liveness);
-        let gone = self.liveness.gone.difference(&before.gone).copied();
+        let before = self.pipeline.liveness().clone();
+        let (gone, mut absent) = (liveness.gone.clone(), liveness.absent());
+        self.pipeline_event(PipelineEvent::Liveness(liveness));
         let holds_the_same = |node: &NodeId| self.plan.same_slice(self.me, *node);
+        absent.retain(holds_the_same);
+        let gone = gone.difference(&before.gone).copied();
         for node in gone.filter(holds_the_same).collect::<Vec<_>>() {
             self.event(Event::Left(node));
         }
-        let mut absent = self.liveness.absent();
-        absent.retain(|node| self.plan.same_slice(self.me, *node));
         self.event(Event::Silent(absent));
         self.unlink_the_succeeded();
-        self.tell_slots();
         self.tell_links(&before.absent());
-        self.break_pipeline_with_the_silent(&before);
         self.tell_origins();
         self.tell_progress();
-    }
-
-    /// Tells workers which origins emit no more: they have ended, or their nodes are not there. What those have begun is
-    /// for others to finish.
-    pub(super) fn tell_origins(&mut self) {
-        let Liveness { silent, gone, .. } = &self.liveness;
-        let is_dead = |info: &&OriginInfo| {
-            let out_of_reach = silent.contains(&info.node) || gone.contains(&info.node);
-            let is_taken_over = self.taken_over.contains(&(info.slot as usize));
-            info.ended.is_some() || (out_of_reach || is_taken_over) && info.node != self.me
-        };
-        let dead: BTreeSet<OriginId> = self.core.origins().filter(is_dead).map(|info| info.origin).collect();
-        let before = std::mem::replace(&mut self.dead, dead);
-        for &origin in self.dead.symmetric_difference(&before) {
-            let alive = before.contains(&origin);
-            self.tell(&ToWorker::Origin { origin, alive });
-        }
     }
 }

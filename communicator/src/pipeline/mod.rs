@@ -1,0 +1,219 @@
+//! A node's half of pipelines: which messages pass between the workers of a pipeline, when a pipeline is broken, and which
+//! slots and origins have no worker. A pure core, told what happens, answering with what to do. The plan is an argument: the
+//! exchange's actor owns it, and tells when it has grown.
+//!
+//! Slots and origins matter to every run. Where each node holds the whole model, no message of a pipeline passes.
+//!
+//! ```text
+//!  worker's message ─▶ ┌──────────────┐ ─▶ Send(peer), HangUp(worker)
+//!  peer's message ───▶ │              │ ─▶ Deliver
+//!  link up, down ────▶ │ PipelineNode │ ─▶ Broken
+//!  liveness, guests ─▶ │              │ ─▶ Slot, Origin
+//!  worker lost ──────▶ └──────────────┘ ─▶ Send(Reset to each)
+//! ```
+
+mod event;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use protocol::ids::{NodeId, OriginId};
+use protocol::job::Trainers;
+use protocol::wire::flow::{Flow, FlowBody, FlowHead, StageAddress};
+use protocol::wire::link::OriginInfo;
+use protocol::wire::run_plan::RunPlan;
+
+pub(crate) use self::event::{PipelineEffect, PipelineEvent};
+use crate::run::{Liveness, WorkerKey};
+
+/// A node's half of pipelines, for one run.
+#[derive(Debug)]
+pub(crate) struct PipelineNode {
+    me: NodeId,
+    liveness: Liveness,
+    /// Peers that this node has a link to.
+    linked: BTreeSet<NodeId>,
+    /// Slots whose samples others train because their own workers do not.
+    taken_over: BTreeSet<usize>,
+    /// Slots without a worker, as this node's workers were told.
+    dead_slots: BTreeSet<usize>,
+    /// Origins that emit no more batches, as this node's workers were told.
+    dead_origins: BTreeSet<OriginId>,
+}
+
+impl PipelineNode {
+    /// A node in a run that begins: all participants are waited for, and no link is up.
+    pub(crate) fn new(me: NodeId, plan: &RunPlan) -> Self {
+        let mut node = Self {
+            me,
+            liveness: Liveness {
+                live: plan.participants.iter().map(|participant| participant.node).collect(),
+                ..Liveness::default()
+            },
+            linked: BTreeSet::new(),
+            taken_over: BTreeSet::new(),
+            dead_slots: BTreeSet::new(),
+            dead_origins: BTreeSet::new(),
+        };
+        node.dead_slots = node.slots_without_workers(plan);
+        node
+    }
+
+    /// Takes note of what has happened, and says what is to be done about it.
+    pub(crate) fn handle(&mut self, event: PipelineEvent, plan: &RunPlan, effects: &mut Vec<PipelineEffect>) {
+        match event {
+            PipelineEvent::FromWorker { worker, bytes } => effects.push(self.route(worker, bytes, plan)),
+            PipelineEvent::FromPeer { from, bytes } => {
+                if self.is_heard(from, &bytes, plan) {
+                    effects.push(PipelineEffect::Deliver(bytes));
+                }
+            }
+            PipelineEvent::LinkUp(node) => {
+                self.linked.insert(node);
+            }
+            PipelineEvent::LinkDown(node) => {
+                if self.linked.remove(&node) {
+                    self.break_with(node, plan, effects);
+                }
+            }
+            PipelineEvent::Liveness(liveness) => {
+                let before = std::mem::replace(&mut self.liveness, liveness);
+                self.tell_slots(plan, effects);
+                for &node in self.liveness.silent.difference(&before.silent) {
+                    self.break_with(node, plan, effects);
+                }
+            }
+            PipelineEvent::Admitted => self.tell_slots(plan, effects),
+            PipelineEvent::TakeOver(slots) => {
+                self.taken_over.extend(slots);
+                self.tell_slots(plan, effects);
+            }
+            PipelineEvent::WorkerLost => self.reset_all(plan, effects),
+        }
+    }
+
+    /// Compares the origins that are known with what workers were told: an origin emits no more batches if it has ended, or
+    /// if its node is out of reach, so that others finish what it has begun.
+    pub(crate) fn compare_origins<'a>(
+        &mut self,
+        origins: impl Iterator<Item = &'a OriginInfo>,
+        effects: &mut Vec<PipelineEffect>,
+    ) {
+        let Liveness { silent, gone, .. } = &self.liveness;
+        let is_dead = |info: &&OriginInfo| {
+            let out_of_reach = silent.contains(&info.node) || gone.contains(&info.node);
+            let is_taken_over = self.taken_over.contains(&(info.slot as usize));
+            info.ended.is_some() || (out_of_reach || is_taken_over) && info.node != self.me
+        };
+        let dead: BTreeSet<OriginId> = origins.filter(is_dead).map(|info| info.origin).collect();
+        let before = std::mem::replace(&mut self.dead_origins, dead);
+        for &origin in self.dead_origins.symmetric_difference(&before) {
+            let alive = before.contains(&origin);
+            effects.push(PipelineEffect::Origin { origin, alive });
+        }
+    }
+
+    /// How things stand with the participants.
+    pub(crate) fn liveness(&self) -> &Liveness {
+        &self.liveness
+    }
+
+    /// Slots without a worker, for a worker that takes its seat.
+    pub(crate) fn dead_slots(&self) -> &BTreeSet<usize> {
+        &self.dead_slots
+    }
+
+    /// Origins that emit no more batches, for a worker that takes its seat.
+    pub(crate) fn dead_origins(&self) -> &BTreeSet<OriginId> {
+        &self.dead_origins
+    }
+
+    /// Finds the way of a worker's message to another stage of its pipeline. What cannot be brought there breaks the
+    /// pipeline: nobody would answer.
+    fn route(&self, worker: WorkerKey, bytes: Arc<[u8]>, plan: &RunPlan) -> PipelineEffect {
+        let own = plan.place(self.me);
+        let to = Flow::addressed(&bytes)
+            .ok()
+            .filter(|(pipeline, _)| own.is_some_and(|own| own.pipeline == *pipeline))
+            .and_then(|(pipeline, stage)| plan.holder(StageAddress { pipeline, stage }))
+            .filter(|holder| holder.node != self.me);
+        match to.map(|holder| holder.node) {
+            None => PipelineEffect::HangUp(worker),
+            Some(to) if self.linked.contains(&to) => PipelineEffect::Send { to, bytes },
+            Some(_) => PipelineEffect::Broken,
+        }
+    }
+
+    /// Whether a peer's message is for this node's worker. A message to another stage has gone astray, and a node that was
+    /// replaced is not listened to.
+    fn is_heard(&self, from: NodeId, bytes: &[u8], plan: &RunPlan) -> bool {
+        let own = plan.place(self.me).map(|own| (own.pipeline, own.stage));
+        !plan.is_replaced(from) && plan.are_in_one_pipeline(self.me, from) && Flow::addressed(bytes).ok() == own
+    }
+
+    /// The other workers of a pipeline may wait for the one that is lost: they are told.
+    fn reset_all(&self, plan: &RunPlan, effects: &mut Vec<PipelineEffect>) {
+        let Some(own) = plan.place(self.me) else {
+            return;
+        };
+        let others = self.linked.iter().filter_map(|&node| Some((node, plan.place(node)?)));
+        for (to, place) in others.filter(|(_, place)| place.pipeline == own.pipeline) {
+            let head = FlowHead {
+                pipeline: place.pipeline,
+                to: place.stage,
+                from: own.stage,
+                generation: 0,
+                body: FlowBody::Reset,
+            };
+            if let Ok(contents) = Flow::without_numbers(head).encode() {
+                let bytes = contents.into();
+                effects.push(PipelineEffect::Send { to, bytes });
+            }
+        }
+    }
+
+    /// A node cannot be reached: if it is in this node's pipeline, that is broken.
+    fn break_with(&self, node: NodeId, plan: &RunPlan, effects: &mut Vec<PipelineEffect>) {
+        if plan.are_in_one_pipeline(self.me, node) {
+            effects.push(PipelineEffect::Broken);
+        }
+    }
+
+    /// Tells workers which slots have no worker any more, or have one again.
+    fn tell_slots(&mut self, plan: &RunPlan, effects: &mut Vec<PipelineEffect>) {
+        let dead = self.slots_without_workers(plan);
+        for &slot in dead.symmetric_difference(&self.dead_slots) {
+            let alive = !dead.contains(&slot);
+            effects.push(PipelineEffect::Slot { slot, alive });
+        }
+        self.dead_slots = dead;
+    }
+
+    /// The slots that have no worker. A pipeline trains if all of it is there.
+    fn slots_without_workers(&self, plan: &RunPlan) -> BTreeSet<usize> {
+        // A run that is gone on with may have fewer workers than samples were shared out to.
+        let unmanned = plan.workers()..plan.slots();
+        // Workers in reserve would train what a trainer does that is only slow, and the run would depend on the machine's load.
+        let has_reserve = matches!(plan.job.trainers, Trainers::AtMost(_));
+        let is_away = |node: NodeId| {
+            let Liveness { live, silent, .. } = &self.liveness;
+            silent.contains(&node) && !(has_reserve && live.contains(&node))
+        };
+        let away = plan.participants.iter().filter(|one| is_away(one.node));
+        let of_away = away.flat_map(|one| plan.slots_of(one.node));
+        let in_pipelines = plan.stages().is_some();
+        let is_dead = |slot: &usize| !in_pipelines || !self.is_whole(*slot, plan);
+        let taken_over = self.taken_over.iter().copied();
+        unmanned.chain(of_away.filter(is_dead)).chain(taken_over).collect()
+    }
+
+    fn is_whole(&self, pipeline: usize, plan: &RunPlan) -> bool {
+        let is_there = |place| {
+            let holder = plan.holder(place);
+            holder.is_some_and(|one| !self.liveness.silent.contains(&one.node))
+        };
+        plan.places(pipeline).all(is_there)
+    }
+}
