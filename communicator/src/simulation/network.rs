@@ -9,6 +9,7 @@ use protocol::wire::run_beat::RunBeat;
 use super::node::TIMING;
 use super::world::{Due, Link, World, pair};
 use crate::exchange::Event;
+use crate::pipeline::PipelineEvent;
 use crate::run::planted::{Bug, planted};
 use crate::run::{MemberChange, RunEvent};
 use protocol::wire::link::Message;
@@ -185,6 +186,7 @@ impl World {
                                 up: true,
                             },
                         );
+                        self.pipeline(at, PipelineEvent::LinkUp(other));
                         self.exchange(at, Event::LinkUp(other));
                         self.tell_progress(at);
                     }
@@ -224,6 +226,7 @@ impl World {
                     },
                 );
             }
+            self.pipeline(at, PipelineEvent::LinkDown(from));
             self.exchange(at, Event::LinkDown(from));
             // The other side hears of it, unless it is cut off.
             if self.reaches(at, from) {

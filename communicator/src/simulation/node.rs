@@ -17,7 +17,8 @@ use protocol::wire::run_plan::RunPlan;
 use crate::exchange::Exchange;
 use crate::ledger::Ledger;
 use crate::node::roster::Roster;
-use crate::run::{Liveness, Progress, RunCore, Ticket, WorkerKey};
+use crate::pipeline::PipelineNode;
+use crate::run::{Progress, RunCore, Ticket, WorkerKey};
 use crate::timing::Timing;
 
 /// Simulated nodes have the times of real ones.
@@ -72,7 +73,7 @@ pub(super) struct Open {
     pub(super) run: RunId,
     pub(super) plan: RunPlan,
     pub(super) core: Exchange,
-    pub(super) liveness: Liveness,
+    pub(super) pipeline: PipelineNode,
     pub(super) freeze: u64,
     /// Workers train samples that others hold back.
     pub(super) takes_over: bool,

@@ -16,7 +16,8 @@ use super::working::{job, origin_info};
 use super::world::{Due, World};
 use crate::exchange::{Breach, Effect, Event, Exchange};
 use crate::ledger::Ledger;
-use crate::run::{ExchangeOrder, Liveness, RunEffect, RunEvent, Settlement, WorkerKey, lacks_checkpoint, progress};
+use crate::pipeline::{PipelineEffect, PipelineEvent, PipelineNode};
+use crate::run::{ExchangeOrder, RunEffect, RunEvent, Settlement, WorkerKey, lacks_checkpoint, progress};
 use protocol::wire::link::OriginInfo;
 use protocol::wire::snapshot::Snapshot;
 
@@ -185,7 +186,7 @@ impl World {
         // Nothing is given to whoever was found lying, nor taken from it.
         let of_run = |other: &NodeId| {
             let accused = |by, of| self.accused.contains(&(open.run, by, of));
-            if accused(at, *other) || accused(*other, at) || !open.liveness.live.contains(other) {
+            if accused(at, *other) || accused(*other, at) || !open.pipeline.liveness().live.contains(other) {
                 return None;
             }
             let theirs = self.nodes[other].exchange.as_ref();
@@ -314,15 +315,11 @@ impl World {
         for event in events {
             core.handle(event, &mut Vec::new());
         }
-        let liveness = Liveness {
-            live: plan.participants.iter().map(|one| one.node).collect(),
-            ..Liveness::default()
-        };
         node.exchange = Some(Open {
             run,
+            pipeline: PipelineNode::new(at, &plan),
             plan,
             core,
-            liveness,
             freeze: 0,
             takes_over: false,
             told: None,
@@ -347,13 +344,15 @@ impl World {
                 let open = self.nodes.get_mut(&at).unwrap().exchange.as_mut().unwrap();
                 open.plan.admit(participant.clone());
                 open.core.reckon_with_workers(participant.node, participant.workers);
+                self.pipeline(at, PipelineEvent::Admitted);
                 self.exchange(at, Event::Joined(participant.node));
             }
             ExchangeOrder::Liveness(liveness) => {
                 let open = self.nodes.get_mut(&at).unwrap().exchange.as_mut().unwrap();
-                let before = std::mem::replace(&mut open.liveness, liveness);
-                let gone: Vec<NodeId> = open.liveness.gone.difference(&before.gone).copied().collect();
-                let absent = open.liveness.absent();
+                let before = &open.pipeline.liveness().gone;
+                let gone: Vec<NodeId> = liveness.gone.difference(before).copied().collect();
+                let absent = liveness.absent();
+                self.pipeline(at, PipelineEvent::Liveness(liveness));
                 for node in gone {
                     self.exchange(at, Event::Left(node));
                 }
@@ -365,12 +364,16 @@ impl World {
                 let open = self.nodes.get_mut(&at).unwrap().exchange.as_mut().unwrap();
                 if let Some(origin) = open.seated.remove(&worker) {
                     let ended = Some(open.core.ledger().frontier().applied(origin));
+                    self.pipeline(at, PipelineEvent::WorkerLost);
                     self.exchange(at, Event::Origin(origin_info(at, origin, ended)));
                 }
             }
             ExchangeOrder::StopWorkers { stands_by } => self.stop_workers(at, stands_by),
             ExchangeOrder::LeaveWorkers => self.leave_workers(at),
-            ExchangeOrder::TakeOver(slots) => self.take_over(at, &slots),
+            ExchangeOrder::TakeOver(slots) => {
+                self.take_over(at, &slots);
+                self.pipeline(at, PipelineEvent::TakeOver(slots));
+            }
             ExchangeOrder::GoBack(key) => self.go_back(at, key),
             ExchangeOrder::Evaluate => {
                 let reached = self.random.below(30) == 0;
@@ -503,6 +506,22 @@ impl World {
         }
     }
 
+    /// Tells a node's core of pipelines what happened. Simulated workers claim samples without regard to slots, and no simulated
+    /// network is cut into stages.
+    pub(super) fn pipeline(&mut self, at: NodeId, event: PipelineEvent) {
+        let Some(open) = self.nodes.get_mut(&at).and_then(|node| node.exchange.as_mut()) else {
+            return;
+        };
+        let mut effects = Vec::new();
+        open.pipeline.handle(event, &open.plan, &mut effects);
+        for effect in effects {
+            assert!(
+                matches!(effect, PipelineEffect::Slot { .. }),
+                "node {at} asks for {effect:?}, but no simulated network is cut into stages"
+            );
+        }
+    }
+
     pub(super) fn trainings(&mut self, at: NodeId) -> impl Iterator<Item = &mut Training> {
         let node = self.nodes.get_mut(&at).unwrap();
         let seated = node.exchange.as_ref().map(|open| &open.seated);
@@ -518,7 +537,14 @@ impl World {
             return;
         };
         let is_linked = |node| open.linked.contains(&node);
-        let progress = progress(&open.core, &open.plan, at, &open.liveness, open.freeze, is_linked);
+        let progress = progress(
+            &open.core,
+            &open.plan,
+            at,
+            open.pipeline.liveness(),
+            open.freeze,
+            is_linked,
+        );
         if open.told != Some(progress) {
             open.told = Some(progress);
             let event = RunEvent::Progress(open.run, progress);
