@@ -15,7 +15,6 @@ use protocol::sums::Sums;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::pipeline::InPipeline;
 pub use crate::train_error::TrainError;
 use protocol::contribution::Contribution;
 
@@ -132,7 +131,7 @@ impl TrainerState {
 }
 
 /// Something that trains a model.
-pub trait Trainer: InPipeline {
+pub trait Trainer {
     /// The number of weights.
     fn weights(&self) -> usize;
 

@@ -1,9 +1,7 @@
 //! What gradients come from: a whole network, or a stage of one whose other stages lie elsewhere.
 
-use protocol::measured::Scores;
 use protocol::rng::splitmix64;
 
-use crate::pipeline::{Pipeline, PipelineEvent};
 use crate::train_error::TrainError;
 
 /// The key of a step, which decides what is dropped in it.
@@ -33,19 +31,4 @@ pub trait GradientSource {
         key: u64,
         gradient: &mut Self::Gradient,
     ) -> Result<Self::Loss, TrainError>;
-
-    /// Its part in a pipeline, if there is one.
-    fn pipeline(&mut self) -> Option<&mut Pipeline> {
-        None
-    }
-
-    /// A message of the pipeline has come between two steps.
-    fn hear(&mut self, _message: PipelineEvent, _shared: &Self::Shared) -> Result<(), TrainError> {
-        Ok(())
-    }
-
-    /// How good the pipeline's shared weights, of which these are some, are on evaluation samples, where this is the leader's.
-    fn measure(&mut self, _shared: &Self::Shared) -> Result<Option<Scores>, TrainError> {
-        Ok(None)
-    }
 }

@@ -20,7 +20,6 @@ use protocol::optimiser::Muon;
 use protocol::sums::Sums;
 
 use crate::learning::optimiser::{Factors, Formula};
-use crate::pipeline::InPipeline;
 use crate::trainer::TrainError;
 use protocol::contribution::Contribution;
 
@@ -87,7 +86,7 @@ pub struct Updated {
 }
 
 /// What a worker computes with. It knows nothing of turns, of looking ahead, of what was saved: a replica tells it.
-pub trait Backend: InPipeline {
+pub trait Backend {
     /// Whether it works by itself, so that its host can do something else between a gradient and the update.
     const WORKS_ALONE: bool;
 

@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 use protocol::dense::Dense;
 use protocol::digest::Digest;
 use protocol::lattice::{Range, Tau};
-use protocol::measured::Scores;
 use protocol::optimiser::Rule;
 use protocol::sums::Sums;
 
@@ -20,7 +19,7 @@ use super::turns::Turns;
 use super::{Array, Backend, Compare, Orthogonal, Update, residual};
 use crate::learning::multi_worker::TURNS_MAX;
 use crate::learning::optimiser::{Ahead, Factors, Formula};
-use crate::pipeline::{InPipeline, Pipeline, PipelineEvent};
+use crate::stage::{Advance, HoldsStage, StageModel};
 use crate::thread_time::ThreadTimer;
 use crate::trainer::{GpuUse, Numbers, StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
 use protocol::contribution::Contribution;
@@ -42,6 +41,8 @@ pub struct Replica<B> {
     dropout_seed: u64,
     /// A step whose gradient the backend is already at.
     begun: Option<LaunchedStep>,
+    /// The thread time that the pieces of the next step's gradient took, where it is computed piece by piece.
+    advancing: Duration,
     /// What comparing adds to a step, where the backend cannot tell.
     exchange: Duration,
     /// The shortest step so far, by the clock.
@@ -66,6 +67,7 @@ impl<B: Backend> Replica<B> {
             ahead: 0.0,
             dropout_seed,
             begun: None,
+            advancing: Duration::ZERO,
             exchange: Duration::ZERO,
             shortest: Duration::MAX / 2,
         };
@@ -158,7 +160,7 @@ impl<B: Backend> Trainer for Replica<B> {
             _ => {
                 let since = Instant::now();
                 self.gradient(samples, control.step)?;
-                (Duration::ZERO, since)
+                (std::mem::take(&mut self.advancing), since)
             }
         };
         let rate = control.learning_rate as f32;
@@ -324,17 +326,30 @@ impl<B: Backend> Trainer for Replica<B> {
     }
 }
 
-impl<B: Backend> InPipeline for Replica<B> {
-    fn pipeline(&mut self) -> Option<&mut Pipeline> {
-        self.backend.pipeline()
+impl<B: Backend + HoldsStage> HoldsStage for Replica<B> {
+    type Layers = B::Layers;
+
+    fn stage(&self) -> &StageModel<B::Layers> {
+        self.backend.stage()
     }
 
-    fn hear(&mut self, change: PipelineEvent) -> Result<(), TrainError> {
-        self.backend.hear(change)
+    fn stage_mut(&mut self) -> &mut StageModel<B::Layers> {
+        self.backend.stage_mut()
     }
 
-    fn measure(&mut self) -> Result<Option<Scores>, TrainError> {
-        self.backend.measure()
+    fn advance(&mut self) -> Result<Advance, TrainError> {
+        let timer = ThreadTimer::start();
+        let advanced = self.backend.advance();
+        self.advancing += timer.elapsed();
+        advanced
+    }
+
+    fn begin_evaluation(&mut self) -> Result<(), TrainError> {
+        self.backend.begin_evaluation()
+    }
+
+    fn advance_evaluation(&mut self) -> Result<Advance, TrainError> {
+        self.backend.advance_evaluation()
     }
 }
 

@@ -9,6 +9,7 @@ mod builtin;
 mod cifar;
 mod csv;
 mod error;
+mod fake;
 mod floats;
 mod hash;
 mod idx;

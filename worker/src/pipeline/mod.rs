@@ -15,10 +15,15 @@
 //! Whatever breaks, a pipeline begins anew with another *generation*: the leader calls until the last one answers, and then
 //! leads the minibatch again that was under way. A worker whose pipeline is broken waits, and loses nothing of its own.
 
-mod in_pipeline;
+//!
+//! [`Pipeline`] is the part of this that knows no numbers: who belongs to which generation, and which minibatches are begun. It
+//! is pure: it hears events, and what it says lies in its outbox until the caller sends it. The numbers are the business of
+//! [`crate::stage`], and the steps that of [`crate::training`].
+
+mod event;
+pub mod planted;
 #[cfg(test)]
 mod tests;
-mod transport;
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -28,19 +33,15 @@ use protocol::job::{IN_FLIGHT_MAX, MICRO_MAX, MINIBATCH_MAX};
 use protocol::rng::splitmix64;
 use protocol::wire::flow::{Flow, FlowBody, FlowHead, Lead, StageAddress};
 
-use crate::train_error::TrainError;
-pub use in_pipeline::InPipeline;
-pub(crate) use transport::StageInput;
-pub use transport::{PipelineEvent, PipelineTransport};
+pub use event::PipelineEvent;
+pub(crate) use event::{Heard, StageInput};
+use planted::{Bug, planted};
 
 /// How long a leader waits for the answer to a call when it has heard that somebody has not, to its first call, and at most to
 /// a later one.
 const JOIN_SOON: Duration = Duration::from_millis(50);
 const JOIN_EVERY: Duration = Duration::from_millis(500);
 const JOIN_EVERY_MAX: Duration = Duration::from_secs(8);
-
-/// How long a worker waits for others at a time.
-const WAIT: Duration = Duration::from_secs(1);
 
 /// The most cursors that a minibatch moves. Who is led may have kept those of others, up to three quarters of what a batch
 /// takes.
@@ -53,7 +54,6 @@ pub struct Pipeline {
     stages: u8,
     /// How many minibatches may be begun before the one before them is done.
     in_flight: usize,
-    transport: Box<dyn PipelineTransport>,
     /// How many samples there are to learn from: no honest leader names others.
     samples: usize,
     /// What it belongs to now; 0 before it has heard a call, and when the pipeline is broken.
@@ -73,8 +73,6 @@ pub struct Pipeline {
     /// The last that was begun in this generation, and the last that is done.
     newest: u64,
     done: u64,
-    /// Activations and gradients that arrived before this worker started the minibatch they belong to.
-    early: VecDeque<(StageInput, Flow)>,
     /// Messages for a minibatch that the leader has not announced to this worker yet; other stages received the announcement
     /// earlier.
     unannounced: VecDeque<(StageInput, Flow)>,
@@ -82,25 +80,18 @@ pub struct Pipeline {
     over: bool,
     /// This worker makes no further steps, and only helps to measure.
     closed: bool,
-    /// What the leader tells of its next minibatch and of those after it.
-    announced: Vec<Lead>,
+    /// Messages that are to be sent, in their order.
+    outbox: Vec<Flow>,
 }
 
 impl Pipeline {
-    /// A worker that has just come, under a name of its own.
-    pub fn new(
-        place: StageAddress,
-        stages: u8,
-        in_flight: u8,
-        own: u64,
-        samples: usize,
-        transport: Box<dyn PipelineTransport>,
-    ) -> Result<Self, TrainError> {
-        let pipeline = Self {
+    /// Creates the part of a worker that has just come, whose generations are `own`.
+    #[must_use]
+    pub fn new(place: StageAddress, stages: u8, in_flight: u8, own: u64, samples: usize) -> Self {
+        let mut pipeline = Self {
             place,
             stages,
             in_flight: usize::from(in_flight.min(IN_FLIGHT_MAX)),
-            transport,
             samples,
             generation: 0,
             whole: false,
@@ -112,17 +103,21 @@ impl Pipeline {
             begun: VecDeque::new(),
             newest: 0,
             done: 0,
-            early: VecDeque::new(),
             unannounced: VecDeque::new(),
             over: false,
             closed: false,
-            announced: Vec::new(),
+            outbox: Vec::new(),
         };
-        // Whoever was here before may be waited for.
+        // The worker that was here before may be waited for.
         if !pipeline.leads() {
-            pipeline.say(0, FlowBody::Reset)?;
+            pipeline.say(0, FlowBody::Reset);
         }
-        Ok(pipeline)
+        pipeline
+    }
+
+    /// Takes the messages that are to be sent.
+    pub fn take_outbox(&mut self) -> Vec<Flow> {
+        std::mem::take(&mut self.outbox)
     }
 
     /// Whether it chooses the minibatches.
@@ -155,18 +150,17 @@ impl Pipeline {
     }
 
     /// For how long the others are called in vain.
-    pub fn joining_for(&self) -> Duration {
+    pub fn joining_for(&self, now: Duration) -> Duration {
         let since = self.joining_since;
-        since.map_or(Duration::ZERO, |at| self.transport.now().saturating_sub(at))
+        since.map_or(Duration::ZERO, |at| now.saturating_sub(at))
     }
 
     /// Calls the others, if that is due.
-    pub fn join(&mut self) -> Result<(), TrainError> {
-        let now = self.transport.now();
+    pub fn join(&mut self, now: Duration) {
         self.joining_since.get_or_insert(now);
         if let Some(at) = self.last_join {
             if now.saturating_sub(at) < self.pause {
-                return Ok(());
+                return;
             }
             self.pause = (2 * self.pause).min(JOIN_EVERY_MAX);
         }
@@ -174,27 +168,14 @@ impl Pipeline {
         self.joins += 1;
         self.generation = splitmix64(self.own ^ self.joins).max(1);
         self.whole = false;
-        self.say(1, FlowBody::Join)
-    }
-
-    /// The leader's next step, for the others, and those that it may begin before that is done: numbers, rates and samples.
-    pub fn tell(&mut self, leads: Vec<Lead>) {
-        self.announced = leads;
-    }
-
-    /// What was told and is not begun, to be begun now.
-    pub(crate) fn take_announced(&mut self) -> Vec<Lead> {
-        let mut told = std::mem::take(&mut self.announced);
-        told.retain(|lead| self.begun(lead.step).is_none());
-        told
+        self.say(1, FlowBody::Join);
     }
 
     /// The leader begins a minibatch.
-    pub(crate) fn begin(&mut self, lead: Lead) -> Result<(), TrainError> {
-        self.say_to_all(&FlowBody::Lead(Box::new(lead.clone())))?;
+    pub(crate) fn begin(&mut self, lead: Lead) {
+        self.say_to_all(&FlowBody::Lead(Box::new(lead.clone())));
         self.newest = lead.step;
         self.begun.push_back(lead);
-        Ok(())
     }
 
     /// The first of the minibatches that were begun is done.
@@ -232,31 +213,32 @@ impl Pipeline {
         self.begun.front()
     }
 
-    /// This worker makes no further steps. Who leads tells each of the others: one that should hand it on may be gone.
-    pub fn close(&mut self) -> Result<(), TrainError> {
+    /// This worker makes no further steps. A leader tells each of the others: one that should hand it on may be gone.
+    pub fn close(&mut self) {
         self.closed = true;
         self.begun.clear();
         if self.leads() && self.generation != 0 {
-            self.say_to_all(&FlowBody::End { done: self.done })?;
+            self.say_to_all(&FlowBody::End { done: self.done });
             if !self.whole {
-                self.release()?;
+                self.release();
             }
         }
-        Ok(())
     }
 
-    fn say_to_all(&self, message: &FlowBody) -> Result<(), TrainError> {
-        (1..self.stages).try_for_each(|stage| self.say(stage, message.clone()))
+    fn say_to_all(&mut self, message: &FlowBody) {
+        for stage in 1..self.stages {
+            self.say(stage, message.clone());
+        }
     }
 
-    pub(crate) fn say(&self, to: u8, body: FlowBody) -> Result<(), TrainError> {
-        self.transport
-            .send(Flow::without_numbers(self.head(to, self.generation, body)))
+    pub(crate) fn say(&mut self, to: u8, body: FlowBody) {
+        let head = self.head(to, self.generation, body);
+        self.outbox.push(Flow::without_numbers(head));
     }
 
-    pub(crate) fn send(&self, to: u8, body: FlowBody, numbers: &[f32]) -> Result<(), TrainError> {
-        self.transport
-            .send(Flow::with(self.head(to, self.generation, body), numbers))
+    pub(crate) fn send(&mut self, to: u8, body: FlowBody, numbers: &[f32]) {
+        let head = self.head(to, self.generation, body);
+        self.outbox.push(Flow::with(head, numbers));
     }
 
     fn head(&self, to: u8, generation: u64, body: FlowBody) -> FlowHead {
@@ -273,107 +255,100 @@ impl Pipeline {
     fn break_off(&mut self) {
         self.whole = false;
         self.begun.clear();
-        self.early.clear();
         self.unannounced.clear();
         if !self.leads() {
             self.generation = 0;
         }
     }
 
-    /// Gives up what is under way, and lets the leader know: it may wait for this worker. The error says what has become of
-    /// the minibatch.
-    pub(crate) fn reset(&mut self) -> TrainError {
+    /// Gives up what is under way, and lets the leader know: it may wait for this worker.
+    pub(crate) fn reset(&mut self) -> Heard {
         // Said once: it may be the way to the leader that is broken.
         let was_led = self.generation != 0;
         self.break_off();
-        let told = match self.leads() {
-            true => self.release(),
-            false if was_led => self.say(0, FlowBody::Reset),
-            false => Ok(()),
-        };
-        told.err().unwrap_or(TrainError::PipelineBroken)
-    }
-
-    /// A leader that makes no further steps does not call either. Somebody who is not through with the last one may wait for
-    /// another who has given it up, and is told that this generation is over.
-    fn release(&self) -> Result<(), TrainError> {
-        if self.closed && self.generation != 0 {
-            self.say_to_all(&FlowBody::Reset)?;
+        if self.leads() {
+            self.release();
+        } else if was_led {
+            self.say(0, FlowBody::Reset);
         }
-        Ok(())
+        Heard::Broken
     }
 
-    /// Takes note of a message. What holds numbers is for whoever computes. An error says that what is under way is
-    /// over.
-    pub(crate) fn hear(&mut self, message: PipelineEvent) -> Result<Option<(StageInput, Flow)>, TrainError> {
-        let flow = match message {
+    /// Tells all that this generation is over, where a leader makes no further steps and so does not call either: a worker that
+    /// is not through with the last step may wait for another that has given it up.
+    fn release(&mut self) {
+        if self.closed && self.generation != 0 {
+            self.say_to_all(&FlowBody::Reset);
+        }
+    }
+
+    /// Takes note of an event.
+    pub(crate) fn hear(&mut self, event: PipelineEvent) -> Heard {
+        let flow = match event {
             PipelineEvent::Flow(flow) => flow,
-            PipelineEvent::Stopping if !self.leads() => return Ok(None),
-            PipelineEvent::Broken | PipelineEvent::Stopping => return Err(self.reset()),
+            PipelineEvent::Stopping if !self.leads() => return Heard::Nothing,
+            PipelineEvent::Broken | PipelineEvent::Stopping => return self.reset(),
         };
         if flow.head.to != self.place.stage {
-            return Ok(None);
+            return Heard::Nothing;
         }
         match &flow.head.body {
-            FlowBody::Join if !self.leads() => return self.answer(flow.head.generation).map(|()| None),
+            FlowBody::Join if !self.leads() => return self.answer(flow.head.generation),
             FlowBody::Reset if flow.head.generation == 0 || self.leads() && flow.head.generation == self.generation => {
                 if !self.leads() {
                     // The leader may have called already, and lead what is given up here.
-                    return Err(self.reset());
+                    return self.reset();
                 }
                 self.break_off();
-                self.release()?;
-                // Somebody has come, or can be reached again: it is called soon. Who cannot reach the next one says so to
-                // every call.
+                self.release();
+                // Another worker has come, or can be reached again: it is called soon. One that cannot reach the next says so
+                // to every call.
                 self.pause = JOIN_SOON;
-                return Err(TrainError::PipelineBroken);
+                return Heard::Broken;
             }
-            FlowBody::Reset if flow.head.generation != self.generation => return Ok(None),
+            FlowBody::Reset if flow.head.generation != self.generation => return Heard::Nothing,
             FlowBody::Reset => {
                 // The leader knows.
                 self.break_off();
-                return Err(TrainError::PipelineBroken);
+                return Heard::Broken;
             }
             &FlowBody::End { done } if !self.leads() => {
                 self.over = true;
                 // What was begun ahead is not gone on with; what others wait for no more may still be made here.
                 let broke = self.begun.front().is_some_and(|lead| lead.step > done);
                 self.begun.retain(|lead| lead.step <= done);
-                return if broke {
-                    Err(TrainError::PipelineBroken)
-                } else {
-                    Ok(None)
-                };
+                return if broke { Heard::Broken } else { Heard::Nothing };
             }
             _ => {}
         }
-        if flow.head.generation != self.generation {
+        if flow.head.generation != self.generation && !planted(Bug::MixesGenerations) {
             // The leader waits for what nobody will answer.
             if !self.leads() {
                 let lost = self.head(0, flow.head.generation, FlowBody::Reset);
-                self.transport.send(Flow::without_numbers(lost))?;
+                self.outbox.push(Flow::without_numbers(lost));
             }
-            return Ok(None);
+            return Heard::Nothing;
         }
         let content = match flow.head.body.clone() {
             FlowBody::Ready => {
                 self.whole = true;
                 self.joining_since = None;
                 (self.last_join, self.pause) = (None, JOIN_EVERY);
-                return Ok(None);
+                return Heard::Nothing;
             }
             // A leader that was started again may have lost what it had made last. Nobody makes it with it any more.
             FlowBody::Lead(_) if self.closed => {
-                return self.say(0, FlowBody::End { done: self.done }).map(|()| None);
+                self.say(0, FlowBody::End { done: self.done });
+                return Heard::Nothing;
             }
             FlowBody::End { .. } if self.leads() => {
                 self.over = true;
-                return Err(self.reset());
+                return self.reset();
             }
             FlowBody::Lead(lead) if self.begun.len() >= self.begun_max() || !self.is_sound(&lead) => {
-                return Err(self.reset());
+                return self.reset();
             }
-            FlowBody::Lead(lead) => self.follow(*lead),
+            FlowBody::Lead(lead) => return self.follow(*lead),
             FlowBody::Forward {
                 step,
                 micro_batch,
@@ -394,42 +369,42 @@ impl Pipeline {
                 layer_range,
                 loss,
             },
-            FlowBody::Measure(measured) => StageInput::Measure(measured),
-            FlowBody::EvalTotals(judged) => StageInput::EvalTotals(judged),
-            FlowBody::Join | FlowBody::Reset | FlowBody::End { .. } => return Ok(None),
+            FlowBody::Measure(samples) => StageInput::Measure(samples),
+            FlowBody::EvalTotals(totals) => StageInput::EvalTotals(totals),
+            FlowBody::Join | FlowBody::Reset | FlowBody::End { .. } => return Heard::Nothing,
         };
-        match content {
-            StageInput::Forward { step, .. } | StageInput::Backward { step, .. } if self.begun(step).is_none() => {
-                self.keep_unannounced(step, content, flow).map(|()| None)
-            }
-            _ => Ok(Some((content, flow))),
+        match content.step() {
+            Some(step) if self.begun(step).is_none() => self.keep_unannounced(step, content, flow),
+            _ => Heard::Input(content, flow),
         }
     }
 
     /// Takes note of a minibatch that the leader has begun, and of what has come for it before.
-    fn follow(&mut self, lead: Lead) -> StageInput {
+    fn follow(&mut self, lead: Lead) -> Heard {
         let step = lead.step;
         self.newest = step;
         self.begun.push_back(lead);
-        // Another may lead than the one who had no more.
+        // Another may lead than the one that had no more.
         self.over = false;
         let is_of_it = |(content, _): &(StageInput, Flow)| content.step() == Some(step);
-        let (its, others) = self.unannounced.drain(..).partition(is_of_it);
+        let (early, others) = self.unannounced.drain(..).partition(is_of_it);
         self.unannounced = others;
-        self.early.extend::<VecDeque<_>>(its);
-        StageInput::Begun { step }
+        Heard::Begun {
+            step,
+            early: early.into(),
+        }
     }
 
     /// Keeps what has come of a minibatch that this worker has not heard of. Of what was given up something may still come.
-    fn keep_unannounced(&mut self, step: u64, content: StageInput, flow: Flow) -> Result<(), TrainError> {
+    fn keep_unannounced(&mut self, step: u64, content: StageInput, flow: Flow) -> Heard {
         if self.leads() || step <= self.newest {
-            return Ok(());
+            return Heard::Nothing;
         }
         if self.unannounced.len() >= self.kept_max() {
-            return Err(self.reset());
+            return self.reset();
         }
         self.unannounced.push_back((content, flow));
-        Ok(())
+        Heard::Nothing
     }
 
     /// The most minibatches that an honest leader has begun and this worker is not through with: those of the leader, and
@@ -439,7 +414,7 @@ impl Pipeline {
     }
 
     /// The most messages of them that are kept.
-    fn kept_max(&self) -> usize {
+    pub(crate) fn kept_max(&self) -> usize {
         usize::from(MICRO_MAX) * self.begun_max() * usize::from(self.stages)
     }
 
@@ -457,62 +432,16 @@ impl Pipeline {
     }
 
     /// A new generation: whatever was under way is over.
-    fn answer(&mut self, generation: u64) -> Result<(), TrainError> {
+    fn answer(&mut self, generation: u64) -> Heard {
         let broke = self.is_under_way();
         self.break_off();
         self.generation = generation;
         self.newest = 0;
         if self.is_last() {
-            self.say(0, FlowBody::Ready)?;
+            self.say(0, FlowBody::Ready);
         } else {
-            self.say(self.place.stage + 1, FlowBody::Join)?;
+            self.say(self.place.stage + 1, FlowBody::Join);
         }
-        if broke { Err(TrainError::PipelineBroken) } else { Ok(()) }
-    }
-
-    /// Keeps what has come for a minibatch between two steps.
-    pub(crate) fn keep(&mut self, content: StageInput, flow: Flow) {
-        if self.early.len() < self.kept_max() {
-            self.early.push_back((content, flow));
-        }
-    }
-
-    /// Lets a message wait that is for after the present step.
-    pub(crate) fn put_back(&self, flow: Flow) {
-        self.transport.put_back(PipelineEvent::Flow(flow));
-    }
-
-    /// Waits for any message.
-    #[cfg(test)]
-    pub(crate) fn listen(&mut self) -> Result<PipelineEvent, TrainError> {
-        loop {
-            if let Some(message) = self.transport.next(WAIT)? {
-                return Ok(message);
-            }
-        }
-    }
-
-    /// Waits for what others compute.
-    pub(crate) fn wait(&mut self) -> Result<(StageInput, Flow), TrainError> {
-        loop {
-            if let Some(came) = self.next_within(WAIT)? {
-                return Ok(came);
-            }
-        }
-    }
-
-    /// What others have computed, if something has come.
-    pub(crate) fn poll(&mut self) -> Result<Option<(StageInput, Flow)>, TrainError> {
-        self.next_within(Duration::ZERO)
-    }
-
-    fn next_within(&mut self, limit: Duration) -> Result<Option<(StageInput, Flow)>, TrainError> {
-        if let Some(early) = self.early.pop_front() {
-            return Ok(Some(early));
-        }
-        match self.transport.next(limit)? {
-            Some(message) => self.hear(message),
-            None => Ok(None),
-        }
+        if broke { Heard::Broken } else { Heard::Joined }
     }
 }

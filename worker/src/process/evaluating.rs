@@ -14,7 +14,7 @@ use super::prepared::Prepared;
 use super::socket::Writer;
 use crate::evaluate::Evaluator;
 use crate::ops::Threads;
-use crate::training_thread::ToTraining;
+use crate::training::ToTraining;
 
 /// The way to the thread. It ends when this is dropped and it has done what it was asked for.
 pub(super) struct Evaluating {

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use protocol::augment::Augment;
 use protocol::cursor::Cursors;
@@ -24,10 +25,10 @@ use crate::objective::{Objective, Task};
 use crate::ops::Threads;
 use crate::pipeline::Pipeline;
 use crate::speed;
-use crate::stage::Membership;
+use crate::stage::{HoldsStage, Membership};
 use crate::state_file::{self, StateFileError};
-use crate::trainer::{TrainError, Trainer};
-use crate::training::{Identity, Training, TrainingError};
+use crate::trainer::{StateError, Trainer};
+use crate::training::{Identity, StageTraining, State, Training, TrainingError};
 use crate::training_thread::{self, TrainingThread};
 
 pub(super) struct Prepared {
@@ -195,35 +196,33 @@ impl Prepared {
             let samples = self.dataset.train.len();
             let in_flight = pipelines.decided(assigned.cut).in_flight(assigned.pipelines as usize);
             let (place, stages) = (assigned.place, partition.len() as u8);
-            let membership = move |transport| -> Result<Membership, TrainError> {
-                Ok(Membership {
-                    task,
-                    eval_objective,
-                    pipeline: Pipeline::new(place, stages, in_flight, own, samples, transport)?,
-                    partition,
-                    micro_batches,
-                    dropout_seed,
-                })
+            let membership = Membership {
+                task,
+                eval_objective,
+                pipeline: Pipeline::new(place, stages, in_flight, own, samples),
+                partition,
+                micro_batches,
+                dropout_seed,
             };
             let started = match self.device {
-                Device::Cpu => training_thread::start(threads, assignment.paced, move |transport| {
-                    let trainer = CpuStageTrainer::in_pipeline(membership(transport)?, &counts, rule, threads)?;
-                    start.training(trainer)
+                Device::Cpu => training_thread::start_stage(threads, move || {
+                    let trainer = CpuStageTrainer::in_pipeline(membership, &counts, rule, threads)?;
+                    start.stage_training(trainer)
                 }),
                 #[cfg(feature = "cuda")]
                 Device::Cuda { ordinal, precision, .. } => {
                     let part = (self.job.step_samples() as usize).div_ceil(micro_batches);
-                    training_thread::start(threads, assignment.paced, move |transport| {
+                    training_thread::start_stage(threads, move || {
                         let gpu = Gpu::open(ordinal, precision).map_err(TrainError::from)?;
-                        let trainer = CudaStageTrainer::in_pipeline(gpu, membership(transport)?, &counts, rule, part)?;
-                        start.training(trainer)
+                        let trainer = CudaStageTrainer::in_pipeline(gpu, membership, &counts, rule, part)?;
+                        start.stage_training(trainer)
                     })
                 }
             };
             return started.map_err(|error| format!("the training thread could not be started: {error}"));
         }
         let started = match self.device {
-            Device::Cpu => training_thread::start(threads, assignment.paced, move |_| {
+            Device::Cpu => training_thread::start(threads, assignment.paced, move || {
                 let trainer = CpuTrainer::new(task, &layout, &counts, rule, dropout_seed, threads)?;
                 start.training(trainer.in_minibatches_of(minibatch))
             }),
@@ -231,7 +230,7 @@ impl Prepared {
             Device::Cuda { ordinal, precision, .. } => {
                 // On a GPU the samples of a step are one minibatch, which has the same gradient and takes more memory.
                 let minibatch = self.job.step_samples() as usize;
-                training_thread::start(threads, assignment.paced, move |_| {
+                training_thread::start(threads, assignment.paced, move || {
                     let gpu = Gpu::open(ordinal, precision).map_err(TrainError::from)?;
                     let trainer = CudaTrainer::new(gpu, task, &layout, &counts, rule, minibatch, dropout_seed)?;
                     start.training(trainer)
@@ -261,21 +260,31 @@ impl Start {
         let mut training = Training::new(trainer, &self.job, &self.dataset, self.identity)?;
         training.resume(&self.cursors, self.batches, self.samples);
         training.join_rounds(self.round, self.workers);
-        if let Some(path) = self.restore {
-            // A residual that is lost is no reason not to train.
-            let restored = state_file::load(&path, self.weights).and_then(|state| {
-                training
-                    .restore(state)
-                    .map_err(|source| StateFileError::Unfit { file: path, source })
-            });
-            if let Err(error) = restored {
-                tracing::warn!(
-                    event = "worker_state_restore_failed",
-                    "this worker starts without its saved residual and optimiser state: {}",
-                    sentence(&error)
-                );
-            }
-        }
+        self.restore(|state| training.restore(state));
         Ok(training)
+    }
+
+    fn stage_training<T: Trainer + HoldsStage>(self, trainer: T) -> Result<StageTraining<T>, TrainingError> {
+        let classes = self.dataset.train.classes();
+        let mut training = StageTraining::new(trainer, &self.job, classes, self.identity, Duration::ZERO)?;
+        training.resume(&self.cursors, self.batches, self.samples);
+        self.restore(|state| training.restore(state));
+        Ok(training)
+    }
+
+    /// Restores what a worker had alone, if there is such a file. A residual that is lost is no reason not to train.
+    fn restore(self, restore: impl FnOnce(State) -> Result<(), StateError>) {
+        let Some(path) = self.restore else {
+            return;
+        };
+        let restored = state_file::load(&path, self.weights)
+            .and_then(|state| restore(state).map_err(|source| StateFileError::Unfit { file: path, source }));
+        if let Err(error) = restored {
+            tracing::warn!(
+                event = "worker_state_restore_failed",
+                "this worker starts without its saved residual and optimiser state: {}",
+                sentence(&error)
+            );
+        }
     }
 }

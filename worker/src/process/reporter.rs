@@ -26,8 +26,8 @@ use crate::measuring::{Bits, measure};
 use crate::model_file::{self, Metadata, Numbers};
 use crate::state_file;
 use crate::trainer::TrainError;
-use crate::training::{State, Step, TrainingError};
-use crate::training_thread::{FromTraining, Outbound, StepTime};
+use crate::training::{FromTraining, State, Step, StepTime, TrainingError};
+use crate::training_thread::Outbound;
 
 const STATS_EVERY: Duration = Duration::from_secs(1);
 /// Of so many evaluations of a run with a target, one is reported however far the target is.

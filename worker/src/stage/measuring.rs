@@ -7,77 +7,144 @@ use protocol::measured::Scores;
 use protocol::wire::flow::{EvalBatch, EvalTotals, Flow, FlowBody};
 
 use super::gathering::{Gathering, side_by_side};
-use super::{Layers, StageModel};
+use super::{Advance, Layers, StageModel};
 use crate::dataset::Answers;
 use crate::evaluate::Evaluation;
+use crate::objective::Objective;
 use crate::ops::loss::{self, Errors, EvalSums};
-use crate::pipeline::StageInput;
 use crate::predict::MINIBATCH;
 use crate::train_error::TrainError;
 
 /// Minibatches of evaluation samples that are under way at a time.
 const UNDER_WAY_MAX: usize = 4;
 
+/// The leader's part of an evaluation.
+#[derive(Default)]
+struct Leading {
+    /// The first sample that was not sent, and the number of its minibatch.
+    next: (usize, u32),
+    /// Minibatches that are judged.
+    judged: u32,
+    sums: EvalSums,
+}
+
 /// An evaluation that passes through.
 pub(super) struct Measuring<W> {
     /// A copy of the shared weights.
     with: Option<W>,
+    leading: Option<Leading>,
     /// What has come of minibatches, for whole layer ranges.
     forward: Gathering<(u32, u8)>,
     /// What this worker has made for itself.
     own: VecDeque<(EvalBatch, Vec<f32>)>,
+    /// What has come from other workers.
+    received: VecDeque<(EvalBatch, Flow)>,
 }
 
 impl<W> Default for Measuring<W> {
     fn default() -> Self {
         Self {
             with: None,
+            leading: None,
             forward: Gathering::default(),
             own: VecDeque::new(),
+            received: VecDeque::new(),
         }
     }
 }
 
-impl<L: Layers> StageModel<L> {
-    /// Sends all evaluation samples through the pipeline, and hears how they are judged.
-    pub(super) fn measure_all(&mut self, shared: &L::Shared) -> Result<Scores, TrainError> {
-        self.measure_with(shared)?;
-        let count = self.dataset.test.len();
-        let samples: Vec<u32> = (0..count as u32).collect();
-        // A message holds so many rows.
-        let rows = (BATCH_BYTES_MAX / 2 / (size_of::<f32>() * self.widest.max(1))).clamp(1, MINIBATCH);
-        let minibatches: Vec<&[u32]> = samples.chunks(rows).collect();
-        let mut all = EvalSums::default();
-        let mut judged = 0;
-        for (number, minibatch) in (0u32..).zip(&minibatches) {
-            let measured = EvalBatch {
-                number,
-                layer_range: 0,
-                samples: minibatch.to_vec(),
-                last: number as usize + 1 == minibatches.len(),
-            };
-            for holder in self.layer_ranges[0].owners().skip(1) {
-                self.pipeline.say(holder as u8, FlowBody::Measure(measured.clone()))?;
-            }
-            let inputs = self.test_inputs(&measured);
-            self.measure_layer_range(measured, inputs)?;
-            while number as usize + 1 - judged >= UNDER_WAY_MAX {
-                all.add(&self.receive_eval_sums()?);
-                judged += 1;
-            }
-        }
-        while judged < minibatches.len() {
-            all.add(&self.receive_eval_sums()?);
-            judged += 1;
-        }
-        self.measuring = Measuring::default();
-        Ok(Evaluation::of(&self.eval_objective, &all, count).scores())
+impl<W> Measuring<W> {
+    /// The leader begins to measure, with a copy of the shared weights.
+    pub(super) fn begin(&mut self, with: W) {
+        *self = Self {
+            with: Some(with),
+            leading: Some(Leading::default()),
+            ..Self::default()
+        };
     }
 
-    /// Copies the shared weights.
-    fn measure_with(&mut self, shared: &L::Shared) -> Result<(), TrainError> {
-        self.measuring.with = Some(self.slices[0].copied(shared)?);
-        Ok(())
+    pub(super) fn is_leading(&self) -> bool {
+        self.leading.is_some()
+    }
+
+    /// Counts a minibatch that is judged. Returns whether this worker waits for one.
+    pub(super) fn judge(&mut self, totals: &EvalTotals) -> bool {
+        self.add(&from_wire(totals))
+    }
+
+    fn add(&mut self, sums: &EvalSums) -> bool {
+        let Some(leading) = self.leading.as_mut().filter(|leading| leading.judged < leading.next.1) else {
+            return false;
+        };
+        leading.sums.add(sums);
+        leading.judged += 1;
+        true
+    }
+
+    /// Whether all evaluation samples, of this number, are judged.
+    fn is_done(&self, count: usize) -> bool {
+        let is_done = |leading: &Leading| leading.next.0 == count && leading.judged == leading.next.1;
+        self.leading.as_ref().is_some_and(is_done)
+    }
+
+    /// Takes the scores on this number of evaluation samples, if all are judged.
+    pub(super) fn take_scores(&mut self, objective: &Objective, count: usize) -> Option<Scores> {
+        if !self.is_done(count) {
+            return None;
+        }
+        let Self { leading, .. } = std::mem::take(self);
+        leading.map(|leading| Evaluation::of(objective, &leading.sums, count).scores())
+    }
+}
+
+impl<L: Layers> StageModel<L> {
+    /// Goes on with an evaluation by one piece of work, between two minibatches.
+    pub(super) fn advance_measuring(&mut self, shared: &L::Shared) -> Result<Advance, TrainError> {
+        if let Some((samples, numbers)) = self.measuring.own.pop_front() {
+            self.measure_piece(samples, self.stage.number, numbers, shared)?;
+        } else if let Some((samples, flow)) = self.measuring.received.pop_front() {
+            self.measure_flow(samples, &flow, shared)?;
+        } else if let Some(samples) = self.next_measured() {
+            for holder in self.layer_ranges[0].owners().skip(1) {
+                self.pipeline.say(holder as u8, FlowBody::Measure(samples.clone()));
+            }
+            let inputs = self.test_inputs(&samples);
+            self.measure_layer_range(samples, inputs)?;
+        } else if self.measuring.is_done(self.dataset.test.len()) {
+            return Ok(Advance::Done);
+        } else {
+            return Ok(Advance::Waits);
+        }
+        Ok(Advance::Worked)
+    }
+
+    /// Returns the evaluation samples that the leader sends next, if there are any and not too many are under way.
+    fn next_measured(&mut self) -> Option<EvalBatch> {
+        // A message holds so many rows.
+        let rows = (BATCH_BYTES_MAX / 2 / (size_of::<f32>() * self.widest.max(1))).clamp(1, MINIBATCH);
+        let count = self.dataset.test.len();
+        let leading = self.measuring.leading.as_mut()?;
+        let (first, number) = leading.next;
+        if first == count || (number - leading.judged) as usize >= UNDER_WAY_MAX {
+            return None;
+        }
+        let end = count.min(first + rows);
+        leading.next = (end, number + 1);
+        Some(EvalBatch {
+            number,
+            layer_range: 0,
+            samples: (first as u32..end as u32).collect(),
+            last: end == count,
+        })
+    }
+
+    /// Keeps evaluation samples that have come until the present minibatch is done.
+    pub(super) fn receive_measured(&mut self, samples: EvalBatch, flow: Flow) {
+        if self.measuring.received.len() < self.pipeline.kept_max() {
+            self.measuring.received.push_back((samples, flow));
+        } else {
+            self.reset();
+        }
     }
 
     /// Evaluation samples, as they are.
@@ -88,53 +155,8 @@ impl<L: Layers> StageModel<L> {
         inputs
     }
 
-    /// Goes on with an evaluation that this worker has begun until some samples are judged.
-    fn receive_eval_sums(&mut self) -> Result<EvalSums, TrainError> {
-        loop {
-            let judged = if let Some((measured, numbers)) = self.measuring.own.pop_front() {
-                self.measure_piece(measured, self.stage.number, numbers, None)?
-            } else {
-                match self.pipeline.wait()? {
-                    (StageInput::EvalTotals(judged), _) => return Ok(from_wire(&judged)),
-                    (StageInput::Measure(measured), flow) => self.measure_flow(measured, &flow, None)?,
-                    _ => return Err(self.pipeline.reset()),
-                }
-            };
-            if let Some(judged) = judged {
-                return Ok(judged);
-            }
-        }
-    }
-
-    /// Takes part in another's evaluation. Who waits for what cannot be done is told.
-    pub(super) fn measure_on(
-        &mut self,
-        measured: EvalBatch,
-        flow: &Flow,
-        shared: &L::Shared,
-    ) -> Result<(), TrainError> {
-        let result = self.measure_flow(measured, flow, Some(shared)).and_then(|_| {
-            while let Some((measured, numbers)) = self.measuring.own.pop_front() {
-                self.measure_piece(measured, self.stage.number, numbers, Some(shared))?;
-            }
-            Ok(())
-        });
-        match result {
-            Err(TrainError::PipelineBroken) => {
-                self.clear();
-                Ok(())
-            }
-            result => result,
-        }
-    }
-
     /// Evaluation samples have come, as they are or as another worker has made them.
-    fn measure_flow(
-        &mut self,
-        measured: EvalBatch,
-        flow: &Flow,
-        shared: Option<&L::Shared>,
-    ) -> Result<Option<EvalSums>, TrainError> {
+    fn measure_flow(&mut self, measured: EvalBatch, flow: &Flow, shared: &L::Shared) -> Result<(), TrainError> {
         let is_test_sample = |&sample: &u32| (sample as usize) < self.dataset.test.len();
         let test_inputs = !measured.samples.is_empty() && measured.samples.iter().all(is_test_sample);
         let from = usize::from(flow.head.from);
@@ -147,7 +169,7 @@ impl<L: Layers> StageModel<L> {
         };
         let numbers = width.and_then(|width| flow.numbers(measured.samples.len() * width).ok());
         let (Some(numbers), Some(_), true) = (numbers, self.slice_of(measured.layer_range), test_inputs) else {
-            return Err(self.pipeline.reset());
+            return Err(TrainError::PipelineBroken);
         };
         self.measure_piece(measured, from, numbers, shared)
     }
@@ -159,33 +181,30 @@ impl<L: Layers> StageModel<L> {
         measured: EvalBatch,
         from: usize,
         numbers: Vec<f32>,
-        shared: Option<&L::Shared>,
-    ) -> Result<Option<EvalSums>, TrainError> {
+        shared: &L::Shared,
+    ) -> Result<(), TrainError> {
         let inputs = if let Some(before) = self.before(measured.layer_range) {
             let shares = before.shares().to_vec();
             let from = from - before.owners().start;
             let key = (measured.number, measured.layer_range);
             match self.measuring.forward.take(key, from, shares.len(), numbers) {
-                None => return Ok(None),
+                None => return Ok(()),
                 Some(pieces) => side_by_side(pieces, &shares),
             }
         } else {
             self.test_inputs(&measured)
         };
-        if let Some(shared) = shared
-            && measured.number == 0
-            && self.slice_of(measured.layer_range) == Some(0)
-        {
-            self.measure_with(shared)?;
+        if !self.pipeline.leads() && measured.number == 0 && self.slice_of(measured.layer_range) == Some(0) {
+            self.measuring.with = Some(self.slices[0].copied(shared)?);
         }
         self.measure_layer_range(measured, inputs)
     }
 
     /// Evaluation samples go through a layer range, and on, or are judged where the network ends; that is told to whoever
     /// leads.
-    fn measure_layer_range(&mut self, measured: EvalBatch, inputs: Vec<f32>) -> Result<Option<EvalSums>, TrainError> {
+    fn measure_layer_range(&mut self, measured: EvalBatch, inputs: Vec<f32>) -> Result<(), TrainError> {
         let (Some(weights), Some(at)) = (&self.measuring.with, self.slice_of(measured.layer_range)) else {
-            return Err(self.pipeline.reset());
+            return Err(TrainError::PipelineBroken);
         };
         let outputs = self.slices[at].infer(weights, inputs)?;
         if measured.last && at + 1 == self.slices.len() {
@@ -202,19 +221,20 @@ impl<L: Layers> StageModel<L> {
                     self.measuring.own.push_back((measured.clone(), outputs.clone()));
                 } else {
                     self.pipeline
-                        .send(to as u8, FlowBody::Measure(measured.clone()), &outputs)?;
+                        .send(to as u8, FlowBody::Measure(measured.clone()), &outputs);
                 }
             }
-            return Ok(None);
+            return Ok(());
         }
         let mut answers = Answers::default();
         self.dataset.test.answers().gather(&measured.samples, &mut answers);
         let sums = loss::eval_sums(&self.eval_objective, &outputs, &answers);
-        if self.pipeline.leads() {
-            return Ok(Some(sums));
+        if !self.pipeline.leads() {
+            self.pipeline.say(0, FlowBody::EvalTotals(to_wire(&sums)));
+        } else if !self.measuring.add(&sums) {
+            return Err(TrainError::PipelineBroken);
         }
-        self.pipeline.say(0, FlowBody::EvalTotals(to_wire(&sums)))?;
-        Ok(None)
+        Ok(())
     }
 }
 

@@ -8,7 +8,7 @@ use protocol::rng::splitmix64;
 use protocol::wire::flow::{Flow, FlowBody, Lead};
 
 use super::gathering::{added_up, columns, side_by_side};
-use super::{DeferredGradient, Layers, Returned, StageModel};
+use super::{Advance, DeferredGradient, Layers, Returned, StageArrays, StageModel};
 use crate::augmentation;
 use crate::ops::matmul::WriteMode;
 use crate::pipeline::StageInput;
@@ -21,17 +21,53 @@ pub(super) struct Piece {
     numbers: Vec<f32>,
 }
 
-/// What is known of a minibatch on its way back.
-struct MinibatchProgress<'a, L: Layers> {
-    weights: &'a L::Weights,
-    gradient: &'a mut L::Gradient,
-    lead: &'a Lead,
+impl Piece {
+    /// The samples of a minibatch that has begun: each worker of the first layers gathers them itself.
+    pub(super) fn begun(step: u64) -> Self {
+        Self {
+            content: StageInput::Begun { step, micro_batch: 0 },
+            from: 0,
+            numbers: Vec::new(),
+        }
+    }
+}
+
+/// A minibatch whose gradient is being computed.
+pub(super) struct MinibatchProgress {
+    lead: Lead,
     /// How many micro-batches have come back through each layer range that is held here.
     done: Vec<u16>,
     loss: f32,
+    /// The gradients that nobody waits for are computed, too.
+    is_complete: bool,
 }
 
-impl<L: Layers> MinibatchProgress<'_, L> {
+impl MinibatchProgress {
+    /// Nothing is done yet of a minibatch, of whose layer ranges this many are held here.
+    pub(super) fn new(lead: Lead, held: usize) -> Self {
+        Self {
+            lead,
+            done: vec![0; held],
+            loss: 0.0,
+            is_complete: false,
+        }
+    }
+
+    /// Whether the gradient is complete.
+    pub(super) fn is_done(&self) -> bool {
+        self.is_complete
+    }
+
+    /// The mean loss of the minibatch.
+    pub(super) fn loss(&self) -> f32 {
+        self.loss
+    }
+
+    /// Whether all micro-batches have been here and back.
+    fn is_back(&self) -> bool {
+        self.done.iter().all(|&done| done >= self.lead.micro_batches)
+    }
+
     /// What becomes of the gradient of what is held here of a layer range, when a micro-batch of it comes back.
     fn written(&self, at: usize) -> WriteMode {
         if self.done[at] > 0 {
@@ -43,14 +79,19 @@ impl<L: Layers> MinibatchProgress<'_, L> {
 }
 
 impl<L: Layers> StageModel<L> {
-    /// Cuts a minibatch, and sends all micro-batches on their way. All who hold neurons of the first layers do so.
-    pub(super) fn send_forward(&mut self, lead: &Lead, weights: &L::Weights) -> Result<(), TrainError> {
-        for micro_batch in 0..lead.micro_batches {
-            let (own, key) = (micro_batch_of(lead, micro_batch), micro_batch_key(lead, micro_batch));
-            let inputs = augmentation::gathered(&self.dataset, self.augment, own, key, &mut self.loss.answers);
-            self.forward_range(lead, (micro_batch, 0), weights, inputs)?;
+    /// Sends a micro-batch of a minibatch through the first layers. All workers of neurons of those do so.
+    fn send_forward(&mut self, lead: &Lead, micro_batch: u16, weights: &L::Weights) -> Result<(), TrainError> {
+        let (own, key) = (micro_batch_of(lead, micro_batch), micro_batch_key(lead, micro_batch));
+        let inputs = augmentation::gathered(&self.dataset, self.augment, own, key, &mut self.loss.answers);
+        if micro_batch + 1 < lead.micro_batches {
+            let mut next = Piece::begun(lead.step);
+            next.content = StageInput::Begun {
+                step: lead.step,
+                micro_batch: micro_batch + 1,
+            };
+            self.own.push_front(next);
         }
-        Ok(())
+        self.forward_range(lead, (micro_batch, 0), weights, inputs)
     }
 
     /// Where what this worker holds of a layer range is among all that it holds.
@@ -106,80 +147,70 @@ impl<L: Layers> StageModel<L> {
         }
     }
 
-    /// Whether something that has come can be for this worker. What cannot is not kept.
-    pub(super) fn is_sound(&self, content: &StageInput, flow: &Flow) -> bool {
-        let numbers = self.numbers_of(content, usize::from(flow.head.from));
-        matches!(content, StageInput::Begun { .. })
-            || numbers.is_some_and(|count| flow.numbers.len() == count * size_of::<f32>())
-    }
-
-    /// What has come, if it can be for this worker.
-    fn read(&self, content: StageInput, flow: &Flow) -> Option<Piece> {
+    /// Reads what has come, if it can be for this worker.
+    pub(super) fn read(&self, content: StageInput, flow: &Flow) -> Option<Piece> {
         let from = usize::from(flow.head.from);
-        let numbers = match content {
-            StageInput::Begun { .. } => Vec::new(),
-            _ => flow.numbers(self.numbers_of(&content, from)?).ok()?,
-        };
+        let numbers = flow.numbers(self.numbers_of(&content, from)?).ok()?;
         Some(Piece { content, from, numbers })
     }
 
-    /// Takes part in a minibatch until all its micro-batches have been here and back.
-    fn follow(&mut self, progress: &mut MinibatchProgress<'_, L>) -> Result<(), TrainError> {
-        self.own.extend(self.later.drain(..));
-        while progress.done.iter().any(|&done| done < progress.lead.micro_batches) {
-            if let Some(piece) = self.own.pop_front() {
-                self.take(progress, piece)?;
-                continue;
-            }
-            let next = if self.deferred.is_empty() {
-                Some(self.pipeline.wait()?)
-            } else {
-                self.pipeline.poll()?
-            };
-            let Some((content, flow)) = next else {
-                // Nobody has anything for this worker now.
-                self.compute_deferred(progress.gradient);
-                continue;
-            };
-            // Who leads may be through with a minibatch that this worker is not through with, and have all measured.
-            if matches!(content, StageInput::Measure(_)) && !self.pipeline.leads() {
-                self.measured_later.push(flow);
-                continue;
-            }
-            match self.read(content, &flow) {
-                Some(piece) => self.take(progress, piece)?,
-                None => return Err(self.pipeline.reset()),
-            }
+    /// Goes on with a minibatch by one piece of work: what has come, or a gradient that nobody waits for.
+    pub(super) fn advance_minibatch(
+        &mut self,
+        progress: &mut MinibatchProgress,
+        mut arrays: StageArrays<'_, L>,
+    ) -> Result<Advance, TrainError> {
+        if progress.is_done() {
+            return Ok(Advance::Done);
         }
-        // Others have all that they need, and count this minibatch as trained: whatever they say now, it is.
-        while !self.deferred.is_empty() {
-            self.compute_deferred(progress.gradient);
+        // Once all is back the others have all that they need, and count this minibatch as trained: whatever they say now, it
+        // is.
+        if !progress.is_back()
+            && let Some(piece) = self.own.pop_front().or_else(|| self.received.pop_front())
+        {
+            self.take(progress, piece, &mut arrays)?;
+            return Ok(Advance::Worked);
         }
-        Ok(())
+        // No other worker has anything for this one now.
+        if self.compute_deferred(arrays.gradient) {
+            return Ok(Advance::Worked);
+        }
+        if progress.is_back() {
+            progress.is_complete = true;
+            return Ok(Advance::Done);
+        }
+        Ok(Advance::Waits)
     }
 
-    /// Computes a gradient that nobody waits for.
-    fn compute_deferred(&mut self, gradient: &mut L::Gradient) {
-        if let Some(DeferredGradient {
+    /// Computes a gradient that nobody waits for. Returns whether there was one.
+    fn compute_deferred(&mut self, gradient: &mut L::Gradient) -> bool {
+        let Some(DeferredGradient {
             at,
             deferred,
             write_mode,
         }) = self.deferred.pop_front()
-        {
-            self.slices[at].compute_deferred(deferred, write_mode, gradient);
-        }
+        else {
+            return false;
+        };
+        self.slices[at].compute_deferred(deferred, write_mode, gradient);
+        true
     }
 
     /// Goes on with a piece, as soon as all that it needs is there.
-    fn take(&mut self, progress: &mut MinibatchProgress<'_, L>, piece: Piece) -> Result<(), TrainError> {
+    fn take(
+        &mut self,
+        progress: &mut MinibatchProgress,
+        piece: Piece,
+        arrays: &mut StageArrays<'_, L>,
+    ) -> Result<(), TrainError> {
         let (step, in_flight) = match piece.content {
-            StageInput::Begun { step } => (step, self.pipeline.in_flight()),
+            StageInput::Begun { step, .. } => (step, self.pipeline.in_flight()),
             StageInput::Forward { step, layer_range, .. } if !self.is_last(layer_range) => {
                 (step, self.pipeline.in_flight())
             }
             // Where it would become a gradient, each minibatch has its turn.
             StageInput::Forward { step, .. } | StageInput::Backward { step, .. } => (step, 0),
-            StageInput::Measure(_) | StageInput::EvalTotals(_) => return Err(self.pipeline.reset()),
+            StageInput::Measure(_) | StageInput::EvalTotals(_) => return Err(TrainError::PipelineBroken),
         };
         if step > progress.lead.step + in_flight as u64 {
             self.later.push(piece);
@@ -191,14 +222,16 @@ impl<L: Layers> StageModel<L> {
         };
         let Piece { content, from, numbers } = piece;
         match content {
-            StageInput::Begun { .. } if self.slice_of(0).is_some() => self.send_forward(&lead, progress.weights),
+            StageInput::Begun { micro_batch, .. } if self.slice_of(0).is_some() => {
+                self.send_forward(&lead, micro_batch, arrays.own)
+            }
             StageInput::Forward {
                 micro_batch,
                 layer_range,
                 ..
             } => {
                 let Some(before) = self.before(layer_range) else {
-                    return Err(self.pipeline.reset());
+                    return Err(TrainError::PipelineBroken);
                 };
                 let shares = before.shares().to_vec();
                 let from = from - before.owners().start;
@@ -206,12 +239,12 @@ impl<L: Layers> StageModel<L> {
                 match self.forward.take(key, from, shares.len(), numbers) {
                     None => Ok(()),
                     Some(pieces) if self.is_last(layer_range) => {
-                        self.run_loss_head(progress, micro_batch, side_by_side(pieces, &shares))
+                        self.run_loss_head(progress, micro_batch, side_by_side(pieces, &shares), arrays)
                     }
                     Some(pieces) => self.forward_range(
                         &lead,
                         (micro_batch, layer_range),
-                        progress.weights,
+                        arrays.own,
                         side_by_side(pieces, &shares),
                     ),
                 }
@@ -226,7 +259,10 @@ impl<L: Layers> StageModel<L> {
                 let key = (step, micro_batch, layer_range);
                 match self.backward.take(key, from - after.start, after.len(), numbers) {
                     None => Ok(()),
-                    Some(pieces) => self.backward_range(progress, (micro_batch, layer_range), loss, added_up(pieces)),
+                    Some(pieces) => {
+                        let output_gradients = added_up(pieces);
+                        self.backward_range(progress, (micro_batch, layer_range), (output_gradients, loss), arrays)
+                    }
                 }
             }
             _ => Ok(()),
@@ -242,7 +278,7 @@ impl<L: Layers> StageModel<L> {
         inputs: Vec<f32>,
     ) -> Result<(), TrainError> {
         let (Some(at), step) = (self.slice_of(layer_range), lead.step) else {
-            return Err(self.pipeline.reset());
+            return Err(TrainError::PipelineBroken);
         };
         let outputs =
             self.slices[at].forward((step, micro_batch), weights, micro_batch_key(lead, micro_batch), inputs)?;
@@ -268,7 +304,7 @@ impl<L: Layers> StageModel<L> {
                         layer_range,
                     },
                     &outputs,
-                )?;
+                );
             }
         }
         Ok(())
@@ -277,42 +313,43 @@ impl<L: Layers> StageModel<L> {
     /// The last layers turn a micro-batch round.
     fn run_loss_head(
         &mut self,
-        progress: &mut MinibatchProgress<'_, L>,
+        progress: &mut MinibatchProgress,
         micro_batch: u16,
         inputs: Vec<f32>,
+        arrays: &mut StageArrays<'_, L>,
     ) -> Result<(), TrainError> {
         let layer_range = (self.layer_ranges.len() - 1) as u8;
         let Some(at) = self.slice_of(layer_range) else {
-            return Err(self.pipeline.reset());
+            return Err(TrainError::PipelineBroken);
         };
-        let own = micro_batch_of(progress.lead, micro_batch);
+        let own = micro_batch_of(&progress.lead, micro_batch);
         self.dataset.train.answers().gather(own, &mut self.loss.answers);
         let share = own.len() as f32 / progress.lead.samples.len() as f32;
-        let forward = (progress.weights, micro_batch_key(progress.lead, micro_batch), inputs);
+        let forward = (arrays.own, micro_batch_key(&progress.lead, micro_batch), inputs);
         let returned =
-            self.slices[at].run_loss_head(forward, (&self.loss, share), progress.written(at), progress.gradient)?;
+            self.slices[at].run_loss_head(forward, (&self.loss, share), progress.written(at), arrays.gradient)?;
         self.returned(progress, at, micro_batch, returned)
     }
 
     /// Gradients have come for all that a layer range has made of a micro-batch.
     fn backward_range(
         &mut self,
-        progress: &mut MinibatchProgress<'_, L>,
+        progress: &mut MinibatchProgress,
         (micro_batch, layer_range): (u16, u8),
-        loss: f32,
-        output_gradients: Vec<f32>,
+        came: (Vec<f32>, f32),
+        arrays: &mut StageArrays<'_, L>,
     ) -> Result<(), TrainError> {
         let Some(at) = self.slice_of(layer_range) else {
-            return Err(self.pipeline.reset());
+            return Err(TrainError::PipelineBroken);
         };
         match self.slices[at].backward(
             (progress.lead.step, micro_batch),
-            (output_gradients, loss),
+            came,
             progress.written(at),
-            progress.gradient,
+            arrays.gradient,
         )? {
             Some(returned) => self.returned(progress, at, micro_batch, returned),
-            None => Err(self.pipeline.reset()),
+            None => Err(TrainError::PipelineBroken),
         }
     }
 
@@ -320,7 +357,7 @@ impl<L: Layers> StageModel<L> {
     /// gradient can wait.
     fn returned(
         &mut self,
-        progress: &mut MinibatchProgress<'_, L>,
+        progress: &mut MinibatchProgress,
         at: usize,
         micro_batch: u16,
         returned: Returned<L::Deferred>,
@@ -343,7 +380,7 @@ impl<L: Layers> StageModel<L> {
             progress.loss = loss;
         } else if at == 0 {
             progress.loss +=
-                loss * micro_batch_of(progress.lead, micro_batch).len() as f32 / progress.lead.samples.len() as f32;
+                loss * micro_batch_of(&progress.lead, micro_batch).len() as f32 / progress.lead.samples.len() as f32;
         }
         self.send_backward(
             progress.lead.step,
@@ -386,28 +423,10 @@ impl<L: Layers> StageModel<L> {
                     layer_range,
                     loss,
                 };
-                self.pipeline.send(to as u8, message, &piece)?;
+                self.pipeline.send(to as u8, message, &piece);
             }
         }
         Ok(())
-    }
-
-    /// Takes part in a minibatch: its mean loss, and the gradient of what is held here.
-    pub(super) fn minibatch(
-        &mut self,
-        weights: &L::Weights,
-        lead: &Lead,
-        gradient: &mut L::Gradient,
-    ) -> Result<f32, TrainError> {
-        let mut progress = MinibatchProgress {
-            weights,
-            gradient,
-            lead,
-            done: vec![0; self.slices.len()],
-            loss: 0.0,
-        };
-        self.follow(&mut progress)?;
-        Ok(progress.loss)
     }
 }
 

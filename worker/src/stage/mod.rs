@@ -1,6 +1,11 @@
-//! A worker's part in a pipeline: it computes the gradient of its own neurons, and everything else comes from the others.
+//! A stage of a network at work: the layers that one worker of a pipeline holds, on any device.
+//!
+//! A [`StageModel`] computes the gradient of its own weights piece by piece: activations come from the workers of the layers
+//! before, gradients from those after, and each call of [`StageModel::advance`] goes on with one of them. It waits for nothing,
+//! and what it sends lies in the outbox of its [`Pipeline`].
 
 mod gathering;
+mod holds_stage;
 mod layers;
 mod measuring;
 mod minibatch;
@@ -20,12 +25,13 @@ use crate::dataset::{Answers, Dataset};
 use crate::objective::{Objective, Task};
 use crate::ops::MeanLoss;
 use crate::ops::matmul::WriteMode;
-use crate::pipeline::{Pipeline, PipelineEvent, StageInput};
+use crate::pipeline::{Heard, Pipeline, PipelineEvent, StageInput};
 use crate::train_error::TrainError;
 use gathering::Gathering;
+pub use holds_stage::HoldsStage;
 pub use layers::{Layers, Returned};
 use measuring::Measuring;
-use minibatch::Piece;
+use minibatch::{MinibatchProgress, Piece};
 
 /// What a worker needs to be a member of a pipeline.
 pub struct Membership {
@@ -35,7 +41,7 @@ pub struct Membership {
     pub eval_objective: Objective,
     /// How the network is divided.
     pub partition: Partition,
-    /// The way to the others.
+    /// The worker's part in the pipeline.
     pub pipeline: Pipeline,
     /// Into how many micro-batches a minibatch is cut.
     pub micro_batches: usize,
@@ -68,7 +74,28 @@ impl Membership {
     }
 }
 
-/// What a worker holds of a network, and the way to the others.
+/// How far a stage has come by one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Advance {
+    /// Something was computed, and there may be more to compute.
+    Worked,
+    /// Nothing can be computed before another message comes.
+    Waits,
+    /// The gradient of the present minibatch is complete.
+    Done,
+}
+
+/// The arrays of a stage's weights, as its device has them.
+pub struct StageArrays<'a, L: Layers> {
+    /// The worker's own weights.
+    pub own: &'a L::Weights,
+    /// The shared weights.
+    pub shared: &'a L::Shared,
+    /// Where the gradient is written.
+    pub gradient: &'a mut L::Gradient,
+}
+
+/// What a worker holds of a network, and its part in the pipeline.
 pub struct StageModel<L: Layers> {
     pipeline: Pipeline,
     stage: PipelineStage,
@@ -78,16 +105,18 @@ pub struct StageModel<L: Layers> {
     widest: usize,
     /// What this worker has of the layer ranges, in order.
     slices: Vec<L>,
+    /// The minibatch whose gradient is being computed.
+    progress: Option<MinibatchProgress>,
     /// What has come of micro-batches, for whole layer ranges to go there and back.
     forward: Gathering<(u64, u16, u8)>,
     backward: Gathering<(u64, u16, u8)>,
     /// Pieces that this worker has made for itself.
     own: VecDeque<Piece>,
+    /// Pieces that have come from other workers.
+    received: VecDeque<Piece>,
     /// Pieces that belong to a later minibatch than can be gone on with now.
     later: Vec<Piece>,
-    /// Evaluation samples that came in the middle of a minibatch.
-    measured_later: Vec<Flow>,
-    /// What an evaluation is made with, while one passes through.
+    /// Evaluation samples that pass through.
     measuring: Measuring<L::Weights>,
     dataset: Arc<Dataset>,
     augment: Augment,
@@ -138,11 +167,12 @@ impl<L: Layers> StageModel<L> {
             layer_ranges: partition.layer_ranges().to_vec(),
             widest: partition.widest(),
             stage,
+            progress: None,
             forward: Gathering::default(),
             backward: Gathering::default(),
             own: VecDeque::new(),
+            received: VecDeque::new(),
             later: Vec::new(),
-            measured_later: Vec::new(),
             measuring: Measuring::default(),
             pipeline,
             dataset,
@@ -158,38 +188,162 @@ impl<L: Layers> StageModel<L> {
         })
     }
 
+    /// The worker's part in the pipeline.
+    pub fn pipeline(&self) -> &Pipeline {
+        &self.pipeline
+    }
+
+    /// The worker's part in the pipeline, to call the others or to close it.
+    pub fn pipeline_mut(&mut self) -> &mut Pipeline {
+        &mut self.pipeline
+    }
+
     /// Begins the minibatches that this worker is to lead and has not begun yet.
-    fn lead(&mut self, weights: &L::Weights) -> Result<(), TrainError> {
-        for told in self.pipeline.take_announced() {
-            let lead = Lead {
-                key: step_key(self.seed, told.step),
-                micro_batches: self.micro_batches.min(told.samples.len()).max(1) as u16,
-                ..told
-            };
-            self.pipeline.begin(lead.clone())?;
-            self.send_forward(&lead, weights)?;
+    pub fn lead(&mut self, leads: Vec<Lead>) {
+        for lead in leads {
+            if self.pipeline.begun(lead.step).is_none() {
+                let lead = Lead {
+                    key: step_key(self.seed, lead.step),
+                    micro_batches: self.micro_batches.min(lead.samples.len()).max(1) as u16,
+                    ..lead
+                };
+                self.own.push_back(Piece::begun(lead.step));
+                self.pipeline.begin(lead);
+            }
         }
+    }
+
+    /// Whether the gradient of a minibatch is being computed, or computed and not taken.
+    pub fn is_computing(&self) -> bool {
+        self.progress.is_some()
+    }
+
+    /// Takes note of an event. A minibatch that is being computed may be over after it.
+    pub fn hear(&mut self, event: PipelineEvent) {
+        let generation = self.pipeline.generation();
+        let heard = self.pipeline.hear(event);
+        // Nothing of another generation is gone on with.
+        if self.pipeline.generation() != generation {
+            self.clear();
+        }
+        match heard {
+            Heard::Nothing | Heard::Joined => {}
+            Heard::Broken => self.clear(),
+            Heard::Begun { step, early } => {
+                self.received.push_back(Piece::begun(step));
+                for (input, flow) in early {
+                    self.receive(input, &flow);
+                }
+            }
+            Heard::Input(StageInput::Measure(samples), flow) => self.receive_measured(samples, flow),
+            Heard::Input(StageInput::EvalTotals(totals), _) => {
+                if !self.measuring.judge(&totals) {
+                    self.reset();
+                }
+            }
+            Heard::Input(input, flow) => self.receive(input, &flow),
+        }
+    }
+
+    /// Keeps numbers that have come, or gives the pipeline up if they cannot be for this worker.
+    fn receive(&mut self, input: StageInput, flow: &Flow) {
+        match self.read(input, flow) {
+            Some(piece) if self.received.len() < self.pipeline.kept_max() => self.received.push_back(piece),
+            _ => self.reset(),
+        }
+    }
+
+    /// Gives up what is under way. Other workers that wait for an answer are told that there is none.
+    pub fn reset(&mut self) {
+        self.pipeline.reset();
+        self.clear();
+    }
+
+    /// Goes on with the gradient of the first minibatch that the leader has begun, by one piece of work. A failure of the device
+    /// is an error; what breaks the pipeline is not, and leaves nothing under way.
+    pub fn advance(&mut self, arrays: StageArrays<'_, L>) -> Result<Advance, TrainError> {
+        let advanced = match self.progress.take() {
+            Some(mut progress) => {
+                let advanced = self.advance_minibatch(&mut progress, arrays);
+                self.progress = Some(progress);
+                advanced
+            }
+            None => self.begin_next(),
+        };
+        self.unless_broken(advanced)
+    }
+
+    /// Goes on with an evaluation between two minibatches, by one piece of work. It is done where a leader has heard of all
+    /// evaluation samples.
+    pub fn advance_evaluation(&mut self, shared: &L::Shared) -> Result<Advance, TrainError> {
+        let advanced = self.advance_measuring(shared);
+        self.unless_broken(advanced)
+    }
+
+    /// Gives the pipeline up if a piece of work broke it.
+    fn unless_broken(&mut self, advanced: Result<Advance, TrainError>) -> Result<Advance, TrainError> {
+        match advanced {
+            Err(TrainError::PipelineBroken) => {
+                self.reset();
+                Ok(Advance::Worked)
+            }
+            advanced => advanced,
+        }
+    }
+
+    /// Begins with the first minibatch that the leader has begun, if there is one.
+    fn begin_next(&mut self) -> Result<Advance, TrainError> {
+        let Some(lead) = self.pipeline.next_lead() else {
+            return Ok(Advance::Waits);
+        };
+        // There is room for as many micro-batches as the job says.
+        if usize::from(lead.micro_batches) > self.micro_batches {
+            return Err(TrainError::PipelineBroken);
+        }
+        self.progress = Some(MinibatchProgress::new(lead.clone(), self.slices.len()));
+        self.own.extend(self.later.drain(..));
+        Ok(Advance::Worked)
+    }
+
+    /// Takes the loss of the minibatch whose gradient is complete.
+    fn take_loss(&mut self) -> Option<f32> {
+        let progress = self.progress.take_if(|progress| progress.is_done())?;
+        self.pipeline.led();
+        Some(progress.loss())
+    }
+
+    /// Has the whole pipeline measured, which this worker leads, with the shared weights of this moment.
+    pub fn begin_evaluation(&mut self, shared: &L::Shared) -> Result<(), TrainError> {
+        self.measuring.begin(self.slices[0].copied(shared)?);
         Ok(())
     }
 
-    /// Gives up what is under way, between two steps. Who waits for an answer is told that there is none.
-    fn lose_pipeline(&mut self) -> Result<(), TrainError> {
-        self.clear();
-        match self.pipeline.reset() {
-            TrainError::PipelineBroken => Ok(()),
-            error => Err(error),
-        }
+    /// Whether this worker has the whole pipeline measured.
+    pub fn leads_evaluation(&self) -> bool {
+        self.measuring.is_leading()
+    }
+
+    /// Takes the scores of an evaluation that is done.
+    pub fn take_scores(&mut self) -> Option<Scores> {
+        let count = self.dataset.test.len();
+        self.measuring.take_scores(&self.eval_objective, count)
+    }
+
+    /// Gives up an evaluation that nobody waits for any more.
+    pub fn drop_evaluation(&mut self) {
+        self.measuring = Measuring::default();
     }
 
     /// Forgets what is under way.
     fn clear(&mut self) {
         self.slices.iter_mut().for_each(L::clear);
+        self.progress = None;
         self.forward.clear();
         self.backward.clear();
         self.own.clear();
+        self.received.clear();
         self.later.clear();
         self.deferred.clear();
-        self.measured_later.clear();
         self.measuring = Measuring::default();
     }
 }
@@ -200,70 +354,14 @@ impl<L: Layers> GradientSource for StageModel<L> {
     type Loss = f32;
     type Shared = L::Shared;
 
+    /// The gradient is where [`StageModel::advance`] has written it.
     fn gradient(
         &mut self,
-        weights: &L::Weights,
-        samples: &[u32],
+        _weights: &L::Weights,
+        _samples: &[u32],
         _key: u64,
-        gradient: &mut L::Gradient,
+        _gradient: &mut L::Gradient,
     ) -> Result<f32, TrainError> {
-        let begun = self.lead(weights);
-        let lead = begun.and_then(|()| self.pipeline.next_lead().cloned().ok_or(TrainError::PipelineBroken));
-        let loss = lead.and_then(|lead| {
-            debug_assert_eq!(
-                lead.samples, samples,
-                "the minibatch to train is not the first one in flight"
-            );
-            // There is room for as many micro-batches as the job says.
-            if usize::from(lead.micro_batches) > self.micro_batches {
-                return Err(self.pipeline.reset());
-            }
-            self.minibatch(weights, &lead, gradient)
-        });
-        if loss.is_ok() {
-            self.pipeline.led();
-            for flow in std::mem::take(&mut self.measured_later) {
-                self.pipeline.put_back(flow);
-            }
-        } else {
-            self.clear();
-        }
-        loss
-    }
-
-    fn pipeline(&mut self) -> Option<&mut Pipeline> {
-        Some(&mut self.pipeline)
-    }
-
-    fn hear(&mut self, message: PipelineEvent, shared: &L::Shared) -> Result<(), TrainError> {
-        let generation = self.pipeline.generation();
-        let heard = self.pipeline.hear(message);
-        // Nothing of another generation is gone on with.
-        if self.pipeline.generation() != generation {
-            self.clear();
-        }
-        match heard {
-            Ok(Some((StageInput::Measure(measured), flow))) => self.measure_on(measured, &flow, shared),
-            Ok(Some((content, flow))) if self.is_sound(&content, &flow) => {
-                self.pipeline.keep(content, flow);
-                Ok(())
-            }
-            Ok(Some(_)) => self.lose_pipeline(),
-            Ok(None) => Ok(()),
-            // What is broken between two steps is called together again.
-            Err(TrainError::PipelineBroken) => {
-                self.clear();
-                Ok(())
-            }
-            Err(error) => Err(error),
-        }
-    }
-
-    fn measure(&mut self, shared: &L::Shared) -> Result<Option<Scores>, TrainError> {
-        let measured = self.measure_all(shared);
-        if measured.is_err() {
-            self.clear();
-        }
-        measured.map(Some)
+        self.take_loss().ok_or(TrainError::PipelineBroken)
     }
 }

@@ -64,6 +64,16 @@ impl Ending {
         matches!(self, Self::Leaving(_))
     }
 
+    /// Whether the worker waits for an order to stop or to go back.
+    pub(super) fn stands_by(&self) -> bool {
+        matches!(self, Self::StandingBy)
+    }
+
+    /// Whether the worker's last batch ends the run for all: not if the run goes on without this worker.
+    pub(super) fn stops_the_run(&self) -> bool {
+        self.is_ending() && !matches!(self, Self::GaveUp | Self::Leaving(_))
+    }
+
     /// Whether no further step is taken.
     pub(super) fn is_ending(&self) -> bool {
         !matches!(self, Self::No)

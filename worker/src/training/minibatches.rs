@@ -3,9 +3,7 @@
 use std::collections::VecDeque;
 
 use protocol::cursor::CursorAdvance;
-use protocol::wire::flow::Lead;
 
-use super::pipeline_part::Role;
 use crate::sampling::plan::SamplePlan;
 
 /// Samples that are trained together.
@@ -20,6 +18,8 @@ pub(super) struct Minibatch {
 /// The minibatches that a worker has chosen.
 #[derive(Debug, Default)]
 pub(super) struct Minibatches {
+    /// Chosen samples stay outstanding until they are trained: in a pipeline a minibatch may come to nothing.
+    are_outstanding: bool,
     present: Minibatch,
     /// The present minibatch is still to be trained, and its device may be at it.
     is_chosen: bool,
@@ -28,6 +28,14 @@ pub(super) struct Minibatches {
 }
 
 impl Minibatches {
+    /// Returns the minibatches of a worker that leads a pipeline.
+    pub(super) fn of_pipeline() -> Self {
+        Self {
+            are_outstanding: true,
+            ..Self::default()
+        }
+    }
+
     pub(super) fn present(&self) -> &Minibatch {
         &self.present
     }
@@ -48,7 +56,7 @@ impl Minibatches {
     }
 
     /// Goes on to the next minibatch, which moves no more than this many cursors. Returns `false` if there is none now.
-    pub(super) fn advance(&mut self, plan: &mut SamplePlan, cursors_max: usize, role: Role) -> bool {
+    pub(super) fn advance(&mut self, plan: &mut SamplePlan, cursors_max: usize) -> bool {
         if std::mem::take(&mut self.is_chosen) {
             return true;
         }
@@ -56,13 +64,13 @@ impl Minibatches {
             self.present = next;
             return true;
         }
-        choose(plan, cursors_max, role, &mut self.present)
+        choose(plan, cursors_max, self.are_outstanding, &mut self.present)
     }
 
     /// Chooses the next minibatch, so that a device can begin with it at these weights. Returns its samples, if there are
     /// any.
     pub(super) fn choose_early(&mut self, plan: &mut SamplePlan, cursors_max: usize, batches: u64) -> Option<&[u32]> {
-        self.is_chosen = choose(plan, cursors_max, Role::Alone, &mut self.present);
+        self.is_chosen = choose(plan, cursors_max, self.are_outstanding, &mut self.present);
         self.is_chosen.then(|| {
             self.present.begun_at = Some(batches);
             &*self.present.indices
@@ -87,22 +95,16 @@ impl Minibatches {
                 begun_at: Some(batches),
                 ..Minibatch::default()
             };
-            if cursors_max == 0 || !choose(plan, cursors_max, Role::Leader, &mut next) {
+            if cursors_max == 0 || !choose(plan, cursors_max, self.are_outstanding, &mut next) {
                 return;
             }
             self.upcoming.push_back(next);
         }
     }
 
-    /// The leader of the pipeline has chosen the next minibatch.
-    pub(super) fn follow(&mut self, lead: &Lead) {
-        self.present.indices.clone_from(&lead.samples);
-        self.present.cursors.clone_from(&lead.cursors);
-    }
-
-    /// The present minibatch could not be trained. A worker that `leads` its pipeline trains it again; others are led anew.
-    pub(super) fn failed(&mut self, leads: bool) {
-        self.is_chosen = leads;
+    /// The present minibatch could not be trained, and is trained again.
+    pub(super) fn failed(&mut self) {
+        self.is_chosen = true;
     }
 
     /// Forgets all chosen minibatches: others have trained them.
@@ -112,10 +114,10 @@ impl Minibatches {
     }
 }
 
-/// Chooses a minibatch. One that a pipeline is to train may come to nothing, so it is outstanding until it is trained.
-fn choose(plan: &mut SamplePlan, cursors_max: usize, role: Role, into: &mut Minibatch) -> bool {
+/// Chooses a minibatch, whose samples are outstanding until they are trained where `is_outstanding`.
+fn choose(plan: &mut SamplePlan, cursors_max: usize, is_outstanding: bool, into: &mut Minibatch) -> bool {
     let is_one = plan.next_minibatch(cursors_max, &mut into.indices, &mut into.cursors);
-    if is_one && role != Role::Alone {
+    if is_one && is_outstanding {
         plan.add_outstanding(&into.cursors);
     }
     is_one

@@ -1,21 +1,13 @@
-//! The two ends of the training thread's channels, and how a pipeline's messages are picked out of them.
+//! The two ends of the training thread's channels.
 
-use std::cell::RefCell;
-use std::collections::VecDeque;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use protocol::wire::flow::Flow;
-
-use super::{FromTraining, OUTBOUND_MAX, ToTraining};
-use crate::pipeline::{PipelineEvent, PipelineTransport};
+use super::OUTBOUND_MAX;
 use crate::train_error::TrainError;
-
-/// The most messages that wait while a pipeline's are read.
-const WAITING_MAX: usize = 1 << 10;
+use crate::training::{FromTraining, ToTraining};
 
 /// The receiving end of what the thread tells. Dropping it ends the thread at its next batch.
 #[derive(Debug)]
@@ -68,26 +60,17 @@ impl Outbox {
     }
 }
 
-/// What is told to the thread. A step of a pipeline reads it too, and lets wait what is not for it.
-pub(super) struct Inbox {
-    receiver: Receiver<ToTraining>,
-    waiting: RefCell<VecDeque<ToTraining>>,
-}
+/// What is told to the thread.
+pub(super) struct Inbox(Receiver<ToTraining>);
 
 impl Inbox {
     pub(super) fn new(receiver: Receiver<ToTraining>) -> Self {
-        Self {
-            receiver,
-            waiting: RefCell::default(),
-        }
+        Self(receiver)
     }
 
     /// The next message, if one is there.
     pub(super) fn next_waiting(&self) -> Result<Option<ToTraining>, TrainError> {
-        if let Some(message) = self.waiting.borrow_mut().pop_front() {
-            return Ok(Some(message));
-        }
-        match self.receiver.try_recv() {
+        match self.0.try_recv() {
             Ok(message) => Ok(Some(message)),
             Err(TryRecvError::Empty) => Ok(None),
             Err(TryRecvError::Disconnected) => Err(TrainError::Unheard),
@@ -96,66 +79,8 @@ impl Inbox {
 
     /// The next message, if one comes in time.
     pub(super) fn next_within(&self, limit: Duration) -> Result<Option<ToTraining>, TrainError> {
-        if let Some(message) = self.waiting.borrow_mut().pop_front() {
-            return Ok(Some(message));
-        }
-        match self.receiver.recv_timeout(limit) {
+        match self.0.recv_timeout(limit) {
             Ok(message) => Ok(Some(message)),
-            Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => Err(TrainError::Unheard),
-        }
-    }
-}
-
-/// A pipeline's way through these channels.
-pub(super) struct PipelineEnds {
-    inbox: Rc<Inbox>,
-    outbox: Outbox,
-    start: Instant,
-}
-
-impl PipelineEnds {
-    pub(super) fn new(inbox: Rc<Inbox>, outbox: Outbox) -> Self {
-        let start = Instant::now();
-        Self { inbox, outbox, start }
-    }
-}
-
-impl PipelineTransport for PipelineEnds {
-    fn send(&self, flow: Flow) -> Result<(), TrainError> {
-        self.outbox.send(FromTraining::Flow(flow))
-    }
-
-    fn now(&self) -> Duration {
-        self.start.elapsed()
-    }
-
-    fn put_back(&self, message: PipelineEvent) {
-        self.inbox.waiting.borrow_mut().push_back(ToTraining::Pipeline(message));
-    }
-
-    fn next(&self, limit: Duration) -> Result<Option<PipelineEvent>, TrainError> {
-        // Messages of the pipeline among those that wait come first; there are few, and none as a rule.
-        let mut waiting = self.inbox.waiting.borrow_mut();
-        let at = waiting
-            .iter()
-            .position(|message| matches!(message, ToTraining::Pipeline(_)));
-        if let Some(ToTraining::Pipeline(message)) = at.and_then(|at| waiting.remove(at)) {
-            return Ok(Some(message));
-        }
-        match self.inbox.receiver.recv_timeout(limit) {
-            Ok(ToTraining::Pipeline(message)) => Ok(Some(message)),
-            Ok(other) => {
-                let stops = matches!(other, ToTraining::Stop);
-                waiting.push_back(other);
-                // So much waits that it has to be looked after before the pipeline.
-                let is_much = waiting.len() >= WAITING_MAX;
-                Ok(match (is_much, stops) {
-                    (true, _) => Some(PipelineEvent::Broken),
-                    (_, true) => Some(PipelineEvent::Stopping),
-                    _ => None,
-                })
-            }
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(TrainError::Unheard),
         }

@@ -5,166 +5,34 @@
 //! a while, what would leave stays in the residual, and then it waits.
 
 mod ends;
-mod finish;
+mod stage;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::path::PathBuf;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use protocol::batch::Batch;
-use protocol::bundle::Bundle;
-use protocol::dense::Dense;
-use protocol::digest::Digest;
-use protocol::ids::OriginId;
-use protocol::measured::{Evaluation, Moment, Scores};
-use protocol::sums::Sums;
-use protocol::wire::attach::{GoOn, JumpOrder, Missing, Pace, SaveOrder};
-use protocol::wire::flow::Flow;
+use protocol::measured::Moment;
+use protocol::wire::attach::{Pace, SaveOrder};
 
 use crate::ops::Threads;
-use crate::pipeline::{PipelineEvent, PipelineTransport};
 use crate::thread_time::ThreadTimer;
 use crate::trainer::{TrainError, Trainer};
-use crate::training::{Next, State, Step, Training, TrainingError};
+use crate::training::{Closing, FromTraining, Next, StepTime, Throttle, ToTraining, Training, TrainingError};
 pub use ends::Outbound;
-use ends::{Inbox, Outbox, PipelineEnds};
-use finish::Finish;
+use ends::{Inbox, Outbox};
+pub use stage::start_stage;
 
 /// Batches on their way out before the worker is throttled.
 const OUTBOUND_MAX: usize = 8;
 /// Batches on their way in before the sender waits.
 const INBOUND_MAX: usize = 1024;
-/// Steps in a row that may be throttled; their gradients are all of the same weights.
-const THROTTLED_MAX: usize = 16;
-/// How long a full channel is waited for before steps are throttled.
-const FULL_LIMIT: Duration = Duration::from_millis(100);
 /// How often a worker that waits for room looks again.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
-
-/// Thread time since the last step, by what it was spent on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StepTime {
-    /// Loading, forward, backward, clipping and what a plain optimiser would take.
-    pub training: Duration,
-    /// All else, waits included.
-    pub exchange: Duration,
-    /// The part of that in which others' rounds were waited for.
-    pub waited: Duration,
-}
-
-/// What is told to the training thread.
-#[derive(Clone, Debug)]
-pub enum ToTraining {
-    /// Another origin's batch.
-    Apply(Arc<Batch>),
-    /// Batches of several other origins, as one.
-    ApplyBundle(Arc<Bundle>),
-    /// What came other than as batches.
-    Jump(Arc<Sums>, Arc<JumpOrder>),
-    /// Whether the worker is throttled.
-    Pause(bool),
-    /// An origin that sends no batches any more, or does so again.
-    Origin {
-        origin: OriginId,
-        /// Whether it goes on with what it began.
-        alive: bool,
-    },
-    /// A slot that has lost its worker, or has one again.
-    Slot {
-        slot: usize,
-        /// Whether it has one.
-        alive: bool,
-    },
-    /// All others that are waited for have come to this worker's round.
-    GoOn(GoOn),
-    /// Go on with the pass, from the mean of so many workers' differences if there is one.
-    GoOnPassing(Option<Arc<(Dense, u32)>>),
-    /// Hand out a copy of the weights, which are of this moment.
-    Copy(Moment),
-    /// The same where this worker stands by: it is told there how to end, once they are measured.
-    CopyLast(Moment, SyncSender<ToTraining>),
-    /// Hand out what this worker alone has, for a file.
-    Save(PathBuf),
-    /// Take no further step; close the origin.
-    Stop,
-    /// Take no further step; let out the residual and close the origin, while the run goes on.
-    Leave,
-    /// Take no further step; leave the origin open.
-    StandBy,
-    /// Move the weights back to these, and close the origin.
-    GoBack(Vec<f32>),
-    /// All batches have come: tell the digest once the origin is closed, and hand out the weights if they are to be saved.
-    Finish(Option<SaveOrder>),
-    /// A message of the pipeline that this worker is in.
-    Pipeline(PipelineEvent),
-}
-
-/// What the training thread tells.
-#[derive(Debug)]
-pub enum FromTraining {
-    /// A step was made.
-    Step {
-        /// The batch as it goes on the wire, if one left.
-        encoded: Option<Vec<u8>>,
-        /// What the step did.
-        step: Step,
-        /// Where the thread's time went, since the step before.
-        time: StepTime,
-    },
-    /// It has come to a pass: what it adds, as the contents of a frame.
-    Prefix(Vec<u8>),
-    /// Something for another worker of the pipeline.
-    Flow(Flow),
-    /// How good the weights of the whole pipeline were at a moment.
-    Measured(Evaluation),
-    /// It has had nothing to train for a while, and waits for these samples.
-    Starved(Vec<Missing>),
-    /// It trains again.
-    Fed,
-    /// The norm of the residual, now and then.
-    ResidualNorm(f64),
-    /// A copy of the weights, between two steps.
-    Weights(Vec<f32>, Moment),
-    /// The same where this worker evaluates by itself: none of them is passed over.
-    WeightsInTurn(Vec<f32>, Moment),
-    /// The same of one that stands by, and where it is to be told how to end.
-    LastWeights(Vec<f32>, Moment, SyncSender<ToTraining>),
-    /// What this worker alone has, as it was after the last batch told.
-    State {
-        /// The file that it is for.
-        path: PathBuf,
-        /// None if the origin is closed.
-        state: Option<Box<State>>,
-    },
-    /// The origin is closed: all is trained, or the thread was stopped. Others' batches are still applied.
-    Closed(Closing),
-    /// All is applied.
-    Finished {
-        /// The digest recomputed from the weights; `None` if one has left the lattice.
-        digest: Option<Digest>,
-        /// The weights, where they are to be saved.
-        save: Option<(SaveOrder, Vec<f32>)>,
-        /// How good they are, where they are a stage and the pipeline could be asked.
-        scores: Option<Scores>,
-    },
-    /// Training failed.
-    Failed(TrainingError),
-}
-
-/// What remains to be said when an origin closes.
-#[derive(Clone, Debug)]
-pub struct Closing {
-    /// The batch that closes it.
-    pub encoded: Vec<u8>,
-    /// The norm of what was never emitted and is dropped now.
-    pub residual_norm: f64,
-}
 
 /// A running training thread.
 pub struct TrainingThread {
@@ -226,7 +94,19 @@ impl Pacing {
 pub fn start<T: Trainer>(
     threads: Threads,
     pace: Option<Pace>,
-    make: impl FnOnce(Box<dyn PipelineTransport>) -> Result<Training<T>, TrainingError> + Send + 'static,
+    make: impl FnOnce() -> Result<Training<T>, TrainingError> + Send + 'static,
+) -> Result<TrainingThread, Box<dyn std::error::Error + Send + Sync>> {
+    spawn(threads, move |inbox, outbox| {
+        let training = make()?;
+        let pacing = pace.map(|pace| Pacing::new(pace, training.samples_applied()));
+        Loop::new(training, inbox, outbox, pacing).run()
+    })
+}
+
+/// Starts a thread that runs a loop between two bounded channels until nobody listens.
+fn spawn(
+    threads: Threads,
+    run: impl FnOnce(&Inbox, &Outbox) -> Result<Infallible, LoopEnd> + Send + 'static,
 ) -> Result<TrainingThread, Box<dyn std::error::Error + Send + Sync>> {
     let (inbound, inbox) = sync_channel(INBOUND_MAX);
     // Twice the room: fullness is looked at before a step, and messages without batches come between.
@@ -247,13 +127,7 @@ pub fn start<T: Trainer>(
     let run = move || {
         // Numbers too small for the normal range slow arithmetic down a hundredfold and mean nothing here.
         dfdx::flush_denormals_to_zero();
-        let inbox = Rc::new(Inbox::new(inbox));
-        let transport = PipelineEnds::new(Rc::clone(&inbox), outbox.clone());
-        let made = make(Box::new(transport)).map_err(LoopEnd::from);
-        if let Err(LoopEnd::Failed(error)) = made.and_then(|training| {
-            let pacing = pace.map(|pace| Pacing::new(pace, training.samples_applied()));
-            Loop::new(training, &inbox, &outbox, pacing).run()
-        }) {
+        if let Err(LoopEnd::Failed(error)) = run(&Inbox::new(inbox), &outbox) {
             let _ = outbox.send(FromTraining::Failed(error));
         }
     };
@@ -270,8 +144,6 @@ pub fn start<T: Trainer>(
     })
 }
 
-/// How often a worker with an unanswered order looks after it.
-const CALL_AGAIN: Duration = Duration::from_millis(100);
 /// As long as anybody waits.
 const FOR_EVER: Duration = Duration::from_hours(1);
 
@@ -285,24 +157,19 @@ struct Loop<'a, T> {
     training: Training<T>,
     inbox: &'a Inbox,
     outbox: &'a Outbox,
-    paused: bool,
+    start: Instant,
+    throttle: Throttle,
     closed: bool,
     /// Answers that wait for the origin to be closed.
-    finishes: VecDeque<Finish>,
+    finishes: VecDeque<Option<SaveOrder>>,
     /// Files that wait for a moment at which a batch has counted every step.
     saves: Vec<PathBuf>,
-    /// An evaluation that waits for a moment at which nothing of a pipeline is under way.
-    measures: Option<Moment>,
     /// The evaluations that this worker makes by itself.
     pace: Option<Pacing>,
     /// It was told that there is nothing to train.
     starved: bool,
     /// Since when this worker has found nothing to train.
     idle_since: Option<Instant>,
-    /// Steps in a row after which no batch left.
-    throttled: usize,
-    /// Since when nobody takes the batches.
-    full_since: Option<Instant>,
     /// Time waited since the last step, and the part of it in which others' rounds were waited for.
     waited: Duration,
     waited_for_rounds: Duration,
@@ -314,16 +181,14 @@ impl<'a, T: Trainer> Loop<'a, T> {
             training,
             inbox,
             outbox,
-            paused: false,
+            start: Instant::now(),
+            throttle: Throttle::default(),
             closed: false,
             finishes: VecDeque::new(),
             saves: Vec::new(),
-            measures: None,
             pace,
             starved: false,
             idle_since: None,
-            throttled: 0,
-            full_since: None,
             waited: Duration::ZERO,
             waited_for_rounds: Duration::ZERO,
         }
@@ -342,37 +207,22 @@ impl<'a, T: Trainer> Loop<'a, T> {
         loop {
             self.save()?;
             self.finish()?;
-            let limit = if self.finishes.is_empty() { FOR_EVER } else { CALL_AGAIN };
-            if let Some(message) = self.inbox.next_within(limit)? {
+            if let Some(message) = self.inbox.next_within(FOR_EVER)? {
                 self.take(message)?;
             }
         }
     }
 
-    /// Answers whoever believes that all batches have come. More may come nevertheless, and the question again. A pipeline is
-    /// measured first; if it breaks, it is called together and measured again, within limits.
+    /// Answers whoever believes that all batches have come. More may come nevertheless, and the question again.
     fn finish(&mut self) -> Result<(), LoopEnd> {
-        while let Some(mut finish) = self.finishes.pop_front() {
-            let mut scores = None;
-            if finish.measures(Instant::now()) && self.training.leads_pipeline() {
-                let calls = self.training.calls()?;
-                if !calls {
-                    scores = self.training.measure()?;
-                }
-                if scores.is_none() {
-                    if !calls {
-                        finish.broke(Instant::now());
-                    }
-                    self.finishes.push_front(finish);
-                    return Ok(());
-                }
-            }
+        while let Some(order) = self.finishes.pop_front() {
             let trainer = self.training.trainer();
-            let save = match finish.order {
+            let save = match order {
                 Some(order) => Some((order, trainer.copy_weights()?)),
                 None => None,
             };
             let digest = trainer.digest()?;
+            let scores = None;
             self.outbox.send(FromTraining::Finished { digest, save, scores })?;
         }
         Ok(())
@@ -385,12 +235,13 @@ impl<'a, T: Trainer> Loop<'a, T> {
             let timer = ThreadTimer::start();
             self.take_all()?;
             self.save()?;
-            self.measure()?;
-            if self.should_wait() {
+            let is_full = self.outbox.is_full();
+            let can_throttle = self.training.can_throttle();
+            if self.throttle.should_wait(self.start.elapsed(), is_full, can_throttle) {
                 self.wait(LOOK_AGAIN)?;
                 continue;
             }
-            let throttle = self.paused || self.outbox.is_full();
+            let throttle = self.throttle.is_on(self.outbox.is_full());
             if self.starved && self.training.has_more() {
                 self.starved = false;
                 self.outbox.send(FromTraining::Fed)?;
@@ -422,7 +273,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
                 Next::Done => return Ok(()),
             };
             self.idle_since = None;
-            self.throttled = if encoded.is_some() { 0 } else { self.throttled + 1 };
+            self.throttle.count_step(encoded.is_some());
             // All that is not training is exchange: applying, quantising, encoding, and waiting.
             let time = StepTime {
                 training: step.training_time,
@@ -479,34 +330,6 @@ impl<'a, T: Trainer> Loop<'a, T> {
         Ok(())
     }
 
-    /// Has the pipeline measured, if that is wanted and this is a moment for it.
-    fn measure(&mut self) -> Result<(), LoopEnd> {
-        self.training.rest(self.measures.is_some());
-        if self.training.is_under_way() {
-            return Ok(());
-        }
-        if let Some(moment) = self.measures.take()
-            && let Some(scores) = self.training.measure()?
-        {
-            self.outbox
-                .send(FromTraining::Measured(Evaluation::of(moment, scores)))?;
-        }
-        Ok(())
-    }
-
-    /// Whether there is no point in a step now: a full channel mostly empties in a moment, and throttled steps are no
-    /// better than waiting when they have gone on for long.
-    fn should_wait(&mut self) -> bool {
-        let full = self.outbox.is_full();
-        if !full {
-            self.full_since = None;
-        }
-        let since = full.then(|| *self.full_since.get_or_insert_with(Instant::now));
-        let momentary = since.is_some_and(|since| since.elapsed() < FULL_LIMIT);
-        let long = self.throttled >= THROTTLED_MAX || !self.training.can_throttle();
-        (full || self.paused) && (long || momentary && !self.paused)
-    }
-
     /// Takes everything that waits.
     fn take_all(&mut self) -> Result<(), LoopEnd> {
         while let Some(message) = self.inbox.next_waiting()? {
@@ -536,12 +359,11 @@ impl<'a, T: Trainer> Loop<'a, T> {
             ToTraining::Jump(sums, order) => {
                 self.training.jump(&sums, &order)?;
             }
-            ToTraining::Pause(paused) => self.paused = paused,
+            ToTraining::Pause(is_paused) => self.throttle.pause(is_paused),
             ToTraining::Origin { origin, alive } => self.training.origin(origin, alive),
             ToTraining::Slot { slot, alive } => self.training.slot(slot, alive),
             ToTraining::GoOn(order) => self.training.go_on(order)?,
             ToTraining::GoOnPassing(prefix) => self.training.go_on_passing(prefix.as_deref())?,
-            ToTraining::Copy(moment) if self.training.is_in_pipeline() => self.measures = Some(moment),
             ToTraining::Copy(moment) => {
                 let weights = self.training.trainer().copy_weights()?;
                 self.outbox.send(FromTraining::Weights(weights, moment))?;
@@ -557,11 +379,12 @@ impl<'a, T: Trainer> Loop<'a, T> {
             ToTraining::GoBack(weights) => self.training.go_back(weights),
             ToTraining::Finish(order) => {
                 if order.is_some() {
-                    self.finishes.retain(|finish| finish.order.is_none());
+                    self.finishes.retain(Option::is_none);
                 }
-                self.finishes.push_back(Finish::new(order, Instant::now()));
+                self.finishes.push_back(order);
             }
-            ToTraining::Pipeline(message) => self.training.hear(message)?,
+            // This worker is in no pipeline.
+            ToTraining::Pipeline(_) => {}
         }
         Ok(())
     }

@@ -15,7 +15,6 @@ use protocol::contribution::Contribution;
 use protocol::dense::Dense;
 use protocol::digest::Digest;
 use protocol::lattice::{Range, Tau, weight_of};
-use protocol::measured::Scores;
 use protocol::model::Layout;
 use protocol::optimiser::{Muon, Rule};
 use protocol::rng::splitmix64;
@@ -36,7 +35,6 @@ use crate::learning::muon::MuonBlocks;
 use crate::network::Network;
 use crate::objective::Task;
 use crate::ops::{self, CpuLayer, MeanLoss, OpError, Parameters, Threads, from_rows, values};
-use crate::pipeline::{InPipeline, Pipeline, PipelineEvent};
 use crate::program::{ImageOrder, Program};
 use crate::quantise::Reached;
 use crate::thread_time::ThreadTimer;
@@ -331,20 +329,6 @@ impl<S: CpuGradientSource> Backend for CpuBackend<S> {
             Array::Second => self.pass.second = values,
         }
         Ok(())
-    }
-}
-
-impl<S: CpuGradientSource> InPipeline for CpuBackend<S> {
-    fn pipeline(&mut self) -> Option<&mut Pipeline> {
-        self.gradient_source.pipeline()
-    }
-
-    fn hear(&mut self, change: PipelineEvent) -> Result<(), TrainError> {
-        self.gradient_source.hear(change, &self.shared)
-    }
-
-    fn measure(&mut self) -> Result<Option<Scores>, TrainError> {
-        self.gradient_source.measure(&self.shared)
     }
 }
 

@@ -17,7 +17,7 @@ use crate::ops::{
     Threads, from_rows, values,
 };
 use crate::program::{ImageOrder, Program};
-use crate::stage::{Layers, Membership, Returned, StageModel};
+use crate::stage::{Advance, HoldsStage, Layers, Membership, Returned, StageArrays, StageModel};
 use crate::train_error::TrainError;
 
 /// Trains a stage of a network on the CPU.
@@ -39,6 +39,34 @@ impl CpuStageTrainer {
         })?;
         let backend = CpuBackend::of(model, &stage.layout, counts, rule, parts, threads)?;
         Self::on(backend, rule, seed)
+    }
+}
+
+impl HoldsStage for CpuBackend<StageModel<CpuLayers>> {
+    type Layers = CpuLayers;
+
+    fn stage(&self) -> &StageModel<CpuLayers> {
+        &self.gradient_source
+    }
+
+    fn stage_mut(&mut self) -> &mut StageModel<CpuLayers> {
+        &mut self.gradient_source
+    }
+
+    fn advance(&mut self) -> Result<Advance, TrainError> {
+        self.gradient_source.advance(StageArrays {
+            own: &self.own,
+            shared: &self.shared,
+            gradient: &mut self.gradient,
+        })
+    }
+
+    fn begin_evaluation(&mut self) -> Result<(), TrainError> {
+        self.gradient_source.begin_evaluation(&self.shared)
+    }
+
+    fn advance_evaluation(&mut self) -> Result<Advance, TrainError> {
+        self.gradient_source.advance_evaluation(&self.shared)
     }
 }
 

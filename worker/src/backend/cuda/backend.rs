@@ -11,7 +11,6 @@ use protocol::contribution::Contribution;
 use protocol::dense::Dense;
 use protocol::digest::Digest;
 use protocol::lattice::{Range, RangeError, Tau, weight_of};
-use protocol::measured::Scores;
 use protocol::model::Layout;
 use protocol::optimiser::{Muon, Rule};
 use protocol::sums::Sums;
@@ -25,14 +24,15 @@ use super::inbox::{Inbox, Target};
 use super::kernels::{self, CountDue, Emit, LossAndClip, SampleResidual, SumSquares, TellHost};
 use super::memory::{Array, Pinned};
 use super::muon::{Directions, State};
+use super::stage::CudaLayers;
 use super::weights::OwnWeights;
 use crate::backend::turns::{BLOCK, eager_blocks, eager_tensors};
 use crate::backend::{self, Backend, Compare, Orthogonal, Update, Updated};
 use crate::difference;
 use crate::learning::muon::MuonBlocks;
 use crate::learning::optimiser::Formula;
-use crate::pipeline::{InPipeline, Pipeline, PipelineEvent};
 use crate::quantise::{REPEATS_MAX, Reached};
+use crate::stage::{Advance, HoldsStage, StageArrays, StageModel};
 use crate::trainer::TrainError;
 
 const TILE_THREADS: usize = abi::TILE_THREADS as usize;
@@ -490,18 +490,34 @@ impl<S: CudaGradientSource> Backend for CudaBackend<S> {
     }
 }
 
-impl<S: CudaGradientSource> InPipeline for CudaBackend<S> {
-    fn pipeline(&mut self) -> Option<&mut Pipeline> {
-        self.gradient_source.pipeline()
+impl HoldsStage for CudaBackend<StageModel<CudaLayers>> {
+    type Layers = CudaLayers;
+
+    fn stage(&self) -> &StageModel<CudaLayers> {
+        &self.gradient_source
     }
 
-    fn hear(&mut self, message: PipelineEvent) -> Result<(), TrainError> {
-        self.apply_waiting()?;
-        self.gradient_source.hear(message, &self.shared)
+    fn stage_mut(&mut self) -> &mut StageModel<CudaLayers> {
+        &mut self.gradient_source
     }
 
-    fn measure(&mut self) -> Result<Option<Scores>, TrainError> {
+    fn advance(&mut self) -> Result<Advance, TrainError> {
         self.apply_waiting()?;
-        self.gradient_source.measure(&self.shared)
+        let mut gradient = self.gradient.at();
+        self.gradient_source.advance(StageArrays {
+            own: self.own.now(),
+            shared: &self.shared,
+            gradient: &mut gradient,
+        })
+    }
+
+    fn begin_evaluation(&mut self) -> Result<(), TrainError> {
+        self.apply_waiting()?;
+        self.gradient_source.begin_evaluation(&self.shared)
+    }
+
+    fn advance_evaluation(&mut self) -> Result<Advance, TrainError> {
+        self.apply_waiting()?;
+        self.gradient_source.advance_evaluation(&self.shared)
     }
 }

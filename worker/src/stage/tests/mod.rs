@@ -2,8 +2,7 @@
 mod on_gpu;
 mod scripted;
 
-use std::cell::RefCell;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 
 use protocol::job::{Job, JobDraft};
 use protocol::model::{Layout, initial_counts};
@@ -17,46 +16,55 @@ use crate::backend::{Array, Backend};
 use crate::device::Precision;
 use crate::job_layout::layout_for;
 use crate::ops::{self, Parameters, Threads, from_rows};
-use crate::pipeline::{InPipeline, PipelineTransport};
 use crate::program::{ImageOrder, Program};
 use crate::trainer::{StepControl, Trainer};
 use dfdx::prelude::Cpu;
 use protocol::wire::flow::{Flow, FlowBody, FlowHead, StageAddress};
 
-/// A pipeline in one process.
+/// The wires between the workers of a pipeline in one process, as one of them holds them.
 struct Wires {
     to: Vec<Sender<Flow>>,
     own: Receiver<Flow>,
-    waiting: RefCell<VecDeque<PipelineEvent>>,
 }
 
-impl PipelineTransport for Wires {
-    fn send(&self, flow: Flow) -> Result<(), TrainError> {
-        // What passes is what is read again on another machine.
-        let flow = Flow::decode(&flow.encode().unwrap()).unwrap();
-        // Who is done has gone home.
-        let _ = self.to[usize::from(flow.head.to)].send(flow);
-        Ok(())
-    }
-
-    fn next(&self, limit: std::time::Duration) -> Result<Option<PipelineEvent>, TrainError> {
-        if let Some(message) = self.waiting.borrow_mut().pop_front() {
-            return Ok(Some(message));
-        }
-        match self.own.recv_timeout(limit) {
-            Ok(flow) => Ok(Some(PipelineEvent::Flow(flow))),
-            Err(RecvTimeoutError::Timeout) => Ok(None),
-            Err(RecvTimeoutError::Disconnected) => Err(TrainError::Unheard),
+impl Wires {
+    /// Sends what a worker has to say.
+    fn send<T: HoldsStage>(&self, trainer: &mut T) {
+        for flow in trainer.stage_mut().pipeline_mut().take_outbox() {
+            // What passes is what is read again on another machine.
+            let flow = Flow::decode(&flow.encode().unwrap()).unwrap();
+            // A worker that is done has ended.
+            let _ = self.to[usize::from(flow.head.to)].send(flow);
         }
     }
 
-    fn now(&self) -> std::time::Duration {
-        static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
-        START.get_or_init(std::time::Instant::now).elapsed()
+    /// Sends, and waits for the next message.
+    fn listen<T: HoldsStage>(&self, trainer: &mut T) {
+        self.send(trainer);
+        let flow = self.own.recv().unwrap();
+        trainer.stage_mut().hear(PipelineEvent::Flow(flow));
     }
 
-    fn put_back(&self, message: PipelineEvent) {
-        self.waiting.borrow_mut().push_back(message);
+    /// Goes on with the present minibatch until its gradient is complete.
+    fn compute<T: HoldsStage>(&self, trainer: &mut T) {
+        loop {
+            match trainer.advance().unwrap() {
+                Advance::Worked => self.send(trainer),
+                Advance::Waits => self.listen(trainer),
+                Advance::Done => return,
+            }
+        }
+    }
+
+    /// Goes on with an evaluation until it is done or, where another worker leads it, there is nothing to do for it.
+    fn evaluate<T: HoldsStage>(&self, trainer: &mut T) {
+        loop {
+            match trainer.advance_evaluation().unwrap() {
+                Advance::Worked => self.send(trainer),
+                Advance::Waits if trainer.stage().leads_evaluation() => self.listen(trainer),
+                Advance::Waits | Advance::Done => return,
+            }
+        }
     }
 }
 
@@ -157,16 +165,8 @@ fn in_a_pipeline_on(on: &[On], job: &Job, data: &Arc<Dataset>, steps: u64) -> (V
                     pipeline: 0,
                     stage: number,
                 };
-                let waiting = RefCell::default();
-                let pipeline = Pipeline::new(
-                    place,
-                    stages as u8,
-                    pipelines.in_flight(1),
-                    1,
-                    data.train.len(),
-                    Box::new(Wires { to, own, waiting }),
-                )
-                .unwrap();
+                let pipeline = Pipeline::new(place, stages as u8, pipelines.in_flight(1), 1, data.train.len());
+                let wires = Wires { to, own };
                 let stage = partition.stage(usize::from(number));
                 let counts = stage.initial_counts(job.seed);
                 let rule = job.optimiser.rule;
@@ -178,10 +178,10 @@ fn in_a_pipeline_on(on: &[On], job: &Job, data: &Arc<Dataset>, steps: u64) -> (V
                 let (own, losses, scores) = match on {
                     On::Cpu => {
                         let trainer = CpuStageTrainer::in_pipeline(membership, &counts, rule, Threads(1));
-                        take_part(trainer.unwrap(), &job, steps)
+                        take_part(trainer.unwrap(), &wires, &job, steps)
                     }
                     #[cfg(feature = "cuda")]
-                    On::Gpu(precision) => on_gpu::take_part(precision, membership, &counts, &job, steps),
+                    On::Gpu(precision) => on_gpu::take_part(precision, membership, &wires, &counts, &job, steps),
                 };
                 (own, losses, scores, stage)
             })
@@ -202,53 +202,69 @@ fn in_a_pipeline_on(on: &[On], job: &Job, data: &Arc<Dataset>, steps: u64) -> (V
 }
 
 /// What a worker's own weights come to, the losses of all steps, and what it measures, if it leads.
-fn take_part<B: Backend>(mut trainer: Replica<B>, job: &Job, steps: u64) -> (Vec<f32>, Vec<f32>, Option<Scores>) {
-    let (losses, scores) = if trainer.pipeline().unwrap().leads() {
-        lead(&mut trainer, job, steps)
+fn take_part<B: Backend + HoldsStage>(
+    mut trainer: Replica<B>,
+    wires: &Wires,
+    job: &Job,
+    steps: u64,
+) -> (Vec<f32>, Vec<f32>, Option<Scores>) {
+    let (losses, scores) = if trainer.stage().pipeline().leads() {
+        lead(&mut trainer, wires, job, steps)
     } else {
-        follow(&mut trainer, job)
+        follow(&mut trainer, wires, job);
+        (Vec::new(), None)
     };
+    wires.send(&mut trainer);
     let own = trainer.backend().read(Array::Own).unwrap().into_owned();
     (own, losses, scores)
 }
 
-fn lead<B: Backend>(trainer: &mut Replica<B>, job: &Job, steps: u64) -> (Vec<f32>, Option<Scores>) {
-    while !trainer.pipeline().unwrap().is_whole() {
-        trainer.pipeline().unwrap().join().unwrap();
+fn lead<B: Backend + HoldsStage>(
+    trainer: &mut Replica<B>,
+    wires: &Wires,
+    job: &Job,
+    steps: u64,
+) -> (Vec<f32>, Option<Scores>) {
+    let mut now = std::time::Duration::ZERO;
+    while !trainer.stage().pipeline().is_whole() {
+        now += std::time::Duration::from_millis(100);
+        trainer.stage_mut().pipeline_mut().join(now);
         // The followers' first messages, and the last one's answer.
-        let message = trainer.pipeline().unwrap().listen().unwrap();
-        trainer.hear(message).unwrap();
+        wires.listen(trainer);
     }
     let losses = (1..=steps).map(|step| {
         let control = control(job, step);
-        let in_flight = trainer.pipeline().unwrap().in_flight() as u64;
+        let in_flight = trainer.stage().pipeline().in_flight() as u64;
         let leads = (step..=steps.min(step + in_flight)).map(|step| Lead {
             step,
             learning_rate: control.learning_rate,
             samples: samples(step),
             ..Lead::default()
         });
-        trainer.pipeline().unwrap().tell(leads.collect());
+        trainer.stage_mut().lead(leads.collect());
+        wires.compute(trainer);
         let report = trainer.step(&samples(step), control, &mut Vec::new());
         report.unwrap().loss
     });
     let losses = losses.collect();
-    let scores = trainer.measure().unwrap();
-    trainer.pipeline().unwrap().close().unwrap();
+    trainer.begin_evaluation().unwrap();
+    wires.evaluate(trainer);
+    let scores = trainer.stage_mut().take_scores();
+    trainer.stage_mut().pipeline_mut().close();
     (losses, scores)
 }
 
-fn follow<B: Backend>(trainer: &mut Replica<B>, job: &Job) -> (Vec<f32>, Option<Scores>) {
-    while !trainer.pipeline().unwrap().is_over() {
-        if let Some(lead) = trainer.pipeline().unwrap().next_lead().cloned() {
+fn follow<B: Backend + HoldsStage>(trainer: &mut Replica<B>, wires: &Wires, job: &Job) {
+    while !trainer.stage().pipeline().is_over() {
+        wires.evaluate(trainer);
+        if let Some(lead) = trainer.stage().pipeline().next_lead().cloned() {
+            wires.compute(trainer);
             let report = trainer.step(&lead.samples, control(job, lead.step), &mut Vec::new());
             report.unwrap();
         } else {
-            let message = trainer.pipeline().unwrap().listen().unwrap();
-            trainer.hear(message).unwrap();
+            wires.listen(trainer);
         }
     }
-    (Vec::new(), None)
 }
 
 const DENSE: &str =

@@ -22,6 +22,7 @@ const FULL: On = On::Gpu(Precision::F32);
 pub(super) fn take_part(
     precision: Precision,
     membership: Membership,
+    wires: &Wires,
     counts: &[i32],
     job: &Job,
     steps: u64,
@@ -29,7 +30,7 @@ pub(super) fn take_part(
     let micro_batch = MINIBATCH.div_ceil(membership.micro_batches);
     let gpu = Gpu::open(0, precision).unwrap();
     let trainer = CudaStageTrainer::in_pipeline(gpu, membership, counts, job.optimiser.rule, micro_batch);
-    super::take_part(trainer.unwrap(), job, steps)
+    super::take_part(trainer.unwrap(), wires, job, steps)
 }
 
 /// The own weights of one GPU after so many steps, and the losses of all of them.

@@ -2,36 +2,13 @@
 
 use super::*;
 
-/// A way on which what is sent is nobody's, and nothing comes but what was said to come.
-#[derive(Clone, Default)]
-struct Scripted(Arc<std::sync::Mutex<VecDeque<Flow>>>);
-
-impl PipelineTransport for Scripted {
-    fn send(&self, _flow: Flow) -> Result<(), TrainError> {
-        Ok(())
-    }
-
-    fn next(&self, _limit: std::time::Duration) -> Result<Option<PipelineEvent>, TrainError> {
-        let next = self.0.lock().unwrap().pop_front();
-        next.map(|flow| Some(PipelineEvent::Flow(flow)))
-            .ok_or(TrainError::Unheard)
-    }
-
-    fn now(&self) -> std::time::Duration {
-        std::time::Duration::ZERO
-    }
-
-    fn put_back(&self, _word: PipelineEvent) {}
-}
-
 /// A worker of a pipeline whose others are scripted.
-fn among(transport: &Scripted, job: &Job, data: &Arc<Dataset>, stage: u8) -> CpuStageTrainer {
+fn among(job: &Job, data: &Arc<Dataset>, stage: u8) -> CpuStageTrainer {
     let pipelines = job.exchange.pipelines().unwrap();
     let partition = Partition::new(layout_for(job, data).unwrap(), pipelines).unwrap();
     let place = StageAddress { pipeline: 0, stage };
     let (stages, in_flight) = (partition.len() as u8, pipelines.in_flight(1));
-    let transport = Box::new(transport.clone());
-    let pipeline = Pipeline::new(place, stages, in_flight, 1, data.train.len(), transport).unwrap();
+    let pipeline = Pipeline::new(place, stages, in_flight, 1, data.train.len());
     let counts = partition.stage(usize::from(stage)).initial_counts(job.seed);
     let membership = Membership::of_job(job, data, partition, pipeline);
     CpuStageTrainer::in_pipeline(membership, &counts, job.optimiser.rule, Threads(1)).unwrap()
@@ -46,12 +23,19 @@ fn lead_of(step: u64) -> Lead {
     }
 }
 
+/// Goes on with a minibatch of which everything has come.
+fn compute(trainer: &mut CpuStageTrainer) {
+    while trainer.advance().unwrap() != Advance::Done {
+        assert!(trainer.stage().is_computing(), "the minibatch was given up");
+    }
+}
+
 /// What others have made of a minibatch may come on a shorter way than the leader's announcement of it.
 #[test]
 fn a_minibatch_whose_parts_come_before_the_leaders_announcement_is_trained() {
     let data = dataset();
     let job = job("dense 24, tanh, dense", "sgd:0.05", 2, 1);
-    let mut trainer = among(&Scripted::default(), &job, &data, 1);
+    let mut trainer = among(&job, &data, 1);
     let head = |message| FlowHead {
         pipeline: 0,
         to: 1,
@@ -59,7 +43,7 @@ fn a_minibatch_whose_parts_come_before_the_leaders_announcement_is_trained() {
         generation: 7,
         body: message,
     };
-    let hear = |trainer: &mut CpuStageTrainer, flow| trainer.hear(PipelineEvent::Flow(flow)).unwrap();
+    let hear = |trainer: &mut CpuStageTrainer, flow| trainer.stage_mut().hear(PipelineEvent::Flow(flow));
     hear(&mut trainer, Flow::without_numbers(head(FlowBody::Join)));
     for step in 1..4 {
         let lead = lead_of(step);
@@ -76,6 +60,7 @@ fn a_minibatch_whose_parts_come_before_the_leaders_announcement_is_trained() {
             &mut trainer,
             Flow::without_numbers(head(FlowBody::Lead(Box::new(lead.clone())))),
         );
+        compute(&mut trainer);
         let report = trainer.step(&lead.samples, control(&job, step), &mut Vec::new());
         assert!(report.is_ok(), "{step}: {:?}", report.err());
     }
@@ -92,8 +77,7 @@ fn nothing_of_an_earlier_attempt_is_gone_on_with() {
         "groups=2,slices=2,micro=1,ahead=1",
     );
     let own_after = |stale: f32| {
-        let transport = Scripted::default();
-        let mut trainer = among(&transport, &job, &data, 2);
+        let mut trainer = among(&job, &data, 2);
         let flow = |generation, from, message, numbers: Vec<f32>| {
             let head = FlowHead {
                 pipeline: 0,
@@ -122,9 +106,12 @@ fn nothing_of_an_earlier_attempt_is_gone_on_with() {
             )
         };
         let lead = |generation, step| message(generation, FlowBody::Lead(Box::new(lead_of(step))));
-        let hear = |trainer: &mut CpuStageTrainer, flow| trainer.hear(PipelineEvent::Flow(flow)).unwrap();
+        let hear = |trainer: &mut CpuStageTrainer, flow| trainer.stage_mut().hear(PipelineEvent::Flow(flow));
         let step = |trainer: &mut CpuStageTrainer, step: u64, come: Vec<Flow>| {
-            transport.0.lock().unwrap().extend(come);
+            // It has begun with the minibatch when they come.
+            assert_eq!(trainer.advance().unwrap(), Advance::Worked);
+            come.into_iter().for_each(|flow| hear(trainer, flow));
+            compute(trainer);
             trainer
                 .step(&samples(step), control(&job, step), &mut Vec::new())
                 .unwrap();

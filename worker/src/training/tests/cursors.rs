@@ -98,7 +98,7 @@ fn samples_of_throttled_steps_are_counted_before_a_worker_waits() {
             shard: ShardId { epoch: 0, shard },
             done: 1,
         });
-        training.plan.observe(OriginId(99), &begun.collect::<Vec<_>>());
+        training.learner.plan.observe(OriginId(99), &begun.collect::<Vec<_>>());
         let (mut samples, mut encoded) = (0, Vec::new());
         loop {
             encoded.clear();

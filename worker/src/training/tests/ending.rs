@@ -116,7 +116,7 @@ fn a_worker_that_leaves_lets_out_all_that_it_has_learned_and_stops_nobody() {
             training.step(step > 4, &mut encoded).unwrap();
         }
         assert!(training.trainer().residual_norm().unwrap() > 0.0);
-        let trained = training.counters.steps;
+        let trained = training.learner.counters.steps;
         training.leave();
         let mut made = Vec::new();
         loop {
@@ -129,7 +129,7 @@ fn a_worker_that_leaves_lets_out_all_that_it_has_learned_and_stops_nobody() {
             made.push(Batch::decode(&encoded, weights).unwrap());
         }
         assert_eq!(
-            training.counters.steps, trained,
+            training.learner.counters.steps, trained,
             "a leaving worker must train no further step"
         );
         assert!(!made.is_empty());

@@ -76,7 +76,7 @@ fn a_worker_goes_on_to_the_bit_from_what_it_had_alone() {
         let (mut restored, mut without) = (again(), again());
         restored.restore(state).unwrap();
         assert_eq!(restored.state().unwrap(), training.state().unwrap());
-        without.counters.sequence = 20;
+        without.learner.counters.sequence = 20;
         let expected = encoded_batches(&mut training, 20);
         assert!(
             encoded_batches(&mut restored, 20) == expected,

@@ -23,7 +23,7 @@ use protocol::job::JobDraft;
 use protocol::lattice::{Tau, count_of};
 use protocol::model::{Layout, initial_counts};
 
-use protocol::batch::Batch;
+use protocol::batch::{Batch, Header};
 use protocol::lattice::Range;
 use protocol::sums::Sums;
 use protocol::wire::attach::JumpOrder;
@@ -32,7 +32,7 @@ use super::*;
 use crate::backend::cpu::CpuTrainer;
 use crate::fake_trainer::FakeTrainer;
 use crate::ops::Threads;
-use crate::training_thread::{FromTraining, ToTraining, start};
+use crate::training_thread::start;
 
 const WEIGHTS: usize = 50;
 

@@ -1,24 +1,24 @@
 //! Whole workers of a pipeline, each in a thread of its own, with messages that are carried between them.
 
-use std::cell::Cell;
-use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
+use std::time::Duration;
 
 use protocol::cursor::{CursorAdvance, ShardId};
 use protocol::split::SHARDS_PER_SLOT;
 
 use protocol::model::Partition;
 use protocol::wire::attach::SaveOrder;
-use protocol::wire::flow::{Flow, StageAddress};
+use protocol::wire::flow::StageAddress;
 
 use super::*;
 use crate::backend::cpu::CpuStageTrainer;
-use crate::pipeline::{Pipeline, PipelineEvent, PipelineTransport};
+use crate::pipeline::{Pipeline, PipelineEvent};
 use crate::stage::Membership;
-use crate::training_thread::TrainingThread;
+use crate::training::StageTraining;
+use crate::training_thread::{TrainingThread, start_stage};
 
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Workers of one pipeline, and what they tell beside what passes between them.
 struct Workers {
@@ -68,10 +68,7 @@ impl Workers {
 
     fn start(&self, group: usize) -> TrainingThread {
         let (job, dataset, layout) = (self.job.clone(), Arc::clone(&self.dataset), self.layout.clone());
-        start(Threads(1), None, move |line| {
-            training(&job, &dataset, &layout, group, line)
-        })
-        .unwrap()
+        start_stage(Threads(1), move || training(&job, &dataset, &layout, group)).unwrap()
     }
 
     /// Carries what a worker has for others, until it is gone.
@@ -149,8 +146,7 @@ fn training(
     dataset: &Arc<Dataset>,
     layout: &Layout,
     stage: usize,
-    line: Box<dyn PipelineTransport>,
-) -> Result<Training<CpuStageTrainer>, TrainingError> {
+) -> Result<StageTraining<CpuStageTrainer>, TrainingError> {
     let pipelines = *job.exchange.pipelines().unwrap();
     let partition = Partition::new(layout.clone(), &pipelines).unwrap();
     let place = StageAddress {
@@ -163,12 +159,12 @@ fn training(
         pipelines.in_flight(1),
         5,
         dataset.train.len(),
-        line,
-    )?;
+    );
     let counts = partition.stage(stage).initial_counts(job.seed);
     let membership = Membership::of_job(job, dataset, partition, pipeline);
     let trainer = CpuStageTrainer::in_pipeline(membership, &counts, job.optimiser.rule, Threads(1))?;
-    Training::new(trainer, job, dataset, Identity::alone(1 + stage as u64))
+    let identity = Identity::alone(1 + stage as u64);
+    StageTraining::new(trainer, job, dataset.train.classes(), identity, Duration::ZERO)
 }
 
 /// A batch of another worker's, after which nothing is left to train.
@@ -182,56 +178,42 @@ fn all_the_rest() -> Batch {
     batch
 }
 
-/// A way on which nothing comes, at a moment.
-#[derive(Clone, Default)]
-struct Silence(Rc<Cell<std::time::Duration>>);
-
-impl PipelineTransport for Silence {
-    fn send(&self, _flow: Flow) -> Result<(), TrainError> {
-        Ok(())
-    }
-
-    fn next(&self, _limit: std::time::Duration) -> Result<Option<PipelineEvent>, TrainError> {
-        Ok(None)
-    }
-
-    fn now(&self) -> std::time::Duration {
-        self.0.get()
-    }
-
-    fn put_back(&self, _word: PipelineEvent) {}
+/// Does all that there is to do at a moment. Returns the closing batch, if the worker has closed.
+fn advance(training: &mut StageTraining<CpuStageTrainer>, now: Duration) -> Option<Batch> {
+    while training.advance(now, false).unwrap() == StageProgress::Worked {}
+    let weights = training.trainer().weights();
+    training.take_outbox().into_iter().find_map(|told| match told {
+        FromTraining::Closed(closing) => Some(Batch::decode(&closing.encoded, weights).unwrap()),
+        _ => None,
+    })
 }
 
 #[test]
 fn a_pipeline_that_never_comes_together_leaves_the_rest_to_others() {
     // Where somebody is missing others know that, and another may come in its place.
-    for (slots, missing, ends) in [
-        (1, false, Next::Waiting),
-        (2, false, Next::Done),
-        (2, true, Next::Waiting),
-    ] {
+    for (slots, missing, ends) in [(1, false, false), (2, false, true), (2, true, false)] {
         let (_folder, dataset) = points(400);
         let job = job(|draft| draft.exchange = Some("layers:groups=2".into()));
         let layout = layout(&job, &dataset);
-        let silence = Silence::default();
-        let mut leads = training(&job, &Arc::new(dataset), &layout, 0, Box::new(silence.clone())).unwrap();
-        leads.identity.slots = slots;
-        leads.slot(leads.identity.slot, !missing);
-        let mut encoded = Vec::new();
+        let mut leads = training(&job, &Arc::new(dataset), &layout, 0).unwrap();
+        leads.learner.identity.slots = slots;
+        let slot = leads.learner.identity.slot;
+        leads
+            .hear(ToTraining::Slot { slot, alive: !missing }, Duration::ZERO)
+            .unwrap();
         for minutes in [0, 1, 4] {
-            silence.0.set(std::time::Duration::from_mins(minutes));
-            assert_eq!(leads.step(false, &mut encoded).unwrap(), Next::Waiting);
+            assert_eq!(advance(&mut leads, Duration::from_mins(minutes)), None);
         }
-        silence.0.set(std::time::Duration::from_mins(6));
-        leads.step(false, &mut encoded).unwrap();
+        let closing = advance(&mut leads, Duration::from_mins(6));
         assert_eq!(
-            leads.step(false, &mut encoded).unwrap(),
+            closing.is_some(),
             ends,
             "{slots} pipelines, with a worker missing: {missing}"
         );
-        leads.close(&mut encoded).unwrap();
-        let closing = Batch::decode(&encoded, leads.trainer.weights()).unwrap();
-        assert!(!closing.header.status.stop, "the run must go on");
+        assert!(
+            closing.is_none_or(|closing| !closing.header.status.stop),
+            "the run must go on"
+        );
     }
 }
 
@@ -244,15 +226,13 @@ fn who_is_led_ends_when_told_and_not_before() {
         draft.epochs = Some(1);
     });
     let layout = layout(&job, &dataset);
-    let mut led = training(&job, &Arc::new(dataset), &layout, 1, Box::new(Silence::default())).unwrap();
-    led.apply(&all_the_rest()).unwrap();
-    assert!(led.plan.is_complete());
-    let mut encoded = Vec::new();
-    assert_eq!(led.step(false, &mut encoded).unwrap(), Next::Waiting);
-    led.stop();
-    assert_eq!(led.step(false, &mut encoded).unwrap(), Next::Done);
-    led.close(&mut encoded).unwrap();
-    let closing = Batch::decode(&encoded, led.trainer.weights()).unwrap();
+    let mut led = training(&job, &Arc::new(dataset), &layout, 1).unwrap();
+    let rest = ToTraining::Apply(Arc::new(all_the_rest()));
+    led.hear(rest, Duration::ZERO).unwrap();
+    assert!(led.learner.plan.is_complete());
+    assert_eq!(advance(&mut led, Duration::ZERO), None);
+    led.hear(ToTraining::Stop, Duration::ZERO).unwrap();
+    let closing = advance(&mut led, Duration::ZERO).expect("a follower that is told to stop must close");
     assert!(closing.header.status.last && !closing.header.status.stop);
 }
 
@@ -415,7 +395,7 @@ fn a_leader_that_comes_back_to_a_pipeline_that_has_ended_ends() {
             start.elapsed() < PATIENCE,
             "the leader keeps calling a pipeline that has ended"
         );
-        if let Ok((1, FromTraining::Flow(flow))) = workers.told.recv_timeout(std::time::Duration::from_millis(10)) {
+        if let Ok((1, FromTraining::Flow(flow))) = workers.told.recv_timeout(Duration::from_millis(10)) {
             let _ = inbound.send(ToTraining::Pipeline(PipelineEvent::Flow(flow)));
         }
     }

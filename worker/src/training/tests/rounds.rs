@@ -5,6 +5,7 @@ use protocol::optimiser::Optimiser;
 use protocol::wire::attach::GoOn;
 
 use super::*;
+use crate::trainer::StepControl;
 use protocol::contribution::Contribution;
 
 pub(super) fn one_of(slots: usize, slot: usize) -> Identity {

@@ -129,7 +129,7 @@ fn batches_say_what_they_have_seen_and_staleness_slows_the_step() {
         assert!((staleness - 4.0).abs() < 0.01, "{staleness}");
         assert_eq!(training.staleness(), staleness);
         let after = training.trainer().last.unwrap();
-        let factor = training.applied.guard_factor();
+        let factor = training.learner.applied.guard_factor();
         assert!(factor < 0.6);
         let slower = |yes: bool| if yes { factor } else { 1.0 };
         assert_eq!(after.learning_rate, before.learning_rate * slower(slows_rate));

@@ -88,7 +88,7 @@ impl World {
         let mut cursors = Cursors::default();
         for batch in &self.ledger {
             cursors.extend(batch.header.cursors.iter().copied());
-            training.trainer.add(&batch.payload).unwrap();
+            training.learner.trainer.add(&batch.payload).unwrap();
         }
         training.resume(&cursors, self.ledger.len() as u64, cursors.samples_done());
         for &dead in &self.dead {

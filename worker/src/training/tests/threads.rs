@@ -6,7 +6,7 @@ use super::*;
 fn a_thread_trains_applies_and_stops() {
     let (_folder, dataset) = points(4000);
     let job = job(|draft| draft.epochs = Some(100_000));
-    let thread = start(Threads(1), None, move |_| {
+    let thread = start(Threads(1), None, move || {
         Training::new(FakeTrainer::new(&[0; WEIGHTS]), &job, &dataset, Identity::alone(7))
     })
     .unwrap();
@@ -52,7 +52,7 @@ fn a_thread_trains_applies_and_stops() {
 fn a_worker_that_is_paused_holds_back_and_then_waits() {
     let (_folder, dataset) = points(4000);
     let job = job(|draft| draft.epochs = Some(100_000));
-    let thread = start(Threads(1), None, move |_| {
+    let thread = start(Threads(1), None, move || {
         Training::new(FakeTrainer::new(&[0; WEIGHTS]), &job, &dataset, Identity::alone(7))
     })
     .unwrap();
@@ -90,7 +90,7 @@ fn a_worker_that_is_paused_holds_back_and_then_waits() {
 fn a_thread_that_fails_says_why() {
     let (_folder, dataset) = points(100);
     let job = job(|_| {});
-    let thread = start(Threads(2), None, move |_| {
+    let thread = start(Threads(2), None, move || {
         let mut trainer = FakeTrainer::new(&[0; WEIGHTS]);
         trainer.fails_at = Some(3);
         Training::new(trainer, &job, &dataset, Identity::alone(7))
@@ -105,7 +105,7 @@ fn a_thread_that_fails_says_why() {
 fn a_thread_audits_its_weights_before_it_closes() {
     let (_folder, dataset) = points(100);
     let job = job(|_| {});
-    let thread = start(Threads(1), None, move |_| {
+    let thread = start(Threads(1), None, move || {
         let mut trainer = FakeTrainer::new(&[0; WEIGHTS]);
         trainer.flips_at = Some(4);
         Training::new(trainer, &job, &dataset, Identity::alone(7))
@@ -122,7 +122,7 @@ fn a_thread_audits_its_weights_before_it_closes() {
 fn a_thread_nobody_listens_to_ends() {
     let (_folder, dataset) = points(100);
     let job = job(|draft| draft.epochs = Some(100_000));
-    let thread = start(Threads(1), None, move |_| {
+    let thread = start(Threads(1), None, move || {
         Training::new(FakeTrainer::new(&[0; WEIGHTS]), &job, &dataset, Identity::alone(7))
     })
     .unwrap();
@@ -134,7 +134,7 @@ fn a_thread_nobody_listens_to_ends() {
 fn a_thread_hands_out_its_state_between_batches() {
     let (_folder, dataset) = points(4000);
     let job = job(|draft| draft.epochs = Some(100_000));
-    let thread = start(Threads(1), None, move |_| {
+    let thread = start(Threads(1), None, move || {
         Training::new(FakeTrainer::new(&[0; WEIGHTS]), &job, &dataset, Identity::alone(7))
     })
     .unwrap();

@@ -1,5 +1,7 @@
 //! A trainer that computes nothing: for tests of everything above it.
 
+mod stage;
+
 use std::time::Duration;
 
 use protocol::changes::{apply_to_weights, change, check_range};
@@ -10,6 +12,7 @@ use protocol::sums::Sums;
 
 use crate::trainer::{GpuUse, Numbers, StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
 use protocol::contribution::Contribution;
+pub use stage::FakeStageTrainer;
 
 /// Emits one change per sample: the weight with the sample's number, modulo the weights, moves up.
 #[derive(Clone, Debug)]
@@ -58,8 +61,6 @@ impl<const BEGINS: bool> FakeTrainer<BEGINS> {
         }
     }
 }
-
-impl<const BEGINS: bool> crate::pipeline::InPipeline for FakeTrainer<BEGINS> {}
 
 impl<const BEGINS: bool> Trainer for FakeTrainer<BEGINS> {
     const BEGINS: bool = BEGINS;

@@ -1,6 +1,6 @@
 //! An order to finish that waits to be carried out, and how often and how long the pipeline is tried for it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use protocol::wire::attach::SaveOrder;
 
@@ -16,13 +16,13 @@ pub(super) struct Finish {
     /// Where to save, if this worker is to.
     pub(super) order: Option<SaveOrder>,
     /// Since when the pipeline is called together.
-    called: Instant,
+    called: Duration,
     /// Measurements that broke.
     breaks: u32,
 }
 
 impl Finish {
-    pub(super) fn new(order: Option<SaveOrder>, now: Instant) -> Self {
+    pub(super) fn new(order: Option<SaveOrder>, now: Duration) -> Self {
         Self {
             order,
             called: now,
@@ -31,13 +31,13 @@ impl Finish {
     }
 
     /// Whether the pipeline is to be measured first, and there is still a point in trying.
-    pub(super) fn measures(&self, now: Instant) -> bool {
+    pub(super) fn measures(&self, now: Duration) -> bool {
         let is_ordered = self.order.as_ref().is_some_and(|order| order.with_pipeline);
-        is_ordered && self.breaks < BREAKS_MAX && now.saturating_duration_since(self.called) < CALL_LIMIT
+        is_ordered && self.breaks < BREAKS_MAX && now.saturating_sub(self.called) < CALL_LIMIT
     }
 
     /// The pipeline broke while it was measured.
-    pub(super) fn broke(&mut self, now: Instant) {
+    pub(super) fn broke(&mut self, now: Duration) {
         self.breaks += 1;
         self.called = now;
     }
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
     use protocol::frontier::Frontier;
 
-    fn finish(with_pipeline: bool, now: Instant) -> Finish {
+    fn finish(with_pipeline: bool, now: Duration) -> Finish {
         let order = SaveOrder {
             path: "model".into(),
             frontier: Frontier::default(),
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn a_pipeline_is_tried_for_a_while_and_anew_after_it_broke_but_not_for_ever() {
-        let start = Instant::now();
+        let start = Duration::from_secs(9);
         let mut finish = finish(true, start);
         let mut now = start;
         for _ in 0..BREAKS_MAX {
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn what_is_only_saved_or_told_waits_for_nobody() {
-        let now = Instant::now();
+        let now = Duration::from_secs(9);
         assert!(!finish(false, now).measures(now));
         assert!(!Finish::new(None, now).measures(now));
     }

@@ -1,0 +1,330 @@
+//! A worker's replica and the books that go with it: what every training loop needs, whether it trains a whole network or a
+//! stage of one.
+
+use std::sync::Arc;
+
+use protocol::batch::{Batch, Header, OriginStatus, Payload};
+use protocol::bundle::Bundle;
+use protocol::cursor::{CursorAdvance, Cursors};
+use protocol::job::Job;
+use protocol::lattice::{Range, Tau};
+use protocol::optimiser::Rule;
+use protocol::sums::Sums;
+use protocol::wire::attach::JumpOrder;
+
+use super::applied::Applied;
+use super::ending::Ending;
+use super::pending::Pending;
+use super::{Counters, Identity, State, Step, TrainingError};
+use crate::emission::{self, Emission, Leaving, NextStep, Plan};
+use crate::learning::multi_worker::Settings;
+use crate::sampling::plan::{SamplePlan, SharedPlan};
+use crate::trainer::{StateError, StepControl, StepReport, TrainError, Trainer};
+
+/// A worker's replica, the samples that it is dealt, and the batches that it has made and applied.
+pub(super) struct Learner<T> {
+    pub(super) trainer: T,
+    pub(super) job: Job,
+    pub(super) identity: Identity,
+    /// The settings of learning as one of several workers.
+    pub(super) settings: Settings,
+    /// What leaves, and when.
+    pub(super) emission: Box<dyn Emission<T>>,
+    pub(super) plan: SamplePlan,
+    pub(super) applied: Applied,
+    pub(super) counters: Counters,
+    /// Work that the next batch will count.
+    pub(super) pending: Pending,
+    pub(super) ending: Ending,
+    /// Changes that the last step found by comparing; the memory is used again.
+    pub(super) changes: Vec<u32>,
+}
+
+impl<T: Trainer> Learner<T> {
+    /// Creates the learner of a run that begins, for training samples of these classes.
+    pub(super) fn new(trainer: T, job: &Job, classes: Arc<[u32]>, identity: Identity) -> Result<Self, TrainingError> {
+        let samples_total = classes.len() as u64 * u64::from(job.epochs);
+        let shared = SharedPlan {
+            split: job.split,
+            seed: job.seed,
+            labels: classes,
+            slots: identity.slots,
+            balanced: job.balanced,
+            dealt_once: job.dealt_once,
+            epochs: job.epochs,
+            minibatch: job.step_samples() as usize,
+            claims_after_batches: job.exchange.has_rounds_of_an_epoch(),
+            trainers: job.trainers,
+            founders: identity.founders,
+        };
+        let job = Job {
+            optimiser: job.optimiser.for_steps(samples_total / u64::from(job.step_samples())),
+            ..job.clone()
+        };
+        let emission = emission::of(&job, trainer.weights(), identity.slots);
+        let first = trainer.digest()?.unwrap_or_default();
+        Ok(Self {
+            plan: SamplePlan::new(shared, identity.slot)?.of_origin(identity.origin),
+            applied: Applied::new(first, samples_total),
+            settings: emission.settings(&job, identity.slots),
+            job,
+            trainer,
+            identity,
+            emission,
+            counters: Counters::default(),
+            pending: Pending::default(),
+            ending: Ending::No,
+            changes: Vec::new(),
+        })
+    }
+
+    /// How stale others' batches are when they are applied here: the batches that came between, in rounds of one batch
+    /// from every worker, averaged. 0 where nothing arrives.
+    pub(super) fn staleness(&self) -> f64 {
+        self.applied.staleness() / self.identity.slots.max(1) as f64
+    }
+
+    /// Goes on from a ledger in the middle of a run, whose batches are in the trainer's weights already.
+    pub(super) fn resume(&mut self, cursors: &Cursors, batches: u64, samples: u64) {
+        self.plan.skip_done(cursors);
+        self.applied.resume(batches, samples);
+    }
+
+    /// Returns what this worker alone has, or `None` while steps were made that no batch counts yet: their samples would be
+    /// trained again and still be in the residual.
+    pub(super) fn state(&self) -> Result<Option<State>, TrainingError> {
+        if !self.pending.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(State {
+            origin: self.identity.origin,
+            sequence: self.counters.sequence,
+            steps: self.counters.steps,
+            emission: self.emission.state(),
+            trainer: self.trainer.state()?,
+        }))
+    }
+
+    /// Goes on from what a worker had alone; to be called before the first step. A state that does not fit is refused and has
+    /// no effect.
+    pub(super) fn restore(&mut self, state: State) -> Result<(), StateError> {
+        self.trainer.restore(state.trainer)?;
+        self.counters.steps = state.steps;
+        self.emission.restore(&state.emission);
+        // A new origin has a count of its own.
+        if state.origin == self.identity.origin {
+            self.counters.sequence = state.sequence;
+        }
+        Ok(())
+    }
+
+    /// Recomputes the digest of the weights. One that differs from what it is to be convicts this replica, whatever the
+    /// others have.
+    pub(super) fn audit(&self) -> Result<(), TrainingError> {
+        self.applied.audit(self.trainer.digest()?)
+    }
+
+    /// Returns what is to blame for a step that failed: a run that has diverged, which ends it for all, or the memory of this
+    /// worker alone.
+    pub(super) fn blame(&self, error: TrainError) -> TrainingError {
+        match error {
+            // Such a step has moved no shared weight, so these can be audited.
+            TrainError::NotFinite | TrainError::Range(_) => self.audit().err().unwrap_or(error.into()),
+            TrainError::Device(_) | TrainError::PipelineBroken | TrainError::Unheard => error.into(),
+        }
+    }
+
+    pub(super) fn is_ending(&self) -> bool {
+        self.ending.is_ending()
+    }
+
+    /// Whether another step can be made without a batch: the next one must be able to count its samples.
+    pub(super) fn can_throttle(&self) -> bool {
+        self.emission.can_keep() && self.pending.may_grow()
+    }
+
+    /// Computes the learning rate and the norm for the next step, both after schedule and guard.
+    ///
+    /// The guard lowers the norm where that shortens steps: it is the long ones that overshoot, early in a run, and
+    /// lowering the rate would slow down the rest of the run for them.
+    pub(super) fn rate_and_clip(&self) -> (f64, Option<f64>) {
+        let Settings {
+            optimiser,
+            clip,
+            is_guarded,
+            ..
+        } = self.settings;
+        let rate = optimiser.learning_rate * self.job.lr_schedule.factor(self.applied.progress());
+        let guard = if is_guarded { self.applied.guard_factor() } else { 1.0 };
+        match clip {
+            Some(norm) if optimiser.rule.follows_gradient_size() => (rate, Some(norm * guard)),
+            // Orthogonal updates of several workers spread over many directions: together they overshoot less.
+            clip if matches!(optimiser.rule, Rule::Muon(_)) => (rate * guard.sqrt(), clip),
+            clip => (rate * guard, clip),
+        }
+    }
+
+    /// Decides what leaves after a step whose minibatch moves these cursors.
+    pub(super) fn plan_step(&mut self, learning_rate: f64, throttle: bool, cursors: &[CursorAdvance]) -> Plan {
+        self.emission.plan(NextStep {
+            learning_rate,
+            throttle,
+            must_leave: !self.pending.may_grow(),
+            ends_epoch: self.plan.ends_epoch() || self.pending.is_of_another_epoch(cursors),
+        })
+    }
+
+    /// Returns what the trainer is told of the present step, which the counters count already.
+    pub(super) fn control(&self, learning_rate: f64, clip: Option<f64>, compare: Option<Tau>) -> StepControl {
+        StepControl {
+            rule: self.settings.optimiser.rule,
+            learning_rate,
+            weight_decay: f64::from(self.settings.optimiser.weight_decay),
+            clip,
+            look_ahead: self.settings.look_ahead,
+            turns: self.settings.turns,
+            step: self.counters.steps,
+            compare,
+        }
+    }
+
+    /// Returns the record of a step on this number of samples.
+    pub(super) fn step_of(&self, report: &StepReport, samples: usize, throttled: bool) -> Step {
+        Step {
+            loss: report.loss,
+            samples,
+            changes: 0,
+            throttled,
+            tau: None,
+            range: report.range,
+            staleness: self.staleness(),
+            training_time: report.training_time,
+            directions: report.directions,
+            gpu: report.gpu,
+        }
+    }
+
+    /// Takes what leaves after a step out of the residual.
+    pub(super) fn leave(&mut self, compare: Option<Tau>, changes: Vec<u32>) -> Result<Leaving, TrainingError> {
+        let left = self.emission.leave(&mut self.trainer, compare, changes);
+        left.map_err(|error| self.blame(error))
+    }
+
+    /// Takes what the emission still owes where there is nothing to train, for now or for good.
+    pub(super) fn rest(&mut self) -> Result<Option<Leaving>, TrainingError> {
+        if !matches!(self.ending, Ending::No | Ending::Stop | Ending::Leaving(_)) {
+            return Ok(None);
+        }
+        let rest = self.emission.rest(&mut self.trainer);
+        rest.map_err(|error| self.blame(error))
+    }
+
+    /// Takes what leaves next of a worker that is ending.
+    pub(super) fn leave_for_good(&mut self) -> Result<Option<Leaving>, TrainingError> {
+        self.ending.next(&mut self.trainer, self.emission.keeps_residual())
+    }
+
+    /// Appends a batch that leaves without a step.
+    pub(super) fn emit(
+        &mut self,
+        left: Leaving,
+        status: OriginStatus,
+        encoded: &mut Vec<u8>,
+    ) -> Result<Step, TrainingError> {
+        let mut step = Step::without_samples(self.staleness());
+        step.left(&left);
+        self.write_batch_now(left.payload, status, encoded)?;
+        Ok(step)
+    }
+
+    /// Appends a batch that no gradient belongs to, of the weights as they are now.
+    pub(super) fn write_batch_now(
+        &mut self,
+        payload: Payload,
+        status: OriginStatus,
+        encoded: &mut Vec<u8>,
+    ) -> Result<(), TrainingError> {
+        self.counters.seen = self.applied.batches();
+        self.write_batch(payload, status, encoded)
+    }
+
+    /// Appends a batch, which counts all pending work.
+    pub(super) fn write_batch(
+        &mut self,
+        payload: Payload,
+        status: OriginStatus,
+        encoded: &mut Vec<u8>,
+    ) -> Result<(), TrainingError> {
+        let loss = self.pending.mean_loss();
+        let Pending { cursors, samples, .. } = std::mem::take(&mut self.pending);
+        self.counters.sequence += 1;
+        let header = Header {
+            run: self.identity.run,
+            origin: self.identity.origin,
+            sequence: self.counters.sequence,
+            seen: self.counters.seen,
+            digest: payload.digest(),
+            cursors,
+            samples,
+            loss,
+            status,
+        };
+        header.encode(&payload, encoded)?;
+        if let Payload::Steps { changes, .. } = payload {
+            // The next step fills them again, without taking memory.
+            self.changes = changes;
+        }
+        self.plan.batch_left();
+        self.applied.count_own(&header);
+        Ok(())
+    }
+
+    /// Notes that an origin sends no batches any more, so that what it began is free; or that it does so again.
+    pub(super) fn set_origin_alive(&mut self, origin: protocol::ids::OriginId, alive: bool) {
+        if alive {
+            self.plan.origin_alive(origin);
+        } else {
+            self.plan.origin_dead(origin);
+        }
+    }
+
+    /// Notes that a slot has lost its worker, or has one again.
+    pub(super) fn set_slot_alive(&mut self, slot: usize, alive: bool) {
+        if alive {
+            self.plan.slot_alive(slot);
+        } else {
+            self.plan.slot_dead(slot);
+        }
+    }
+
+    /// Applies another origin's batch, which was decoded and so is valid.
+    ///
+    /// A weight that others' changes drive out of the range has diverged, though the node's ledger has applied the same
+    /// changes: this worker's own changes reach its weights before they reach the ledger.
+    pub(super) fn apply(&mut self, batch: &Batch) -> Result<Range, TrainingError> {
+        self.count(&batch.header);
+        Ok(self.trainer.add(&batch.payload)?)
+    }
+
+    /// Applies a batch from each of several other origins, as one.
+    pub(super) fn apply_bundle(&mut self, bundle: &Bundle) -> Result<Range, TrainingError> {
+        bundle.headers.iter().for_each(|header| self.count(header));
+        Ok(self.trainer.shift(&bundle.dense)?)
+    }
+
+    /// Moves the weights by the sum of many batches.
+    pub(super) fn jump(&mut self, sums: &Sums, order: &JumpOrder) -> Result<Range, TrainingError> {
+        match order.origin {
+            Some(origin) => self.plan.observe_many(origin, &order.cursors),
+            None => self.plan.skip_done(&order.cursors),
+        }
+        self.applied.jump(sums, order);
+        Ok(self.trainer.jump(sums)?)
+    }
+
+    /// Counts a batch of another origin.
+    fn count(&mut self, header: &Header) {
+        self.applied.count(header);
+        self.plan.observe(header.origin, &header.cursors);
+    }
+}
