@@ -35,7 +35,7 @@ pub(crate) async fn save(
     let path = folder.model();
     let io = |error: std::io::Error| folder.model_not_written(&error);
     let mut file = PartialFile::beside(&path).map_err(io)?;
-    let fetched = if status.job.exchange.pipelines().is_some() {
+    let fetched = if status.job.exchange.saves_stages() {
         fetch_stages(contact, run, result.digest, &mut file).await
     } else {
         fetch(contact, run, result.digest, &mut file).await

@@ -163,12 +163,7 @@ fn check(job: &Job, flags: &ComputeFlags, nodes: usize) -> Result<String, Failur
     let job = &job.for_data(dataset.input);
     let layout = job_layout::layout_for(job, &dataset).map_err(Failure::bad)?;
     let first = first_weights::open(job, &layout, flags.data_root.as_deref()).map_err(Failure::bad)?;
-    // Several nodes hold a network that is spread over them together.
-    let replicas = match job.exchange.pipelines() {
-        Some(pipelines) => nodes.div_ceil(pipelines.stages().unwrap_or(nodes)),
-        None => nodes * flags.workers,
-    };
-    let workers = Workers::here(replicas, None);
+    let workers = Workers::here(job.exchange.copies(nodes, flags.workers), None);
     check_memory(job, &layout, workers).map_err(|error| {
         Failure::input(format!(
             "{error}: use fewer --nodes, a smaller model or a smaller --minibatch"

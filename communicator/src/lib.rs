@@ -26,7 +26,6 @@ mod seeds;
 mod simulation;
 #[cfg(test)]
 mod small_plan;
-mod stage;
 mod timing;
 pub mod transport;
 pub mod usage;

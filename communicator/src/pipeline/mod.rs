@@ -133,11 +133,11 @@ impl PipelineNode {
     /// Finds the way of a worker's message to another stage of its pipeline. What cannot be brought there breaks the
     /// pipeline: nobody would answer.
     fn route(&self, worker: WorkerKey, bytes: Arc<[u8]>, plan: &RunPlan) -> PipelineEffect {
-        let own = plan.place(self.me);
+        let own = plan.topology().place(self.me);
         let to = Flow::addressed(&bytes)
             .ok()
             .filter(|(pipeline, _)| own.is_some_and(|own| own.pipeline == *pipeline))
-            .and_then(|(pipeline, stage)| plan.holder(StageAddress { pipeline, stage }))
+            .and_then(|(pipeline, stage)| plan.topology().holder(StageAddress { pipeline, stage }))
             .filter(|holder| holder.node != self.me);
         match to.map(|holder| holder.node) {
             None => PipelineEffect::HangUp(worker),
@@ -149,16 +149,21 @@ impl PipelineNode {
     /// Whether a peer's message is for this node's worker. A message to another stage has gone astray, and a node that was
     /// replaced is not listened to.
     fn is_heard(&self, from: NodeId, bytes: &[u8], plan: &RunPlan) -> bool {
-        let own = plan.place(self.me).map(|own| (own.pipeline, own.stage));
-        !plan.is_replaced(from) && plan.are_in_one_pipeline(self.me, from) && Flow::addressed(bytes).ok() == own
+        let own = plan.topology().place(self.me).map(|own| (own.pipeline, own.stage));
+        !plan.topology().is_replaced(from)
+            && plan.topology().are_in_one_pipeline(self.me, from)
+            && Flow::addressed(bytes).ok() == own
     }
 
     /// The other workers of a pipeline may wait for the one that is lost: they are told.
     fn reset_all(&self, plan: &RunPlan, effects: &mut Vec<PipelineEffect>) {
-        let Some(own) = plan.place(self.me) else {
+        let Some(own) = plan.topology().place(self.me) else {
             return;
         };
-        let others = self.linked.iter().filter_map(|&node| Some((node, plan.place(node)?)));
+        let others = self
+            .linked
+            .iter()
+            .filter_map(|&node| Some((node, plan.topology().place(node)?)));
         for (to, place) in others.filter(|(_, place)| place.pipeline == own.pipeline) {
             let head = FlowHead {
                 pipeline: place.pipeline,
@@ -176,7 +181,7 @@ impl PipelineNode {
 
     /// A node cannot be reached: if it is in this node's pipeline, that is broken.
     fn break_with(&self, node: NodeId, plan: &RunPlan, effects: &mut Vec<PipelineEffect>) {
-        if plan.are_in_one_pipeline(self.me, node) {
+        if plan.topology().are_in_one_pipeline(self.me, node) {
             effects.push(PipelineEffect::Broken);
         }
     }
@@ -191,29 +196,19 @@ impl PipelineNode {
         self.dead_slots = dead;
     }
 
-    /// The slots that have no worker. A pipeline trains if all of it is there.
+    /// The slots that have no worker.
     fn slots_without_workers(&self, plan: &RunPlan) -> BTreeSet<usize> {
         // A run that is gone on with may have fewer workers than samples were shared out to.
-        let unmanned = plan.workers()..plan.slots();
+        let topology = plan.topology();
+        let unmanned = topology.workers()..plan.slots();
         // Workers in reserve would train what a trainer does that is only slow, and the run would depend on the machine's load.
         let has_reserve = matches!(plan.job.trainers, Trainers::AtMost(_));
         let is_away = |node: NodeId| {
             let Liveness { live, silent, .. } = &self.liveness;
             silent.contains(&node) && !(has_reserve && live.contains(&node))
         };
-        let away = plan.participants.iter().filter(|one| is_away(one.node));
-        let of_away = away.flat_map(|one| plan.slots_of(one.node));
-        let in_pipelines = plan.stages().is_some();
-        let is_dead = |slot: &usize| !in_pipelines || !self.is_whole(*slot, plan);
-        let taken_over = self.taken_over.iter().copied();
-        unmanned.chain(of_away.filter(is_dead)).chain(taken_over).collect()
-    }
-
-    fn is_whole(&self, pipeline: usize, plan: &RunPlan) -> bool {
-        let is_there = |place| {
-            let holder = plan.holder(place);
-            holder.is_some_and(|one| !self.liveness.silent.contains(&one.node))
-        };
-        plan.places(pipeline).all(is_there)
+        let mut dead = topology.slots_without(is_away, |node| self.liveness.silent.contains(&node));
+        dead.extend(unmanned.chain(self.taken_over.iter().copied()));
+        dead
     }
 }

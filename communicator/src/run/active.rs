@@ -226,7 +226,7 @@ impl ActiveRun {
             // What was left open is decided when the run begins.
             job: self.plan().map_or(&self.job, |plan| &plan.job).clone(),
             train: self.plan().map_or(0, |plan| plan.data.train),
-            workers: self.plan().map_or(0, RunPlan::workers),
+            workers: self.plan().map_or(0, |plan| plan.topology().workers()),
             chosen: self.plan().map_or_else(BoundedVec::default, |plan| plan.chosen.clone()),
             succeeds: self.plan().and_then(|plan| plan.succeeds),
             successor: self.backs_off().then(|| self.run.successor()),

@@ -73,9 +73,8 @@ impl RunCore {
         if plan.participant(self.me.id).is_some() || took_part {
             return;
         }
-        // A network that is spread over nodes takes one when another is lost.
         let is_lost = |node| is_given_up_by_all(&plan, &beat.states, from, node);
-        if plan.stages().is_some() && plan.vacancies(is_lost).is_empty() {
+        if !plan.topology().has_room(is_lost) {
             return;
         }
         tracing::info!(event = "run_joined", joins = %beat.run, "this node joins a run that is under way");

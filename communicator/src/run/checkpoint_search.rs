@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use protocol::ids::{NodeId, RunId};
-use protocol::job::{Job, JobDraft, JobError, PipelineSpec};
+use protocol::job::{Job, JobDraft, JobError};
 use protocol::reasons::Refusal;
 use protocol::wire::control::FoundCheckpoint;
 use protocol::wire::run_plan::Resumed;
@@ -68,7 +68,7 @@ impl CheckpointSearch {
         let job = before.changed((*self.changes).clone());
         let refused = |error: &JobError| Refusal::Job(error.to_string().into());
         let job = job.map_err(|errors| errors.0.iter().map(refused).collect::<Vec<_>>())?;
-        let stages = job.exchange.pipelines().and_then(PipelineSpec::stages).unwrap_or(1);
+        let stages = job.exchange.stages();
         let mut checkpoints = Vec::new();
         for stage in 0..stages {
             let Some(found) = self.furthest(|found| usize::from(found.stage) == stage) else {

@@ -159,7 +159,7 @@ impl Coordination {
             chosen: self.job.open.names().map(Name::from).collect(),
             succeeds: self.going_on.succeeds,
         };
-        match plan.job.decided_for(&plan.data, plan.workers()) {
+        match plan.job.decided_for(&plan.data, plan.topology().workers()) {
             Ok(job) => *plan.job = job,
             Err(error) => return Some(Decision::Refuse(vec![Refusal::Job(error.to_string().into())])),
         }

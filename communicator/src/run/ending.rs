@@ -47,8 +47,12 @@ pub(super) fn result(
     }
     // Digests are recomputed from the weights. Those who hold the same layers must have the same.
     let alike = |node: NodeId| {
-        let first = || settled.iter().find(|(other, _)| plan.same_slice(node, **other));
-        if plan.same_slice(me, node) {
+        let first = || {
+            settled
+                .iter()
+                .find(|(other, _)| plan.topology().same_slice(node, **other))
+        };
+        if plan.topology().same_slice(me, node) {
             settled.get_key_value(&me)
         } else {
             first()
@@ -68,11 +72,10 @@ pub(super) fn result(
         .iter()
         .filter_map(first)
         .fold(Digest::default(), |sum, part| sum + part);
-    // Samples of a pipeline count where they were chosen. A group that lost a node may have had one minibatch less.
-    let leads = |node: NodeId| plan.place(node).is_some_and(|place| place.stage == 0);
+    let counts = |node: NodeId| plan.topology().counts_samples_for(me, node);
     let counted = settled
         .iter()
-        .find(|(node, _)| leads(**node))
+        .find(|(node, _)| counts(**node))
         .map_or(own, |(_, one)| one);
     let mut stats = WorkerStats::combined(settled.values().map(|one| &one.stats));
     let others = plan.participants.iter().filter(|one| one.node != me);

@@ -13,7 +13,6 @@ use super::ending;
 use super::event::{ExchangeOrder, RunEffect, Saving};
 use super::states::{LastCheckpoint, Saver, Seat};
 use crate::log_context::NEWS;
-use crate::stage::weights_of_all;
 
 impl ActiveRun {
     /// Goes on as far as it can.
@@ -54,7 +53,7 @@ impl ActiveRun {
             if let Some(worker) = seat.worker {
                 seat.ordered = true;
                 // A pipeline is measured when all of it has come to its last batches.
-                let save = matches!(finishing.saver, Saver::None) && exchanging.plan.stages().is_none();
+                let save = matches!(finishing.saver, Saver::None) && !exchanging.plan.topology().saves_stages();
                 if save {
                     finishing.saver = Saver::Ordered(worker);
                 }
@@ -120,14 +119,14 @@ impl ActiveRun {
 
     /// Somebody saves. Where all workers are gone, one that comes is given the ledger.
     fn save(&mut self, scope: &mut Scope<'_>) {
-        let in_pipelines = self.plan().is_some_and(|plan| plan.stages().is_some());
-        if in_pipelines {
+        let saves_stage = self.plan().is_some_and(|plan| plan.topology().saves_stages());
+        if saves_stage {
             self.save_stage(scope);
         }
         let State::Finishing(exchanging, finishing) = &mut self.state else {
             return;
         };
-        if matches!(finishing.saver, Saver::None) && !in_pipelines {
+        if matches!(finishing.saver, Saver::None) && !saves_stage {
             if let Some(worker) = exchanging.take_ready() {
                 finishing.saver = Saver::Ordered(worker);
                 let save = Saving {
@@ -165,7 +164,7 @@ impl ActiveRun {
             return;
         };
         let state = |node: &NodeId| self.members.state(*node);
-        let in_pipelines = exchanging.plan.stages().is_some();
+        let saves_stage = exchanging.plan.topology().saves_stages();
         let elapsed = now.saturating_sub(finishing.tries);
         let tries = |state: &ParticipantState| state.saved.is_none() && !state.ended;
         let another = |node: &&NodeId| **node != scope.me.id && living.contains(*node);
@@ -181,7 +180,7 @@ impl ActiveRun {
         }
         // A measured model is somewhere; of a stage, only another file of the same stage is.
         let is_saved = |node: &NodeId| state(node).is_some_and(|state| state.saved == Some(true));
-        let has_file = if in_pipelines {
+        let has_file = if saves_stage {
             finishing.members.iter().any(is_saved)
         } else {
             measured
@@ -199,7 +198,7 @@ impl ActiveRun {
             return;
         }
         // A node whose own file came to nothing waits for another's, but not for ever.
-        let patience = if in_pipelines { limits.measure } else { limits.save };
+        let patience = if saves_stage { limits.measure } else { limits.save };
         if !measured && others_try && elapsed < patience {
             return;
         }
@@ -215,7 +214,7 @@ impl ActiveRun {
             Some(state.residual_lost)
         };
         let plan = &exchanging.plan;
-        let weights = weights_of_all(plan).unwrap_or(settlement.weights);
+        let weights = plan.topology().weights(settlement.weights);
         let result = ending::result(scope.me.id, plan, &settled.collect(), left, weights, self.stop);
         let outcome = result.map(Box::new).ok_or(RunFailure::NotMeasured);
         if let Ok(result) = &outcome {
@@ -235,7 +234,7 @@ impl ActiveRun {
             return BTreeSet::new();
         };
         let mut members = finishing.members.clone();
-        if exchanging.plan.stages().is_some() {
+        if exchanging.plan.topology().saves_stages() {
             let others = exchanging.plan.participants.iter().map(|one| one.node);
             members.extend(others.filter(|node| living.contains(node) || self.has_settled(*node)));
         }

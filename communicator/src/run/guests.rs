@@ -7,8 +7,7 @@ use protocol::wire::run_plan::{Participant, RunPlan};
 use super::active::Scope;
 use super::members::Members;
 
-/// This node as a guest. Where the network is spread over nodes it takes over the place of one that others have given up,
-/// if there is such a place. Several that come at a time do not all take the same.
+/// This node as a guest, in the place of a node that others have given up if it needs one; none if there is no such place.
 pub(super) fn as_guest(
     (members, asked): (&Members, NodeId),
     plan: &RunPlan,
@@ -24,17 +23,9 @@ pub(super) fn as_guest(
         takes: None,
         life: plan.next_life(&scope.me.name),
     };
-    if plan.stages().is_none() {
-        return Some(guest);
-    }
     let states = members.states();
-    let vacant = plan.vacancies(|node| is_given_up_by_all(plan, &states, asked, node));
-    let place = vacant.get((scope.me.id.0 % vacant.len().max(1) as u64) as usize)?;
-    Some(Participant {
-        workers: 1,
-        takes: Some(plan.take_over(*place)),
-        ..guest
-    })
+    let is_lost = |node| is_given_up_by_all(plan, &states, asked, node);
+    plan.topology().placed(guest, is_lost)
 }
 
 /// Whether all participants do not wait for one of them, as far as somebody knows who was asked: those aside that it

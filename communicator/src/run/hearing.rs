@@ -90,7 +90,7 @@ impl ActiveRun {
 
     /// Whether a run of this job that has diverged is trained once more.
     fn backs_off_from(&self, has_diverged: bool) -> bool {
-        has_diverged && self.job.back_off && self.plan().is_some_and(|plan| plan.stages().is_none())
+        has_diverged && self.job.back_off && self.plan().is_some_and(|plan| plan.topology().can_back_off())
     }
 
     /// Whether this run has diverged and is trained once more.

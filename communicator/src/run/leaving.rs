@@ -58,8 +58,7 @@ impl ActiveRun {
                     "this node leaves the run: its workers send their remaining changes"
                 );
                 scope.order(ExchangeOrder::Keep);
-                // A pipeline that loses this node makes the minibatch under way again: its workers are simply lost.
-                if self.plan().is_some_and(|plan| plan.stages().is_none()) {
+                if self.plan().is_some_and(|plan| plan.topology().hands_over()) {
                     scope.order(ExchangeOrder::LeaveWorkers);
                 }
             }
@@ -98,7 +97,7 @@ impl ActiveRun {
             return false;
         };
         let handed_over = exchanging.is_closed() && exchanging.progress.handed_over;
-        if self.leaving == Leaving::Kept && (handed_over || exchanging.plan.stages().is_some()) {
+        if self.leaving == Leaving::Kept && (handed_over || !exchanging.plan.topology().hands_over()) {
             self.take_leave(scope);
         }
         true

@@ -7,6 +7,7 @@
 use std::collections::BTreeSet;
 
 use protocol::ids::NodeId;
+use protocol::wire::run_plan::RunPlan;
 
 use super::active::{ActiveRun, Scope, State};
 use super::event::{ExchangeOrder, Saving};
@@ -47,15 +48,10 @@ impl ActiveRun {
 
     /// Whether this node leads a pipeline that has all its nodes, and nobody has measured the model yet.
     fn measures_pipeline(&self, living: &BTreeSet<NodeId>, scope: &Scope<'_>) -> bool {
-        let Some((plan, place)) = self.plan().and_then(|plan| Some((plan, plan.place(scope.me.id)?))) else {
-            return false;
-        };
         let has_ended = |node: NodeId| self.members.state(node).is_some_and(|state| state.ended);
         let is_there = |node: NodeId| living.contains(&node) && !has_ended(node);
-        let mut holders = plan.places(place.pipeline as usize).map(|place| plan.holder(place));
-        place.stage == 0
-            && holders.all(|holder| holder.is_some_and(|one| is_there(one.node)))
-            && !self.is_measured_by(&self.result_members(living))
+        let leads = |plan: &RunPlan| plan.topology().leads_whole_pipeline(scope.me.id, is_there);
+        self.plan().is_some_and(leads) && !self.is_measured_by(&self.result_members(living))
     }
 }
 

@@ -166,7 +166,7 @@ impl ActiveRun {
         self.members.leave_the_succeeded(&plan, scope.now, scope.limits);
         let others = participants
             .into_iter()
-            .filter(|&node| !plan.same_slice(scope.me.id, node));
+            .filter(|&node| !plan.topology().same_slice(scope.me.id, node));
         self.members.hold_others(others);
         let nodes = plan
             .participants

@@ -24,7 +24,7 @@ pub(crate) fn progress(
         // Without the checkpoint there is nothing to go on from.
         !lacks_checkpoint(core, plan, me)
     } else {
-        let wants = |node| plan.same_slice(me, node) || plan.are_in_one_pipeline(me, node);
+        let wants = |node| plan.topology().are_linked(me, node);
         liveness
             .live
             .iter()

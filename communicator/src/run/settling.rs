@@ -28,7 +28,7 @@ impl ActiveRun {
         let mut members = self.members.waited_for(scope.now, scope.limits);
         // Those who hold other layers have other batches, and agree on them among themselves.
         if let Some(plan) = self.plan() {
-            members.retain(|&node| plan.same_slice(scope.me.id, node));
+            members.retain(|&node| plan.topology().same_slice(scope.me.id, node));
         }
         if planted(Bug::EndedAlone) {
             return BTreeSet::from([scope.me.id]);

@@ -81,7 +81,7 @@ impl ActiveRun {
         self.news |= std::mem::replace(&mut self.members.own.starved, starved) != starved;
         let is_starved = |node| self.members.state(node).is_some_and(|state| state.starved);
         let fingerprint = exchanging.progress.fingerprint;
-        let may_stall = starved && !exchanging.progress.complete && exchanging.plan.stages().is_none();
+        let may_stall = starved && !exchanging.progress.complete && exchanging.plan.topology().can_stall();
         // Most of the time somebody here trains, and nobody else has to be looked at.
         let stalls = may_stall && self.members.waited_for(now, limits).into_iter().all(is_starved);
         let stall = &mut exchanging.stall;
@@ -141,7 +141,7 @@ impl ActiveRun {
         let mut by_holder: Vec<(String, u64)> = Vec::new();
         for (slot, samples) in &missing {
             let holder = exchanging.plan.participants.iter();
-            let mut holder = holder.filter(|one| exchanging.plan.slots_of(one.node).contains(slot));
+            let mut holder = holder.filter(|one| exchanging.plan.topology().slots_of(one.node).contains(slot));
             let name = holder
                 .next()
                 .map_or_else(|| format!("slot {slot}"), |one| one.name.clone());

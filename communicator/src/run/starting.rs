@@ -7,6 +7,7 @@ use protocol::job::{Job, JobDraft};
 use protocol::reasons::{Excluded, Refusal, RunFailure};
 use protocol::wire::control::{ControlMessage, FoundCheckpoint, NodeInfo, Offer, Reply, Request, RunOrder};
 use protocol::wire::run_beat::StopReason;
+use protocol::wire::topology::Topology;
 
 use super::active::{ActiveRun, State};
 use super::checkpoint_search::CheckpointSearch;
@@ -435,8 +436,9 @@ impl RunCore {
         };
         let reasons = match decision {
             Decision::Begin(plan) if plan.participant(self.me.id).is_some() => {
-                if let Some(stages) = plan.stages() {
-                    let pipelines = plan.workers();
+                let topology = plan.topology();
+                if let Topology::Pipelined(_) = topology {
+                    let (stages, pipelines) = (topology.stages(), topology.workers());
                     tracing::info!(
                         target: NEWS, event = "pipelines_formed", stages, pipelines,
                         "the model is cut into pipeline stages, one for each node"

@@ -57,8 +57,8 @@ impl ActiveRun {
             self.news = true;
             scope.order(ExchangeOrder::Joined(guest));
             if let Some(plan) = self.plan() {
-                let holds_others = !plan.same_slice(scope.me.id, node);
-                let is_replaced = plan.is_replaced(scope.me.id);
+                let holds_others = !plan.topology().same_slice(scope.me.id, node);
+                let is_replaced = plan.topology().is_replaced(scope.me.id);
                 self.members.hold_others(holds_others.then_some(node).into_iter());
                 if is_replaced {
                     return self.withdraw(Excluded::Replaced, scope);
@@ -124,27 +124,26 @@ impl ActiveRun {
         if exchanging.seated.is_none() && (exchanging.progress.ready || waited) {
             exchanging.seated = Some(now);
         }
-        let place = exchanging.plan.place(scope.me.id);
-        // What is done of layers that others lead need not be done where it was chosen; and what is missing of them will not
-        // be made any more when those have ended.
-        let is_complete = match place {
-            Some(place) if place.stage > 0 => is_led_no_more,
-            _ => exchanging.progress.complete,
+        let topology = exchanging.plan.topology();
+        let needs_all_workers = topology.needs_all_workers();
+        let is_complete = if topology.is_led(scope.me.id) {
+            is_led_no_more
+        } else {
+            exchanging.progress.complete
         };
         let ends = self.stop.is_some() || is_complete;
-        // A pipeline needs all its workers to be measured, however little there is to train.
-        if exchanging.seated.is_some() && (place.is_some() || !ends) {
+        if exchanging.seated.is_some() && (needs_all_workers || !ends) {
             seat_workers(exchanging, scope);
         }
-        let unmanned = place.is_some() && exchanging.is_unmanned();
+        let unmanned = needs_all_workers && exchanging.is_unmanned();
         self.news |= self.members.own.unmanned != unmanned;
         self.members.own.unmanned = unmanned;
         let waits_for_seats =
-            place.is_some() && exchanging.seated.is_none() && since(exchanging.opened) < scope.limits.links;
+            needs_all_workers && exchanging.seated.is_none() && since(exchanging.opened) < scope.limits.links;
         if ends && !waits_for_seats {
             // Where the best weights are kept, workers wait to be told: one may have some to bring back. They are told again
             // if they were before, since one may have taken its seat after that.
-            if self.job.keep == Keep::Best || place.is_some() && self.stop.is_some() {
+            if self.job.keep == Keep::Best || needs_all_workers && self.stop.is_some() {
                 self.stop_workers(scope);
             }
             return self.begin_to_settle(scope);
@@ -171,13 +170,13 @@ impl ActiveRun {
         let Some(plan) = self.plan() else {
             return false;
         };
-        let stage = |node: NodeId| plan.place(node).map(|place| place.stage);
-        if stage(scope.me.id).is_none_or(|stage| stage == 0) {
+        let topology = plan.topology();
+        if !topology.is_led(scope.me.id) {
             return false;
         }
         let living = self.members.waited_for(scope.now, scope.limits);
         let nodes = plan.participants.iter().map(|one| one.node);
-        let leaders: Vec<NodeId> = nodes.filter(|&node| stage(node) == Some(0)).collect();
+        let leaders: Vec<NodeId> = nodes.filter(|&node| topology.leads(node)).collect();
         let has_ended = |node: &NodeId| self.members.state(*node).is_some_and(|state| state.closed);
         leaders.iter().any(has_ended) && leaders.iter().filter(|node| living.contains(node)).all(has_ended)
     }
@@ -200,30 +199,22 @@ impl ActiveRun {
         }
     }
 
-    /// One worker of the whole cluster measures now and then: the first of the first node that is there.
+    /// One worker of the whole cluster measures now and then.
     fn evaluate(&mut self, scope: &mut Scope<'_>) {
         let silent = self.members.silent(scope.now, scope.limits);
         let State::Training(exchanging) = &mut self.state else {
             return;
         };
         let plan = &exchanging.plan;
-        if plan.evaluates_by_itself() {
+        if plan.topology().evaluates_by_itself() {
             return;
         }
         let interval = plan.evaluation_interval();
-        // Of a network that is spread over nodes, the first node of a pipeline that is whole.
-        let is_there = |node: NodeId| !silent.contains(&node);
-        let first = if plan.stages().is_some() {
-            let whole = plan.whole_pipelines(|node| !is_there(node));
-            let leads = whole.first().and_then(|&pipeline| plan.places(pipeline).next());
-            leads.and_then(|place| plan.holder(place))
-        } else {
-            plan.participants.iter().find(|one| is_there(one.node))
-        };
+        let evaluator = plan.topology().evaluator(|node| !silent.contains(&node));
         let total = plan.data.train * u64::from(plan.job.epochs);
         let samples = exchanging.progress.samples;
         let due = (exchanging.evaluate_at..total).contains(&samples);
-        if due && first.is_some_and(|one| one.node == scope.me.id) {
+        if due && evaluator == Some(scope.me.id) {
             exchanging.evaluate_at = samples + interval;
             scope.order(ExchangeOrder::Evaluate);
         }
@@ -234,7 +225,7 @@ impl ActiveRun {
 fn no_pipeline(run: RunId, exchanging: &Exchanging, given_up: &[(NodeId, GivenUp)]) -> Option<RunFailure> {
     let plan = &exchanging.plan;
     let is_given_up = |node| given_up.iter().any(|(other, _)| *other == node);
-    if plan.stages().is_none() || !plan.whole_pipelines(is_given_up).is_empty() {
+    if plan.topology().can_go_on_without(is_given_up) {
         return None;
     }
     let missing = plan.participants.iter().filter(|one| is_given_up(one.node));

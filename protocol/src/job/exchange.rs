@@ -249,6 +249,27 @@ impl Exchange {
         self.pipelines().is_some_and(|pipelines| pipelines.cut == Cut::Auto)
     }
 
+    /// The number of stages that the model is cut into, as far as that is decided: one if it is not cut.
+    #[must_use]
+    pub fn stages(&self) -> usize {
+        self.pipelines().and_then(PipelineSpec::stages).unwrap_or(1)
+    }
+
+    /// Whether each node saves the stage that it holds, so that the model has to be put together from several files.
+    #[must_use]
+    pub fn saves_stages(&self) -> bool {
+        self.pipelines().is_some()
+    }
+
+    /// The number of copies of the model that this many nodes hold with this many workers each.
+    #[must_use]
+    pub fn copies(&self, nodes: usize, workers: usize) -> usize {
+        match self.pipelines() {
+            Some(pipelines) => nodes.div_ceil(pipelines.stages().unwrap_or(nodes)),
+            None => nodes * workers,
+        }
+    }
+
     /// How the model is spread over machines, where it is.
     #[must_use]
     pub fn pipelines(&self) -> Option<&PipelineSpec> {

@@ -281,6 +281,20 @@ mod tests {
     }
 
     #[test]
+    fn stages_and_copies_of_a_model_follow_from_the_strategy() {
+        for (text, stages, copies) in [
+            ("strom", 1, 15),
+            ("layers", 1, 1),
+            ("layers:groups=2", 2, 3),
+            ("layers:groups=3,slices=2", 6, 1),
+        ] {
+            let exchange = read(text).unwrap();
+            assert_eq!((exchange.stages(), exchange.copies(5, 3)), (stages, copies), "{text}");
+            assert_eq!(exchange.saves_stages(), text != "strom");
+        }
+    }
+
+    #[test]
     fn what_means_nothing_is_refused() {
         for (text, why) in [
             ("layers:groups=1", "one group holds the whole network"),

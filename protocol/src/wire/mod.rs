@@ -2,10 +2,10 @@
 //! that one crate alone reads and writes are declared where they are used.
 //!
 //! Nodes and clients speak [`control`], within [`bounds`]; nodes tell each other of a run with [`run_beat`] and a
-//! [`run_plan`], and of its batches on a [`link`], of rounds that are added up on their way by [`part`], of passes by
-//! [`prefix`], of a network's layers on several nodes by [`flow`], and by [`snapshot`] where nothing else helps; a node
-//! and its workers speak [`attach`]. All but the control plane travels in [`frame`]s. Messages are in postcard, and
-//! whole: what follows the last byte of one is refused.
+//! [`run_plan`], from which its [`topology`] follows, and of its batches on a [`link`], of rounds that are added up on
+//! their way by [`part`], of passes by [`prefix`], of a network's layers on several nodes by [`flow`], and by
+//! [`snapshot`] where nothing else helps; a node and its workers speak [`attach`]. All but the control plane travels in
+//! [`frame`]s. Messages are in postcard, and whole: what follows the last byte of one is refused.
 
 pub mod attach;
 pub mod bounds;
@@ -19,6 +19,7 @@ pub mod prefix;
 pub mod run_beat;
 pub mod run_plan;
 pub mod snapshot;
+pub mod topology;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;

@@ -12,7 +12,6 @@ use crate::exchange::{Effect, Jump};
 use crate::log_context::NEWS;
 use crate::node::link::LinkMessage;
 use crate::node::workers::WorkerHandle;
-use crate::pipeline::PipelineEvent;
 use crate::run::RunEvent;
 
 impl ExchangeState {
@@ -90,7 +89,6 @@ impl ExchangeState {
                     peer.outbox = None;
                     let _ = peer.link.cast(LinkMessage::Cut);
                     self.tell_linked(node, false);
-                    self.pipeline_event(PipelineEvent::LinkDown(node));
                 }
             }
             Effect::Quarantine { peer, reason } => {
@@ -106,7 +104,6 @@ impl ExchangeState {
                     peer.link.stop(None);
                 }
                 self.tell_linked(peer, false);
-                self.pipeline_event(PipelineEvent::LinkDown(peer));
                 let (run, node) = (self.run, peer);
                 self.tell_run(RunEvent::Lied { run, node });
             }

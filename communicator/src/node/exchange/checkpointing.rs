@@ -64,7 +64,7 @@ impl ExchangeState {
             job: self.plan.job.clone(),
             data: self.plan.data.clone(),
             slots: self.plan.slots(),
-            stage: self.plan.place(self.me).map_or(0, |place| place.stage),
+            stage: self.plan.topology().stage(self.me),
             states,
         }
     }

@@ -20,12 +20,9 @@ use protocol::wire::link::Message;
 impl ExchangeState {
     /// Makes a link to a participant.
     pub(super) async fn join(&mut self, participant: Participant) -> Result<(), ActorProcessingErr> {
-        let (same, pipeline) = (
-            self.plan.same_slice(self.me, participant.node),
-            self.plan.are_in_one_pipeline(self.me, participant.node),
-        );
         // A former process of a node that was started again cannot be reached, and is not to be told of.
-        if participant.node == self.me || !same && !pipeline || self.plan.is_succeeded(participant.node) {
+        let is_linked = self.plan.topology().are_linked(self.me, participant.node);
+        if participant.node == self.me || !is_linked || self.plan.is_succeeded(participant.node) {
             return Ok(());
         }
         let traffic = Arc::new(Traffic::default());
@@ -43,7 +40,7 @@ impl ExchangeState {
         self.peers
             .insert(participant.node, PeerConnection::new(participant.name, link, traffic));
         // Who holds other layers has no part in these batches.
-        if !same {
+        if !self.plan.topology().same_slice(self.me, participant.node) {
             return Ok(());
         }
         // A founder has had every batch since the first. That is not known if either side is a guest.
@@ -123,7 +120,7 @@ impl ExchangeState {
                 if self.peers.get(&peer).is_some_and(|peer| peer.is_linked_by(generation)) {
                     match message {
                         Message::Flow(bytes) => self.pipeline_event(PipelineEvent::FromPeer { from: peer, bytes }),
-                        message if self.plan.same_slice(self.me, peer) => {
+                        message if self.plan.topology().same_slice(self.me, peer) => {
                             self.event(Event::Received { from: peer, message });
                         }
                         _ => {}
@@ -141,24 +138,28 @@ impl ExchangeState {
                 self.unlinked(node);
             }
             self.tell_linked(node, true);
-            self.pipeline_event(PipelineEvent::LinkUp(node));
-            if self.plan.same_slice(self.me, node) {
+            if self.plan.topology().same_slice(self.me, node) {
                 self.event(Event::LinkUp(node));
             }
             self.tell_progress();
         }
     }
 
-    pub(super) fn tell_linked(&self, node: NodeId, up: bool) {
+    /// Tells the run and the core of pipelines that a link is up, or down.
+    pub(super) fn tell_linked(&mut self, node: NodeId, up: bool) {
         let run = self.run;
         self.tell_run(RunEvent::Linked { run, node, up });
+        self.pipeline_event(if up {
+            PipelineEvent::LinkUp(node)
+        } else {
+            PipelineEvent::LinkDown(node)
+        });
     }
 
     /// A connection is gone, and with it what was under way.
     fn unlinked(&mut self, node: NodeId) {
         self.tell_linked(node, false);
-        self.pipeline_event(PipelineEvent::LinkDown(node));
-        if self.plan.same_slice(self.me, node) {
+        if self.plan.topology().same_slice(self.me, node) {
             self.event(Event::LinkDown(node));
         }
     }

@@ -11,7 +11,6 @@ use super::peer::PeerConnection;
 use super::{ExchangeNotice, ExchangeState, Report};
 use crate::exchange::Event;
 use crate::run::{RunEvent, Settlement, progress};
-use crate::stage::stage_of;
 
 impl ExchangeState {
     /// Tells how far the exchange is, when that has changed.
@@ -97,9 +96,10 @@ impl ExchangeState {
             .peers
             .values()
             .map(|peer| peer.traffic.bytes_out.load(Ordering::Relaxed));
+        let stage = self.plan.topology().held_stage(self.me);
         let settlement = Settlement {
             digest: ledger.audit(),
-            whole: stage_of(&self.plan, self.me).map(|stage| stage.digest(ledger.counts())),
+            whole: stage.map(|stage| stage.digest(ledger.counts())),
             samples: ledger.samples(),
             repeated: ledger.repeated(),
             seconds,

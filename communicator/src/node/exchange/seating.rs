@@ -65,11 +65,11 @@ impl ExchangeState {
         worker.tell(ToWorker::Begin(Box::new(Assignment {
             run: self.run,
             job: self.plan.job.clone(),
-            paced: self.plan.evaluates_by_itself().then(|| Pace {
+            paced: self.plan.topology().evaluates_by_itself().then(|| Pace {
                 every: self.plan.evaluation_interval(),
                 seconds: self.moment().seconds,
             }),
-            founders: self.plan.workers(),
+            founders: self.plan.topology().workers(),
             origin,
             slot,
             slots: self.plan.slots(),
@@ -79,7 +79,7 @@ impl ExchangeState {
             restore,
             round,
             workers,
-            pipeline: self.plan.pipeline_assignment(self.me),
+            pipeline: self.plan.topology().assignment(self.me),
         })));
     }
 
@@ -183,7 +183,7 @@ impl ExchangeState {
         let before = self.pipeline.liveness().clone();
         let (gone, mut absent) = (liveness.gone.clone(), liveness.absent());
         self.pipeline_event(PipelineEvent::Liveness(liveness));
-        let holds_the_same = |node: &NodeId| self.plan.same_slice(self.me, *node);
+        let holds_the_same = |node: &NodeId| self.plan.topology().same_slice(self.me, *node);
         absent.retain(holds_the_same);
         let gone = gone.difference(&before.gone).copied();
         for node in gone.filter(holds_the_same).collect::<Vec<_>>() {

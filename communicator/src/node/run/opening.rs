@@ -10,7 +10,6 @@ use super::{RunMessage, RunState, checkpoint_search};
 use crate::ledger::Ledger;
 use crate::node::exchange::{ExchangeActor, ExchangeArguments, ExchangeMessage};
 use crate::run::RunEvent;
-use crate::stage::stage_of;
 
 impl RunState {
     /// Starts the exchange, from this node's checkpoint where the run goes on from one.
@@ -30,7 +29,8 @@ impl RunState {
         );
         let (dir, keeps_runs) = (files.dir().to_path_buf(), self.keeps_runs);
         tokio::spawn(async move {
-            let (resumed, stage, seed) = (plan.resumed_by(me.id).copied(), stage_of(&plan, me.id), plan.job.seed);
+            let (resumed, seed) = (plan.resumed_by(me.id).copied(), plan.job.seed);
+            let stage = plan.topology().held_stage(me.id);
             let restored = tokio::task::spawn_blocking(move || {
                 let ledger = stage.map_or(ledger, |stage| Ledger::new(run, stage.initial_counts(seed)));
                 match resumed {

@@ -83,7 +83,7 @@ impl Nodes {
         let all = || plan.participants.iter().map(|one| one.node);
         run.members.admit(all(), now);
         run.members
-            .hold_others(all().filter(|&node| !plan.same_slice(me, node)));
+            .hold_others(all().filter(|&node| !plan.topology().same_slice(me, node)));
         let own = &mut run.members.own;
         (own.closed, own.frozen, own.decided) = (true, true, true);
         own.ballot = Some(Ballot {
@@ -96,7 +96,7 @@ impl Nodes {
             seat.take(worker);
             seat.closed = true;
         }
-        let members = all().filter(|&node| plan.same_slice(me, node)).collect();
+        let members = all().filter(|&node| plan.topology().same_slice(me, node)).collect();
         run.state = State::Finishing(Box::new(exchanging), Finishing::new(members, now));
         core.current = Some(run);
         self.cores.insert(me, core);

@@ -50,7 +50,11 @@ pub(crate) struct Exchanging {
 impl Exchanging {
     pub(crate) fn new(plan: RunPlan, me: NodeId, ready: BTreeSet<WorkerKey>, now: Duration) -> Self {
         Self {
-            seats: plan.slots_of(me).map(|slot| (slot, Seat::default())).collect(),
+            seats: plan
+                .topology()
+                .slots_of(me)
+                .map(|slot| (slot, Seat::default()))
+                .collect(),
             plan,
             asked: BTreeSet::new(),
             ready,

@@ -24,7 +24,6 @@ use crate::split::SLOTS_MAX;
 use crate::stats::{FIGURES, Figure, PeerRecord, StatsRecord, Unit};
 use crate::wire::attach::DataInfo;
 use crate::wire::control::{Beat, ControlMessage, FoundCheckpoint, NodeInfo, Offer, Request};
-use crate::wire::flow::StageAddress;
 use crate::wire::run_plan::{Participant, Resumed, RunPlan};
 
 /// Runs in a beat: the one that a node is in, and the one before.
@@ -234,36 +233,23 @@ impl RunPlan {
             nodes.is_sorted_by(|one, next| one < next),
             "a participant that is listed twice",
         )?;
+        let topology = self.topology();
+        within(!self.job.exchange.leaves_cut_open(), "the undecided split of a network")?;
+        within(topology.stages() <= STAGES_MAX, "the number of pipeline stages")?;
         within(
-            self.job.exchange.pipelines().is_none() || self.stages().is_some(),
-            "the undecided split of a network",
-        )?;
-        within(
-            self.stages().is_none_or(|stages| stages <= STAGES_MAX),
-            "the number of pipeline stages",
-        )?;
-        let are_rows = |stages: usize| founders.len().is_multiple_of(stages);
-        within(
-            self.stages().is_none_or(are_rows),
+            founders.len().is_multiple_of(topology.stages()),
             "the number of nodes for whole pipelines",
         )?;
         within(
             founders.iter().all(|one| one.takes.is_none()),
             "a pipeline stage taken over by a founder",
         )?;
-        let is_place = |place: StageAddress| {
-            let stage = usize::from(place.stage);
-            (place.pipeline as usize) < self.workers() && self.stages().is_some_and(|stages| stage < stages)
-        };
-        let takes_well = |one: &Participant| {
-            one.takes.is_some() == self.stages().is_some() && one.takes.is_none_or(|taken| is_place(taken.place))
-        };
         within(
-            guests.iter().all(takes_well),
+            guests.iter().all(|guest| topology.admits(guest)),
             "the pipeline stage that a guest takes over",
         )?;
         within(
-            resumed.is_empty() || resumed.len() == self.stages().unwrap_or(1),
+            resumed.is_empty() || resumed.len() == topology.stages(),
             "the number of checkpoints",
         )?;
         resumed.iter().try_for_each(Resumed::check)

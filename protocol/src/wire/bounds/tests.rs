@@ -8,6 +8,7 @@ use crate::measured::{Course, Evaluation, NodeUsage, ProcessUsage, Scores};
 use crate::reasons::{Excluded, LeftOut};
 use crate::stats::WorkerStats;
 use crate::wire::control::Phase;
+use crate::wire::flow::StageAddress;
 use crate::wire::run_beat::{ParticipantState, RunBeat, Settled};
 use crate::wire::run_plan::StageTakeover;
 
