@@ -1,6 +1,7 @@
 //! What a run comes to, when all whom a node ends it with have told what they ended with. Pure.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use protocol::base_rate::BaseRate;
@@ -104,6 +105,33 @@ pub(super) fn result(
         // The node's shell knows where files are.
         model: PathBuf::new(),
     })
+}
+
+/// The nodes of the stages that this node does not hold whose results count, by the fingerprint of the batches that each has
+/// `ended_with`. The nodes of a stage may have ended apart from each other; then those count that have ended as one of this
+/// node's own pipeline has, or else as one that is living. Nodes that are living and have not ended are waited for.
+pub(super) fn other_stages(
+    me: NodeId,
+    plan: &RunPlan,
+    living: &BTreeSet<NodeId>,
+    ended_with: impl Fn(NodeId) -> Option<u64>,
+) -> BTreeSet<NodeId> {
+    let topology = plan.topology();
+    let others = plan.participants.iter().map(|one| one.node);
+    let others: Vec<NodeId> = others.filter(|&node| !topology.same_slice(me, node)).collect();
+    let agreed = |node: NodeId| {
+        let of_stage = others.iter().filter(|&&other| topology.same_slice(node, other));
+        let ended = of_stage.filter_map(|&other| Some((other, ended_with(other)?)));
+        let rank = |other: NodeId| (topology.are_in_one_pipeline(me, other), living.contains(&other));
+        ended
+            .max_by_key(|&(other, _)| (rank(other), Reverse(other)))
+            .map(|(_, fingerprint)| fingerprint)
+    };
+    let counts = |&node: &NodeId| match ended_with(node) {
+        Some(fingerprint) => agreed(node) == Some(fingerprint),
+        None => living.contains(&node),
+    };
+    others.iter().copied().filter(counts).collect()
 }
 
 /// What each took of its machine, by the names that the plan has for them.
@@ -221,14 +249,44 @@ mod tests {
         );
     }
 
-    #[test]
-    fn samples_of_pipelines_count_where_they_were_chosen() {
-        let mut plan = small_plan(4);
+    /// So many nodes, of which each two hold a network together.
+    fn in_pairs(nodes: u64) -> RunPlan {
+        let mut plan = small_plan(nodes);
         let draft = protocol::job::JobDraft {
             exchange: Some("layers:groups=2".into()),
             ..protocol::job::JobDraft::default()
         };
         *plan.job = draft.resolve().unwrap();
+        plan
+    }
+
+    #[test]
+    fn nodes_of_another_stage_that_have_ended_apart_do_not_count() {
+        // Nodes 2, 4 and 6 hold the second stage; node 1 is in one pipeline with node 2.
+        let plan = in_pairs(6);
+        let counted = |ended: &[(u64, u64)], living: &[u64]| -> Vec<u64> {
+            let ended: BTreeMap<u64, u64> = ended.iter().copied().collect();
+            let living = living.iter().map(|&node| NodeId(node)).collect();
+            let found = other_stages(NodeId(1), &plan, &living, |node| ended.get(&node.0).copied());
+            found.into_iter().map(|node| node.0).collect()
+        };
+        assert_eq!(counted(&[(2, 7), (4, 7), (6, 7)], &[4]), [2, 4, 6]);
+        assert_eq!(
+            counted(&[(2, 7), (4, 8), (6, 8)], &[4, 6]),
+            [2],
+            "the own pipeline's node has ended with 7"
+        );
+        assert_eq!(counted(&[(4, 7), (6, 8)], &[6]), [6], "node 4 was given up");
+        assert_eq!(counted(&[(4, 7)], &[2, 4]), [2, 4], "node 2 is waited for");
+        assert!(
+            counted(&[], &[1, 3, 5]).is_empty(),
+            "nodes of this node's own stage are counted elsewhere"
+        );
+    }
+
+    #[test]
+    fn samples_of_pipelines_count_where_they_were_chosen() {
+        let plan = in_pairs(4);
         let lost_one = Settled {
             samples: 20,
             ..settled(4.0)

@@ -151,7 +151,7 @@ impl ActiveRun {
     fn try_end(&mut self, scope: &mut Scope<'_>) {
         let (now, limits) = (scope.now, scope.limits);
         let living = self.members.waited_for(now, limits);
-        let members = self.result_members(&living);
+        let members = self.result_members(scope.me.id, &living);
         let measured = self.is_measured_by(&members);
         let waits = |node: &NodeId| !self.has_settled(*node) && (living.contains(node) || *node == scope.me.id);
         if members.iter().any(waits) {
@@ -227,16 +227,19 @@ impl ActiveRun {
         self.end(outcome, scope);
     }
 
-    /// The nodes whose digests and scores make up the result. Those who hold other layers end by themselves, but the result is
-    /// of all.
-    pub(super) fn result_members(&self, living: &BTreeSet<NodeId>) -> BTreeSet<NodeId> {
+    /// The nodes whose digests and scores make up the result. Where the model is spread over nodes those of the other stages end
+    /// by themselves, and the result is of all of them.
+    pub(super) fn result_members(&self, me: NodeId, living: &BTreeSet<NodeId>) -> BTreeSet<NodeId> {
         let State::Finishing(exchanging, finishing) = &self.state else {
             return BTreeSet::new();
         };
         let mut members = finishing.members.clone();
         if exchanging.plan.topology().saves_stages() {
-            let others = exchanging.plan.participants.iter().map(|one| one.node);
-            members.extend(others.filter(|node| living.contains(node) || self.has_settled(*node)));
+            let ended_with = |node| {
+                let state = self.members.state(node).filter(|state| state.settled.is_some())?;
+                Some(state.ballot?.fingerprint)
+            };
+            members.extend(ending::other_stages(me, &exchanging.plan, living, ended_with));
         }
         members
     }

@@ -51,7 +51,7 @@ impl ActiveRun {
         let has_ended = |node: NodeId| self.members.state(node).is_some_and(|state| state.ended);
         let is_there = |node: NodeId| living.contains(&node) && !has_ended(node);
         let leads = |plan: &RunPlan| plan.topology().leads_whole_pipeline(scope.me.id, is_there);
-        self.plan().is_some_and(leads) && !self.is_measured_by(&self.result_members(living))
+        self.plan().is_some_and(leads) && !self.is_measured_by(&self.result_members(scope.me.id, living))
     }
 }
 

@@ -115,7 +115,14 @@ impl ActiveRun {
         exchanging.kept_incomplete = is_incomplete;
         // Another process may take the place of one that has ended or left: that is waited for as long as for one that is silent.
         let may_return = |node, why| why == GivenUp::Silent || self.members.withdrew(node);
-        let is_early = |node| !self.members.is_quiet_for(node, now, scope.limits.give_up_after);
+        let patience = scope.limits.give_up_after;
+        exchanging.lost_since.retain(|node, _| lost.iter().any(|(one, _)| one == node));
+        for &(node, _) in &lost {
+            exchanging.lost_since.entry(node).or_insert(now);
+        }
+        // A node that has left the run may speak on.
+        let lost_since = &exchanging.lost_since;
+        let is_early = |node| !self.members.is_quiet_for(node, now, patience) && since(lost_since[&node]) <= patience;
         lost.retain(|&(node, why)| !may_return(node, why) || !is_early(node));
         if let Some(reason) = no_pipeline(self.run, exchanging, &lost) {
             return self.fail(reason, scope);

@@ -68,12 +68,15 @@ impl ActiveRun {
                 } else if finishing.is_saving() {
                     waiting.push(WaitingFor::OwnModel);
                 }
-                let own_is_saved = self.members.own.saved == Some(true);
-                let others = self.members.waited_for(now, limits).into_iter();
-                let others = others.filter(|node| finishing.members.contains(node));
+                let living = self.members.waited_for(now, limits);
+                let members = self.result_members(self.members.me(), &living);
+                // A stage that is saved here says nothing of the whole model.
+                let is_whole = !exchanging.plan.topology().saves_stages();
+                let has_model = self.members.own.saved == Some(true) && (is_whole || self.is_measured_by(&members));
+                let others = living.into_iter().filter(|node| members.contains(node));
                 waiting.extend(self.lacking(others, now, limits, move |state| match &state.settled {
                     None => Some(NodeTask::ReportDigest),
-                    Some(_) if state.saved.is_none() && !own_is_saved => Some(NodeTask::MeasureModel),
+                    Some(_) if state.saved.is_none() && !has_model => Some(NodeTask::MeasureModel),
                     Some(_) => None,
                 }));
                 waiting

@@ -13,6 +13,7 @@ mod node;
 mod scenarios;
 mod sessions;
 mod shell;
+mod stages;
 mod storm;
 mod working;
 mod world;
@@ -28,6 +29,7 @@ use crate::exchange::planted as exchange;
 use crate::run::planted::{Bug, PLANTED};
 use crate::seeds;
 use node::{Disk, Ending, Node};
+use stages::Layers;
 use storm::BOUND_SECONDS;
 use world::{World, pair};
 
@@ -40,6 +42,19 @@ const ROUND_SECONDS: u64 = 45;
 const ENDS_BY_ITSELF: u64 = 420;
 /// Within so many a bug that tests have planted must be found.
 const PLANTED_SEEDS: u64 = 1_000;
+
+/// How networks are cut in simulated pipelines.
+const CUTS: [&str; 5] = [
+    "groups=2,micro=2",
+    "groups=3,micro=2,ahead=0",
+    "groups=2,slices=2,micro=2",
+    "groups=1,slices=2,micro=3",
+    "groups=2,micro=1,ahead=2",
+];
+/// Seeds of pipelines that every test run goes through.
+const PIPELINE_SEEDS: u64 = 1_000;
+/// Within so many a bug that tests have planted in pipelines must be found.
+const PLANTED_PIPELINE_SEEDS: u64 = 200;
 
 /// What must hold of how runs ended, whatever happened.
 fn check_results(world: &World) {
@@ -83,8 +98,12 @@ fn check_results(world: &World) {
             for named in result.participants.iter().filter(|named| **named != name(id)) {
                 let of_name = world.nodes.values().filter(|one| one.info.name == *named);
                 let took_part = of_name.filter(|one| one.took_part.contains(run));
+                // The nodes of another stage may have ended apart from each other, and each of two nodes counts those that it
+                // has heard.
+                let counts_the_same =
+                    |theirs: &&&RunResult| world.layers.is_none() || theirs.participants == result.participants;
                 let digests: Vec<Option<Digest>> = took_part
-                    .map(|one| results.get(&one.info.id).map(|theirs| theirs.digest))
+                    .map(|one| results.get(&one.info.id).filter(counts_the_same).map(|theirs| theirs.digest))
                     .collect();
                 assert!(
                     digests.contains(&None) || digests.contains(&Some(result.digest)),
@@ -102,7 +121,7 @@ fn check_failure(id: NodeId, node: &Node, run: RunId, reason: &RunFailure) {
     let had_nothing = !node.took_part.contains(&run) || matches!(reason, RunFailure::Excluded(_));
     let could_not = matches!(
         reason,
-        RunFailure::NotSaved(KeptWeights::Lost(_) | KeptWeights::DiskHangs)
+        RunFailure::NotSaved(KeptWeights::Lost(_) | KeptWeights::DiskHangs) | RunFailure::NoPipeline { .. }
     );
     let kept = node.checkpoints.contains_key(&run) || could_not;
     assert!(
@@ -203,6 +222,11 @@ fn check_calm(world: &mut World) {
         world.alive().iter().all(ended)
     };
     let mut ended = world.until(BOUND_SECONDS, over);
+    // The stages of a model are of use together, so nodes wait long for each other's disks, and say so.
+    if !ended && world.layers.is_some() {
+        ended = world.alive().iter().any(|id| world.nodes[id].disk == Disk::Hung);
+        check_waiting(world);
+    }
     for node in world.nodes.values_mut().filter(|node| node.disk == Disk::Hung) {
         node.disk = Disk::Sound;
     }
@@ -218,6 +242,9 @@ fn check_calm(world: &mut World) {
     world.blocked.clear();
     world.rejecting.clear();
     world.samples = world.samples.min(400);
+    if let Some(layers) = &mut world.layers {
+        layers.limit(80);
+    }
     // A search for checkpoints that was begun in the storm may have started a run of its own meanwhile.
     let searching = |world: &World| world.alive().iter().all(|id| !world.nodes[id].core.is_searching());
     assert!(world.until(30, searching), "a search for a checkpoint does not end");
@@ -229,10 +256,21 @@ fn check_calm(world: &mut World) {
     );
     world.until(6, |_| false);
     let alive = world.alive();
+    // Nodes that do not make a whole pipeline are spare.
+    let stages = world.layers.as_ref().map_or(1, Layers::stages);
+    let taking_part = alive.len() / stages * stages;
+    if taking_part == 0 {
+        return;
+    }
     let at = world.pick(&alive);
     let run = world.start(at, false);
-    let done = |world: &World| world.alive().iter().all(|id| world.nodes[id].ended.contains_key(&run));
-    let ended = world.until(120, done);
+    let is_spare = |outcome: &Result<RunResult, RunFailure>| matches!(outcome, Err(RunFailure::Spare));
+    let takes_part = |world: &World, id: &NodeId| {
+        let outcome = world.nodes[id].ended.get(&run);
+        outcome.is_some_and(|outcome| stages == 1 || !is_spare(outcome))
+    };
+    let ended_there = |world: &World| world.alive().iter().filter(|id| takes_part(world, id)).count();
+    let ended = world.until(120, |world| ended_there(world) == taking_part);
     let replies: Vec<&Reply> = world.nodes[&at].replies.values().rev().take(1).collect();
     let states: Vec<String> = world
         .alive()
@@ -241,15 +279,27 @@ fn check_calm(world: &mut World) {
         .collect();
     assert!(ended, "the next run does not end: {replies:?}\n{}", states.join("\n"));
     for id in world.alive() {
+        if !takes_part(world, &id) {
+            continue;
+        }
         let result = world.nodes[&id].ended[&run].as_ref();
         let result = result.unwrap_or_else(|reason| panic!("{id} failed in the next run: {reason}"));
         assert_eq!(
             result.participants.len(),
-            world.alive().len(),
+            taking_part,
             "the next run lacks participants: {result:?}"
         );
     }
     check_results(world);
+}
+
+/// Every node that has not ended its run names what it waits for.
+fn check_waiting(world: &World) {
+    for id in world.alive().iter().filter(|id| world.nodes[id].run().is_some()) {
+        let status = world.nodes[id].core.status(world.time());
+        let waits = status.is_none_or(|status| !status.waiting.is_empty());
+        assert!(waits, "{id} waits for nothing that it names:\n{}", describe(world));
+    }
 }
 
 /// Whoever trains comes to a further round: nobody waits for ever for another's.
@@ -308,7 +358,15 @@ fn run_storm(world: &mut World) {
 
 /// One seed; what went wrong, with what happened before.
 fn run(seed: u64) -> Result<(), String> {
-    let mut world = World::cluster(seed, 2 + (seed % 4) as usize);
+    run_in(World::cluster(seed, 2 + (seed % 4) as usize))
+}
+
+/// One seed of pipelines; what went wrong, with what happened before.
+fn run_pipelines(seed: u64) -> Result<(), String> {
+    run_in(World::of_pipelines(seed, CUTS[(seed % CUTS.len() as u64) as usize]))
+}
+
+fn run_in(mut world: World) -> Result<(), String> {
     let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run_storm(&mut world)));
     ran.map_err(|panic| format!("{}\n{}", world.trace.join("\n"), seeds::message_of(&*panic)))
 }
@@ -316,6 +374,11 @@ fn run(seed: u64) -> Result<(), String> {
 #[test]
 fn whole_nodes_survive_any_storm() {
     seeds::none_fails("whole_nodes", SEEDS, run);
+}
+
+#[test]
+fn pipelines_survive_any_storm() {
+    seeds::none_fails("pipelines", PIPELINE_SEEDS, run_pipelines);
 }
 
 #[test]

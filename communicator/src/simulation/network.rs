@@ -6,7 +6,7 @@ use protocol::ids::NodeId;
 use protocol::wire::control::ControlMessage;
 use protocol::wire::run_beat::RunBeat;
 
-use super::node::TIMING;
+use super::node::{Open, TIMING};
 use super::world::{Due, Link, World, pair};
 use crate::exchange::Event;
 use crate::pipeline::PipelineEvent;
@@ -143,8 +143,12 @@ impl World {
             for &high in ids.iter().filter(|&&high| high > low) {
                 let wants = |a: NodeId, b: NodeId| {
                     let open = self.nodes[&a].exchange.as_ref();
-                    open.is_some_and(|open| self.nodes[&a].core.expects(open.run, b))
-                        .then(|| open.unwrap().run)
+                    let links = |open: &Open| {
+                        let one_pipeline = open.plan.topology().are_in_one_pipeline(a, b);
+                        (open.plan.topology().same_slice(a, b) || one_pipeline)
+                            && self.nodes[&a].core.expects(open.run, b)
+                    };
+                    open.is_some_and(links).then(|| open.unwrap().run)
                 };
                 let key = (low, high);
                 let both = wants(low, high).is_some() && wants(low, high) == wants(high, low);
@@ -187,7 +191,7 @@ impl World {
                             },
                         );
                         self.pipeline(at, PipelineEvent::LinkUp(other));
-                        self.exchange(at, Event::LinkUp(other));
+                        self.exchange_of_same(at, other, Event::LinkUp(other));
                         self.tell_progress(at);
                     }
                 }
@@ -227,7 +231,7 @@ impl World {
                 );
             }
             self.pipeline(at, PipelineEvent::LinkDown(from));
-            self.exchange(at, Event::LinkDown(from));
+            self.exchange_of_same(at, from, Event::LinkDown(from));
             // The other side hears of it, unless it is cut off.
             if self.reaches(at, from) {
                 self.after(
@@ -270,5 +274,13 @@ impl World {
                 message,
             },
         );
+    }
+
+    /// Tells a node's exchange of a link to a node that holds the same weights.
+    fn exchange_of_same(&mut self, at: NodeId, other: NodeId, event: Event) {
+        let open = self.nodes[&at].exchange.as_ref();
+        if open.is_some_and(|open| open.plan.topology().same_slice(at, other)) {
+            self.exchange(at, event);
+        }
     }
 }

@@ -14,6 +14,7 @@ use protocol::wire::control::{NodeInfo, Reply, RunResult};
 use protocol::wire::run_beat::RunBeat;
 use protocol::wire::run_plan::RunPlan;
 
+use super::stages::StageWorker;
 use crate::exchange::Exchange;
 use crate::ledger::Ledger;
 use crate::node::roster::Roster;
@@ -49,7 +50,7 @@ pub(super) struct Node {
     pub(super) ledger: Option<(RunId, Ledger)>,
     pub(super) exchange: Option<Open>,
     /// What its disk holds: a ledger by run, and the runs whose models are saved.
-    pub(super) checkpoints: BTreeMap<RunId, Ledger>,
+    pub(super) checkpoints: BTreeMap<RunId, Checkpoint>,
     pub(super) models: BTreeSet<RunId>,
     /// Answers to clients.
     pub(super) replies: BTreeMap<Ticket, Reply>,
@@ -68,6 +69,12 @@ pub(super) enum Disk {
     Hung,
 }
 
+/// A ledger on a disk, and the stage of a network that it is of.
+pub(super) struct Checkpoint {
+    pub(super) ledger: Ledger,
+    pub(super) stage: u8,
+}
+
 /// The exchange of a run.
 pub(super) struct Open {
     pub(super) run: RunId,
@@ -84,6 +91,16 @@ pub(super) struct Open {
     pub(super) seated: BTreeMap<WorkerKey, OriginId>,
 }
 
+impl Open {
+    /// What a checkpoint of a node holds.
+    pub(super) fn checkpoint(&self, at: NodeId) -> Checkpoint {
+        Checkpoint {
+            ledger: self.core.ledger().clone(),
+            stage: self.plan.topology().place(at).map_or(0, |place| place.stage),
+        }
+    }
+}
+
 /// A worker process.
 #[derive(Default)]
 pub(super) struct Worker {
@@ -92,6 +109,8 @@ pub(super) struct Worker {
     /// The run that it has opened the data of.
     pub(super) prepared: Option<RunId>,
     pub(super) training: Option<Training>,
+    /// Its loop, where it holds a stage of a network.
+    pub(super) stage: Option<StageWorker>,
     /// Counts the orders that it was given, so that late answers to old orders do not count.
     pub(super) orders: u64,
 }

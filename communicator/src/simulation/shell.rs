@@ -1,6 +1,7 @@
 //! What the shells of a node carry out: the effects of its run and of its exchange.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use protocol::batch::{Batch, BatchError};
 use protocol::bundle::Bundle;
@@ -11,15 +12,15 @@ use protocol::wire::attach::FromWorker;
 use protocol::wire::control::{FoundCheckpoint, Offer, Phase};
 use protocol::wire::run_plan::{Resumed, RunPlan};
 
-use super::node::{Disk, Open, Training, WEIGHTS, Worker, data};
-use super::working::{job, origin_info};
+use super::node::{Checkpoint, Disk, Open, Training, WEIGHTS, Worker, data};
 use super::world::{Due, World};
 use crate::exchange::{Breach, Effect, Event, Exchange};
 use crate::ledger::Ledger;
 use crate::pipeline::{PipelineEffect, PipelineEvent, PipelineNode};
 use crate::run::{ExchangeOrder, RunEffect, RunEvent, Settlement, WorkerKey, lacks_checkpoint, progress};
-use protocol::wire::link::OriginInfo;
+use protocol::wire::link::{Message, OriginInfo};
 use protocol::wire::snapshot::Snapshot;
+use worker::training::ToTraining;
 
 impl World {
     /// Tells a node's run what happened, and carries out what follows.
@@ -94,7 +95,10 @@ impl World {
                 let delay = 20 + self.random.below(if slowly { 15_000 } else { 300 });
                 let fits = self.nodes[&at].data;
                 let answer = if fits {
-                    let data = data(self.samples);
+                    let data = match &self.layers {
+                        Some(layers) => layers.data(),
+                        None => data(self.samples),
+                    };
                     FromWorker::Prepared { run, data, speed: 0 }
                 } else {
                     let reason = "the data is gone".into();
@@ -102,12 +106,14 @@ impl World {
                 };
                 self.order(at, worker, delay, |worker| {
                     worker.training = None;
+                    worker.stage = None;
                     worker.prepared = None;
                     Some(answer)
                 });
             }
             RunEffect::Dismiss(worker) => self.order(at, worker, 30, |worker| {
                 worker.training = None;
+                worker.stage = None;
                 worker.prepared = None;
                 Some(FromWorker::Idle)
             }),
@@ -119,7 +125,10 @@ impl World {
                     memory_bytes: None,
                     gpu_bytes: None,
                     data,
-                    digest: first_ledger(run).digest(),
+                    digest: match &self.layers {
+                        Some(layers) => layers.first_digest(),
+                        None => first_ledger(run).digest(),
+                    },
                     workers,
                 });
                 let delay = 1 + self.random.below(100);
@@ -132,18 +141,22 @@ impl World {
                 );
             }
             RunEffect::LookUp { run, resumes } => {
-                let job = Box::new(job(self.in_rounds, self.way));
+                let job = Box::new(self.job());
                 let slots = self.nodes[&at].info.workers;
-                let found = self.nodes[&at].checkpoints.get(&resumes).map(|ledger| {
-                    let resumed = Resumed {
-                        run: resumes,
-                        digest: ledger.digest(),
-                        frontier: ledger.frontier().fingerprint(),
-                        samples: ledger.samples(),
-                        slots,
-                    };
-                    Box::new(FoundCheckpoint { resumed, job, stage: 0 })
-                });
+                let found = self.nodes[&at]
+                    .checkpoints
+                    .get(&resumes)
+                    .map(|Checkpoint { ledger, stage }| {
+                        let resumed = Resumed {
+                            run: resumes,
+                            digest: ledger.digest(),
+                            frontier: ledger.frontier().fingerprint(),
+                            samples: ledger.samples(),
+                            slots,
+                        };
+                        let stage = *stage;
+                        Box::new(FoundCheckpoint { resumed, job, stage })
+                    });
                 self.after(
                     30,
                     Due::Event {
@@ -180,7 +193,8 @@ impl World {
         let node = &self.nodes[&at];
         let status = node.core.status(self.time()).and_then(|status| status.outcome);
         let has_left = matches!(status, Some(Err(RunFailure::Excluded(Excluded::AskedToEnd))));
-        let Some(open) = node.exchange.as_ref().filter(|_| has_left) else {
+        let hands_over = |open: &&Open| has_left && open.plan.topology().hands_over();
+        let Some(open) = node.exchange.as_ref().filter(hands_over) else {
             return;
         };
         // Nothing is given to whoever was found lying, nor taken from it.
@@ -274,8 +288,11 @@ impl World {
         let Some((_, mut ledger)) = node.ledger.take_if(|(name, _)| *name == run) else {
             panic!("{at} begins run {run} twice, or without a ledger");
         };
+        if let Some(stage) = plan.topology().held_stage(at) {
+            ledger = Ledger::new(run, stage.initial_counts(plan.job.seed));
+        }
         if let Some(resumed) = plan.resumed_by(at)
-            && let Some(found) = node.checkpoints.get(&resumed.run)
+            && let Some(Checkpoint { ledger: found, .. }) = node.checkpoints.get(&resumed.run)
             && found.is_that_of(resumed)
         {
             let mut head = found.head();
@@ -304,7 +321,8 @@ impl World {
         if !plan.is_guest(at) && !lacks_checkpoint(&core, &plan, at) {
             events.push(Event::Founder(at));
         }
-        for one in plan.participants.iter().filter(|one| one.node != at) {
+        let others = plan.participants.iter().filter(|one| one.node != at);
+        for one in others.filter(|one| plan.topology().same_slice(at, one.node)) {
             let guest = plan.is_guest(at) || one.guest;
             events.push(if guest {
                 Event::Joined(one.node)
@@ -344,37 +362,54 @@ impl World {
                 let open = self.nodes.get_mut(&at).unwrap().exchange.as_mut().unwrap();
                 open.plan.admit(participant.clone());
                 open.core.reckon_with_workers(participant.node, participant.workers);
+                let is_same = open.plan.topology().same_slice(at, participant.node);
                 self.pipeline(at, PipelineEvent::Admitted);
-                self.exchange(at, Event::Joined(participant.node));
+                if is_same {
+                    self.exchange(at, Event::Joined(participant.node));
+                }
             }
             ExchangeOrder::Liveness(liveness) => {
                 let open = self.nodes.get_mut(&at).unwrap().exchange.as_mut().unwrap();
                 let before = &open.pipeline.liveness().gone;
-                let gone: Vec<NodeId> = liveness.gone.difference(before).copied().collect();
-                let absent = liveness.absent();
+                let is_same = |node: &NodeId| open.plan.topology().same_slice(at, *node);
+                let gone: Vec<NodeId> = liveness.gone.difference(before).copied().filter(is_same).collect();
+                let absent = liveness.absent().into_iter().filter(is_same).collect();
                 self.pipeline(at, PipelineEvent::Liveness(liveness));
                 for node in gone {
                     self.exchange(at, Event::Left(node));
                 }
                 self.exchange(at, Event::Silent(absent));
             }
+            ExchangeOrder::Seat { worker, slot } if self.layers.is_some() => self.seat_stage(at, worker, slot, false),
             ExchangeOrder::Seat { worker, .. } => self.seat(at, worker),
-            ExchangeOrder::Reseat { .. } => unreachable!("no simulated network is cut into stages"),
+            ExchangeOrder::Reseat { worker, slot } => self.seat_stage(at, worker, slot, true),
             ExchangeOrder::Unseat(worker) => {
                 let open = self.nodes.get_mut(&at).unwrap().exchange.as_mut().unwrap();
                 if let Some(origin) = open.seated.remove(&worker) {
                     let ended = Some(open.core.ledger().frontier().applied(origin));
                     self.pipeline(at, PipelineEvent::WorkerLost);
-                    self.exchange(at, Event::Origin(origin_info(at, origin, ended)));
+                    let mut known = self.nodes[&at].exchange.as_ref().unwrap().core.origins();
+                    let info = known.find(|info| info.origin == origin).copied();
+                    drop(known);
+                    if let Some(info) = info {
+                        self.exchange(at, Event::Origin(OriginInfo { ended, ..info }));
+                    }
                 }
             }
-            ExchangeOrder::StopWorkers { stands_by } => self.stop_workers(at, stands_by),
-            ExchangeOrder::LeaveWorkers => self.leave_workers(at),
+            ExchangeOrder::StopWorkers { stands_by } => {
+                self.stop_workers(at, stands_by);
+                self.tell_stages(at, &ToTraining::Stop);
+            }
+            ExchangeOrder::LeaveWorkers => {
+                self.leave_workers(at);
+                self.tell_stages(at, &ToTraining::Leave);
+            }
             ExchangeOrder::TakeOver(slots) => {
                 self.take_over(at, &slots);
                 self.pipeline(at, PipelineEvent::TakeOver(slots));
             }
             ExchangeOrder::GoBack(key) => self.go_back(at, key),
+            ExchangeOrder::Evaluate if self.layers.is_some() => self.evaluate_stage(at),
             ExchangeOrder::Evaluate => {
                 let reached = self.random.below(30) == 0;
                 self.evaluate(at, reached);
@@ -383,7 +418,7 @@ impl World {
                 let node = self.nodes.get_mut(&at).unwrap();
                 if node.disk == Disk::Sound {
                     let open = node.exchange.as_ref().unwrap();
-                    node.checkpoints.insert(open.run, open.core.ledger().clone());
+                    node.checkpoints.insert(open.run, open.checkpoint(at));
                 }
             }
             ExchangeOrder::Keep => {
@@ -392,7 +427,8 @@ impl World {
                 let run = open.run;
                 let kept = match node.disk {
                     Disk::Sound => {
-                        node.checkpoints.insert(run, open.core.ledger().clone());
+                        let checkpoint = open.checkpoint(at);
+                        node.checkpoints.insert(run, checkpoint);
                         Ok("kept".into())
                     }
                     Disk::Full => Err("full".into()),
@@ -417,7 +453,11 @@ impl World {
                 let ledger = open.core.ledger();
                 let settlement = Box::new(Settlement {
                     digest: ledger.audit(),
-                    whole: None,
+                    whole: open
+                        .plan
+                        .topology()
+                        .held_stage(at)
+                        .map(|stage| stage.digest(ledger.counts())),
                     samples: ledger.samples(),
                     repeated: 0,
                     seconds: 1.0,
@@ -428,6 +468,7 @@ impl World {
                 let event = RunEvent::Settlement(open.run, settlement);
                 self.after(10, Due::Event { at, event });
             }
+            ExchangeOrder::Finish { worker, save } if self.layers.is_some() => self.finish_stage(at, worker, save),
             ExchangeOrder::Finish { worker, save } => {
                 let counts = self.nodes[&at]
                     .workers
@@ -466,7 +507,9 @@ impl World {
                 Effect::Send { to, message } => self.transmit(at, to, message),
                 Effect::Reset(peer) => self.cut(at, peer, 0),
                 Effect::Deliver { origin, bytes } => {
-                    let batch = Batch::decode(&bytes, WEIGHTS).unwrap();
+                    let weights = self.nodes[&at].exchange.as_ref().unwrap().core.ledger().weight_count();
+                    let batch = Batch::decode(&bytes, weights).unwrap();
+                    self.tell_stages_but(at, Some(origin), &ToTraining::Apply(Arc::new(batch.clone())));
                     for training in self.trainings(at).filter(|training| training.origin != origin) {
                         batch.payload.apply_to_counts(&mut training.counts).unwrap();
                     }
@@ -482,6 +525,7 @@ impl World {
                     for training in self.trainings(at) {
                         jump.sums.apply_to_counts(&mut training.counts).unwrap();
                     }
+                    self.jump_stages(at, *jump);
                 }
                 Effect::RestartWorkers => {
                     let open = self.nodes[&at].exchange.as_ref();
@@ -500,25 +544,56 @@ impl World {
                     self.accused.insert((run, at, peer));
                     self.run(at, RunEvent::Lied { run, node: peer });
                 }
-                Effect::Ended(_) | Effect::Giving(_) => {}
+                Effect::Ended(_) => self.compare_origins(at),
+                Effect::Giving(_) => {}
                 other => panic!("node {at} asks for {other:?}, but all peers are honest"),
             }
         }
     }
 
-    /// Tells a node's core of pipelines what happened. Simulated workers claim samples without regard to slots, and no simulated
-    /// network is cut into stages.
+    /// A message has come on a link: for a worker of a pipeline, or for the exchange of those that hold the same.
+    pub(super) fn receive(&mut self, at: NodeId, from: NodeId, message: Message) {
+        let Some(open) = self.nodes[&at].exchange.as_ref() else {
+            return;
+        };
+        match message {
+            Message::Flow(bytes) => self.pipeline(at, PipelineEvent::FromPeer { from, bytes }),
+            message if open.plan.topology().same_slice(at, from) => {
+                self.exchange(at, Event::Received { from, message })
+            }
+            _ => {}
+        }
+    }
+
+    /// Tells a node's core of pipelines what happened, and carries out what follows.
     pub(super) fn pipeline(&mut self, at: NodeId, event: PipelineEvent) {
         let Some(open) = self.nodes.get_mut(&at).and_then(|node| node.exchange.as_mut()) else {
             return;
         };
+        let sender = match &event {
+            PipelineEvent::FromPeer { from, .. } => Some(*from),
+            _ => None,
+        };
         let mut effects = Vec::new();
         open.pipeline.handle(event, &open.plan, &mut effects);
+        // What reaches a worker has come from the holder of a stage to the holder of another.
+        let holds = |node: NodeId| {
+            let holder = open
+                .plan
+                .topology()
+                .place(node)
+                .and_then(|place| open.plan.topology().holder(place));
+            holder.is_some_and(|holder| holder.node == node)
+        };
+        let delivers = effects
+            .iter()
+            .any(|effect| matches!(effect, PipelineEffect::Deliver(_)));
+        assert!(
+            !delivers || sender.is_some_and(holds),
+            "{at} hands its worker a message of {sender:?}, which was replaced"
+        );
         for effect in effects {
-            assert!(
-                matches!(effect, PipelineEffect::Slot { .. }),
-                "node {at} asks for {effect:?}, but no simulated network is cut into stages"
-            );
+            self.carry_out_for_pipeline(at, effect);
         }
     }
 

@@ -5,10 +5,10 @@ use std::time::Duration;
 use protocol::ids::{NodeId, RunId};
 use protocol::wire::control::{Phase, Reply, Request, RunOrder};
 
+use super::ENDS_BY_ITSELF;
 use super::node::{Disk, Node};
-use super::working::job;
+use super::stages::Layers;
 use super::world::{World, pair};
-use crate::exchange::Event;
 use crate::run::{RunEvent, Ticket, WorkerKey};
 use protocol::wire::link::Message;
 
@@ -31,6 +31,30 @@ impl World {
         world
     }
 
+    /// Nodes that train networks which are cut like this: enough for a pipeline, for two, or for one and some spare ones.
+    pub(super) fn of_pipelines(seed: u64, cut: &str) -> Self {
+        let mut world = Self::new(seed);
+        world.in_rounds = None;
+        world.samples = 20
+            + world
+                .random
+                .below(if world.samples < ENDS_BY_ITSELF { 200 } else { 4_000 });
+        let layers = Layers::new(cut, world.samples);
+        let count = layers.stages() * (1 + world.random.below(2) as usize) + world.random.below(2) as usize;
+        world.layers = Some(layers);
+        let first = world.add(None);
+        for _ in 1..count {
+            world.add(Some(first));
+        }
+        world.pass(Duration::from_secs(3));
+        world
+    }
+
+    /// The most nodes that a world has.
+    fn nodes_max(&self) -> usize {
+        if self.layers.is_some() { 12 } else { 8 }
+    }
+
     pub(super) fn pass(&mut self, time: Duration) {
         for _ in 0..time.as_millis() / 50 {
             self.step();
@@ -51,7 +75,7 @@ impl World {
     pub(super) fn start(&mut self, at: NodeId, allow_partial: bool) -> RunId {
         let run = RunId(1 + self.random.below(1 << 40));
         self.say(&format!("{at} is asked to start run {run}"));
-        let job = Box::new(job(self.in_rounds, self.way));
+        let job = Box::new(self.job());
         self.request(at, run, Request::StartTraining { job, allow_partial });
         run
     }
@@ -114,7 +138,7 @@ impl World {
                 self.leave(a);
             }
             52..60 if self.leaving.contains(&a) || self.alive().len() > 1 + self.leaving.len() => self.ask_to_leave(a),
-            60..66 if self.nodes.len() < 8 => {
+            60..66 if self.nodes.len() < self.nodes_max() => {
                 let id = self.add(Some(a));
                 self.say(&format!("{id} comes"));
             }
@@ -186,7 +210,7 @@ impl World {
                     self.request(a, run, request);
                 }
             }
-            354..366 if self.nodes.len() < 8 => {
+            354..366 if self.nodes.len() < self.nodes_max() => {
                 let named = |id: NodeId| self.nodes[&id].info.name.clone();
                 let living: Vec<String> = self.alive().into_iter().map(named).collect();
                 let is_free = |node: &&Node| !node.alive && !living.contains(&node.info.name);
@@ -241,7 +265,7 @@ impl World {
         let mut lie = vec![0];
         lie.extend(crc32fast::hash(&lie).to_le_bytes());
         let message = Message::Batch(lie.into());
-        self.exchange(at, Event::Received { from, message });
+        self.receive(at, from, message);
     }
 
     /// One of those that stand still goes on.
@@ -294,7 +318,12 @@ impl World {
             self.rejecting.clear();
         }
         let alive = self.alive();
-        if alive.len() > 2 && self.random.below(2) == 0 {
+        if self.layers.is_some() {
+            // Nodes of one stage exchange with each other alone: no third node passes on what two of them lack.
+            self.blocked.clear();
+            self.rejecting.clear();
+            self.undialable.clear();
+        } else if alive.len() > 2 && self.random.below(2) == 0 {
             let (a, b) = (self.pick(&alive), self.pick(&alive));
             self.block(a, b);
         }

@@ -43,23 +43,39 @@ impl World {
                 key: worker,
                 orders,
                 run,
+                scores: Some(Scores {
+                    accuracy: 0.5,
+                    loss: 1.0,
+                    mae: None,
+                }),
             },
         );
     }
 
-    pub(super) fn write_model(&mut self, at: NodeId, key: WorkerKey, orders: u64, run: RunId) {
+    pub(super) fn write_model(
+        &mut self,
+        at: NodeId,
+        key: WorkerKey,
+        orders: u64,
+        (run, scores): (RunId, Option<Scores>),
+    ) {
         let node = self.nodes.get_mut(&at).unwrap();
         let saved = match node.disk {
             Disk::Sound => {
                 node.models.insert(run);
-                Ok(Some(Scores {
-                    accuracy: 0.5,
-                    loss: 1.0,
-                    mae: None,
-                }))
+                Ok(scores)
             }
             Disk::Full => Err("the disk is full".into()),
-            Disk::Hung => return self.after(500, Due::Write { at, key, orders, run }),
+            Disk::Hung => {
+                let due = Due::Write {
+                    at,
+                    key,
+                    orders,
+                    run,
+                    scores,
+                };
+                return self.after(500, due);
+            }
         };
         let message = FromWorker::SavedModel { run, saved };
         self.after(
@@ -103,7 +119,7 @@ impl World {
         });
         open.seated.insert(key, origin);
         self.made.insert(origin, vec![Digest::default()]);
-        self.exchange(at, Event::Origin(origin_info(at, origin, None)));
+        self.exchange(at, Event::Origin(origin_info(at, origin, 0, None)));
     }
 
     pub(super) fn train_all(&mut self, at: NodeId) {
@@ -404,11 +420,11 @@ pub(super) fn job(in_rounds: Option<RoundWeighting>, way: RoundTopology) -> Job 
     draft.resolve().unwrap()
 }
 
-pub(super) fn origin_info(node: NodeId, origin: OriginId, ended: Option<u64>) -> OriginInfo {
+pub(super) fn origin_info(node: NodeId, origin: OriginId, slot: usize, ended: Option<u64>) -> OriginInfo {
     OriginInfo {
         origin,
         node,
-        slot: 0,
+        slot: slot as u32,
         ended,
     }
 }

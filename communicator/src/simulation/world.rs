@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
-use protocol::job::{RoundTopology, RoundWeighting};
+use protocol::job::{Job, RoundTopology, RoundWeighting};
+use protocol::measured::Scores;
 use protocol::rng::CounterRng;
 use protocol::wire::attach::FromWorker;
 use protocol::wire::control::ControlMessage;
@@ -14,6 +15,8 @@ use protocol::wire::run_beat::RunBeat;
 use protocol::wire::run_plan::RunPlan;
 
 use super::node::{Node, TIMING, Worker};
+use super::stages::Layers;
+use super::working::job;
 use crate::exchange::Event;
 use crate::node::roster::DialOutcome;
 use crate::run::{ExchangeOrder, RunEvent, WorkerKey};
@@ -93,6 +96,7 @@ pub(super) enum Due {
         key: WorkerKey,
         orders: u64,
         run: RunId,
+        scores: Option<Scores>,
     },
     /// A node writes its ledger, when the disk answers.
     Keep {
@@ -146,6 +150,8 @@ pub(super) struct World {
     pub(super) samples: u64,
     pub(super) trace: Vec<String>,
     pub(super) slow: bool,
+    /// How networks are cut, where they are spread over nodes.
+    pub(super) layers: Option<Layers>,
     /// Workers wait for each other's rounds.
     pub(super) in_rounds: Option<RoundWeighting>,
     /// Which way those go.
@@ -194,6 +200,7 @@ impl World {
             samples,
             trace: Vec::new(),
             slow,
+            layers: None,
             in_rounds: match seed % 12 {
                 2 | 8 => Some(RoundWeighting::Mean),
                 5 => Some(RoundWeighting::Weighted),
@@ -210,6 +217,14 @@ impl World {
             may_stall: false,
             leaving: BTreeSet::new(),
             unwaited: (0, 0),
+        }
+    }
+
+    /// What is trained in this world.
+    pub(super) fn job(&self) -> Job {
+        match &self.layers {
+            Some(layers) => layers.job(),
+            None => job(self.in_rounds, self.way),
         }
     }
 
@@ -245,7 +260,10 @@ impl World {
     }
 
     fn add_named(&mut self, id: NodeId, name: String, seed: Option<NodeId>) -> NodeId {
-        let workers = 1 + self.random.below(2) as usize;
+        let workers = match self.layers {
+            Some(_) => 1,
+            None => 1 + self.random.below(2) as usize,
+        };
         self.nodes.insert(id, Node::new(id, name, seed, workers));
         for _ in 0..workers {
             self.after(1 + self.numbers % 400, Due::Attach { at: id });
@@ -296,7 +314,10 @@ impl World {
             if !self.nodes[&id].runs() {
                 continue;
             }
-            self.train_all(id);
+            match self.layers {
+                Some(_) => self.compute_stages(id),
+                None => self.train_all(id),
+            }
             self.exchange(id, Event::Tick);
             self.tell_progress(id);
             let phase = ticks + id.0;
@@ -361,7 +382,7 @@ impl World {
                     .get(&pair(at, from))
                     .is_some_and(|one| one.number == link && one.up.contains(&at))
                 {
-                    self.exchange(at, Event::Received { from, message });
+                    self.receive(at, from, message);
                 }
             }
             Due::Unlinked { from, link, .. } => self.unlinked(at, from, link),
@@ -383,7 +404,13 @@ impl World {
                     self.run(at, RunEvent::Worker(key, message));
                 }
             }
-            Due::Write { key, orders, run, .. } => self.write_model(at, key, orders, run),
+            Due::Write {
+                key,
+                orders,
+                run,
+                scores,
+                ..
+            } => self.write_model(at, key, orders, (run, scores)),
             Due::Keep { .. } => self.exchange_order(at, ExchangeOrder::Keep),
             Due::Killed { key, .. } => self.kill_worker(at, key),
             Due::Attach { .. } => {

@@ -141,7 +141,11 @@ impl Layers for FakeLayers {
         );
         Ok(Some(Returned {
             loss: 1.0,
-            input_gradients: if self.number == 0 { Vec::new() } else { rows(&samples, self.inputs) },
+            input_gradients: if self.number == 0 {
+                Vec::new()
+            } else {
+                rows(&samples, self.inputs)
+            },
             deferred: vec![()],
         }))
     }

@@ -275,10 +275,12 @@ impl Pipeline {
     }
 
     /// Tells all that this generation is over, where a leader makes no further steps and so does not call either: a worker that
-    /// is not through with the last step may wait for another that has given it up.
+    /// is not through with the last step may wait for another that has given it up. Said once: where a worker cannot be reached,
+    /// each message to it is answered by the word that the pipeline is broken.
     fn release(&mut self) {
         if self.closed && self.generation != 0 {
             self.say_to_all(&FlowBody::Reset);
+            self.generation = 0;
         }
     }
 

@@ -334,3 +334,17 @@ fn an_end_that_comes_after_the_next_call_breaks_nothing() {
         "the pipeline must stay complete for measuring"
     );
 }
+
+/// Where a worker cannot be reached, its node answers each message to it by the word that the pipeline is broken.
+#[test]
+fn a_leader_that_has_ended_says_once_that_its_pipeline_is_broken() {
+    let mut world = World::new(3);
+    world.join();
+    world.carry();
+    world.pipelines[0].close();
+    world.carry();
+    for sent in [2, 0, 0] {
+        world.hear(0, PipelineEvent::Broken);
+        assert_eq!(std::mem::take(&mut world.sent).len(), sent);
+    }
+}

@@ -564,7 +564,10 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
                 self.learner.trainer.begin_evaluation()?;
                 return Ok(StageProgress::Worked);
             }
-            self.learner.trainer.stage_mut().drop_evaluation();
+            // An evaluation that another worker leads may still pass through.
+            if self.evaluates() {
+                self.learner.trainer.stage_mut().drop_evaluation();
+            }
             if let Some(finish) = self.finishes.pop_front() {
                 self.answer(finish, None)?;
             }

@@ -32,6 +32,8 @@ pub(crate) struct Exchanging {
     pub(crate) checkpointed: Duration,
     /// The ledger was kept because no pipeline is complete without the nodes that have left.
     pub(crate) kept_incomplete: bool,
+    /// Since when participants are given up, or have left.
+    pub(crate) lost_since: BTreeMap<NodeId, Duration>,
     pub(crate) evaluate_at: u64,
     /// Workers were told to take no further step.
     pub(crate) stopped: bool,
@@ -65,6 +67,7 @@ impl Exchanging {
             seated: None,
             checkpointed: now,
             kept_incomplete: false,
+            lost_since: BTreeMap::new(),
             evaluate_at: 0,
             stopped: false,
             stands_by: None,
