@@ -23,9 +23,10 @@ use protocol::ids::{NodeId, OriginId};
 use protocol::job::Trainers;
 use protocol::wire::flow::{Flow, FlowBody, FlowHead, StageAddress};
 use protocol::wire::link::OriginInfo;
-use protocol::wire::run_plan::RunPlan;
+use protocol::wire::run_plan::{Participant, RunPlan};
 
 pub(crate) use self::event::{PipelineEffect, PipelineEvent};
+use crate::run::planted::{Bug, planted};
 use crate::run::{Liveness, WorkerKey};
 
 /// A node's half of pipelines, for one run.
@@ -70,8 +71,11 @@ impl PipelineNode {
                     effects.push(PipelineEffect::Deliver(bytes));
                 }
             }
+            // What the other side has said before could not be brought here, even that there is nothing more to do.
             PipelineEvent::LinkUp(node) => {
-                self.linked.insert(node);
+                if self.linked.insert(node) {
+                    self.break_with(node, plan, effects);
+                }
             }
             PipelineEvent::LinkDown(node) => {
                 if self.linked.remove(&node) {
@@ -137,7 +141,14 @@ impl PipelineNode {
         let to = Flow::addressed(&bytes)
             .ok()
             .filter(|(pipeline, _)| own.is_some_and(|own| own.pipeline == *pipeline))
-            .and_then(|(pipeline, stage)| plan.topology().holder(StageAddress { pipeline, stage }))
+            .and_then(|(pipeline, stage)| {
+                let place = StageAddress { pipeline, stage };
+                let first = |one: &&Participant| plan.topology().place(one.node) == Some(place);
+                match planted(Bug::SendsToTheReplaced) {
+                    true => plan.participants.iter().find(first),
+                    false => plan.topology().holder(place),
+                }
+            })
             .filter(|holder| holder.node != self.me);
         match to.map(|holder| holder.node) {
             None => PipelineEffect::HangUp(worker),

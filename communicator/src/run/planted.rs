@@ -39,6 +39,10 @@ pub(crate) enum Bug {
     UnreachedIsDead,
     /// The former process of a node that was started again is missing beside the one that ended the run.
     FormerLifeMissing,
+    /// A node whose stage another has taken over does not withdraw.
+    VacancyFilledTwice,
+    /// Messages to a stage go to the node that began with it, though another has taken it over.
+    SendsToTheReplaced,
 }
 
 #[cfg(test)]

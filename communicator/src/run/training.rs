@@ -10,6 +10,7 @@ use protocol::wire::run_plan::RunPlan;
 
 use super::active::{ActiveRun, Scope, State};
 use super::event::ExchangeOrder;
+use super::planted::{Bug, planted};
 use super::states::{Exchanging, Settling};
 
 impl ActiveRun {
@@ -60,7 +61,7 @@ impl ActiveRun {
                 let holds_others = !plan.topology().same_slice(scope.me.id, node);
                 let is_replaced = plan.topology().is_replaced(scope.me.id);
                 self.members.hold_others(holds_others.then_some(node).into_iter());
-                if is_replaced {
+                if is_replaced && !planted(Bug::VacancyFilledTwice) {
                     return self.withdraw(Excluded::Replaced, scope);
                 }
             }
@@ -116,7 +117,9 @@ impl ActiveRun {
         // Another process may take the place of one that has ended or left: that is waited for as long as for one that is silent.
         let may_return = |node, why| why == GivenUp::Silent || self.members.withdrew(node);
         let patience = scope.limits.give_up_after;
-        exchanging.lost_since.retain(|node, _| lost.iter().any(|(one, _)| one == node));
+        exchanging
+            .lost_since
+            .retain(|node, _| lost.iter().any(|(one, _)| one == node));
         for &(node, _) in &lost {
             exchanging.lost_since.entry(node).or_insert(now);
         }

@@ -6,17 +6,20 @@ use std::time::Duration;
 
 use protocol::batch::Batch;
 use protocol::digest::Digest;
-use protocol::ids::{NodeId, OriginId};
+use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::job::{Job, JobDraft};
 use protocol::measured::Moment;
 use protocol::model::{Layout, Partition};
 use protocol::wire::attach::{FromWorker, JumpOrder, SaveOrder};
-use protocol::wire::flow::Flow;
+use protocol::wire::control::Phase;
+use protocol::wire::flow::{Flow, FlowBody, StageAddress};
 use worker::dataset::Dataset;
 use worker::fake_trainer::FakeStageTrainer;
 use worker::pipeline::{self, Pipeline};
+use worker::stage::HoldsStage;
 use worker::training::{FromTraining, Identity, StageProgress, StageTraining, ToTraining};
 
+use super::node::Node;
 use super::world::{Due, World};
 use crate::exchange::{Event, Jump};
 use crate::pipeline::{PipelineEffect, PipelineEvent};
@@ -58,6 +61,11 @@ impl Layers {
         self.dataset = Arc::new(Dataset::fake(samples, TEST_SAMPLES).unwrap());
     }
 
+    /// The samples of a run that trains all of them.
+    pub(super) fn samples(&self) -> u64 {
+        self.dataset.train.len() as u64
+    }
+
     pub(super) fn job(&self) -> Job {
         self.job.clone()
     }
@@ -87,10 +95,43 @@ pub(super) struct StageWorker {
     training: StageTraining<FakeStageTrainer>,
     /// Its batches count. Those of a worker that was seated at the end, to measure, do not.
     counts: bool,
+    leads: bool,
+    /// It was told that it may end: by its node, or by its leader.
+    may_end: bool,
+    is_closed: bool,
+}
+
+impl Node {
+    fn stages(&self) -> impl Iterator<Item = &StageWorker> {
+        self.workers.values().filter_map(|worker| worker.stage.as_ref())
+    }
+
+    /// Whether this node trains its stage in a run that none of its workers has ended.
+    fn trains_stage(&self, run: RunId) -> bool {
+        let is_open = self
+            .exchange
+            .as_ref()
+            .is_some_and(|open| open.run == run && !open.seated.is_empty());
+        let status = self.core.status(Duration::ZERO);
+        let trains = status.is_some_and(|status| status.phase == Phase::Training);
+        let hangs = self.workers.values().any(|worker| worker.hangs);
+        let mut ending = self.stages().filter(|stage| !stage.leads && stage.may_end);
+        self.runs() && is_open && trains && !hangs && ending.next().is_none()
+    }
 }
 
 impl StageWorker {
+    /// Whether its pipeline has come together, or has no more to do.
+    fn is_whole(&self) -> bool {
+        self.is_closed || self.training.trainer().stage().pipeline().is_whole()
+    }
+
     fn hear(&mut self, event: ToTraining, now: Duration) {
+        self.may_end |= match &event {
+            ToTraining::Stop | ToTraining::Leave => true,
+            ToTraining::Pipeline(pipeline::PipelineEvent::Flow(flow)) => matches!(flow.head.body, FlowBody::End { .. }),
+            _ => false,
+        };
         self.training
             .hear(event, now)
             .unwrap_or_else(|error| panic!("a worker of a stage fails: {error}"));
@@ -98,6 +139,26 @@ impl StageWorker {
 }
 
 impl World {
+    /// The nodes that lead a pipeline whose workers are all there, but which has not come together.
+    pub(super) fn apart(&self) -> Vec<NodeId> {
+        let alive = self.nodes.values().filter(|node| node.runs());
+        let leaders = alive.filter(|node| {
+            let Some(open) = &node.exchange else {
+                return false;
+            };
+            let topology = open.plan.topology();
+            let Some(place) = topology.place(node.info.id).filter(|place| place.stage == 0) else {
+                return false;
+            };
+            let mut stages = (0..topology.stages() as u8).map(|stage| StageAddress { stage, ..place });
+            stages.all(|place| {
+                let holder = topology.holder(place).and_then(|one| self.nodes.get(&one.node));
+                holder.is_some_and(|holder| holder.trains_stage(open.run))
+            }) && !node.stages().any(StageWorker::is_whole)
+        });
+        leaders.map(|node| node.info.id).collect()
+    }
+
     /// Seats a worker of a stage with the node's ledger. One that is seated at the end only helps to measure.
     pub(super) fn seat_stage(&mut self, at: NodeId, key: WorkerKey, slot: usize, only_measures: bool) {
         let (origin, now) = (OriginId(self.number()), self.time());
@@ -137,6 +198,9 @@ impl World {
         let mut stage = StageWorker {
             training,
             counts: !only_measures,
+            leads: place.stage == 0,
+            may_end: false,
+            is_closed: false,
         };
         for &slot in open.pipeline.dead_slots() {
             stage.hear(ToTraining::Slot { slot, alive: false }, now);
@@ -226,6 +290,14 @@ impl World {
                 encoded: Some(encoded), ..
             } => self.hear_stage_batch(at, key, counts, encoded),
             FromTraining::Closed(closing) => {
+                let worker = self.nodes.get_mut(&at).unwrap().workers.get_mut(&key);
+                if let Some(stage) = worker.and_then(|worker| worker.stage.as_mut()) {
+                    assert!(
+                        stage.leads || stage.may_end,
+                        "a worker of {at} ends before it is told to"
+                    );
+                    stage.is_closed = true;
+                }
                 self.hear_stage_batch(at, key, counts, closing.encoded);
                 self.run(at, RunEvent::Worker(key, FromWorker::Stats(Box::default())));
                 self.run(at, RunEvent::Worker(key, FromWorker::Closed { residual_norm: 0.0 }));

@@ -5,8 +5,7 @@ use std::time::Duration;
 use protocol::ids::{NodeId, RunId};
 use protocol::wire::control::{Phase, Reply, Request, RunOrder};
 
-use super::ENDS_BY_ITSELF;
-use super::node::{Disk, Node};
+use super::node::{Disk, Node, Open};
 use super::stages::Layers;
 use super::world::{World, pair};
 use crate::run::{RunEvent, Ticket, WorkerKey};
@@ -35,12 +34,15 @@ impl World {
     pub(super) fn of_pipelines(seed: u64, cut: &str) -> Self {
         let mut world = Self::new(seed);
         world.in_rounds = None;
-        world.samples = 20
-            + world
-                .random
-                .below(if world.samples < ENDS_BY_ITSELF { 200 } else { 4_000 });
+        let is_long = world.random.below(3) == 0;
+        world.samples = if is_long { 4_000 } else { 20 + world.random.below(200) };
         let layers = Layers::new(cut, world.samples);
-        let count = layers.stages() * (1 + world.random.below(2) as usize) + world.random.below(2) as usize;
+        let (pipelines, spare) = if is_long {
+            (2, 1)
+        } else {
+            (1 + world.random.below(2), world.random.below(2))
+        };
+        let count = layers.stages() * pipelines as usize + spare as usize;
         world.layers = Some(layers);
         let first = world.add(None);
         for _ in 1..count {
@@ -48,6 +50,43 @@ impl World {
         }
         world.pass(Duration::from_secs(3));
         world
+    }
+
+    /// A node of a pipeline stands still for longer than the others wait for it, so that a spare one takes its stage.
+    pub(super) fn vacate(&mut self) {
+        let seconds = 2 + self.random.below(6);
+        self.pass(Duration::from_secs(seconds));
+        let training: Vec<NodeId> = self
+            .alive()
+            .into_iter()
+            .filter(|&id| self.trains(id).is_some())
+            .collect();
+        if training.is_empty() {
+            return;
+        }
+        let id = self.pick(&training);
+        self.say(&format!("{id} stands still for long"));
+        self.nodes.get_mut(&id).unwrap().stopped = true;
+        let seconds = 33 + self.random.below(8);
+        self.pass(Duration::from_secs(seconds));
+        self.say(&format!("{id} goes on"));
+        self.nodes.get_mut(&id).unwrap().stopped = false;
+    }
+
+    /// Kills a worker of a node when nearly all samples are trained, now and then.
+    fn disturb_the_end(&mut self, at: NodeId) {
+        let open = self.nodes[&at].exchange.as_ref();
+        let is_near = |open: &Open| {
+            let total = open.plan.data.train;
+            (total.saturating_sub(8)..total).contains(&open.core.ledger().cursors().samples_done())
+        };
+        if open.is_some_and(is_near)
+            && self.random.below(8) == 0
+            && let Some(key) = self.worker_of(at)
+        {
+            self.say(&format!("a worker of {at} is killed at the end"));
+            self.kill_worker(at, key);
+        }
     }
 
     /// The most nodes that a world has.
@@ -116,6 +155,9 @@ impl World {
             return;
         }
         let (a, b) = (self.pick(&running), self.pick(&running));
+        if self.layers.is_some() {
+            self.disturb_the_end(a);
+        }
         match self.random.below(4000) {
             0..30 => {
                 if let Some(key) = self.worker_of(a) {
