@@ -1,8 +1,10 @@
 //! Jobs as users write them: flags over a file over the defaults.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use protocol::job::{Job, JobDraft, JobError, JobErrors};
+use toml::{Table, Value};
 
 use crate::failure::Failure;
 use crate::toml_error;
@@ -39,4 +41,14 @@ pub(crate) fn read(flags: JobDraft, file: Option<&Path>) -> Result<Job, Failure>
         )));
     }
     Ok(job)
+}
+
+/// A job's keys and values, as text.
+pub(crate) fn keys_of(job: &Job) -> BTreeMap<String, String> {
+    let table = Table::try_from(JobDraft::from(job)).unwrap_or_default();
+    let text = |value: Value| match value {
+        Value::String(text) => text,
+        other => other.to_string(),
+    };
+    table.into_iter().map(|(key, value)| (key, text(value))).collect()
 }

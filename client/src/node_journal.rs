@@ -11,7 +11,7 @@ use protocol::wire::control::{Phase, Reply, Request, RunStatus};
 use crate::journal::Journal;
 use crate::run_folder::{RunFolder, run_named};
 use crate::timeline::{Facts, Timeline};
-use crate::{clock, commands, report};
+use crate::{clock, page, report};
 
 /// Records are kept every second for an hour, and then every so many seconds.
 const FINE_SECONDS: f64 = 3600.0;
@@ -123,7 +123,8 @@ impl JournalledRun {
                 self.journal.add_evaluation(clock::now(), last);
             }
             if self.folder.keep_result(&finished).is_ok() {
-                commands::report::of_run(&finished);
+                self.timeline.close(&finished.evaluations);
+                page::report::keep_followed(&self.timeline, self.folder.path());
             }
         }
     }

@@ -15,7 +15,7 @@ use crate::out_folder::OutFolder;
 use crate::output::{self, Audience, RunEvent};
 use crate::run_folder::run_named;
 use crate::view::View;
-use crate::{commands, follow, job_file, notice, report, starting};
+use crate::{commands, follow, job_file, notice, page, report, starting};
 
 pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
     let what = match &arguments.resume {
@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
             Ok(finished) => finished,
             Err(failure) => return Err(resumable(failure, &contact, run).await),
         };
-        commands::report::of_run(&finished);
+        page::report::keep(&finished);
         report::report(&finished, arguments.json)
     })
 }

@@ -18,12 +18,12 @@ use crate::local_run::{LocalRun, OnFailure};
 use crate::out_folder::OutFolder;
 use crate::output::{self, Audience};
 use crate::study::machine::Machine;
-use crate::study::plan::{self, Changes, Planned, Study};
+use crate::study::plan::{Changes, Planned, Study};
 use crate::study::presets;
 use crate::study::report::{self, Material};
 use crate::study::row::{Measured, Row};
 use crate::study::store::Store;
-use crate::{follow, interrupt, notice};
+use crate::{follow, interrupt, job_file, notice};
 
 /// How long nodes may take to end a run after the first of them has.
 const IDLE_LIMIT: Duration = Duration::from_mins(1);
@@ -252,7 +252,7 @@ impl Sitting {
         let row = Row {
             experiment: run.experiment.clone(),
             nodes: run.nodes,
-            job: plan::keys_of(&run.job),
+            job: job_file::keys_of(&run.job),
             machine: machine.clone(),
             result,
             error,
@@ -275,7 +275,7 @@ impl Sitting {
             missing: total.saturating_sub(self.store.rows.len()),
             failed: Vec::new(),
         };
-        report::write(folder, &material)
+        report::write(folder, &material, None)
     }
 }
 

@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use crate::local_run::{LocalRun, OnFailure};
 use crate::out_folder::OutFolder;
 use crate::output::Audience;
-use crate::{interrupt, job_file, notice, report};
+use crate::{interrupt, job_file, notice, page, report};
 
 pub(crate) fn run(arguments: Train) -> Result<(), Failure> {
     let json = arguments.json;
@@ -19,6 +19,6 @@ pub(crate) fn run(arguments: Train) -> Result<(), Failure> {
         notice::say(&format!("note: {crowded}"));
     }
     let finished = commands::run_async(run.run(&out, Audience::of(json), OnFailure::Rescue, &arguments.page))?;
-    commands::report::of_run(&finished);
+    page::report::keep(&finished);
     report::report(&finished, json)
 }

@@ -1,10 +1,12 @@
 //! The live page: a cluster and its run in a browser, served by a node or by a client that follows a run.
 //!
 //! The page is one file without anything from outside. It asks for news every second: what it has already is not sent again,
-//! and who is slow or gone costs nothing.
+//! and who is slow or gone costs nothing. The report of a run is the same page with all of its news in it.
 
+mod documents;
 mod news;
 mod replay;
+pub(crate) mod report;
 mod text;
 
 use protocol::reasons::texts;
@@ -235,7 +237,8 @@ fn news(question: &Question, shows: &Shows, looks: &Looks) -> Answer {
             let mut replay = lock(replay);
             let at = question.number("at").unwrap_or(f64::INFINITY);
             let (_, length) = replay.span();
-            News::past(replay.at(at), length, at).text()
+            let outcome = replay.documents().shown();
+            News::past(replay.at(at), outcome, length, at).text()
         }
     };
     Answer::of("application/json", text)

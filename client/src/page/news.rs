@@ -4,6 +4,8 @@ use protocol::measured::Evaluation;
 use protocol::stats::{Figure, Severity, StatsRecord, Unit};
 use serde::Serialize;
 
+use super::documents::Outcome;
+use crate::quantity;
 use crate::timeline::{Facts, Happened, Node, Point, Summary, Timeline};
 
 /// What a page has already.
@@ -58,6 +60,9 @@ pub(super) struct News<'a> {
     /// Where in the past this is.
     #[serde(skip_serializing_if = "Option::is_none")]
     past: Option<Past>,
+    /// Of a run that is over, where its folder is at hand.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outcome: Option<Outcome>,
 }
 
 /// Something that happened, as people are told of it.
@@ -160,14 +165,35 @@ impl<'a> News<'a> {
     }
 
     /// A run as it was at a second.
-    pub(super) fn past(timeline: &'a Timeline, length: f64, at: f64) -> Self {
+    pub(super) fn past(timeline: &'a Timeline, outcome: Outcome, length: f64, at: f64) -> Self {
         Self {
             past: Some(Past {
                 length,
                 at: at.clamp(0.0, length),
             }),
+            ..Self::whole(timeline, outcome)
+        }
+    }
+
+    /// All of a run that is over.
+    pub(super) fn whole(timeline: &'a Timeline, outcome: Outcome) -> Self {
+        Self {
+            outcome: Some(outcome),
             ..Self::of(timeline, PageKnows::default())
         }
+    }
+
+    /// Leaves out the older half of the events and the last half of the nodes. Returns false if there are none.
+    pub(super) fn halve(&mut self) -> bool {
+        let is_empty = self.events.is_empty() && self.nodes.is_empty();
+        self.events.drain(..self.events.len().div_ceil(2));
+        self.nodes.truncate(self.nodes.len() / 2);
+        self.trouble = Some(format!(
+            "this page has the newest {} and {} only, because it would be too large with all of them",
+            quantity::of(self.events.len(), "event"),
+            quantity::of(self.nodes.len(), "node")
+        ));
+        !is_empty
     }
 
     fn of(timeline: &'a Timeline, known: PageKnows) -> Self {
@@ -198,6 +224,7 @@ impl<'a> News<'a> {
             trouble: None,
             model: None,
             past: None,
+            outcome: None,
         }
     }
 

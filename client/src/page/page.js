@@ -1,4 +1,4 @@
-// The page asks for news every second, and shows them.
+// The page asks for news every second, and shows them. A report has all of them in it, and asks nobody.
 
 const ASK_EVERY = 1000;
 const token = new URLSearchParams(location.search).get('token') ?? '';
@@ -27,6 +27,7 @@ function take(news) {
 function show() {
   if (!last) return;
   showHead(last);
+  showOutcome(last.outcome, last.facts?.end);
   showNodes(last.nodes, last.columns);
   showEvents(model.events);
   showCharts(model, choice, last.nodes);
@@ -110,4 +111,11 @@ at('stop').onclick = async () => {
   at('notice').hidden = false;
 };
 addEventListener('resize', show);
-live();
+const own = at('data');
+if (own) {
+  last = JSON.parse(own.textContent);
+  take(last);
+  show();
+} else {
+  live();
+}

@@ -2,16 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, ErrorKind};
 use std::path::Path;
 
-use protocol::job::JobDraft;
-use protocol::measured::{Evaluation, number_or_null};
 use protocol::stats::StatsRecord;
 use serde::Deserialize;
 
+use super::documents::RunDocuments;
 use crate::journal::{EVENTS, METRICS};
-use crate::run_folder::{JOB, RESULT};
+use crate::run_folder::RESULT;
 use crate::timeline::{End, Facts, Timeline, TimelineEntry};
 
 /// Records that are held; of a longer run they are thinned out evenly.
@@ -27,8 +26,7 @@ pub(crate) struct Replay {
     /// Seconds between two of one node.
     every: f64,
     notes: Vec<Note>,
-    /// The evaluations of its result.
-    evaluations: Vec<Evaluation>,
+    documents: RunDocuments,
     told: ReplayState,
 }
 
@@ -59,71 +57,46 @@ struct Note {
     what: TimelineEntry,
 }
 
-/// What is read of a result.
-#[derive(Deserialize)]
-struct Outcome {
-    accuracy: f64,
-    #[serde(default)]
-    mae: Option<f64>,
-    #[serde(deserialize_with = "number_or_null")]
-    loss: f64,
-    epochs: f64,
-    samples: u64,
-    seconds: f64,
-    replicas_agree: bool,
-    nodes: usize,
-    missing: Vec<String>,
-    digest: String,
-    reason: String,
-    model: String,
-    #[serde(default)]
-    evaluations: Vec<Evaluation>,
-}
-
 impl Replay {
     /// Reads a run's folder. Says what is wrong with it.
     pub(crate) fn open(folder: &Path) -> Result<Self, String> {
-        let text = |name: &str| {
-            std::fs::read_to_string(folder.join(name)).map_err(|error| format!("{name} could not be read: {error}"))
-        };
-        let draft = JobDraft::from_toml(&text(JOB)?).map_err(|error| format!("{JOB}: {}", error.message()))?;
-        let job = draft.resolve().map_err(|error| format!("{JOB}: {error}"))?;
-        // A run that failed, or whose client died, has none.
-        let result: Option<Outcome> = text(RESULT).ok().and_then(|text| serde_json::from_str(&text).ok());
+        let documents = RunDocuments::read(folder)?;
         let (records, every) = records(folder).map_err(|error| format!("{METRICS} could not be read: {error}"))?;
         let tellers = records.iter().map(|record| record.node.clone()).collect();
-        let notes: Vec<Note> = text(EVENTS)?
-            .lines()
-            .filter_map(|line| serde_json::from_str(line).ok())
-            .collect();
-        let Some(first) = records.first() else {
-            return Err(format!("{METRICS} holds no records"));
+        let notes = notes(folder).map_err(|error| format!("{EVENTS} could not be read: {error}"))?;
+        let run = match (records.first(), &documents.result) {
+            (Some(first), _) => first.run.clone(),
+            (None, Some(result)) => result.run.clone(),
+            (None, None) => return Err(format!("{METRICS} holds no records, and there is no {RESULT}")),
         };
         let failed = notes.iter().find_map(|note| match &note.what {
             TimelineEntry::Failed { reason } => Some(End::Failed { reason: reason.clone() }),
             _ => None,
         });
-        let trained = |result: &Outcome| (result.samples as f64 / result.epochs).round() as u64;
-        let train = result.as_ref().filter(|result| result.epochs > 0.0).map_or(0, trained);
-        let evaluations = result.as_ref().map(|result| result.evaluations.clone());
         let facts = Facts {
-            end: result.map(Outcome::end).or(failed),
-            ..Facts::of_job(first.run.clone(), &job, train)
+            end: documents.end().or(failed),
+            ..Facts::of_job(run, &documents.job, documents.train())
         };
         Ok(Self {
             facts,
+            documents,
             records,
             tellers,
             every: every as f64,
             notes,
-            evaluations: evaluations.unwrap_or_default(),
             told: ReplayState::of_every(every as f64),
         })
     }
 
+    /// The job and the result.
+    pub(super) fn documents(&self) -> &RunDocuments {
+        &self.documents
+    }
+
     /// When it began, in seconds since 1970, and how many seconds it took.
     pub(super) fn span(&self) -> (f64, f64) {
-        let begin = self.records.first().map_or(0.0, |record| record.time);
+        let first_note = self.notes.first().map_or(0.0, |note| note.time);
+        let begin = self.records.first().map_or(first_note, |record| record.time);
         let last_note = self.notes.last().map_or(begin, |note| note.time);
         let last_record = self.records.last().map_or(begin, |record| record.time);
         (begin, last_note.max(last_record) - begin)
@@ -159,9 +132,16 @@ impl Replay {
         let facts = self.facts_then(at >= length);
         self.told.timeline.take_facts(facts, begin + at.min(length));
         if at >= length {
-            self.told.timeline.close(&self.evaluations);
+            self.told.timeline.close(self.documents.evaluations());
         }
         &self.told.timeline
+    }
+
+    /// The run as it was in the end, with its job and its result.
+    pub(super) fn ended(&mut self) -> (&Timeline, &RunDocuments) {
+        let (_, length) = self.span();
+        self.at(length);
+        (&self.told.timeline, &self.documents)
     }
 
     /// What was known of the run then.
@@ -179,33 +159,15 @@ impl Replay {
     }
 }
 
-impl Outcome {
-    fn end(self) -> End {
-        End::Finished {
-            accuracy: self.accuracy,
-            mae: self.mae,
-            loss: self.loss,
-            samples: self.samples,
-            seconds: self.seconds,
-            agree: self.replicas_agree,
-            nodes: self.nodes,
-            missing: self.missing,
-            digest: self.digest,
-            reason: self.reason,
-            model: self.model,
-        }
-    }
-}
-
 /// The records of a run, as many as are held. A client that was killed has left half a line.
 fn records(folder: &Path) -> std::io::Result<(Vec<StatsRecord>, usize)> {
-    let open = || File::open(folder.join(METRICS)).map(BufReader::new);
-    let lines = open()?.lines().count();
-    let every = lines.div_ceil(RECORDS_MAX).max(1);
+    let every = lines(folder, METRICS)?.count().div_ceil(RECORDS_MAX).max(1);
     let mut counts = BTreeMap::new();
     let mut records: Vec<StatsRecord> = Vec::new();
+    // The newest record of each node is kept, too: it has the node's last figures.
+    let mut newest: BTreeMap<String, StatsRecord> = BTreeMap::new();
     let mut evaluated = 0.0;
-    for line in open()?.lines() {
+    for line in lines(folder, METRICS)? {
         let Ok(record) = serde_json::from_str::<StatsRecord>(&line?) else {
             continue;
         };
@@ -217,11 +179,34 @@ fn records(folder: &Path) -> std::io::Result<(Vec<StatsRecord>, usize)> {
         let measured = record.told_evaluations().map(|one| one.seconds).fold(0.0, f64::max);
         // What is of one second only is never left out.
         if count.is_multiple_of(every) || !record.said.is_empty() || measured > evaluated {
+            newest.remove(&record.node);
             records.push(record);
+        } else {
+            newest.insert(record.node.clone(), record);
         }
         evaluated = measured.max(evaluated);
         *count += 1;
     }
+    records.extend(newest.into_values());
     records.sort_by(|one, other| one.time.total_cmp(&other.time));
     Ok((records, every))
+}
+
+/// What happened in a run that is not of every second.
+fn notes(folder: &Path) -> std::io::Result<Vec<Note>> {
+    let mut notes = Vec::new();
+    for line in lines(folder, EVENTS)? {
+        notes.extend(serde_json::from_str::<Note>(&line?).ok());
+    }
+    Ok(notes)
+}
+
+/// The lines of a file in a run's folder; none if there is no such file, as after a full disk.
+fn lines(folder: &Path, name: &str) -> std::io::Result<impl Iterator<Item = std::io::Result<String>>> {
+    let file = match File::open(folder.join(name)) {
+        Ok(file) => Some(file),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
+    };
+    Ok(file.into_iter().flat_map(|file| BufReader::new(file).lines()))
 }

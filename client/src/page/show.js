@@ -13,8 +13,9 @@ function showHead(news) {
   write('epoch', facts && summary.epoch !== null ? `epoch ${decimal(summary.epoch)} of ${facts.epochs}` : `${count(summary.samples)} samples`);
   write('share', percent(summary.share));
   at('done').style.width = `${100 * (summary.share ?? 0)}%`;
-  write('elapsed', `${duration(summary.elapsed)} so far`);
-  write('left', summary.left === null ? '' : `· about ${duration(summary.left)} left`);
+  const begun = news.begun === null ? '' : `· begun ${new Date(news.begun * 1000).toLocaleString()}`;
+  write('elapsed', facts?.end ? `in ${duration(summary.elapsed)}` : `${duration(summary.elapsed)} so far`);
+  write('left', facts?.end ? begun : summary.left === null ? '' : `· about ${duration(summary.left)} left`);
   write('speed', count(summary.samples_per_second));
   const judged = judgedBy(summary.mae);
   write('judged', judged.title);
@@ -28,6 +29,7 @@ function showHead(news) {
   at('end').hidden = !facts?.end;
   const waiting = facts && !facts.end ? facts.waiting.map((reason) => `waiting for ${reason}`) : [];
   if (news.trouble) waiting.push(news.trouble);
+  if (news.outcome && facts?.end) waiting.push(...news.outcome.warnings);
   write('notice', waiting.join('\n'));
   at('notice').hidden = waiting.length === 0;
   at('stop').hidden = !(news.may_stop && facts && !facts.end);
@@ -61,6 +63,21 @@ function ended(end, saved) {
   return `finished${early}: ${judged.name} ${judged.text(end.accuracy)}, loss ${loss(end.loss)}, `
     + `${count(end.samples)} samples in ${duration(end.seconds)}, `
     + `replicas ${end.agree ? 'agree' : 'DIFFER'}${missing}${model ? `; the model is ${model}` : ''}`;
+}
+
+// The settings of a run that is over and, at its end, what it came to.
+function showOutcome(outcome, end) {
+  at('outcome').hidden = !outcome;
+  if (!outcome) return;
+  const entry = (term, text, meaning) => {
+    const name = make('dt', '', term);
+    name.title = meaning;
+    return [name, make('dd', '', text)];
+  };
+  const figures = end ? outcome.figures : [];
+  at('figures').replaceChildren(...figures.flatMap((figure) => entry(figure.title, inUnit(figure, figure.value), figure.meaning)));
+  at('settings').replaceChildren(...outcome.settings.flatMap(({ key, value, chosen }) => (
+    entry(key, chosen ? `${value} (chosen by the nodes)` : value, ''))));
 }
 
 function showNodes(nodes, columns) {

@@ -16,6 +16,10 @@ const SCRIPTS: [&str; 4] = [
     include_str!("page.js"),
 ];
 
+/// The places in the page for what only a report has: its policy, which a server sends as a header, and its data.
+const POLICY_PLACE: &str = "<!-- policy -->";
+const DATA_PLACE: &str = "<!-- data -->";
+
 /// The page, and what a browser may do for it.
 pub(super) struct Text {
     text: String,
@@ -30,8 +34,8 @@ impl Text {
         Self {
             text: HTML.replace("{style}", STYLE).replace("{script}", &script),
             policy: format!(
-                "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; connect-src 'self'; img-src data:; \
-                 base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+                "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; img-src data:; base-uri 'none'; \
+                 form-action 'none'",
                 hash(&script),
                 hash(STYLE)
             ),
@@ -39,7 +43,23 @@ impl Text {
     }
 
     pub(super) fn answer(&self) -> Answer {
-        Answer::page(self.text.clone(), &self.policy)
+        let policy = format!("{}; connect-src 'self'; frame-ancestors 'none'", self.policy);
+        Answer::page(self.text.clone(), &policy)
+    }
+
+    /// The page as a file that needs no server: with all that it shows, as JSON.
+    pub(super) fn with_data(&self, json: &str) -> String {
+        let policy = format!(
+            "<meta http-equiv=\"Content-Security-Policy\" content=\"{}\">",
+            self.policy
+        );
+        // JSON has this sign in strings only, where it may be written so; without it no text ends the element.
+        let json = json.replace('<', "\\u003c");
+        let data = format!("<script type=\"application/json\" id=\"data\">{json}</script>");
+        // The data last: a place that they name stays as it is.
+        self.text
+            .replacen(POLICY_PLACE, &policy, 1)
+            .replacen(DATA_PLACE, &data, 1)
     }
 }
 
@@ -64,6 +84,9 @@ mod tests {
             "eval(",
         ] {
             assert!(!page.text.contains(unsafe_call), "{unsafe_call}");
+        }
+        for place in [POLICY_PLACE, DATA_PLACE] {
+            assert_eq!(page.text.matches(place).count(), 1, "{place}");
         }
     }
 }

@@ -20,7 +20,7 @@ const decimal = (value, digits = 1) => known(value, (number) => number.toFixed(d
 // Formats of figures by their unit; others are counted.
 const UNITS = {
   bytes, loss, target: loss, norm: loss, share: percent, cores: decimal, gpus: decimal,
-  quality: (value) => percent(value, 2), density: (value) => percent(value, 2),
+  seconds: duration, quality: (value) => percent(value, 2), density: (value) => percent(value, 2),
 };
 const inUnit = ({ unit, is_rate }, value) => {
   const text = (UNITS[unit] ?? count)(value);
