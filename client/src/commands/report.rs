@@ -8,14 +8,16 @@ use protocol::stats::EventLine;
 
 use crate::args::Report as Arguments;
 use crate::failure::Failure;
-use crate::journal::EVENTS;
-use crate::run_folder::{JOB, RESULT};
+use crate::output::{self, notice, quantity};
+use crate::run::folder::{JOB, RESULT};
+use crate::run::journal::EVENTS;
+use crate::settings::job_file;
 use crate::study::machine::Machine;
 use crate::study::plan::Experiment;
 use crate::study::report::{self, Material, RUNS};
 use crate::study::row::{Measured, Row};
 use crate::study::store;
-use crate::{job_file, notice, output, page, quantity};
+use crate::views::page;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut material = nothing();

@@ -5,7 +5,7 @@ use protocol::rng::CounterRng;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use crate::toml_error;
+use crate::settings::toml_error;
 
 /// The name of an experiment that was given no other.
 pub(crate) const DEFAULT_NAME: &str = "study";

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::machine::Machine;
 use super::plan::Planned;
-use crate::job_file;
+use crate::settings::job_file;
 
 /// One run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -16,7 +16,7 @@ use protocol::wire::control::Phase;
 
 pub(crate) use curve::{Curve, Point};
 pub(crate) use entries::{Happened, TimelineEntry};
-pub(crate) use facts::{End, Facts};
+pub(crate) use facts::{End, Facts, missing};
 use nodes::SILENT;
 pub(crate) use nodes::{Node, Nodes};
 pub(crate) use summary::Summary;

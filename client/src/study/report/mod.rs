@@ -16,9 +16,9 @@ use super::row::Row;
 use super::series::{Series, node_counts, series_of, varying_keys};
 use super::statistics::Summary;
 use crate::failure::Failure;
-use crate::page::report::REPORT;
-use crate::quality_metric::QualityMetric;
-use crate::quantity;
+use crate::output::quality_metric::QualityMetric;
+use crate::output::quantity;
+use crate::views::page::report::REPORT;
 use figures::how_good;
 
 /// The experiment that single runs are of.
