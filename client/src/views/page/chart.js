@@ -60,6 +60,7 @@ function chart(svg, { series, ticks = [], log = false, x, y, titles: [below, bes
   // A single value stands in the middle.
   const around = (value) => Math.max(Math.abs(value) / 10, 1e-9);
   if (left === right) [left, right] = [left - around(left), right + around(right)];
+  if (from0 && high === 0) high = 1;
   if (low === high) [low, high] = [low - around(low), Math.min(most, high + around(high))];
   const across = (value) => EDGE.left + ((value - left) / (right - left)) * (width - EDGE.left - EDGE.right);
   const up = (value) => height - EDGE.bottom - ((scale(value) - low) / (high - low)) * (height - EDGE.top - EDGE.bottom);
