@@ -107,7 +107,7 @@ fn take(folder: &Path, material: &mut Material) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a folder is that of a run, which may have failed.
+/// Returns true for the folder of a run, which may have failed.
 fn is_run(folder: &Path) -> bool {
     folder.join(RESULT).is_file() || folder.join(JOB).is_file()
 }

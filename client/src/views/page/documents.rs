@@ -188,7 +188,7 @@ pub(super) struct Outcome {
 struct Setting {
     key: String,
     value: String,
-    /// Whether the nodes decided it, because the user left it open.
+    /// True if the user left it open and the nodes decided it.
     chosen: bool,
 }
 

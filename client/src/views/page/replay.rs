@@ -192,7 +192,7 @@ fn records(folder: &Path) -> std::io::Result<(Vec<StatsRecord>, usize)> {
     Ok((records, every))
 }
 
-/// What happened in a run that is not of every second.
+/// Reads the lines of `events.jsonl`; lines of an unknown kind are left out.
 fn notes(folder: &Path) -> std::io::Result<Vec<Note>> {
     let mut notes = Vec::new();
     for line in lines(folder, EVENTS)? {
