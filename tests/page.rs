@@ -143,6 +143,18 @@ fn a_run_that_is_followed_has_a_page_until_its_end_and_is_shown_again() {
         output.stderr
     );
 
+    // Its report is the same page, from disk.
+    let report = tau.path("tau-out/latest/report.html");
+    browser.open(&format!("file://{}", report.display()));
+    browser.wait_until("document.getElementById('end').innerText.startsWith('finished (stopped): accuracy')");
+    assert_eq!(browser.text("replicas"), "agree");
+    assert!(browser.text("settings").contains("csv:points.csv") && browser.text("figures").contains("CPU time"));
+    let drawn = "document.querySelectorAll('#loss-chart .loss, #accuracy-chart .held').length";
+    assert_eq!(browser.value(drawn), 2);
+    assert_eq!(browser.value("document.querySelectorAll('#nodes tr').length"), 2);
+    assert_eq!(browser.value("document.getElementById('past').hidden"), true);
+    browser.picture("report", 1280, 1400);
+
     let mut shown = tau.start(&["page", "tau-out/latest", "--json"]);
     let line: Value = serde_json::from_str(&shown.read_line()).unwrap();
     browser.open(line["url"].as_str().unwrap());
@@ -271,14 +283,19 @@ fn hostile_names_are_shown_as_text() {
     write("job.toml", "data = \"builtin:mnist\"\n".into());
     let mut shown = tau.start(&["page", "run", "--json"]);
     let line: Value = serde_json::from_str(&shown.read_line()).unwrap();
-    browser.open(line["url"].as_str().unwrap());
-    browser.wait_until("document.querySelectorAll('#nodes tr').length === 1");
-    assert!(browser.text("nodes").contains(evil) && browser.text("events").contains(evil));
-    assert_eq!(
-        browser.value("document.images.length + document.querySelectorAll('script').length"),
-        1
-    );
-    assert_eq!(browser.value("document.body.dataset.evil ?? 'none'"), "none");
+    let output = tau.run(&["report", "run"]);
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    let report = format!("file://{}", tau.path("tau-report/report.html").display());
+    for (url, scripts) in [(line["url"].as_str().unwrap(), 1), (&report, 2)] {
+        browser.open(url);
+        browser.wait_until("document.querySelectorAll('#nodes tr').length === 1");
+        assert!(browser.text("nodes").contains(evil) && browser.text("events").contains(evil));
+        assert_eq!(
+            browser.value("document.images.length + document.querySelectorAll('script').length"),
+            scripts
+        );
+        assert_eq!(browser.value("document.body.dataset.evil ?? 'none'"), "none");
+    }
     shown.interrupt();
     assert_eq!(shown.finish().code, 0);
 }

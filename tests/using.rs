@@ -164,7 +164,14 @@ fn what_happened_in_a_run_is_kept_and_the_next_run_does_not_touch_it() {
             .all(|line| line["time"].as_f64().unwrap() > 1e9)
     );
     let page = std::fs::read_to_string(Path::new(&first).with_file_name("report.html")).unwrap();
-    assert!(page.contains("<svg"), "there are no pictures");
+    let (_, data) = page.split_once("id=\"data\">").unwrap();
+    let shown: Value = serde_json::from_str(data.split_once("</script>").unwrap().0).unwrap();
+    let result: Value =
+        serde_json::from_slice(&std::fs::read(Path::new(&first).with_file_name("result.json")).unwrap()).unwrap();
+    for figure in ["accuracy", "loss", "samples", "digest", "model"] {
+        assert_eq!(shown["facts"]["end"][figure], result[figure], "{figure}");
+    }
+    assert_eq!(shown["evaluations"], result["evaluations"]);
 
     let second = trained(&tau);
     assert_ne!(first, second);

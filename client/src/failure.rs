@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use protocol::sentence::sentence;
 use protocol::stats::Failed;
 
-use crate::{notice, output};
+use crate::output::{self, notice};
 
 /// Why a command did not do what it was asked to.
 #[derive(Debug)]

@@ -28,7 +28,7 @@ pub(crate) struct Up {
     #[arg(long, value_name = "FILE", env = CREDENTIALS_VARIABLE)]
     pub(crate) credentials: Option<PathBuf>,
     /// The port that nodes listen on; 0 takes any free port
-    #[arg(long, value_name = "PORT", default_value_t = crate::commands::PORT)]
+    #[arg(long, value_name = "PORT", default_value_t = super::PORT)]
     pub(crate) port: u16,
     /// Flags for every node, as 'tau seed' takes them
     #[arg(last = true, value_name = "NODE FLAGS")]

@@ -13,8 +13,10 @@ pub(crate) use fleet::{Down, FleetFlags, Up};
 use protocol::wire::bounds::chosen_name;
 pub(crate) use views::{Doctor, PageArguments, RunPage};
 
-use crate::run_folder::named_model;
+use crate::run::folder::named_model;
 
+/// The port that nodes listen on unless they are told.
+pub(crate) const PORT: u16 = 7700;
 /// Names the credentials, where no flag does.
 pub(crate) const CREDENTIALS_VARIABLE: &str = "TAU_CREDENTIALS";
 

@@ -2,15 +2,16 @@
 
 use protocol::wire::control::{Reply, Request, RunOrder};
 
+use super::access;
 use crate::args::Ask;
-use crate::commands;
+use crate::contact::unexpected;
 use crate::failure::Failure;
-use crate::notice;
-use crate::output::{self, RunEvent};
+use crate::output::{self, RunEvent, notice};
+use crate::runtime;
 
 pub(crate) fn run(arguments: &Ask) -> Result<(), Failure> {
-    commands::run_async(async {
-        let contact = commands::contact(&arguments.cluster).await?;
+    runtime::run_async(async {
+        let contact = access::contact(&arguments.cluster).await?;
         match contact.ask(Request::Order(RunOrder::Checkpoint)).await? {
             Reply::Ordered(run) => {
                 if arguments.json {
@@ -23,7 +24,7 @@ pub(crate) fn run(arguments: &Ask) -> Result<(), Failure> {
                 }
                 Ok(())
             }
-            other => Err(commands::unexpected(other)),
+            other => Err(unexpected(other)),
         }
     })
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 use communicator::transport::Credentials;
 
 use crate::failure::Failure;
-use crate::notice;
+use crate::output::notice;
 
 pub(crate) fn new(file: &Path) -> Result<(), Failure> {
     Credentials::create(file).map_err(Failure::bad)?;

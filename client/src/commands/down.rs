@@ -6,15 +6,15 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 
 use crate::args::Down;
-use crate::commands;
 use crate::failure::Failure;
 use crate::fleet::{RemoteFailure, StoppedHost};
-use crate::notice;
+use crate::output::notice;
+use crate::runtime;
 
 pub(crate) fn run(arguments: &Down) -> Result<(), Failure> {
     let (hosts, fleet) = arguments.fleet.read()?;
     let purge = arguments.purge;
-    commands::run_async(async {
+    runtime::run_async(async {
         let fleet = Arc::new(fleet);
         let mut ending = JoinSet::new();
         for (place, host) in hosts.iter().cloned().enumerate() {

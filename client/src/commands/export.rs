@@ -10,7 +10,7 @@ use worker::onnx;
 
 use crate::args::Export;
 use crate::failure::Failure;
-use crate::{notice, output, printable, quantity};
+use crate::output::{self, notice, printable, quantity};
 
 pub(crate) fn run(arguments: &Export) -> Result<(), Failure> {
     let model = model_file::load(&arguments.model).map_err(Failure::bad)?;

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::io::Read;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,14 +17,18 @@ use serde::Serialize;
 use worker::dataset::Dataset;
 use worker::device::Device;
 
-use crate::args::{ComputeFlags, Join, Seed};
-use crate::commands::PORT;
+use super::access;
+use crate::args::{ComputeFlags, Join, PORT, Seed};
 use crate::failure::Failure;
-use crate::http::{Secret, Server};
-use crate::page::{Flags, Model, Page};
+use crate::http::{self, Secret, Server};
+use crate::local::{cluster, compute};
+use crate::node::{dead_sockets, journal, metrics};
+use crate::output::{self, notice};
+use crate::run::interrupt;
+use crate::runtime;
 use crate::version::version;
-use crate::watching::{Source, Watch};
-use crate::{commands, dead_sockets, interrupt, metrics, node_journal, notice, output};
+use crate::views::page::{self, Flags, Model, Page};
+use crate::views::watching::{Source, Watch};
 
 /// Where a node keeps its things unless it is told.
 const DIR: &str = "tau-node";
@@ -48,15 +52,15 @@ pub(crate) fn join(arguments: &Join) -> Result<(), Failure> {
 }
 
 fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
-    let device = commands::check_compute(&arguments.node.compute)?;
+    let device = compute::check_compute(&arguments.node.compute)?;
     let dir = arguments.node.dir.clone().unwrap_or_else(|| DIR.into());
     let workers = worker_command(&arguments.node.compute, &device)?;
-    let threads = commands::threads(arguments.node.compute.threads, workers.count)?;
+    let threads = compute::threads(arguments.node.compute.threads, workers.count)?;
     // Whoever has started several nodes on this machine has said it for all of them.
-    if let Some(crowded) = commands::crowded(workers.count, threads.0, &device).filter(|_| !arguments.tied) {
+    if let Some(crowded) = compute::crowded(workers.count, threads.0, &device).filter(|_| !arguments.tied) {
         notice::say(&format!("note: {crowded}"));
     }
-    let root = commands::data_root(arguments.node.compute.data_root.as_deref())?;
+    let root = compute::data_root(arguments.node.compute.data_root.as_deref())?;
     let grace = Duration::from_secs(arguments.node.grace.into());
     if arguments.tied {
         interrupt::ignore()?;
@@ -64,15 +68,15 @@ fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
         // It leaves its run, says good-bye and ends its workers.
         interrupt::watch_within(grace + Timing::DEFAULT.stop_limit())?;
     }
-    commands::run_async(async {
-        let (addresses, security) = commands::access(seeds, &arguments.node.security).await?;
+    runtime::run_async(async {
+        let (addresses, security) = access::access(seeds, &arguments.node.security).await?;
         let advertise = match &arguments.node.advertise {
-            Some(text) => Some(commands::own_address("--advertise", text).await?),
+            Some(text) => Some(http::own_address("--advertise", text).await?),
             None => None,
         };
         let config = NodeConfig {
             name: arguments.node.name.clone(),
-            listen: commands::own_address("--listen", &listen(arguments)).await?,
+            listen: http::own_address("--listen", &listen(arguments)).await?,
             advertise,
             security,
             dir,
@@ -90,12 +94,7 @@ fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
         let _shown = show(&node, arguments, &dir).await?;
         if !arguments.tied {
             let runs_max = arguments.node.keep_runs.into();
-            tokio::spawn(node_journal::keep(
-                node.inquiry(),
-                node.info.name.clone(),
-                dir,
-                runs_max,
-            ));
+            tokio::spawn(journal::keep(node.inquiry(), node.info.name.clone(), dir, runs_max));
         }
         let worked = tokio::select! {
             worked = serve(&mut node, &addresses) => worked,
@@ -144,18 +143,18 @@ async fn show(node: &Node, arguments: &Seed, dir: &Path) -> Result<NodeViews, Fa
     let watch = Watch::start(Source::Oneself(node.inquiry()));
     if let Some(text) = &flags.page {
         let flags = Flags {
-            address: commands::own_address("--page", text).await?,
+            address: http::own_address("--page", text).await?,
             own: Some(node.info.address.ip()),
             secret: secret.clone(),
             may_stop: flags.page_stop,
             model: Model::OfNode,
         };
         let page = Page::live(flags, Arc::clone(&watch)).await?;
-        commands::page::announce(&page, arguments.json);
+        page::announce(&page, arguments.json);
         shown.page = Some(page);
     }
     if let Some(text) = &flags.metrics {
-        let address = commands::own_address("--metrics", text).await?;
+        let address = http::own_address("--metrics", text).await?;
         let metrics = metrics::serve(address, secret.clone(), watch, &node.info).await?;
         let address = metrics.address;
         if arguments.json {
@@ -230,7 +229,7 @@ pub(crate) fn read_data(data: &DataSpec, root: Option<&Path>) -> Result<DataInfo
 
 /// Workers are this program again.
 fn worker_command(flags: &ComputeFlags, device: &Device) -> Result<WorkerCommand, Failure> {
-    let threads = commands::threads(flags.threads, flags.workers)?;
+    let threads = compute::threads(flags.threads, flags.workers)?;
     let mut arguments: Vec<OsString> = vec![
         "worker".into(),
         "--tied".into(),
@@ -241,20 +240,14 @@ fn worker_command(flags: &ComputeFlags, device: &Device) -> Result<WorkerCommand
     if let Some(precision) = flags.precision.as_ref().filter(|_| *device != Device::Cpu) {
         arguments.extend(["--precision".into(), precision.into()]);
     }
-    let root = commands::data_root(flags.data_root.as_deref())?;
+    let root = compute::data_root(flags.data_root.as_deref())?;
     arguments.extend(["--data-root".into(), root.into()]);
     Ok(WorkerCommand {
-        program: program()?,
+        program: cluster::program()?,
         arguments,
         environment: worker::memory::large_pages().into_iter().collect(),
         count: flags.workers,
     })
-}
-
-/// This program's own file.
-pub(crate) fn program() -> Result<PathBuf, Failure> {
-    std::env::current_exe()
-        .map_err(|error| Failure::Failed(format!("cannot find the path of this program's executable: {error}")))
 }
 
 /// Waits for standard input to end: whoever started this node and tied it to itself is gone.

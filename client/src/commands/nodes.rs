@@ -5,19 +5,21 @@ use std::fmt::Write as _;
 use protocol::stats::{EventLine, NodeReport};
 use protocol::wire::control::{Reply, Request, SILENT};
 
+use super::access;
 use crate::args::Ask;
+use crate::contact::unexpected;
 use crate::failure::Failure;
-use crate::{clock, commands, output};
+use crate::{clock, output, runtime};
 
 pub(crate) fn run(arguments: &Ask) -> Result<(), Failure> {
-    commands::run_async(async {
-        let contact = commands::contact(&arguments.cluster).await?;
+    runtime::run_async(async {
+        let contact = access::contact(&arguments.cluster).await?;
         match contact.ask(Request::Nodes).await? {
             Reply::Nodes(nodes) => {
                 show(&nodes, arguments.json);
                 Ok(())
             }
-            other => Err(commands::unexpected(other)),
+            other => Err(unexpected(other)),
         }
     })
 }

@@ -11,13 +11,13 @@ use worker::model_file;
 use worker::predict::{Prediction, predict, probabilities};
 
 use crate::args::Predict;
-use crate::commands;
 use crate::failure::Failure;
+use crate::local::compute;
 use crate::output::Audience;
-use crate::view::View;
+use crate::progress::View;
 
 pub(crate) fn run(arguments: &Predict) -> Result<(), Failure> {
-    let threads = commands::threads(arguments.threads, 1)?;
+    let threads = compute::threads(arguments.threads, 1)?;
     let spec: DataSpec = arguments.data.parse().map_err(Failure::bad)?;
     let model = model_file::load(&arguments.model).map_err(Failure::bad)?;
     let id: Option<Column> = arguments

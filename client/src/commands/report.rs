@@ -4,30 +4,25 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use protocol::job::JobDraft;
-use protocol::stats::{EventLine, Finished};
+use protocol::stats::EventLine;
 
 use crate::args::Report as Arguments;
 use crate::failure::Failure;
-use crate::journal::EVENTS;
-use crate::notice;
-use crate::output;
-use crate::quantity;
-use crate::run_folder::{JOB, RESULT};
+use crate::output::{self, notice, quantity};
+use crate::run::folder::{JOB, RESULT};
+use crate::run::journal::EVENTS;
+use crate::settings::job_file;
 use crate::study::machine::Machine;
-use crate::study::plan::{self, Experiment};
+use crate::study::plan::Experiment;
 use crate::study::report::{self, Material, RUNS};
 use crate::study::row::{Measured, Row};
 use crate::study::store;
+use crate::views::page;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let mut material = nothing();
     for folder in &arguments.folders {
-        take(folder, &mut material).map_err(|why| {
-            Failure::input(format!(
-                "{} is not the folder of a run or a study: {why}",
-                folder.display()
-            ))
-        })?;
+        take(folder, &mut material).map_err(|why| not_a_run(folder, &why))?;
     }
     std::fs::create_dir_all(&arguments.out).map_err(|error| {
         Failure::input(format!(
@@ -35,7 +30,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             arguments.out.display()
         ))
     })?;
-    let written = report::write(&arguments.out, &material)?;
+    let page = match &arguments.folders[..] {
+        [folder] if is_run(folder) => Some(page::report::of_folder(folder).map_err(|why| not_a_run(folder, &why))?),
+        _ => None,
+    };
+    let written = report::write(&arguments.out, &material, page)?;
     let files: Vec<String> = written.iter().map(|path| path.display().to_string()).collect();
     if arguments.json {
         output::line(&EventLine {
@@ -56,17 +55,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Makes the page of a run that has just ended, in its folder. The run does not depend on it.
-pub(crate) fn of_run(finished: &Finished) {
-    let model = Path::new(&finished.model);
-    let written = model.parent().map_or(Ok(()), |folder| {
-        let mut material = nothing();
-        take_run(folder, &mut material)?;
-        report::write_page(folder, &material).map_err(|failure| failure.reasons().join("; "))
-    });
-    if let Err(why) = written {
-        notice::say(&format!("report.html of the run could not be written: {why}"));
-    }
+fn not_a_run(folder: &Path, why: &str) -> Failure {
+    Failure::input(format!(
+        "{} is not the folder of a run or a study: {why}",
+        folder.display()
+    ))
 }
 
 /// What a report has before anything is taken into it.
@@ -84,18 +77,10 @@ fn nothing() -> Material {
 fn take(folder: &Path, material: &mut Material) -> Result<(), String> {
     let Some((study, rows)) = store::load(folder)? else {
         let runs = runs_in(folder);
-        return if runs.is_empty() {
-            take_run(folder, material)
-        } else {
-            for run in &runs {
-                if run.join(RESULT).is_file() {
-                    take_run(run, material)?;
-                } else {
-                    material.failed.push(without_result(run));
-                }
-            }
-            Ok(())
-        };
+        if runs.is_empty() {
+            return take_run(folder, material);
+        }
+        return runs.iter().try_for_each(|run| take_run(run, material));
     };
     material.title = if material.experiments.is_empty() {
         study.title.clone()
@@ -122,13 +107,16 @@ fn take(folder: &Path, material: &mut Material) -> Result<(), String> {
     Ok(())
 }
 
+/// Returns true for the folder of a run, which may have failed.
+fn is_run(folder: &Path) -> bool {
+    folder.join(RESULT).is_file() || folder.join(JOB).is_file()
+}
+
 /// The runs that are kept in a folder, each in one of its own.
 fn runs_in(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path());
-    let mut runs: Vec<PathBuf> = paths
-        .filter(|path| !path.is_symlink() && (path.join(RESULT).is_file() || path.join(JOB).is_file()))
-        .collect();
+    let mut runs: Vec<PathBuf> = paths.filter(|path| !path.is_symlink() && is_run(path)).collect();
     runs.sort();
     runs
 }
@@ -150,6 +138,10 @@ fn without_result(folder: &Path) -> String {
 }
 
 fn take_run(folder: &Path, material: &mut Material) -> Result<(), String> {
+    if folder.join(JOB).is_file() && !folder.join(RESULT).is_file() {
+        material.failed.push(without_result(folder));
+        return Ok(());
+    }
     let read = |name: &str| {
         let place = folder.join(name);
         std::fs::read_to_string(&place).map_err(|error| format!("{name} in this folder could not be read: {error}"))
@@ -170,7 +162,7 @@ fn take_run(folder: &Path, material: &mut Material) -> Result<(), String> {
     material.rows.push(Row {
         experiment: RUNS.into(),
         nodes: result.nodes + result.missing.len(),
-        job: plan::keys_of(&job),
+        job: job_file::keys_of(&job),
         // Where a run was made stands nowhere in its folder.
         machine: Machine {
             processor: "machines that the run folders do not name".into(),

@@ -10,11 +10,9 @@ use worker::model_file::{self, Model};
 
 use crate::args::Show;
 use crate::failure::Failure;
-use crate::output;
-use crate::printable;
-use crate::quantity;
-use crate::report::how_good;
-use crate::run_folder::RESULT;
+use crate::output::{self, printable, quantity};
+use crate::run::ending::how_good;
+use crate::run::folder::RESULT;
 
 /// Classes and columns that are named; of more the number is enough.
 const NAMES_MAX: usize = 20;

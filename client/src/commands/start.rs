@@ -4,18 +4,22 @@ use std::path::Path;
 use std::sync::Arc;
 
 use protocol::ids::RunId;
-use protocol::job::{Job, JobDraft};
+use protocol::job::JobDraft;
 use protocol::wire::control::{Reply, Request};
 
+use super::access;
 use crate::args::Start;
-use crate::contact::{Answer, Contact};
+use crate::contact::{Answer, Contact, unexpected};
 use crate::failure::Failure;
-use crate::interrupt::{self, Leaving};
-use crate::out_folder::OutFolder;
-use crate::output::{self, Audience, RunEvent};
-use crate::run_folder::run_named;
-use crate::view::View;
-use crate::{commands, follow, job_file, notice, report, starting};
+use crate::output::{self, Audience, RunEvent, notice};
+use crate::run::folder::run_named;
+use crate::run::interrupt::{self, Leaving};
+use crate::run::out_folder::OutFolder;
+use crate::run::starting::{self, What};
+use crate::run::{ending, follow};
+use crate::runtime;
+use crate::settings::job_file;
+use crate::views::page;
 
 pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
     let what = match &arguments.resume {
@@ -25,9 +29,9 @@ pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
     let out = OutFolder::check(&arguments.out)?;
     let audience = Audience::of(arguments.json);
     interrupt::watch()?;
-    commands::run_async(async {
-        let contact = Arc::new(commands::contact(&arguments.cluster).await?);
-        let page = commands::page::of_run(&arguments.page, &contact, audience).await?;
+    runtime::run_async(async {
+        let contact = Arc::new(access::contact(&arguments.cluster).await?);
+        let page = page::of_run(arguments.page.page.as_deref(), &contact, audience).await?;
         let leaves_behind = |run| {
             let (stopping, json) = (false, arguments.json);
             interrupt::leaves_behind(Leaving { run, stopping, json });
@@ -36,7 +40,7 @@ pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
             newest(&contact).await?
         } else {
             leaves_behind(None);
-            begin(&contact, what, arguments.allow_partial, audience).await?
+            starting::begin(&contact, what, arguments.allow_partial, audience).await?
         };
         leaves_behind(Some(run));
         if arguments.json && !arguments.attach {
@@ -56,8 +60,8 @@ pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
             Ok(finished) => finished,
             Err(failure) => return Err(resumable(failure, &contact, run).await),
         };
-        commands::report::of_run(&finished);
-        report::report(&finished, arguments.json)
+        page::report::keep(&finished);
+        ending::report(&finished, arguments.json)
     })
 }
 
@@ -73,14 +77,6 @@ async fn resumable(failure: Failure, contact: &Contact, run: RunId) -> Failure {
         }
         other => other,
     }
-}
-
-/// What a run begins with.
-pub(crate) enum What {
-    /// A job.
-    Job(Box<Job>),
-    /// The furthest checkpoint of an earlier run, with its job but for what is to be another way.
-    Resume(RunId, Box<JobDraft>),
 }
 
 /// What is to be another way in a run that is gone on with.
@@ -113,34 +109,12 @@ fn resumed_run(folder: &Path) -> Result<RunId, Failure> {
     })
 }
 
-/// Starts a run; returns when its nodes have begun.
-pub(crate) async fn begin(
-    contact: &Contact,
-    what: What,
-    allow_partial: bool,
-    audience: Audience,
-) -> Result<RunId, Failure> {
-    let view = View::new(0, audience);
-    view.busy("preparing: nodes open the data");
-    let request = match what {
-        What::Job(job) => Request::StartTraining { job, allow_partial },
-        What::Resume(run, changes) => Request::Resume {
-            run,
-            changes,
-            allow_partial,
-        },
-    };
-    let run = starting::start(contact, &request, |waiting| view.waits(waiting)).await;
-    view.clear();
-    run
-}
-
 /// The run that the cluster is in, or was in last. A node that was started again knows of none, so all are asked.
 async fn newest(contact: &Contact) -> Result<RunId, Failure> {
     let own = match contact.ask(Request::Status).await? {
         Reply::Status(Some(status)) if status.outcome.is_none() => return Ok(status.run),
         Reply::Status(status) => status.map(|status| status.run),
-        other => return Err(commands::unexpected(other)),
+        other => return Err(unexpected(other)),
     };
     let answers = contact.ask_each(Request::Status).await;
     newest_of(own, &answers).ok_or_else(|| {

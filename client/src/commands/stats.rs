@@ -8,16 +8,18 @@ use std::time::{Duration, Instant};
 use communicator::Timing;
 use protocol::stats::{EventLine, StatsRecord};
 
+use super::access;
 use crate::args::Stats;
 use crate::contact::Contact;
+use crate::contact::stats_reader::StatsReader;
 use crate::failure::Failure;
-use crate::notice::Redirected;
-use crate::quality_metric::QualityMetric;
-use crate::stats_reader::StatsReader;
-use crate::stats_view::controls::Controls;
-use crate::stats_view::screen::Screen;
-use crate::watching::{self, Shared, Source};
-use crate::{commands, interrupt, output};
+use crate::output::notice::Redirected;
+use crate::output::quality_metric::QualityMetric;
+use crate::run::interrupt;
+use crate::views::terminal::controls::Controls;
+use crate::views::terminal::screen::Screen;
+use crate::views::watching::{self, Shared, Source};
+use crate::{output, runtime};
 
 /// How often the screen is drawn anew and keys are looked at.
 const DRAW_EVERY: Duration = Duration::from_millis(100);
@@ -26,8 +28,8 @@ const SILENT_AFTER: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(arguments: &Stats) -> Result<(), Failure> {
     interrupt::watch()?;
-    commands::run_async(async {
-        let contact = commands::contact(&arguments.cluster).await?;
+    runtime::run_async(async {
+        let contact = access::contact(&arguments.cluster).await?;
         if arguments.once {
             once(&contact, arguments.json).await
         } else if arguments.json || !std::io::stderr().is_terminal() {

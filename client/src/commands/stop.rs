@@ -5,20 +5,20 @@ use std::time::{Duration, Instant};
 use protocol::ids::RunId;
 use protocol::wire::control::{Reply, Request, RunOrder};
 
+use super::access;
 use crate::args::Ask;
-use crate::commands;
-use crate::contact::Contact;
+use crate::contact::{Contact, unexpected};
 use crate::failure::Failure;
-use crate::follow::{SUCCESSOR_LIMIT, awaits_successor};
-use crate::notice;
-use crate::output::{self, RunEvent};
+use crate::output::{self, RunEvent, notice};
+use crate::run::follow::{SUCCESSOR_LIMIT, awaits_successor};
+use crate::runtime;
 
 /// The pause before the successor of a run is asked for again.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(arguments: &Ask) -> Result<(), Failure> {
-    commands::run_async(async {
-        let contact = commands::contact(&arguments.cluster).await?;
+    runtime::run_async(async {
+        let contact = access::contact(&arguments.cluster).await?;
         match stop(&contact).await? {
             Reply::Ordered(run) => {
                 let means = "is stopping: its workers train no further, and its nodes settle and save the model";
@@ -30,7 +30,7 @@ pub(crate) fn run(arguments: &Ask) -> Result<(), Failure> {
                 say("called_off", run, means, arguments.json);
                 Ok(())
             }
-            other => Err(commands::unexpected(other)),
+            other => Err(unexpected(other)),
         }
     })
 }

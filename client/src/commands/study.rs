@@ -9,21 +9,24 @@ use protocol::stats::{EventLine, Finished};
 use protocol::wire::control::{Reply, Request, SILENT};
 use toml::Value;
 
+use super::access;
 use crate::args::{self, RunPage, Study as Arguments};
-use crate::commands;
-use crate::commands::start::{self, What};
-use crate::contact::{Answer, Contact};
+use crate::contact::{Answer, Contact, unexpected};
 use crate::failure::Failure;
-use crate::local_run::{LocalRun, OnFailure};
-use crate::out_folder::OutFolder;
-use crate::output::{self, Audience};
+use crate::local::compute;
+use crate::local::run::{LocalRun, OnFailure};
+use crate::output::{self, Audience, notice};
+use crate::run::out_folder::OutFolder;
+use crate::run::starting::{self, What};
+use crate::run::{follow, interrupt};
+use crate::runtime;
+use crate::settings::job_file;
 use crate::study::machine::Machine;
-use crate::study::plan::{self, Changes, Planned, Study};
+use crate::study::plan::{Changes, Planned, Study};
 use crate::study::presets;
 use crate::study::report::{self, Material};
 use crate::study::row::{Measured, Row};
 use crate::study::store::Store;
-use crate::{follow, interrupt, notice};
 
 /// How long nodes may take to end a run after the first of them has.
 const IDLE_LIMIT: Duration = Duration::from_mins(1);
@@ -31,7 +34,7 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     let study = described(arguments)?;
-    commands::run_async(async {
+    runtime::run_async(async {
         let cluster = cluster(arguments).await?;
         let study = match &cluster {
             Some((_, nodes)) => study.changed(&Changes {
@@ -54,7 +57,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
             StudySite::Cluster(contact, Machine::cluster(&arguments.cluster))
         } else {
             let flags = &arguments.compute;
-            let machine = Machine::here(&commands::check_compute(flags)?, flags.threads);
+            let machine = Machine::here(&compute::check_compute(flags)?, flags.threads);
             StudySite::Here(flags.clone(), machine)
         };
         let sitting = Sitting {
@@ -119,13 +122,13 @@ async fn cluster(arguments: &Arguments) -> Result<Option<(Arc<Contact>, usize)>,
         cluster: arguments.cluster.clone(),
         security: arguments.security.clone(),
     };
-    let contact = commands::contact(&named).await?;
+    let contact = access::contact(&named).await?;
     match contact.ask(Request::Nodes).await? {
         Reply::Nodes(nodes) => {
             let there = nodes.iter().filter(|node| node.state != SILENT).count();
             Ok(Some((Arc::new(contact), there)))
         }
-        other => Err(commands::unexpected(other)),
+        other => Err(unexpected(other)),
     }
 }
 
@@ -233,7 +236,7 @@ impl Sitting {
             StudySite::Cluster(contact, _) => {
                 wait_until_idle(contact).await;
                 let job = What::Job(Box::new(planned.job.clone()));
-                let run = start::begin(contact, job, false, self.audience()).await?;
+                let run = starting::begin(contact, job, false, self.audience()).await?;
                 follow::follow(contact, run, &out, self.audience()).await
             }
         }
@@ -252,7 +255,7 @@ impl Sitting {
         let row = Row {
             experiment: run.experiment.clone(),
             nodes: run.nodes,
-            job: plan::keys_of(&run.job),
+            job: job_file::keys_of(&run.job),
             machine: machine.clone(),
             result,
             error,
@@ -275,7 +278,7 @@ impl Sitting {
             missing: total.saturating_sub(self.store.rows.len()),
             failed: Vec::new(),
         };
-        report::write(folder, &material)
+        report::write(folder, &material, None)
     }
 }
 

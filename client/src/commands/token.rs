@@ -2,19 +2,19 @@
 
 use communicator::transport::Credentials;
 
+use super::access;
 use crate::args::TokenFlags;
-use crate::commands;
 use crate::failure::Failure;
-use crate::notice;
-use crate::output;
-use crate::token::Token;
+use crate::output::{self, notice};
+use crate::runtime;
+use crate::settings::token::Token;
 
 pub(crate) fn run(arguments: &TokenFlags) -> Result<(), Failure> {
-    let file = commands::credentials(arguments.credentials.as_deref())?
+    let file = access::credentials(arguments.credentials.as_deref())?
         .ok_or_else(|| Failure::input("give the cluster's credentials with --credentials FILE"))?;
     let credentials = Credentials::read(&file).map_err(Failure::bad)?;
-    let nodes = commands::cluster_nodes(&arguments.cluster)?;
-    let found = commands::run_async(commands::resolve(&nodes))?;
+    let nodes = access::cluster_nodes(&arguments.cluster)?;
+    let found = runtime::run_async(access::resolve(&nodes))?;
     notice::say(
         "this token gives full access to the cluster, so keep it secret: pass it to 'tau join', or to --cluster of \
          other commands",

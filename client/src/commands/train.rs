@@ -1,12 +1,14 @@
 //! `tau train`: start a cluster on this machine, train, save the model, say what came out.
 
 use crate::args::Train;
-use crate::commands;
 use crate::failure::Failure;
-use crate::local_run::{LocalRun, OnFailure};
-use crate::out_folder::OutFolder;
-use crate::output::Audience;
-use crate::{interrupt, job_file, notice, report};
+use crate::local::run::{LocalRun, OnFailure};
+use crate::output::{Audience, notice};
+use crate::run::out_folder::OutFolder;
+use crate::run::{ending, interrupt};
+use crate::runtime;
+use crate::settings::job_file;
+use crate::views::page;
 
 pub(crate) fn run(arguments: Train) -> Result<(), Failure> {
     let json = arguments.json;
@@ -18,7 +20,7 @@ pub(crate) fn run(arguments: Train) -> Result<(), Failure> {
     if let Some(crowded) = &run.crowded {
         notice::say(&format!("note: {crowded}"));
     }
-    let finished = commands::run_async(run.run(&out, Audience::of(json), OnFailure::Rescue, &arguments.page))?;
-    commands::report::of_run(&finished);
-    report::report(&finished, json)
+    let finished = runtime::run_async(run.run(&out, Audience::of(json), OnFailure::Rescue, &arguments.page))?;
+    page::report::keep(&finished);
+    ending::report(&finished, json)
 }

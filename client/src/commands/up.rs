@@ -13,13 +13,16 @@ use protocol::wire::control::{Reply, Request, SILENT};
 use sha2::{Digest, Sha256};
 use tokio::task::JoinSet;
 
+use super::access;
 use crate::args::{Arguments, Command, FleetFlags, Seed, Up};
-use crate::commands;
 use crate::contact::Contact;
 use crate::failure::Failure;
 use crate::fleet::hosts::{self, Host};
 use crate::fleet::{Fleet, Listening, RemoteFailure, SurveyedHost, quoted};
-use crate::{interrupt, notice, output};
+use crate::local::cluster;
+use crate::output::{self, notice};
+use crate::run::interrupt;
+use crate::runtime;
 
 /// Where credentials are made if nothing is said.
 const CREDENTIALS: &str = "cluster.pem";
@@ -73,12 +76,12 @@ fn with_log(mut sentence: String, log: &[String]) -> String {
 pub(crate) fn run(arguments: &Up) -> Result<(), Failure> {
     let (hosts, fleet) = arguments.fleet.read()?;
     check_node_flags(&arguments.node)?;
-    let file = commands::credentials(arguments.credentials.as_deref())?.unwrap_or_else(|| CREDENTIALS.into());
+    let file = access::credentials(arguments.credentials.as_deref())?.unwrap_or_else(|| CREDENTIALS.into());
     if file.exists() {
         Credentials::read(&file).map_err(Failure::bad)?;
     }
     interrupt::watch()?;
-    commands::run_async(async {
+    runtime::run_async(async {
         let fleet = Arc::new(fleet);
         let program = Program::own()?;
         let mut members = look(&fleet, hosts).await?;
@@ -141,7 +144,7 @@ struct Program {
 
 impl Program {
     fn own() -> Result<Self, Failure> {
-        let path = commands::node::program()?;
+        let path = cluster::program()?;
         let sha256 = sha256(&path)?;
         Ok(Self { path, sha256 })
     }

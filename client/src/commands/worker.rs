@@ -3,17 +3,17 @@
 use ::worker::process::{self, AttachError, Options};
 
 use crate::args::Worker;
-use crate::commands;
 use crate::failure::Failure;
-use crate::interrupt;
+use crate::local::compute;
+use crate::run::interrupt;
 use crate::version::version;
 
 pub(crate) fn run(arguments: &Worker) -> Result<(), Failure> {
     let options = Options {
         version: version(),
-        device: commands::device(&arguments.device, arguments.precision.as_deref())?,
-        threads: commands::threads(arguments.threads, 1)?,
-        data_root: commands::data_root(arguments.data_root.as_deref())?,
+        device: compute::device(&arguments.device, arguments.precision.as_deref())?,
+        threads: compute::threads(arguments.threads, 1)?,
+        data_root: compute::data_root(arguments.data_root.as_deref())?,
     };
     if arguments.tied {
         // A signal to all processes of a service is for the node, which ends its workers when they have sent what they learned.

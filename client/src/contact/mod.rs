@@ -3,6 +3,7 @@
 //! Only what may be asked twice is asked through [`Contact::ask`]. Whatever node answers is as good as any other.
 
 mod directory;
+pub(crate) mod stats_reader;
 mod survey;
 mod troubles;
 
@@ -15,13 +16,14 @@ use communicator::Timing;
 use communicator::control::{CallError, Caller, Connection, ConnectionError};
 use communicator::transport::Security;
 use protocol::ids::RunId;
+use protocol::reasons::texts;
 use protocol::sentence::sentence;
 use protocol::stats::NodeReport;
 use protocol::wire::control::{Reply, Request};
 use tokio::sync::Mutex;
 
 use crate::failure::Failure;
-use crate::notice;
+use crate::output::notice;
 use directory::Directory;
 pub(crate) use survey::{Answer, Unanswered};
 use troubles::Troubles;
@@ -319,5 +321,17 @@ impl State {
         };
         let reason = self.troubles.news(address)?;
         Some(format!("{reason}; asking {next}"))
+    }
+}
+/// What a reply means that was not expected.
+pub(crate) fn unexpected(reply: Reply) -> Failure {
+    match reply {
+        Reply::Refused(reasons) => Failure::Refused(texts(&reasons)),
+        Reply::Failed(reason) => Failure::Refused(vec![reason.to_string()]),
+        _ => Failure::Failed(
+            "the node sent a reply of the wrong kind: update the node to the same release of Tau \
+                              as this program"
+                .into(),
+        ),
     }
 }

@@ -95,6 +95,19 @@ impl Answer {
     }
 }
 
+/// An address of this machine, by a host's name or in numbers; `:7700` is that port of all its addresses. Of several that a
+/// name stands for the first one counts.
+pub(crate) async fn own_address(flag: &str, text: &str) -> Result<SocketAddr, Failure> {
+    let anywhere = if text.starts_with(':') { "0.0.0.0" } else { "" };
+    let found = tokio::net::lookup_host(format!("{anywhere}{text}")).await;
+    let address = found.ok().and_then(|mut found| found.next());
+    address.ok_or_else(|| {
+        Failure::input(format!(
+            "{flag} {text} is no valid address: give HOST:PORT, for example 192.168.1.10:7700, or :7700"
+        ))
+    })
+}
+
 /// A server under way. It ends when this is dropped.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,

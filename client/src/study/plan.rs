@@ -1,13 +1,11 @@
 //! Which runs a study has: experiments whose job keys have one value or several, and every combination of them. Pure.
 
-use std::collections::BTreeMap;
-
 use protocol::job::{Job, JobDraft, JobErrors};
 use protocol::rng::CounterRng;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
-use crate::toml_error;
+use crate::settings::toml_error;
 
 /// The name of an experiment that was given no other.
 pub(crate) const DEFAULT_NAME: &str = "study";
@@ -257,16 +255,6 @@ fn job_of(table: Table) -> Result<Job, Vec<String>> {
             .map(|error| format!("{}: {}", error.key, error.message))
             .collect()
     })
-}
-
-/// A job's keys and values, as rows of a study and tables have them.
-pub(crate) fn keys_of(job: &Job) -> BTreeMap<String, String> {
-    let table = Table::try_from(JobDraft::from(job)).unwrap_or_default();
-    let text = |value: Value| match value {
-        Value::String(text) => text,
-        other => other.to_string(),
-    };
-    table.into_iter().map(|(key, value)| (key, text(value))).collect()
 }
 
 #[cfg(test)]

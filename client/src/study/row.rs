@@ -6,7 +6,8 @@ use protocol::stats::RunFigures;
 use serde::{Deserialize, Serialize};
 
 use super::machine::Machine;
-use super::plan::{self, Planned};
+use super::plan::Planned;
+use crate::settings::job_file;
 
 /// One run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -72,7 +73,7 @@ impl Row {
     /// Whether this is what has come out of that run.
     pub(crate) fn is_of(&self, planned: &Planned) -> bool {
         (&self.experiment, self.nodes) == (&planned.experiment, planned.nodes)
-            && self.job == plan::keys_of(&planned.job)
+            && self.job == job_file::keys_of(&planned.job)
     }
 
     /// What was measured, if it can be compared: everybody was there to the end, and all agree.

@@ -7,7 +7,6 @@ use protocol::wire::run_beat::StopReason;
 use serde::Serialize;
 
 use super::entries::TimelineEntry;
-use crate::report::missing;
 
 /// A run as its nodes describe it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -108,6 +107,12 @@ impl Facts {
     pub(crate) fn total(&self) -> u64 {
         self.train.saturating_mul(self.epochs.into())
     }
+}
+
+/// The nodes that were lost. One that was started again and agreed under the same name is none of them.
+pub(crate) fn missing(result: &RunResult) -> Vec<String> {
+    let lost = result.missing.iter().filter(|name| !result.participants.contains(name));
+    lost.cloned().collect()
 }
 
 fn phase(status: &RunStatus) -> &'static str {

@@ -16,7 +16,7 @@ use protocol::wire::control::Phase;
 
 pub(crate) use curve::{Curve, Point};
 pub(crate) use entries::{Happened, TimelineEntry};
-pub(crate) use facts::{End, Facts};
+pub(crate) use facts::{End, Facts, missing};
 use nodes::SILENT;
 pub(crate) use nodes::{Node, Nodes};
 pub(crate) use summary::Summary;
@@ -203,6 +203,7 @@ impl Timeline {
     /// Nothing comes any more of a run that is over: whoever ended it has finished. Its result may have more evaluations than
     /// records told of, that of the last weights at least.
     pub(crate) fn close(&mut self, evaluations: &[Evaluation]) {
+        self.end_curve();
         if !evaluations.is_empty() {
             self.evaluations = Course::default();
             for &one in evaluations {

@@ -12,7 +12,7 @@ use super::{Finding, ok, problem, warning};
 use crate::commands::node::read_data;
 use crate::contact::{Answer, Contact};
 use crate::failure::Failure;
-use crate::notice;
+use crate::output::notice;
 
 /// How often it is asked whether the data is read, where nodes answer sooner than they have to.
 const PAUSE: Duration = Duration::from_millis(300);

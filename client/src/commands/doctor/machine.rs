@@ -3,15 +3,16 @@
 use communicator::usage;
 
 use super::{Finding, ok, warning};
-use crate::commands::{self, PORT};
-use crate::quantity;
+use crate::args::PORT;
+use crate::local::compute;
+use crate::output::quantity;
 
 /// Below these a node is short of what it needs.
 const DESCRIPTORS_LOW: usize = 1024;
 const MEMORY_LOW: u64 = 512 << 20;
 
 pub(super) async fn machine() -> Vec<Finding> {
-    let cores = commands::cores();
+    let cores = compute::cores();
     let mut findings = vec![ok(format!("this machine has {}", quantity::of(cores, "core")))];
     findings.extend(usage::descriptors_max().map(descriptors));
     findings.extend(worker::memory::available().map(memory));
@@ -58,7 +59,7 @@ fn gpu() -> Finding {
     if !cfg!(feature = "cuda") {
         return ok("this build trains on CPUs only; build with '--features cuda' for GPUs");
     }
-    match commands::device("cuda:0", None) {
+    match compute::device("cuda:0", None) {
         Ok(_) => ok("a GPU and its libraries are available"),
         Err(failure) => warning("no GPU can be used", failure.reasons().join("; ")),
     }

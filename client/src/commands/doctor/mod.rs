@@ -7,10 +7,11 @@ mod machine;
 use protocol::stats::EventLine;
 use serde::Serialize;
 
+use super::access;
 use crate::args::Doctor;
-use crate::config_file::ConfigFile;
 use crate::failure::Failure;
-use crate::{commands, output};
+use crate::settings::config_file::ConfigFile;
+use crate::{output, runtime};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -61,11 +62,11 @@ pub(crate) fn run(arguments: &Doctor) -> Result<(), Failure> {
         .map(str::parse)
         .transpose()
         .map_err(Failure::bad)?;
-    commands::run_async(async {
+    runtime::run_async(async {
         let mut findings = machine::machine().await;
         match (asked, data) {
             (true, data) => {
-                let contact = commands::contact(&arguments.cluster).await?;
+                let contact = access::contact(&arguments.cluster).await?;
                 findings.extend(cluster::cluster(&contact).await);
                 if let Some(data) = data {
                     findings.extend(data::on_nodes(&contact, &data).await?);

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::text_layout::cut;
+use crate::output::text_layout::cut;
 
 /// The drawing's size in its own units, about pixels of a phone.
 const WIDTH: f64 = 420.0;

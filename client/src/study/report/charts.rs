@@ -3,7 +3,7 @@
 use super::Section;
 use super::chart::{self, Axis, Bar, ChartLine, Style};
 use super::figures::{SECONDS, SPEED, StudyFigure, how_good, taken};
-use crate::quality_metric::QualityMetric;
+use crate::output::quality_metric::QualityMetric;
 use crate::study::plan::Reference;
 use crate::study::row::Point;
 use crate::study::series::{Group, Series, node_counts};

@@ -4,8 +4,8 @@
 use protocol::stats::{Figure, RUN_FIGURES, RunFigures, Unit};
 
 use super::super::row::Measured;
-use crate::quality_metric::QualityMetric;
-use crate::quantity::{accuracy, bytes, count, seconds, share};
+use crate::output::quality_metric::QualityMetric;
+use crate::output::quantity::{accuracy, bytes, count, seconds, share};
 
 /// One figure.
 #[derive(Clone, Copy)]

@@ -6,7 +6,7 @@ use super::chart::{COLOURS, escape};
 use super::charts::pictures;
 use super::figures::{StudyFigure, figures, how_good, taken};
 use super::{Material, Section, common, cores_by_nodes, sections, winner};
-use crate::quantity;
+use crate::output::quantity;
 use crate::study::series::Group;
 
 const STYLE: &str = include_str!("report.css");

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::figures::{figures, how_good};
 use super::{Material, Section, common, cores_by_nodes, sections, winner};
-use crate::quantity;
+use crate::output::quantity;
 
 pub(super) fn text(material: &Material) -> String {
     let mut out = format!("# {}\n\n", material.title);

@@ -16,8 +16,9 @@ use super::row::Row;
 use super::series::{Series, node_counts, series_of, varying_keys};
 use super::statistics::Summary;
 use crate::failure::Failure;
-use crate::quality_metric::QualityMetric;
-use crate::quantity;
+use crate::output::quality_metric::QualityMetric;
+use crate::output::quantity;
+use crate::views::page::report::REPORT;
 use figures::how_good;
 
 /// The experiment that single runs are of.
@@ -79,10 +80,10 @@ impl Material {
     }
 }
 
-/// Writes the report's files to a folder, each at once, and says which.
-pub(crate) fn write(folder: &Path, material: &Material) -> Result<Vec<PathBuf>, Failure> {
+/// Writes the report's files to a folder, each at once, and says which. The page of a single run is given.
+pub(crate) fn write(folder: &Path, material: &Material, page: Option<String>) -> Result<Vec<PathBuf>, Failure> {
     let files = [
-        ("report.html", html::page(material)),
+        (REPORT, page.unwrap_or_else(|| html::page(material))),
         ("report.md", markdown::text(material)),
         ("runs.csv", table::csv(material)),
     ];
@@ -90,11 +91,6 @@ pub(crate) fn write(folder: &Path, material: &Material) -> Result<Vec<PathBuf>, 
         .into_iter()
         .map(|(name, text)| write_file(folder, name, &text))
         .collect()
-}
-
-/// Writes only the page.
-pub(crate) fn write_page(folder: &Path, material: &Material) -> Result<(), Failure> {
-    write_file(folder, "report.html", &html::page(material)).map(drop)
 }
 
 fn write_file(folder: &Path, name: &str, text: &str) -> Result<PathBuf, Failure> {

@@ -1,0 +1,266 @@
+//! `tau evaluate`: how good a saved model is on samples that it was not trained on.
+
+pub(crate) mod confusion;
+
+use std::fmt::Write as _;
+use std::io::IsTerminal;
+use std::path::Path;
+
+use protocol::base_rate::BaseRate;
+use protocol::data::{DataSpec, names_test_part};
+use protocol::loss::ClassWeights;
+use protocol::measured::Scores;
+use ratatui::crossterm::terminal;
+use serde::Serialize;
+use worker::dataset::{Dataset, Target};
+use worker::evaluate::evaluate;
+use worker::model_file::{self, Model};
+use worker::objective::Objective;
+use worker::ops::Threads;
+use worker::predict::{Prediction, predict};
+
+use super::evaluate::confusion::Confusion;
+use crate::args::Evaluate;
+use crate::failure::Failure;
+use crate::local::compute;
+use crate::output::{self, Audience, notice, quantity};
+use crate::progress::View;
+use crate::run::ending::how_good;
+
+#[derive(Serialize)]
+struct Evaluated<'a> {
+    event: &'static str,
+    accuracy: f64,
+    /// The accuracy of always guessing the most frequent class of these samples.
+    base_rate: Option<f64>,
+    /// How much of the numbers' variance is explained, where numbers are predicted, and how far they are off.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    r2: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mae: Option<f64>,
+    loss: f64,
+    /// The mean recall of all classes, and their mean F1, where there are classes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    balanced_accuracy: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    macro_f1: Option<f64>,
+    samples: usize,
+    /// The samples of the data, those to train on included.
+    samples_in_data: usize,
+    digest: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    confusion: Option<Confusion>,
+}
+
+/// The samples of the data that a model is measured on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum EvaluatedSamples {
+    /// Its test part.
+    Test,
+    /// All of them: the model was not trained on this file.
+    NewFile,
+}
+
+impl EvaluatedSamples {
+    /// All samples are measured if the data names another file than the training data and no test part.
+    fn of(text: Option<&str>, given: Option<&DataSpec>, trained: &DataSpec) -> Self {
+        let paths = given.and_then(DataSpec::path).zip(trained.path());
+        let is_same = match paths {
+            Some((given, trained)) => is_same_file(given, trained),
+            None => given.is_none_or(|given| given == trained),
+        };
+        if is_same || text.is_none_or(names_test_part) {
+            Self::Test
+        } else {
+            Self::NewFile
+        }
+    }
+
+    /// The number of samples that were measured, and of how many.
+    fn text(self, dataset: &Dataset) -> String {
+        let (test, train) = (dataset.test.len(), dataset.train.len());
+        let samples = quantity::of(test, "test sample");
+        match self {
+            _ if train > 0 => format!("{samples} of {} (the test part)", test + train),
+            Self::NewFile => format!("{samples} (all: the model was not trained on this data)"),
+            Self::Test => samples,
+        }
+    }
+}
+
+/// Whether two paths lead to the same file. If the file that a model was trained on is gone, its name decides.
+fn is_same_file(given: &Path, trained: &Path) -> bool {
+    match (given.canonicalize(), trained.canonicalize()) {
+        (Ok(given), Ok(trained)) => given == trained,
+        _ => given.file_name() == trained.file_name(),
+    }
+}
+
+pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
+    let threads = compute::threads(arguments.threads, 1)?;
+    let given: Option<DataSpec> = arguments
+        .data
+        .as_deref()
+        .map(str::parse)
+        .transpose()
+        .map_err(Failure::bad)?;
+    let model = model_file::load(&arguments.model).map_err(Failure::bad)?;
+    let part = EvaluatedSamples::of(arguments.data.as_deref(), given.as_ref(), &model.job.data);
+    let spec = match (given, part) {
+        (None, _) => model.job.data.clone(),
+        (Some(given), EvaluatedSamples::NewFile) => given.for_testing(),
+        (Some(given), EvaluatedSamples::Test) => given,
+    };
+    let metadata = &model.metadata;
+    let dataset = Dataset::open_for(&spec, model.job.seed, None, metadata.known()).map_err(Failure::bad)?;
+    if dataset.input != metadata.input {
+        return Err(Failure::input(format!(
+            "{} takes samples of shape {}, but {spec} has samples of shape {}: give data like the model's training \
+             data",
+            arguments.model.display(),
+            metadata.input,
+            dataset.input
+        )));
+    }
+    let view = View::new(dataset.test.len() as u64, Audience::of(arguments.json));
+    let evaluation = evaluate(
+        &model.layout,
+        model.weights.clone(),
+        model.statistics.clone(),
+        &dataset.test,
+        &Objective::for_evaluation(&model.job, &metadata.target),
+        threads,
+        |so_far| {
+            view.position(so_far.samples as u64);
+            true
+        },
+    )
+    .map_err(Failure::work)?;
+    if arguments.confusion && dataset.target.classes().is_empty() {
+        return Err(Failure::input(
+            "--confusion is for classes, but this model predicts numbers: leave it out",
+        ));
+    }
+    let confusion = match dataset.target {
+        Target::Classes(_) => Some(confusion(&model, &dataset, threads)?),
+        Target::Numbers(_) => None,
+    };
+    view.clear();
+    let scores = Scores {
+        accuracy: evaluation.accuracy,
+        loss: evaluation.loss,
+        mae: evaluation.mae,
+    };
+    let info = dataset.info();
+    let base = BaseRate::of(info.test, info.most_frequent);
+    let warning = match &confusion {
+        // Weights of classes give accuracy away for that of rare classes.
+        Some(confusion) if model.job.class_weights != ClassWeights::Equal => confusion.warning(),
+        _ => base.and_then(|base| base.warning(evaluation.accuracy)),
+    };
+    if arguments.json {
+        output::line(&Evaluated {
+            event: "evaluated",
+            accuracy: evaluation.accuracy,
+            base_rate: base.map(|base| base.rate),
+            r2: evaluation.mae.map(|_| evaluation.accuracy),
+            mae: evaluation.mae,
+            loss: evaluation.loss,
+            balanced_accuracy: confusion.as_ref().map(Confusion::balanced_accuracy),
+            macro_f1: confusion.as_ref().map(Confusion::macro_f1),
+            samples: evaluation.samples,
+            samples_in_data: dataset.train.len() + dataset.test.len(),
+            digest: &metadata.digest,
+            confusion: confusion.filter(|_| arguments.confusion),
+        });
+    } else {
+        let mut text = format!(
+            "{} on {}; digest {}\n",
+            how_good(scores, base.map(|base| base.rate), quantity::accuracy),
+            part.text(&dataset),
+            metadata.digest
+        );
+        if let Some(confusion) = &confusion {
+            let balanced = quantity::accuracy(confusion.balanced_accuracy());
+            let _ = writeln!(
+                text,
+                "balanced accuracy {balanced}, macro F1 {:.4}",
+                confusion.macro_f1()
+            );
+        }
+        if let Some(confusion) = confusion.filter(|_| arguments.confusion) {
+            text = format!("{text}\n{}", confusion.text(room()));
+        }
+        output::text(&text);
+    }
+    if let Some(warning) = warning.or_else(|| scores.warning()) {
+        notice::say(&format!("warning: {warning}"));
+    }
+    Ok(())
+}
+
+/// The columns that an answer may take: a terminal's, or any.
+fn room() -> usize {
+    let is_shown = std::io::stdout().is_terminal();
+    let size = terminal::size().ok().filter(|_| is_shown);
+    size.map_or(usize::MAX, |(columns, _)| columns.into())
+}
+
+/// What the test samples are, and what the model takes them for.
+fn confusion(model: &Model, dataset: &Dataset, threads: Threads) -> Result<Confusion, Failure> {
+    let mut predicted = Vec::with_capacity(dataset.test.len());
+    predict(
+        &model.layout,
+        model.weights.clone(),
+        model.statistics.clone(),
+        &dataset.test,
+        threads,
+        |some| {
+            predicted.extend(
+                some.chunks_exact(model.layout.outputs())
+                    .map(|row| Prediction::of(row).class),
+            );
+            true
+        },
+    )
+    .map_err(Failure::work)?;
+    let pairs = dataset.test.labels().iter().copied().zip(predicted);
+    Ok(Confusion::of(dataset.target.classes(), pairs))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_was_not_trained_on_is_measured_whole() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name).display().to_string();
+        for name in ["train.csv", "new.csv"] {
+            std::fs::write(path(name), "1,2\n").unwrap();
+        }
+        let part = |given: &str, trained: &str| {
+            let spec: DataSpec = given.parse().unwrap();
+            EvaluatedSamples::of(Some(given), Some(&spec), &trained.parse().unwrap())
+        };
+        let (train, new) = (format!("csv:{}", path("train.csv")), format!("csv:{}", path("new.csv")));
+        let round_about = train.replace("train.csv", "./train.csv");
+        assert_eq!(part(&train, &train), EvaluatedSamples::Test);
+        assert_eq!(part(&round_about, &train), EvaluatedSamples::Test);
+        assert_eq!(part(&new, &train), EvaluatedSamples::NewFile);
+        // What the test file of training holds was not trained on.
+        let with_test_file = format!("{train}?testfile={}", path("new.csv"));
+        assert_eq!(part(&new, &with_test_file), EvaluatedSamples::NewFile);
+        // Whoever names a test part gets it.
+        assert_eq!(part(&format!("{new}?test=0.2"), &train), EvaluatedSamples::Test);
+        // The file that was trained on has moved, or was on another machine.
+        assert_eq!(part(&train, "csv:gone/train.csv"), EvaluatedSamples::Test);
+        assert_eq!(part(&new, "csv:gone/train.csv"), EvaluatedSamples::NewFile);
+        assert_eq!(part(&new, "builtin:mnist"), EvaluatedSamples::NewFile);
+        assert_eq!(part("builtin:mnist", "builtin:mnist"), EvaluatedSamples::Test);
+        assert_eq!(
+            EvaluatedSamples::of(None, None, &train.parse().unwrap()),
+            EvaluatedSamples::Test
+        );
+    }
+}

@@ -1,0 +1,77 @@
+//! What nodes and commands compute with on this machine: threads, devices, and the folder of data.
+
+use std::path::{Path, PathBuf};
+
+use worker::device::Device;
+use worker::ops::Threads;
+
+use crate::args::ComputeFlags;
+use crate::failure::Failure;
+use crate::output::quantity;
+
+/// More are a slip of the hand, and would only wait for each other.
+const THREADS_MAX: usize = 1024;
+const WORKERS_MAX: usize = 256;
+/// The threads asked for, or all cores, shared out among so many.
+pub(crate) fn threads(asked: Option<usize>, among: usize) -> Result<Threads, Failure> {
+    match asked {
+        None => {
+            let cores = cores();
+            Ok(Threads((cores / among.max(1)).max(1)))
+        }
+        Some(threads) if (1..=THREADS_MAX).contains(&threads) => Ok(Threads(threads)),
+        Some(threads) => Err(Failure::input(format!(
+            "--threads must be from 1 to {THREADS_MAX}, not {threads}"
+        ))),
+    }
+}
+
+/// The cores of this machine that the process may use.
+pub(crate) fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// What people have to know who have more threads train on this machine's CPU than it has cores.
+pub(crate) fn crowded(workers: usize, threads: usize, device: &Device) -> Option<String> {
+    let cores = cores();
+    let all = workers.saturating_mul(threads);
+    (matches!(device, Device::Cpu) && all > cores).then(|| {
+        format!(
+            "{} with {} each share {} and slow each other down: lower --nodes, --workers or --threads, training is \
+             as fast",
+            quantity::of(workers, "worker"),
+            quantity::of(threads, "thread"),
+            quantity::of(cores, "core")
+        )
+    })
+}
+
+/// Refuses flags of a node that nothing can come of, and finds the device that they mean.
+pub(crate) fn check_compute(flags: &ComputeFlags) -> Result<Device, Failure> {
+    if !(1..=WORKERS_MAX).contains(&flags.workers) {
+        return Err(Failure::input(format!(
+            "--workers must be from 1 to {WORKERS_MAX}, not {}",
+            flags.workers
+        )));
+    }
+    device(&flags.device, flags.precision.as_deref())
+}
+
+/// The device that flags mean.
+pub(crate) fn device(device: &str, precision: Option<&str>) -> Result<Device, Failure> {
+    let choice = device.parse().map_err(Failure::input)?;
+    let precision = precision.map(str::parse).transpose().map_err(Failure::input)?;
+    Device::find(choice, precision).map_err(Failure::bad)
+}
+
+/// The folder that jobs may have data opened under: this process's own, unless another is given.
+pub(crate) fn data_root(given: Option<&Path>) -> Result<PathBuf, Failure> {
+    let root = given.unwrap_or(Path::new("."));
+    let is_folder = root.canonicalize().ok().filter(|root| root.is_dir());
+    is_folder.ok_or_else(|| {
+        Failure::input(format!(
+            "{} is not an existing folder: give the folder of the data with --data-root",
+            root.display()
+        ))
+    })
+}

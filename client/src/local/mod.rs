@@ -1,0 +1,7 @@
+//! Nodes that a command starts on this machine for a run of its own, and the run on them.
+
+pub(crate) mod cluster;
+pub(crate) mod compute;
+pub(crate) mod rescue;
+pub(crate) mod run;
+pub(crate) mod scratch;

@@ -1,0 +1,379 @@
+//! How a run ended, for people and for scripts.
+
+use protocol::reasons::texts;
+use std::fmt::Write as _;
+
+use protocol::job::Keep;
+use protocol::loss::ClassWeights;
+use protocol::measured::{Evaluation, Moment, Scores};
+use protocol::stats::{Applies, Finished, RUN_FIGURES, RunFigures, Unit, Work, ratio};
+use protocol::wire::control::{RunResult, RunStatus};
+use protocol::wire::run_beat::StopReason;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
+
+use crate::failure::Failure;
+use crate::output::{self, notice, quantity};
+use crate::settings::chosen;
+use crate::timeline::missing;
+
+/// The last line of a run.
+pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) -> Finished {
+    let stats = &result.stats;
+    let nodes = result.participants.len() + missing(result).len();
+    let bytes_dense = stats.bytes_dense(result.weights, nodes);
+    let work = Work {
+        recent: stats,
+        total: stats,
+        seconds: result.seconds,
+        weights: result.weights,
+    };
+    let ended = Moment {
+        samples: result.samples,
+        seconds: result.seconds,
+    };
+    let last = Evaluation::of(ended, result.scores);
+    Finished {
+        event: "finished",
+        run: status.run.to_string(),
+        ended: now(),
+        accuracy: result.scores.accuracy,
+        base_rate: result.base_rate.map(|base| base.rate),
+        r2: result.scores.mae.map(|_| result.scores.accuracy),
+        mae: result.scores.mae,
+        loss: result.scores.loss,
+        epochs: ratio(result.samples as f64, status.train as f64),
+        samples: result.samples,
+        repeated_samples: result.repeated,
+        residual_lost: stats.residual_lost,
+        seconds: result.seconds,
+        samples_per_second: ratio(
+            result.samples.saturating_sub(result.samples_before) as f64,
+            result.seconds,
+        ),
+        nodes: result.participants.len(),
+        participants: result.participants.clone(),
+        missing: missing(result),
+        left_out: texts(&result.left_out),
+        replicas_agree: result.agree,
+        digest: result.digest.to_string(),
+        bytes_sent: result.bytes_sent,
+        bytes_dense,
+        compression: ratio(bytes_dense as f64, result.bytes_sent as f64),
+        figures: RunFigures::of(&work, &result.usage),
+        usage: result.usage.clone(),
+        evaluations: result.course.evaluations().iter().copied().chain([last]).collect(),
+        chosen: chosen::settings(status),
+        succeeds: status.succeeds.map(|run| run.to_string()),
+        reason: result.stop.map_or("trained", StopReason::name),
+        patience: status.job.patience,
+        kept: Some(status.job.keep)
+            .filter(|keep| *keep == Keep::Best)
+            .and_then(|_| brought_back(result)),
+        warnings: result
+            .base_rate
+            // Weights of classes give accuracy away for that of rare classes, which is not measured here.
+            .filter(|_| status.job.class_weights == ClassWeights::Equal)
+            .and_then(|base| base.warning(result.scores.accuracy))
+            .or_else(|| result.scores.warning())
+            .into_iter()
+            .collect(),
+        model,
+    }
+}
+
+/// The evaluation whose weights the run has come back to: the one with the lowest loss, unless that is of the last weights.
+fn brought_back(result: &RunResult) -> Option<Evaluation> {
+    let measured = result.course.evaluations().iter();
+    let best = measured.min_by(|one, other| one.loss.total_cmp(&other.loss))?;
+    // The last weights were measured when all samples were trained, or never.
+    (best.samples < result.samples).then_some(*best)
+}
+
+/// The moment in words that people and programs read, to the second.
+fn now() -> String {
+    let now = OffsetDateTime::now_utc();
+    let whole = now.replace_nanosecond(0).unwrap_or(now);
+    whole.format(&Rfc3339).unwrap_or_default()
+}
+
+/// What stopped a run before all its samples were trained, for people.
+fn why_early(reason: &str, patience: Option<u32>) -> Option<String> {
+    match reason {
+        "stopped" => Some("the run was stopped before all samples were trained".into()),
+        "target_reached" => {
+            Some("the run reached its target accuracy; the model has the weights that reached it".into())
+        }
+        "patience_over" => {
+            let evaluations = quantity::of(patience.unwrap_or(1) as usize, "evaluation");
+            Some(format!(
+                "the run stopped early: no lower validation loss in {evaluations}"
+            ))
+        }
+        "time_up" => Some("the run reached the time limit of --max-seconds".into()),
+        "others_ended" => Some("the other nodes had ended the run".into()),
+        _ => None,
+    }
+}
+
+/// What stands beside an accuracy: how good it would be to guess.
+fn beside(base_rate: Option<String>) -> String {
+    base_rate.map_or_else(String::new, |rate| {
+        format!(" (always guessing the most frequent class: {rate})")
+    })
+}
+
+/// How good a model is, for people: its accuracy, written so, beside its base rate or, where it predicts numbers, R² and how
+/// far it is off.
+pub(crate) fn how_good(scores: Scores, base_rate: Option<f64>, written: impl Fn(f64) -> String) -> String {
+    let Scores { accuracy, loss, mae } = scores;
+    match mae {
+        None => format!(
+            "accuracy {}{}, loss {loss:.4}",
+            written(accuracy),
+            beside(base_rate.map(written))
+        ),
+        Some(mae) => format!("R² {accuracy:.4}, mean absolute error {mae:.4}, loss {loss:.4}"),
+    }
+}
+
+/// The bytes of a run's changes, beside those of whole gradients.
+fn changes(finished: &Finished) -> String {
+    let sent = quantity::bytes(finished.bytes_sent as f64);
+    // Of small models there is nothing to save.
+    if finished.compression < 2.0 {
+        return format!("{sent} of weight changes sent");
+    }
+    let (dense, times) = (finished.bytes_dense as f64, quantity::count(finished.compression));
+    format!(
+        "{sent} of weight changes sent instead of {} of gradients ({times} times less)",
+        quantity::bytes(dense)
+    )
+}
+
+/// A remark on a model whose evaluation loss has grown since its lowest, while training went on.
+fn overfitted(finished: &Finished) -> Option<String> {
+    /// Losses of one model on few samples go up and down by this share without meaning anything.
+    const NOISE: f64 = 0.05;
+    let lowest = finished.evaluations.iter().filter(|one| one.loss.is_finite());
+    let lowest = lowest.min_by(|one, other| one.loss.total_cmp(&other.loss))?;
+    let has_grown = finished.loss > (1.0 + NOISE) * lowest.loss.max(0.0);
+    (has_grown && lowest.samples < finished.samples).then(|| {
+        format!(
+            "evaluation loss was lowest after epoch {:.1} ({:.4}) and has grown to {:.4} since: use --keep best to \
+             keep the weights with the lowest loss",
+            ratio(lowest.samples as f64 * finished.epochs, finished.samples as f64),
+            lowest.loss,
+            finished.loss
+        )
+    })
+}
+
+/// For people: what came out, what it cost, and where it is.
+fn text(finished: &Finished) -> String {
+    let Finished {
+        samples,
+        samples_per_second,
+        ..
+    } = finished;
+    let scores = Scores {
+        accuracy: finished.accuracy,
+        loss: finished.loss,
+        mae: finished.mae,
+    };
+    let mut text = format!(
+        "{} on test samples\n{} samples in {} ({} samples/s) by {}\n",
+        how_good(scores, finished.base_rate, quantity::accuracy),
+        quantity::count(*samples as f64),
+        quantity::seconds(finished.seconds),
+        quantity::count(*samples_per_second),
+        quantity::of(finished.nodes, "node")
+    );
+    // A node alone sends nothing to anybody.
+    let alone = finished.nodes + finished.missing.len() <= 1;
+    let mut cost = Vec::new();
+    if !alone {
+        cost.push(changes(finished));
+    }
+    let shares = RUN_FIGURES.iter().filter_map(|figure| {
+        let applies = figure.unit == Unit::Share && !(alone && figure.applies == Applies::SeveralNodes);
+        let share = (figure.of)(&finished.figures).filter(|share| applies && *share >= 0.005)?;
+        Some((figure.title?, share))
+    });
+    let shares: Vec<String> = shares
+        .map(|(what, share)| format!("{what} {}", quantity::share(share)))
+        .collect();
+    if !shares.is_empty() {
+        cost.push(format!("share of the workers' time: {}", shares.join(", ")));
+    }
+    if !cost.is_empty() {
+        let _ = writeln!(text, "{}", cost.join("; "));
+    }
+    if let Some(remark) = overfitted(finished) {
+        let _ = writeln!(text, "{remark}");
+    }
+    for warning in &finished.warnings {
+        let _ = writeln!(text, "warning: {warning}");
+    }
+    if let Some(why) = why_early(finished.reason, finished.patience) {
+        let _ = writeln!(text, "{why}");
+    }
+    if let Some(kept) = &finished.kept {
+        let _ = writeln!(
+            text,
+            "the model has the best weights that were evaluated: after {} samples, with a validation loss of {:.4}",
+            quantity::count(kept.samples as f64),
+            kept.loss
+        );
+    }
+    if !finished.missing.is_empty() {
+        let _ = writeln!(text, "nodes missing at the end: {}", finished.missing.join(", "));
+    }
+    for reason in &finished.left_out {
+        let _ = writeln!(text, "left out of the run: {reason}");
+    }
+    let agree = if finished.replicas_agree {
+        "replicas agree"
+    } else {
+        "REPLICAS DISAGREE: nodes ended with different weights"
+    };
+    let _ = writeln!(
+        text,
+        "{agree}, digest {}; model saved as {}",
+        finished.digest, finished.model
+    );
+    text
+}
+
+/// Says how a run ended, to people or to scripts.
+pub(crate) fn report(finished: &Finished, json: bool) -> Result<(), Failure> {
+    if json {
+        output::line(finished);
+        // Whoever reads the numbers only may never look at what is said about them.
+        for warning in &finished.warnings {
+            notice::say(&format!("warning: {warning}"));
+        }
+    } else {
+        output::text(&output::fitted(&text(finished), &std::io::stdout()));
+    }
+    if finished.replicas_agree {
+        Ok(())
+    } else {
+        Err(Failure::Disagreed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::bounded::BoundedVec;
+    use protocol::digest::Digest;
+    use protocol::ids::RunId;
+    use protocol::job::JobDraft;
+    use protocol::measured::Course;
+    use protocol::stats::WorkerStats;
+    use protocol::wire::control::Phase;
+
+    use super::*;
+
+    /// What a run of these nodes has come to whose evaluation losses were these, one after each epoch.
+    fn ended(participants: &[&str], missing: &[&str], losses: &[f64]) -> Finished {
+        const TRAIN: u64 = 100;
+        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+        let scores = |loss| Scores {
+            accuracy: 0.9,
+            loss,
+            mae: None,
+        };
+        let mut course = Course::default();
+        let (last, before) = losses.split_last().unwrap();
+        for (samples, &loss) in (1..).map(|epoch| epoch * TRAIN).zip(before) {
+            let seconds = samples as f64;
+            course.add(Evaluation::of(Moment { samples, seconds }, scores(loss)));
+        }
+        let status = RunStatus {
+            run: RunId(7),
+            phase: Phase::Ended,
+            job: Box::new(JobDraft::default().resolve().unwrap()),
+            train: TRAIN,
+            workers: 3,
+            chosen: BoundedVec::default(),
+            succeeds: None,
+            successor: None,
+            outcome: None,
+            waiting: BoundedVec::default(),
+        };
+        let result = RunResult {
+            participants: names(participants),
+            missing: names(missing),
+            left_out: BoundedVec::default(),
+            agree: true,
+            digest: Digest::default(),
+            scores: scores(*last),
+            base_rate: None,
+            stats: WorkerStats::default(),
+            samples: TRAIN * losses.len() as u64,
+            samples_before: 0,
+            repeated: 0,
+            weights: 10,
+            seconds: 1.0,
+            bytes_sent: 1000,
+            usage: Vec::new(),
+            course,
+            stop: None,
+            model: "model.safetensors".into(),
+        };
+        let mut finished = finished(&status, &result, "model.safetensors".into());
+        finished.figures.exchange_share = 0.8;
+        finished
+    }
+
+    #[test]
+    fn a_node_that_came_back_and_agreed_is_not_missing() {
+        let finished = ended(&["alpha", "gamma"], &["beta", "gamma"], &[0.5]);
+        assert_eq!(finished.missing, ["beta"]);
+    }
+
+    #[test]
+    fn a_node_alone_has_exchanged_nothing() {
+        let several = text(&ended(&["alpha", "beta"], &[], &[0.5]));
+        assert!(
+            several.contains("1.0 kB of weight changes sent; share of the workers' time: exchange 80 %"),
+            "{several}"
+        );
+        let alone = text(&ended(&["alpha"], &[], &[0.5]));
+        assert!(!alone.contains("changes") && !alone.contains("exchange"), "{alone}");
+    }
+
+    #[test]
+    fn a_held_out_loss_that_has_grown_is_remarked_on() {
+        let remark = |losses: &[f64]| overfitted(&ended(&["alpha"], &[], losses));
+        assert_eq!(
+            remark(&[0.5, 0.4, 0.45, 0.48]).unwrap(),
+            "evaluation loss was lowest after epoch 2.0 (0.4000) and has grown to 0.4800 since: use --keep best to \
+             keep the weights with the lowest loss"
+        );
+        assert_eq!(remark(&[0.5, 0.4]), None);
+        assert_eq!(remark(&[0.4, 0.41]), None, "a rise within the noise is not remarked on");
+        assert_eq!(remark(&[f64::NAN, f64::NAN]), None);
+    }
+
+    #[test]
+    fn the_json_of_a_result_keeps_its_fields_in_order() {
+        let figures: Vec<&str> = RUN_FIGURES.iter().map(|figure| figure.name).collect();
+        let names = format!(
+            "event run ended accuracy base_rate loss epochs samples repeated_samples residual_lost seconds \
+             samples_per_second nodes participants missing left_out replicas_agree digest bytes_sent bytes_dense \
+             compression {} usage evaluations chosen reason warnings model",
+            figures.join(" ")
+        );
+        let finished = ended(&["alpha"], &[], &[0.5]);
+        let text = serde_json::to_string(&finished).unwrap();
+        let places: Vec<_> = names
+            .split(' ')
+            .map(|name| text.find(&format!("\"{name}\":")))
+            .collect();
+        assert!(places.is_sorted() && !places.contains(&None), "{text}");
+        let json = serde_json::to_value(&finished).unwrap();
+        assert_eq!(json.as_object().unwrap().len(), places.len(), "{text}");
+    }
+}

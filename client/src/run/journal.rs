@@ -1,0 +1,170 @@
+//! What happens in a run, kept in its folder: `metrics.jsonl` has every node's record of every second and every
+//! evaluation, `events.jsonl` what is not of every second.
+//!
+//! The run does not depend on it: what can no longer be written is left out, which is said once.
+
+use std::fs::File;
+use std::io::{BufWriter, Write};
+
+use protocol::measured::Evaluation;
+use protocol::stats::StatsRecord;
+use serde::Serialize;
+
+use super::folder::RunFolder;
+use crate::output::notice;
+use crate::timeline::Happened;
+
+pub(crate) const METRICS: &str = "metrics.jsonl";
+pub(crate) const EVENTS: &str = "events.jsonl";
+
+/// A line of metrics that is no node's record.
+#[derive(Serialize)]
+struct Evaluated<'a> {
+    time: f64,
+    event: &'static str,
+    #[serde(flatten)]
+    evaluation: &'a Evaluation,
+}
+
+/// A journal of one run.
+pub(crate) struct Journal {
+    metrics: JournalFile,
+    events: JournalFile,
+    /// When the newest evaluation was made, in seconds of the run.
+    evaluated: Option<f64>,
+}
+
+impl Journal {
+    /// Opens a journal in a run's folder. What a journal there says already is gone on with.
+    pub(crate) fn open(folder: &RunFolder) -> Self {
+        let lines = |name: &'static str| JournalFile {
+            name,
+            file: folder
+                .append(name)
+                .map(BufWriter::new)
+                .map_err(|error| said(name, &error))
+                .ok(),
+        };
+        Self {
+            metrics: lines(METRICS),
+            events: lines(EVENTS),
+            evaluated: None,
+        }
+    }
+
+    /// Whether an evaluation was not kept yet.
+    pub(crate) fn is_new(&self, evaluation: &Evaluation) -> bool {
+        self.evaluated.is_none_or(|newest| evaluation.seconds > newest)
+    }
+
+    /// Keeps what nodes have told of the run.
+    pub(crate) fn take(&mut self, records: &[StatsRecord]) {
+        for record in records {
+            self.metrics.add(record);
+            // Records have the newest one each time, of whoever has measured it.
+            for evaluation in record.told_evaluations() {
+                if !self.is_new(&evaluation) {
+                    continue;
+                }
+                self.add_evaluation(record.time, &evaluation);
+            }
+        }
+    }
+
+    /// Keeps an evaluation: one that a record tells of, or that of the weights a run ended with, which none does.
+    pub(crate) fn add_evaluation(&mut self, time: f64, evaluation: &Evaluation) {
+        self.evaluated = Some(evaluation.seconds);
+        self.metrics.add(&Evaluated {
+            time,
+            event: "evaluation",
+            evaluation,
+        });
+        self.metrics.flush();
+    }
+
+    /// Notes what happened. Both files are then complete as far as they go.
+    pub(crate) fn note(&mut self, happened: &Happened) {
+        self.events.add(happened);
+        self.events.flush();
+        self.metrics.flush();
+    }
+}
+
+/// A file of lines that may end early.
+struct JournalFile {
+    name: &'static str,
+    file: Option<BufWriter<File>>,
+}
+
+impl JournalFile {
+    fn add(&mut self, what: &impl Serialize) {
+        let line = serde_json::to_string(what);
+        self.attempt(|file| writeln!(file, "{}", line?));
+    }
+
+    fn flush(&mut self) {
+        self.attempt(BufWriter::flush);
+    }
+
+    fn attempt(&mut self, act: impl FnOnce(&mut BufWriter<File>) -> std::io::Result<()>) {
+        if let Some(file) = &mut self.file
+            && let Err(error) = act(file)
+        {
+            said(self.name, &error);
+            // What it still holds would be written once more, in vain.
+            let _ = self.file.take().map(BufWriter::into_parts);
+        }
+    }
+}
+
+fn said(name: &str, error: &std::io::Error) {
+    notice::say(&format!(
+        "cannot write to {name} ({error}); the run continues without recording to it"
+    ));
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::ids::RunId;
+    use protocol::waiting::WaitingFor;
+
+    use super::*;
+    use crate::timeline::TimelineEntry;
+
+    #[test]
+    fn files_hold_what_happened_and_a_full_disk_ends_only_the_journal() {
+        let among = tempfile::tempdir().unwrap();
+        let folder = RunFolder::make(among.path(), RunId(7)).unwrap();
+        let mut journal = Journal::open(&folder);
+        let record = StatsRecord {
+            node: "a".into(),
+            time: 2e9,
+            evaluation: Some(Evaluation::default()),
+            ..StatsRecord::default()
+        };
+        journal.take(&[record.clone(), record]);
+        let happened = |what| Happened {
+            number: 1,
+            time: 2e9,
+            what,
+        };
+        let reasons = vec![WaitingFor::OwnLastBatches];
+        journal.note(&happened(TimelineEntry::Waiting { reasons }));
+        journal.note(&happened(TimelineEntry::StopAsked));
+        let lines = |name: &str| -> Vec<serde_json::Value> {
+            let text = std::fs::read_to_string(folder.path().join(name)).unwrap();
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        };
+        assert_eq!(lines(METRICS).len(), 3, "an evaluation has a line of its own, once");
+        assert!(lines(METRICS).iter().all(|line| line["time"] == 2e9));
+        let events: Vec<String> = lines(EVENTS).iter().map(|line| line["event"].to_string()).collect();
+        assert_eq!(events, [r#""waiting""#, r#""stop_asked""#]);
+
+        if let Ok(full) = File::create("/dev/full") {
+            journal.events.file = Some(BufWriter::new(full));
+            journal.note(&happened(TimelineEntry::StopAsked));
+            assert!(journal.events.file.is_none());
+            journal.note(&happened(TimelineEntry::StopAsked));
+        }
+    }
+}

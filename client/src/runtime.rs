@@ -1,0 +1,14 @@
+//! The runtime that commands wait in.
+
+use crate::failure::Failure;
+
+/// Runs something that waits a lot.
+pub(crate) fn run_async<T>(work: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    tokio::runtime::Builder::new_multi_thread()
+        // A node's work is spread over few actors; more threads would only wake each other.
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(Failure::work)?
+        .block_on(work)
+}

@@ -1,0 +1,135 @@
+//! What a user always means: a file under the user's configuration folder with a cluster and its credentials.
+//!
+//! Flags win over the environment, and the environment over this file. It is read only where something is left out.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::toml_error;
+use crate::failure::Failure;
+
+/// What the file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct ConfigFile {
+    /// Addresses of nodes.
+    #[serde(default, deserialize_with = "one_or_several")]
+    pub(crate) cluster: Vec<String>,
+    /// The cluster's credentials; a relative path starts at the file's folder.
+    pub(crate) credentials: Option<PathBuf>,
+}
+
+impl ConfigFile {
+    /// What the user's file says; nothing if there is none.
+    pub(crate) fn read() -> Result<Self, Failure> {
+        match path(std::env::var_os("XDG_CONFIG_HOME"), std::env::var_os("HOME")) {
+            Some(path) => Self::read_from(&path),
+            None => Ok(Self::default()),
+        }
+    }
+
+    fn read_from(path: &Path) -> Result<Self, Failure> {
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(error) => {
+                return Err(Failure::input(format!(
+                    "cannot read the configuration file {}: {error}; repair or remove the file",
+                    path.display()
+                )));
+            }
+        };
+        let mut read: Self = toml::from_str(&text).map_err(|error| {
+            let why = toml_error::sentence(&text, &error);
+            Failure::input(format!("the configuration file {} is not valid: {why}", path.display()))
+        })?;
+        if let (Some(file), Some(folder)) = (&mut read.credentials, path.parent()) {
+            *file = folder.join(&*file);
+        }
+        Ok(read)
+    }
+}
+
+/// Where the file is, if the user has such a folder. A relative path in the variable is none, as the specification has it.
+fn path(xdg: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
+    let absolute = |text: OsString| Some(PathBuf::from(text)).filter(|path| path.is_absolute());
+    let folder = xdg
+        .and_then(absolute)
+        .or_else(|| Some(home.and_then(absolute)?.join(".config")))?;
+    Some(folder.join("tau/config.toml"))
+}
+
+/// A text, or a list of some.
+fn one_or_several<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(
+        untagged,
+        expecting = "'cluster' must be an address in quotes or a list of addresses: [\"192.168.1.10:7700\"]"
+    )]
+    enum Given {
+        One(String),
+        Several(Vec<String>),
+    }
+    Ok(match Given::deserialize(deserializer)? {
+        Given::One(text) => text.split(',').map(|part| part.trim().to_owned()).collect(),
+        Given::Several(texts) => texts,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<ConfigFile, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config.toml");
+        std::fs::write(&path, text).unwrap();
+        let read = ConfigFile::read_from(&path).map_err(|failure| failure.reasons().join("; "))?;
+        // The folder's name is another one each time.
+        let credentials = read.credentials.map(|file| match file.strip_prefix(folder.path()) {
+            Ok(file) => Path::new("HERE").join(file),
+            Err(_) => file,
+        });
+        Ok(ConfigFile { credentials, ..read })
+    }
+
+    #[test]
+    fn a_cluster_is_one_address_or_several_and_paths_start_at_the_file() {
+        let read = |text| read(text).unwrap();
+        assert_eq!(read("cluster = \"a:1\"").cluster, ["a:1"]);
+        assert_eq!(read("cluster = \"a:1, b:2\"").cluster, ["a:1", "b:2"]);
+        assert_eq!(read("cluster = [\"a:1\", \"b:2\"]").cluster, ["a:1", "b:2"]);
+        let credentials = |text| read(text).credentials.unwrap();
+        assert_eq!(credentials("credentials = \"c.pem\""), Path::new("HERE/c.pem"));
+        assert_eq!(credentials("credentials = \"/c.pem\""), Path::new("/c.pem"));
+        assert_eq!(read(""), ConfigFile::default());
+        assert_eq!(
+            ConfigFile::read_from(Path::new("/nowhere/config.toml")).unwrap(),
+            ConfigFile::default()
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_line() {
+        for (text, says) in [
+            ("clutser = \"a:1\"", "clutser"),
+            ("\ncluster = 7", "line 2: 'cluster' must be an address in quotes"),
+            ("credentials = [", "line 1"),
+        ] {
+            let refused = read(text).unwrap_err();
+            assert!(refused.contains(says) && refused.contains("config.toml"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn the_file_is_where_the_user_keeps_such_files() {
+        let some = |text: &str| Some(OsString::from(text));
+        let at = |text: &str| Some(PathBuf::from(text));
+        assert_eq!(path(some("/x"), some("/home/u")), at("/x/tau/config.toml"));
+        assert_eq!(path(None, some("/home/u")), at("/home/u/.config/tau/config.toml"));
+        assert_eq!(path(some("x"), some("/home/u")), at("/home/u/.config/tau/config.toml"));
+        assert_eq!(path(some(""), None), None);
+    }
+}

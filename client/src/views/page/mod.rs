@@ -1,0 +1,317 @@
+//! The live page: a cluster and its run in a browser, served by a node or by a client that follows a run.
+//!
+//! The page is one file without anything from outside. It asks for news every second: what it has already is not sent again,
+//! and who is slow or gone costs nothing. The report of a run is the same page with all of its news in it.
+
+mod documents;
+mod news;
+mod replay;
+pub(crate) mod report;
+mod text;
+
+use protocol::reasons::texts;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use hyper::StatusCode;
+use protocol::stats::Finished;
+use protocol::wire::control::{Reply, Request, RunOrder};
+use serde::Serialize;
+
+use super::watching::{Source, Watch};
+use crate::contact::Contact;
+use crate::failure::Failure;
+use crate::http::{self, Answer, Question, Secret, Server};
+use crate::output::{self, Audience, notice};
+use crate::timeline::End;
+use news::{News, PageKnows};
+pub(crate) use replay::Replay;
+use text::Text;
+
+/// How long a page that is open is waited for to ask how it ended, before who could say so is gone.
+const LAST_LOOK: Duration = Duration::from_secs(5);
+/// How often a page asks.
+const ASKS_EVERY: Duration = Duration::from_secs(1);
+
+/// What the page shows.
+#[derive(Clone)]
+enum Shows {
+    /// What happens.
+    Live(Live),
+    /// What has happened.
+    Past(Arc<Mutex<Replay>>),
+}
+
+#[derive(Clone)]
+struct Live {
+    /// This process's name for pages, which nobody else draws.
+    source: String,
+    watch: Arc<Watch>,
+    /// Whether who has the token may end runs.
+    may_stop: bool,
+    model: Model,
+}
+
+/// The model that a page names when a run is over.
+#[derive(Clone, Debug)]
+pub(crate) enum Model {
+    /// The file that the node has kept.
+    OfNode,
+    /// The file that the client which follows the run has saved, once it has.
+    OfClient(Arc<Mutex<Option<String>>>),
+}
+
+impl Model {
+    /// A client's model, which is not saved yet.
+    pub(crate) fn of_client() -> Self {
+        Self::OfClient(Arc::default())
+    }
+
+    /// The client's file; empty before it is saved.
+    fn saved(&self) -> Option<String> {
+        match self {
+            Self::OfNode => None,
+            Self::OfClient(saved) => Some(lock(saved).clone().unwrap_or_default()),
+        }
+    }
+
+    /// Whether all that a page says of a run's end is known.
+    fn is_known(&self, end: &End) -> bool {
+        matches!(end, End::Failed { .. }) || self.saved().is_none_or(|saved| !saved.is_empty())
+    }
+}
+
+/// A page that is served. It is gone when this is dropped.
+pub(crate) struct Page {
+    /// Where it is, with its token.
+    pub(crate) url: String,
+    _server: Server,
+    looks: Arc<Looks>,
+    model: Model,
+}
+
+/// Who looks at the page, and what they have seen.
+#[derive(Default)]
+struct Looks {
+    /// When it was looked at last.
+    last: Mutex<Option<Instant>>,
+    /// When somebody was first told how the run ended.
+    told_end: Mutex<Option<Instant>>,
+}
+
+impl Looks {
+    fn note(&self, tells_end: bool) {
+        *lock(&self.last) = Some(Instant::now());
+        if tells_end {
+            lock(&self.told_end).get_or_insert_with(Instant::now);
+        }
+    }
+
+    /// Whether a page is open that has not been told how it ended. All that are open ask within a second of the first.
+    fn are_wanted(&self) -> bool {
+        let is_within = |moment: &Mutex<Option<Instant>>, limit| lock(moment).is_some_and(|at| at.elapsed() < limit);
+        is_within(&self.last, LAST_LOOK) && (lock(&self.told_end).is_none() || is_within(&self.told_end, ASKS_EVERY))
+    }
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Page {
+    /// Serves what happens in a cluster.
+    pub(crate) async fn live(flags: Flags, watch: Arc<Watch>) -> Result<Self, Failure> {
+        let may_stop = flags.may_stop;
+        let live = Live {
+            source: format!("{:016x}", communicator::entropy::number()),
+            watch,
+            may_stop,
+            model: flags.model.clone(),
+        };
+        Self::serve(flags, Shows::Live(live)).await
+    }
+
+    /// Serves a run that is over.
+    pub(crate) async fn past(flags: Flags, replay: Replay) -> Result<Self, Failure> {
+        Self::serve(flags, Shows::Past(Arc::new(Mutex::new(replay)))).await
+    }
+
+    async fn serve(flags: Flags, shows: Shows) -> Result<Self, Failure> {
+        let letters = flags.secret.letters().to_owned();
+        let text = Arc::new(Text::new());
+        let looks = Arc::new(Looks::default());
+        let looked = Arc::clone(&looks);
+        let server = http::serve("--page", flags.address, flags.secret, move |question| {
+            let (shows, text, looked) = (shows.clone(), Arc::clone(&text), Arc::clone(&looked));
+            async move { answer(&question, &shows, &text, &looked).await }
+        })
+        .await?;
+        let url = format!("http://{}/?token={letters}", reached(server.address, flags.own));
+        Ok(Self {
+            url,
+            _server: server,
+            looks,
+            model: flags.model,
+        })
+    }
+
+    /// Takes in where the client has saved the model.
+    fn saved(&self, model: &str) {
+        if let Model::OfClient(saved) = &self.model {
+            *lock(saved) = Some(model.into());
+        }
+    }
+
+    /// Shows where the model of a run that has ended is, and waits until whoever looks has seen it, though not for long.
+    pub(crate) async fn last_look(&self, ended: &Result<Finished, Failure>) {
+        if let Ok(finished) = ended {
+            self.saved(&finished.model);
+        }
+        let start = Instant::now();
+        while start.elapsed() < LAST_LOOK && self.looks.are_wanted() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+/// The line of a page for scripts.
+#[derive(Serialize)]
+struct PageEvent<'a> {
+    event: &'static str,
+    url: &'a str,
+}
+
+/// Serves the page of a run that this client follows, if one is wanted.
+pub(crate) async fn of_run(
+    address: Option<&str>,
+    contact: &Arc<Contact>,
+    audience: Audience,
+) -> Result<Option<Page>, Failure> {
+    let Some(text) = address else {
+        return Ok(None);
+    };
+    let flags = Flags {
+        address: http::own_address("--page", text).await?,
+        own: None,
+        secret: Secret::draw()?,
+        // Whoever may start runs may end them.
+        may_stop: true,
+        model: Model::of_client(),
+    };
+    let page = Page::live(flags, Watch::start(Source::Cluster(Arc::clone(contact)))).await?;
+    announce(&page, audience == Audience::Scripts);
+    Ok(Some(page))
+}
+
+/// Says where a page is.
+pub(crate) fn announce(page: &Page, json: bool) {
+    if json {
+        output::line(&PageEvent {
+            event: "page",
+            url: &page.url,
+        });
+    } else {
+        notice::say(&format!("the page is at {}", page.url));
+    }
+}
+
+/// How a page is served.
+pub(crate) struct Flags {
+    pub(crate) address: SocketAddr,
+    /// Where this machine is reached, if it listens everywhere.
+    pub(crate) own: Option<IpAddr>,
+    pub(crate) secret: Secret,
+    pub(crate) may_stop: bool,
+    pub(crate) model: Model,
+}
+
+/// The address to open.
+fn reached(bound: SocketAddr, own: Option<IpAddr>) -> SocketAddr {
+    match own {
+        Some(own) if bound.ip().is_unspecified() => SocketAddr::new(own, bound.port()),
+        _ => bound,
+    }
+}
+
+async fn answer(question: &Question, shows: &Shows, text: &Text, looks: &Looks) -> Answer {
+    match (&*question.path, question.acts, shows) {
+        ("/", false, _) => {
+            looks.note(false);
+            text.answer()
+        }
+        ("/news", false, shows) => news(question, shows, looks),
+        ("/stop", true, Shows::Live(live)) if live.may_stop => stop(live).await,
+        ("/stop", true, _) => Answer::sentence(
+            StatusCode::FORBIDDEN,
+            "this page may not stop the run: serve the page with --page-stop, or use 'tau stop'",
+        ),
+        _ => Answer::nothing(),
+    }
+}
+
+fn news(question: &Question, shows: &Shows, looks: &Looks) -> Answer {
+    let count = |name| question.number(name).map_or(0, |number| number.max(0.0) as u64);
+    let said = PageKnows {
+        generation: count("generation") as u32,
+        points: count("points") as usize,
+        evaluated: question.number("evaluated").unwrap_or(-1.0),
+        events: count("events"),
+    };
+    let text = match shows {
+        Shows::Live(live) => {
+            let trouble = live.watch.trouble();
+            let timeline = live.watch.timeline.lock();
+            let end = timeline.facts().and_then(|facts| facts.end.as_ref());
+            looks.note(end.is_some_and(|end| live.model.is_known(end)));
+            let same_run = question.text("run").unwrap_or_default() == timeline.run();
+            // What a page has of another run, or of another process at the same address, is of no use. Events go on.
+            let known = match question.text("source") == Some(&*live.source) {
+                true if same_run => said,
+                true => PageKnows {
+                    events: said.events,
+                    ..PageKnows::default()
+                },
+                false => PageKnows::default(),
+            };
+            let model = live.model.saved();
+            News::live(&live.source, &timeline, known, live.may_stop, (trouble, model)).text()
+        }
+        Shows::Past(replay) => {
+            let mut replay = lock(replay);
+            let at = question.number("at").unwrap_or(f64::INFINITY);
+            let (_, length) = replay.span();
+            let outcome = replay.documents().shown();
+            News::past(replay.at(at), outcome, length, at).text()
+        }
+    };
+    Answer::of("application/json", text)
+}
+
+async fn stop(live: &Live) -> Answer {
+    match live.watch.source.ask(Request::Order(RunOrder::Stop)).await {
+        Ok(Reply::Ordered(run) | Reply::CalledOff(run)) => {
+            Answer::sentence(StatusCode::OK, format!("run {run} is going to end"))
+        }
+        Ok(Reply::Refused(reasons)) => Answer::sentence(StatusCode::CONFLICT, texts(&reasons).join("; ")),
+        Ok(_) => Answer::sentence(
+            StatusCode::BAD_GATEWAY,
+            "the node sent an unexpected reply to the stop request",
+        ),
+        Err(failure) => Answer::sentence(StatusCode::BAD_GATEWAY, failure.reasons().join("; ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_listens_everywhere_is_reached_at_its_own_address() {
+        let own = Some("192.0.2.1".parse().unwrap());
+        let text = |bound: &str, own| reached(bound.parse().unwrap(), own).to_string();
+        assert_eq!(text("0.0.0.0:80", own), "192.0.2.1:80");
+        assert_eq!(text("127.0.0.1:80", own), "127.0.0.1:80");
+        assert_eq!(text("0.0.0.0:80", None), "0.0.0.0:80");
+    }
+}

@@ -1,0 +1,307 @@
+//! What a page is told: all that it does not know yet.
+
+use protocol::measured::Evaluation;
+use protocol::stats::{Figure, Severity, StatsRecord, Unit};
+use serde::Serialize;
+
+use super::documents::Outcome;
+use crate::output::quantity;
+use crate::timeline::{Facts, Happened, Node, Point, Summary, Timeline};
+
+/// What a page has already.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct PageKnows {
+    pub(super) generation: u32,
+    pub(super) points: usize,
+    /// The second of the newest evaluation.
+    pub(super) evaluated: f64,
+    /// The number of the newest event.
+    pub(super) events: u64,
+}
+
+impl Default for PageKnows {
+    fn default() -> Self {
+        Self {
+            generation: 0,
+            points: 0,
+            evaluated: -1.0,
+            events: 0,
+        }
+    }
+}
+
+/// An answer to a page.
+#[derive(Serialize)]
+pub(super) struct News<'a> {
+    version: &'static str,
+    /// Who serves it: what a page has of another is of no use.
+    source: &'a str,
+    run: &'a str,
+    facts: Option<&'a Facts>,
+    summary: Summary,
+    /// The figures that nodes have.
+    columns: Vec<PageColumn>,
+    nodes: Vec<Row<'a>>,
+    /// When the first step was, by the clock of the events.
+    begun: Option<f64>,
+    /// The points that follow are after so many of this generation; the page forgets those of another.
+    generation: u32,
+    points_from: usize,
+    points: &'a [Point],
+    evaluations: Vec<Evaluation>,
+    events: Vec<PageEntry<'a>>,
+    may_stop: bool,
+    /// Why nothing is heard.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trouble: Option<String>,
+    /// Where the client that serves the page has saved the model, empty before it has; none where a node serves it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
+    /// Where in the past this is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    past: Option<Past>,
+    /// Of a run that is over, where its folder is at hand.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    outcome: Option<Outcome>,
+}
+
+/// Something that happened, as people are told of it.
+#[derive(Serialize)]
+struct PageEntry<'a> {
+    #[serde(flatten)]
+    happened: &'a Happened,
+    sentence: String,
+    grave: Severity,
+}
+
+impl<'a> From<&'a Happened> for PageEntry<'a> {
+    fn from(happened: &'a Happened) -> Self {
+        Self {
+            happened,
+            sentence: happened.what.sentence(),
+            grave: happened.what.severity(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Past {
+    /// Seconds that there are.
+    length: f64,
+    at: f64,
+}
+
+/// A figure in the page's table of nodes.
+#[derive(Serialize)]
+struct PageColumn {
+    title: Option<&'static str>,
+    meaning: &'static str,
+    unit: Unit,
+    is_rate: bool,
+    /// Whether a silent node still has it.
+    lasts: bool,
+}
+
+impl From<&&Figure<StatsRecord>> for PageColumn {
+    fn from(figure: &&Figure<StatsRecord>) -> Self {
+        Self {
+            title: figure.title,
+            meaning: figure.meaning,
+            unit: figure.unit,
+            is_rate: figure.is_rate,
+            lasts: figure.lasts && !figure.is_rate,
+        }
+    }
+}
+
+/// A node in the page's table.
+#[derive(Serialize)]
+struct Row<'a> {
+    node: &'a str,
+    state: &'a str,
+    silent: Option<f64>,
+    address: Option<&'a str>,
+    device: Option<&'a str>,
+    workers: Option<usize>,
+    rtt_ms: Option<f64>,
+    /// In the order of the columns.
+    figures: Vec<Option<f64>>,
+    trouble: Option<&'a str>,
+}
+
+impl<'a> Row<'a> {
+    fn of(node: &'a Node, columns: &[&'static Figure<StatsRecord>]) -> Self {
+        let member = node.member.as_ref();
+        Self {
+            node: &node.record.node,
+            state: node.state(),
+            silent: node.silent,
+            address: member.map(|member| &*member.address),
+            device: member.map(|member| &*member.device),
+            workers: member.map(|member| member.workers),
+            rtt_ms: member.and_then(|member| member.rtt_ms),
+            figures: columns.iter().map(|figure| node.figure(figure)).collect(),
+            trouble: node.trouble.as_deref(),
+        }
+    }
+}
+
+impl<'a> News<'a> {
+    /// What is new in a run that is watched here.
+    pub(super) fn live(
+        source: &'a str,
+        timeline: &'a Timeline,
+        known: PageKnows,
+        may_stop: bool,
+        (trouble, model): (Option<String>, Option<String>),
+    ) -> Self {
+        Self {
+            source,
+            may_stop,
+            trouble,
+            model,
+            ..Self::of(timeline, known)
+        }
+    }
+
+    /// A run as it was at a second.
+    pub(super) fn past(timeline: &'a Timeline, outcome: Outcome, length: f64, at: f64) -> Self {
+        Self {
+            past: Some(Past {
+                length,
+                at: at.clamp(0.0, length),
+            }),
+            ..Self::whole(timeline, outcome)
+        }
+    }
+
+    /// All of a run that is over.
+    pub(super) fn whole(timeline: &'a Timeline, outcome: Outcome) -> Self {
+        Self {
+            outcome: Some(outcome),
+            ..Self::of(timeline, PageKnows::default())
+        }
+    }
+
+    /// Leaves out the older half of the events and the last half of the nodes. Returns false if there are none.
+    pub(super) fn halve(&mut self) -> bool {
+        let is_empty = self.events.is_empty() && self.nodes.is_empty();
+        self.events.drain(..self.events.len().div_ceil(2));
+        self.nodes.truncate(self.nodes.len() / 2);
+        self.trouble = Some(format!(
+            "this page has the newest {} and {} only, because it would be too large with all of them",
+            quantity::of(self.events.len(), "event"),
+            quantity::of(self.nodes.len(), "node")
+        ));
+        !is_empty
+    }
+
+    fn of(timeline: &'a Timeline, known: PageKnows) -> Self {
+        let curve = timeline.curve();
+        let generation = curve.generation();
+        let points_from = if known.generation == generation {
+            known.points.min(curve.points().len())
+        } else {
+            0
+        };
+        let columns: Vec<_> = timeline.nodes().figures().filter(|figure| figure.on_page).collect();
+        let evaluations = timeline.evaluations().iter().copied();
+        Self {
+            version: crate::version::VERSION,
+            source: "",
+            run: timeline.run(),
+            facts: timeline.facts(),
+            summary: timeline.summary(),
+            columns: columns.iter().map(PageColumn::from).collect(),
+            nodes: timeline.nodes().iter().map(|node| Row::of(node, &columns)).collect(),
+            begun: timeline.begun(),
+            generation,
+            points_from,
+            points: &curve.points()[points_from..],
+            evaluations: evaluations.filter(|new| new.seconds > known.evaluated).collect(),
+            events: timeline.happened_after(known.events).map(PageEntry::from).collect(),
+            may_stop: false,
+            trouble: None,
+            model: None,
+            past: None,
+            outcome: None,
+        }
+    }
+
+    /// As JSON.
+    pub(super) fn text(&self) -> Vec<u8> {
+        // Numbers and texts always have a text.
+        serde_json::to_vec(self).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(second: u32) -> StatsRecord {
+        StatsRecord {
+            node: "<b>a</b>".into(),
+            run: "7".into(),
+            state: "training".into(),
+            time: f64::from(second),
+            seconds: f64::from(second),
+            ..StatsRecord::default()
+        }
+    }
+
+    #[test]
+    fn a_page_is_told_what_it_does_not_know() {
+        let mut timeline = Timeline::default();
+        for second in 1..=20 {
+            timeline.take(&[record(second)]);
+        }
+        let told = |known| {
+            let text = News::live("here", &timeline, known, true, (None, None)).text();
+            let news: serde_json::Value = serde_json::from_slice(&text).unwrap();
+            let many = |name: &str| news[name].as_array().unwrap().len();
+            (many("points"), many("events"), many("nodes"))
+        };
+        assert_eq!(told(PageKnows::default()), (20, 1, 1));
+        let known = PageKnows {
+            points: 18,
+            events: 1,
+            ..PageKnows::default()
+        };
+        assert_eq!(told(known), (2, 0, 1));
+        // Another generation's points are of no use, and nobody knows more than there is.
+        assert_eq!(told(PageKnows { generation: 3, ..known }), (20, 0, 1));
+        assert_eq!(told(PageKnows { points: 99, ..known }), (0, 0, 1));
+    }
+
+    #[test]
+    fn the_table_of_nodes_has_the_figures_that_apply() {
+        let columns = |record: StatsRecord| {
+            let mut timeline = Timeline::default();
+            timeline.take(&[record]);
+            let text = News::live("here", &timeline, PageKnows::default(), true, (None, None)).text();
+            let news: serde_json::Value = serde_json::from_slice(&text).unwrap();
+            let columns = news["columns"].as_array().unwrap().clone();
+            assert_eq!(news["nodes"][0]["figures"].as_array().unwrap().len(), columns.len());
+            let titles = columns
+                .iter()
+                .map(|column| column["title"].as_str().unwrap().to_owned());
+            titles.collect::<Vec<_>>()
+        };
+        let plain = columns(record(1));
+        let in_rounds = columns(StatsRecord {
+            round: 3,
+            direction_share: 0.1,
+            ..record(1)
+        });
+        let has = |titles: &[String], title: &str| titles.iter().any(|one| one == title);
+        assert!(
+            has(&plain, "waiting for rounds") && !has(&plain, "late rounds"),
+            "{plain:?}"
+        );
+        for title in ["rounds", "late rounds", "bundled rounds", "orthogonal updates"] {
+            assert!(has(&in_rounds, title), "{in_rounds:?}");
+        }
+        assert!(!has(&plain, "received"), "a node alone exchanges nothing");
+    }
+}

@@ -1,0 +1,212 @@
+//! A run that is over, as it was at any second: what its folder holds, told again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{BufRead, BufReader, ErrorKind};
+use std::path::Path;
+
+use protocol::stats::StatsRecord;
+use serde::Deserialize;
+
+use super::documents::RunDocuments;
+use crate::run::folder::RESULT;
+use crate::run::journal::{EVENTS, METRICS};
+use crate::timeline::{End, Facts, Timeline, TimelineEntry};
+
+/// Records that are held; of a longer run they are thinned out evenly.
+const RECORDS_MAX: usize = 40_000;
+
+/// A run in its folder.
+pub(crate) struct Replay {
+    facts: Facts,
+    /// By time.
+    records: Vec<StatsRecord>,
+    /// Whose they are: a node's folder holds its own.
+    tellers: BTreeSet<String>,
+    /// Seconds between two of one node.
+    every: f64,
+    notes: Vec<Note>,
+    documents: RunDocuments,
+    told: ReplayState,
+}
+
+/// How far it was told, and how it was then.
+struct ReplayState {
+    timeline: Timeline,
+    at: f64,
+    records: usize,
+    notes: usize,
+}
+
+impl ReplayState {
+    fn of_every(seconds: f64) -> Self {
+        Self {
+            timeline: Timeline::of_every(seconds),
+            at: 0.0,
+            records: 0,
+            notes: 0,
+        }
+    }
+}
+
+/// A line of the events' file.
+#[derive(Clone, Deserialize)]
+struct Note {
+    time: f64,
+    #[serde(flatten)]
+    what: TimelineEntry,
+}
+
+impl Replay {
+    /// Reads a run's folder. Says what is wrong with it.
+    pub(crate) fn open(folder: &Path) -> Result<Self, String> {
+        let documents = RunDocuments::read(folder)?;
+        let (records, every) = records(folder).map_err(|error| format!("{METRICS} could not be read: {error}"))?;
+        let tellers = records.iter().map(|record| record.node.clone()).collect();
+        let notes = notes(folder).map_err(|error| format!("{EVENTS} could not be read: {error}"))?;
+        let run = match (records.first(), &documents.result) {
+            (Some(first), _) => first.run.clone(),
+            (None, Some(result)) => result.run.clone(),
+            (None, None) => return Err(format!("{METRICS} holds no records, and there is no {RESULT}")),
+        };
+        let failed = notes.iter().find_map(|note| match &note.what {
+            TimelineEntry::Failed { reason } => Some(End::Failed { reason: reason.clone() }),
+            _ => None,
+        });
+        let facts = Facts {
+            end: documents.end().or(failed),
+            ..Facts::of_job(run, &documents.job, documents.train())
+        };
+        Ok(Self {
+            facts,
+            documents,
+            records,
+            tellers,
+            every: every as f64,
+            notes,
+            told: ReplayState::of_every(every as f64),
+        })
+    }
+
+    /// The job and the result.
+    pub(super) fn documents(&self) -> &RunDocuments {
+        &self.documents
+    }
+
+    /// When it began, in seconds since 1970, and how many seconds it took.
+    pub(super) fn span(&self) -> (f64, f64) {
+        let first_note = self.notes.first().map_or(0.0, |note| note.time);
+        let begin = self.records.first().map_or(first_note, |record| record.time);
+        let last_note = self.notes.last().map_or(begin, |note| note.time);
+        let last_record = self.records.last().map_or(begin, |record| record.time);
+        (begin, last_note.max(last_record) - begin)
+    }
+
+    /// The run as it was so many seconds after its begin.
+    pub(super) fn at(&mut self, at: f64) -> &Timeline {
+        let (begin, length) = self.span();
+        // What lies ahead is told from here on; for what lies behind it begins again.
+        if at < self.told.at {
+            self.told = ReplayState::of_every(self.every);
+        }
+        let told = &mut self.told;
+        told.at = at;
+        let until = begin + at;
+        loop {
+            let record = self.records.get(told.records).filter(|record| record.time <= until);
+            let note = self.notes.get(told.notes).filter(|note| note.time <= until);
+            match (record, note) {
+                (Some(record), note) if note.is_none_or(|note| record.time <= note.time) => {
+                    told.timeline.take(std::slice::from_ref(record));
+                    told.records += 1;
+                }
+                (_, Some(note)) => {
+                    if !note.what.is_told_by(&self.tellers) {
+                        told.timeline.note(note.time, note.what.clone());
+                    }
+                    told.notes += 1;
+                }
+                _ => break,
+            }
+        }
+        let facts = self.facts_then(at >= length);
+        self.told.timeline.take_facts(facts, begin + at.min(length));
+        if at >= length {
+            self.told.timeline.close(self.documents.evaluations());
+        }
+        &self.told.timeline
+    }
+
+    /// The run as it was in the end, with its job and its result.
+    pub(super) fn ended(&mut self) -> (&Timeline, &RunDocuments) {
+        let (_, length) = self.span();
+        self.at(length);
+        (&self.told.timeline, &self.documents)
+    }
+
+    /// What was known of the run then.
+    fn facts_then(&self, over: bool) -> Facts {
+        let end = self.facts.end.clone().filter(|_| over);
+        Facts {
+            phase: match end {
+                Some(End::Finished { .. }) => "finished",
+                Some(End::Failed { .. }) => "failed",
+                None => "training",
+            },
+            end,
+            ..self.facts.clone()
+        }
+    }
+}
+
+/// The records of a run, as many as are held. A client that was killed has left half a line.
+fn records(folder: &Path) -> std::io::Result<(Vec<StatsRecord>, usize)> {
+    let every = lines(folder, METRICS)?.count().div_ceil(RECORDS_MAX).max(1);
+    let mut counts = BTreeMap::new();
+    let mut records: Vec<StatsRecord> = Vec::new();
+    // The newest record of each node is kept, too: it has the node's last figures.
+    let mut newest: BTreeMap<String, StatsRecord> = BTreeMap::new();
+    let mut evaluated = 0.0;
+    for line in lines(folder, METRICS)? {
+        let Ok(record) = serde_json::from_str::<StatsRecord>(&line?) else {
+            continue;
+        };
+        // Lines of evaluations are no node's; records have them as well.
+        if record.node.is_empty() {
+            continue;
+        }
+        let count: &mut usize = counts.entry(record.node.clone()).or_default();
+        let measured = record.told_evaluations().map(|one| one.seconds).fold(0.0, f64::max);
+        // What is of one second only is never left out.
+        if count.is_multiple_of(every) || !record.said.is_empty() || measured > evaluated {
+            newest.remove(&record.node);
+            records.push(record);
+        } else {
+            newest.insert(record.node.clone(), record);
+        }
+        evaluated = measured.max(evaluated);
+        *count += 1;
+    }
+    records.extend(newest.into_values());
+    records.sort_by(|one, other| one.time.total_cmp(&other.time));
+    Ok((records, every))
+}
+
+/// Reads the lines of `events.jsonl`; lines of an unknown kind are left out.
+fn notes(folder: &Path) -> std::io::Result<Vec<Note>> {
+    let mut notes = Vec::new();
+    for line in lines(folder, EVENTS)? {
+        notes.extend(serde_json::from_str::<Note>(&line?).ok());
+    }
+    Ok(notes)
+}
+
+/// The lines of a file in a run's folder; none if there is no such file, as after a full disk.
+fn lines(folder: &Path, name: &str) -> std::io::Result<impl Iterator<Item = std::io::Result<String>>> {
+    let file = match File::open(folder.join(name)) {
+        Ok(file) => Some(file),
+        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) => return Err(error),
+    };
+    Ok(file.into_iter().flat_map(|file| BufReader::new(file).lines()))
+}

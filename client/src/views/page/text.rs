@@ -1,0 +1,92 @@
+//! The page itself: one file, with the parts that it is written in put together.
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use sha2::{Digest, Sha256};
+
+use crate::http::Answer;
+
+const HTML: &str = include_str!("page.html");
+const STYLE: &str = include_str!("page.css");
+/// Scripts, in the order in which they need each other.
+const SCRIPTS: [&str; 4] = [
+    include_str!("words.js"),
+    include_str!("chart.js"),
+    include_str!("show.js"),
+    include_str!("page.js"),
+];
+
+/// The places in the page for what only a report has: its policy, which a server sends as a header, and its data.
+const POLICY_PLACE: &str = "<!-- policy -->";
+const DATA_PLACE: &str = "<!-- data -->";
+
+/// The page, and what a browser may do for it.
+pub(super) struct Text {
+    text: String,
+    policy: String,
+}
+
+impl Text {
+    pub(super) fn new() -> Self {
+        let script = SCRIPTS.concat();
+        // The browser runs what has this hash, and nothing that a node's name or a label might bring along.
+        let hash = |text: &str| BASE64_STANDARD.encode(Sha256::digest(text));
+        Self {
+            text: HTML.replace("{style}", STYLE).replace("{script}", &script),
+            policy: format!(
+                "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; img-src data:; base-uri 'none'; \
+                 form-action 'none'",
+                hash(&script),
+                hash(STYLE)
+            ),
+        }
+    }
+
+    pub(super) fn answer(&self) -> Answer {
+        let policy = format!("{}; connect-src 'self'; frame-ancestors 'none'", self.policy);
+        Answer::page(self.text.clone(), &policy)
+    }
+
+    /// The page as a file that needs no server: with all that it shows, as JSON.
+    pub(super) fn with_data(&self, json: &str) -> String {
+        let policy = format!(
+            "<meta http-equiv=\"Content-Security-Policy\" content=\"{}\">",
+            self.policy
+        );
+        // JSON has this sign in strings only, where it may be written so; without it no text ends the element.
+        let json = json.replace('<', "\\u003c");
+        let data = format!("<script type=\"application/json\" id=\"data\">{json}</script>");
+        // The data last: a place that they name stays as it is.
+        self.text
+            .replacen(POLICY_PLACE, &policy, 1)
+            .replacen(DATA_PLACE, &data, 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_is_whole_and_has_nothing_from_outside() {
+        let page = Text::new();
+        assert!(!page.text.contains("{style}") && !page.text.contains("{script}"));
+        for outside in ["http:", "https:", "src=", "@import", "url("] {
+            let own = page.text.replace("http://www.w3.org/2000/svg", "");
+            assert!(!own.contains(outside), "{outside}");
+        }
+        // Texts from the network never become markup.
+        for unsafe_call in [
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+        ] {
+            assert!(!page.text.contains(unsafe_call), "{unsafe_call}");
+        }
+        for place in [POLICY_PLACE, DATA_PLACE] {
+            assert_eq!(page.text.matches(place).count(), 1, "{place}");
+        }
+    }
+}

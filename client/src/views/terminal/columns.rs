@@ -1,0 +1,227 @@
+//! The columns of the table of nodes: those of the [table of figures](protocol::stats::FIGURES), and some of words.
+
+use protocol::stats::{Figure, FigureColumn, StatsRecord, Unit};
+
+use super::controls::Sort;
+use super::units::{in_column, known, short};
+use crate::output::quantity;
+use crate::timeline::{Node, Nodes};
+
+/// One column.
+#[derive(Clone, Copy)]
+pub(super) struct Column {
+    pub(super) title: &'static str,
+    /// The title with its unit, where there is room for it.
+    pub(super) long: &'static str,
+    /// What it means, for whoever asks.
+    pub(super) meaning: &'static str,
+    pub(super) sort: Option<Sort>,
+    /// Where space is short, the highest are left out first.
+    rank: u8,
+    /// The least width in short form. Words may take more, up to the most.
+    least: usize,
+    most: usize,
+    /// Words begin at the left; numbers end at the right.
+    pub(super) words: bool,
+    /// Whether it is of the last second: who is silent has no such figure.
+    of_now: bool,
+    content: Content,
+}
+
+#[derive(Clone, Copy)]
+enum Content {
+    Text(fn(&Node) -> String),
+    Figure(&'static Figure<StatsRecord>, Unit),
+}
+
+impl Column {
+    const fn words(
+        title: &'static str,
+        (least, most, rank): (usize, usize, u8),
+        meaning: &'static str,
+        text: fn(&Node) -> String,
+    ) -> Self {
+        Self {
+            title,
+            long: title,
+            meaning,
+            sort: None,
+            rank,
+            least,
+            most,
+            words: true,
+            of_now: false,
+            content: Content::Text(text),
+        }
+    }
+
+    fn of_figure(figure: &'static Figure<StatsRecord>, numbers: bool) -> Option<Self> {
+        let FigureColumn { title, long, rank } = figure.column?;
+        let column = Self {
+            title,
+            long,
+            meaning: figure.meaning,
+            sort: figure.sorts.then_some(Sort::By(figure.name)),
+            rank,
+            least: width(figure.unit),
+            most: width(figure.unit),
+            words: false,
+            of_now: figure.is_rate || !figure.lasts,
+            content: Content::Figure(figure, figure.unit),
+        };
+        let is_r2 = figure.unit == Unit::Quality && numbers;
+        Some(if is_r2 {
+            Self {
+                title: "R²",
+                long: "eval R²",
+                meaning: "Newest R² on validation (or else test) samples",
+                least: width(Unit::Loss),
+                content: Content::Figure(figure, Unit::Loss),
+                ..column
+            }
+        } else {
+            column
+        })
+    }
+
+    pub(super) fn text(&self, node: &Node) -> String {
+        if self.of_now && node.is_silent() {
+            return String::new();
+        }
+        match self.content {
+            Content::Text(text) => text(node),
+            Content::Figure(figure, unit) => known(node.figure(figure), |value| in_column(unit, value)),
+        }
+    }
+
+    fn longest(&self, nodes: &Nodes) -> usize {
+        let lengths = nodes.iter().map(|node| self.text(node).chars().count());
+        lengths.max().unwrap_or(0)
+    }
+}
+
+/// The width of a figure in short form.
+fn width(unit: Unit) -> usize {
+    match unit {
+        Unit::Share => 3,
+        Unit::Samples | Unit::SamplesPerSecond | Unit::Loss => 5,
+        Unit::WeightChange => 6,
+        _ => 4,
+    }
+}
+
+const NODE: Column = Column {
+    sort: Some(Sort::Name),
+    ..Column::words("node", (6, 16, 0), "Name of the node", |node| node.record.node.clone())
+};
+const STATE: Column = Column::words(
+    "state",
+    (5, 11, 2),
+    "Phase of the node; silent: time since its last record",
+    state,
+);
+const ROUND_TRIP: Column = Column {
+    long: "rtt ms",
+    most: 4,
+    words: false,
+    of_now: true,
+    ..Column::words(
+        "rtt",
+        (4, 4, 19),
+        "Round-trip time from the node that answers this view, ms",
+        |node| known(round_trip(node), short),
+    )
+};
+const DEVICE: Column = Column::words("device", (3, 12, 20), "CPU or GPU that the node computes on", |node| {
+    node.member
+        .as_ref()
+        .map_or_else(String::new, |member| member.device.clone())
+});
+
+fn state(node: &Node) -> String {
+    match node.silent {
+        Some(seconds) => format!("silent {}", quantity::clock(seconds)),
+        None => node.state().into(),
+    }
+}
+
+pub(super) fn round_trip(node: &Node) -> Option<f64> {
+    node.member.as_ref()?.rtt_ms
+}
+
+/// A column as it is shown.
+pub(super) struct VisibleColumn {
+    pub(super) column: Column,
+    pub(super) title: String,
+    pub(super) width: usize,
+}
+
+/// The columns that say something about these nodes.
+pub(super) fn telling(nodes: &Nodes) -> Vec<Column> {
+    let numbers = nodes.iter().any(|node| node.record.mae.is_some());
+    let figures = nodes.figures().filter_map(|figure| Column::of_figure(figure, numbers));
+    [NODE, STATE]
+        .into_iter()
+        .chain(figures)
+        .chain([ROUND_TRIP, DEVICE])
+        .collect()
+}
+
+/// The columns that fit, and the gap between them: with titles in full where all of them do.
+pub(super) fn shown(nodes: &Nodes, sort: Sort, width: usize) -> (Vec<VisibleColumn>, usize) {
+    let all = telling(nodes);
+    let long: Vec<VisibleColumn> = all
+        .iter()
+        .map(|&column| {
+            let title = titled(&column, column.long, sort);
+            let width = title.chars().count().max(column.least);
+            let width = if column.words {
+                width.max(column.longest(nodes))
+            } else {
+                width
+            };
+            VisibleColumn { column, title, width }
+        })
+        .collect();
+    let gap = 2;
+    if long.iter().map(|one| one.width + gap).sum::<usize>() <= width + gap {
+        return (long, gap);
+    }
+    let short = all.iter().map(|&column| {
+        let title = titled(&column, column.title, sort);
+        let most = column.longest(nodes).min(column.most);
+        let width = title
+            .chars()
+            .count()
+            .max(column.least)
+            .max(if column.words { most } else { 0 });
+        VisibleColumn { column, title, width }
+    });
+    let short: Vec<VisibleColumn> = short.collect();
+    let sizes: Vec<(usize, u8)> = short.iter().map(|one| (one.width, one.column.rank)).collect();
+    let kept = crate::output::text_layout::visible_parts(&sizes, 1, width);
+    let kept = short.into_iter().zip(kept).filter(|(_, kept)| *kept);
+    let mut kept: Vec<VisibleColumn> = kept.map(|(one, _)| one).collect();
+    widen(&mut kept, nodes, width);
+    (kept, 1)
+}
+
+/// Words get what the columns leave over, as far as they need it, the first column first.
+fn widen(columns: &mut [VisibleColumn], nodes: &Nodes, width: usize) {
+    let used: usize = columns.iter().map(|one| one.width + 1).sum();
+    let mut spare = (width + 1).saturating_sub(used);
+    for one in columns.iter_mut().filter(|one| one.column.words) {
+        let more = one.column.longest(nodes).saturating_sub(one.width).min(spare);
+        one.width += more;
+        spare -= more;
+    }
+}
+
+/// A title, with a mark where it is the one by which nodes are sorted.
+fn titled(column: &Column, title: &str, sort: Sort) -> String {
+    match column.sort {
+        Some(Sort::Name) if sort == Sort::Name => format!("{title}▴"),
+        Some(own) if own == sort => format!("{title}▾"),
+        _ => title.into(),
+    }
+}

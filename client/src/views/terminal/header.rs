@@ -1,0 +1,151 @@
+//! The lines on the run as a whole: how far it is, what is trained, and what there is to say of it.
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::style::{Color, Style, Stylize};
+use ratatui::text::Line;
+
+use super::units::{loss, precise};
+use crate::output::quality_metric::QualityMetric;
+use crate::output::quantity;
+use crate::output::text_layout::{cut, visible_parts};
+use crate::timeline::{End, Facts, Summary, Timeline};
+
+const GAP: &str = "  ";
+/// So much of a run's name tells it from others.
+const RUN_WIDTH: usize = 8;
+
+pub(super) fn draw(timeline: &Timeline, frame: &mut Frame, area: Rect) {
+    let parts = parts(timeline);
+    let sizes: Vec<(usize, u8)> = parts.iter().map(|(text, rank)| (text.chars().count(), *rank)).collect();
+    let kept = visible_parts(&sizes, GAP.len(), area.width.into());
+    let texts = parts
+        .iter()
+        .zip(kept)
+        .filter(|(_, kept)| *kept)
+        .map(|((text, _), _)| text.as_str());
+    let first = Line::from(texts.collect::<Vec<_>>().join(GAP)).bold();
+    let lines = [
+        Some(first),
+        timeline.facts().map(|facts| Line::from(job(facts, area.width))),
+    ];
+    for (line, row) in lines.into_iter().flatten().zip(area.rows()) {
+        frame.render_widget(line, row);
+    }
+}
+
+/// Each with a rank: the highest are left out first.
+fn parts(timeline: &Timeline) -> Vec<(String, u8)> {
+    if timeline.nodes().len() == 0 {
+        return vec![("no records from the cluster yet".into(), 0)];
+    }
+    let summary = timeline.summary();
+    let mut parts = Vec::new();
+    if timeline.run().is_empty() {
+        parts.push(("no run".into(), 3));
+    } else {
+        parts.push((format!("run {}", short_name(timeline.run())), 4));
+    }
+    parts.push((summary.state.clone(), 1));
+    if timeline.run().is_empty() {
+        parts.push((quantity::of(timeline.nodes().len(), "node"), 2));
+        return parts;
+    }
+    if let (Some(epoch), Some(facts)) = (summary.epoch, timeline.facts()) {
+        // Rounded down: what is not trained to the end is not done.
+        parts.push((
+            format!("epoch {:.1}/{}", (epoch * 10.0).floor() / 10.0, facts.epochs),
+            3,
+        ));
+    }
+    match summary.share {
+        Some(share) => parts.push((format!("{:.0} %", (share * 100.0).floor()), 0)),
+        None => parts.push((format!("{} samples", precise(summary.samples as f64)), 0)),
+    }
+    parts.push((time(&summary), 2));
+    parts.push((format!("{} samples/s", precise(summary.samples_per_second)), 5));
+    if let Some(eval_loss) = summary.eval_loss {
+        parts.push((format!("eval loss {}", loss(eval_loss)), 8));
+    }
+    let metric = QualityMetric::by(summary.mae);
+    if let Some(figure) = summary.accuracy {
+        parts.push((format!("{} {}", metric.name(), metric.text(figure)), 6));
+    }
+    if let Some(best) = summary.best {
+        parts.push((format!("best {}", metric.text(best)), 9));
+    }
+    // While batches are under way, replicas differ by those: nobody is to worry about that.
+    if summary.replicas.of > 0 && summary.state != "training" {
+        let replicas = &summary.replicas;
+        parts.push((format!("{} of {} replicas equal", replicas.equal, replicas.of), 7));
+    }
+    parts
+}
+
+fn short_name(run: &str) -> String {
+    run.chars().take(RUN_WIDTH).collect()
+}
+
+/// Time gone, and of how much, where that can be told.
+fn time(summary: &Summary) -> String {
+    let elapsed = quantity::clock(summary.elapsed);
+    match summary.left {
+        Some(left) => format!("{elapsed} of {}", quantity::clock(summary.elapsed + left)),
+        None => elapsed,
+    }
+}
+
+fn job(facts: &Facts, width: u16) -> String {
+    let job = facts.job();
+    cut(&job, width.into())
+}
+
+/// What there is to say: how the run ended or what it waits for, and what was said to the user.
+pub(super) fn notes(timeline: &Timeline, said: Option<&str>) -> Vec<(String, Style)> {
+    let mut notes = Vec::new();
+    if let Some(facts) = timeline.facts() {
+        if let Some(end) = &facts.end {
+            let colour = if is_good(end) { Color::Green } else { Color::Red };
+            notes.push((ending(end), Style::new().fg(colour).bold()));
+        }
+        let waiting = facts.waiting.iter();
+        let waiting = waiting.map(|reason| (format!("waiting for {reason}"), Style::new().fg(Color::Yellow)));
+        notes.extend(waiting);
+    }
+    notes.extend(said.map(|text| (text.into(), Style::new().bold())));
+    notes
+}
+
+fn is_good(end: &End) -> bool {
+    matches!(end, End::Finished { agree: true, .. })
+}
+
+fn ending(end: &End) -> String {
+    match end {
+        End::Failed { reason } => format!("failed: {reason}"),
+        End::Finished {
+            accuracy,
+            mae,
+            loss,
+            agree,
+            nodes,
+            missing,
+            model,
+            ..
+        } => {
+            let all = nodes + missing.len();
+            let agree = if *agree { "agree" } else { "DO NOT AGREE" };
+            let missing = match &missing[..] {
+                [] => String::new(),
+                missing => format!("; missing: {}", missing.join(", ")),
+            };
+            let metric = QualityMetric::by(*mae);
+            format!(
+                "finished: {} {}, loss {loss:.4}, replicas {agree} ({nodes} of {all}{missing}); the contacted node \
+                 saved the model as {model}: fetch it with 'tau start --attach'",
+                metric.name(),
+                metric.text(*accuracy)
+            )
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Watching a cluster: a timeline that is kept up to date, from outside or from within one of its nodes.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use communicator::node::Inquiry;
+use protocol::stats::StatsRecord;
+use protocol::wire::control::{Reply, Request};
+use tokio::task::JoinHandle;
+
+use crate::clock;
+use crate::contact::stats_reader::StatsReader;
+use crate::contact::{Contact, unexpected};
+use crate::failure::Failure;
+use crate::timeline::{Facts, Timeline};
+
+/// How often it is asked how far the run is, and who is there.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Whom to ask.
+#[derive(Clone)]
+pub(crate) enum Source {
+    /// Any node of a cluster.
+    Cluster(Arc<Contact>),
+    /// The node that this process is.
+    Oneself(Inquiry),
+}
+
+impl Source {
+    pub(crate) async fn ask(&self, request: Request) -> Result<Reply, Failure> {
+        match self {
+            Self::Cluster(contact) => contact.ask(request).await,
+            Self::Oneself(node) => node.ask(request).await.ok_or_else(stopping),
+        }
+    }
+
+    async fn news(&self, reader: &mut Reader) -> Result<Vec<StatsRecord>, Failure> {
+        match self {
+            Self::Cluster(contact) => reader.of_cluster.read(contact).await,
+            Self::Oneself(node) => {
+                let after = reader.after;
+                match node.ask(Request::Stats { after }).await.ok_or_else(stopping)? {
+                    Reply::Stats { last, records } => {
+                        reader.after = last;
+                        Ok(records)
+                    }
+                    other => Err(unexpected(other)),
+                }
+            }
+        }
+    }
+}
+
+fn stopping() -> Failure {
+    Failure::Failed("this node is shutting down".into())
+}
+
+/// Where in the records the reading is.
+#[derive(Default)]
+struct Reader {
+    of_cluster: StatsReader,
+    after: u64,
+}
+
+/// A timeline that several look at.
+#[derive(Clone, Debug)]
+pub(crate) struct Shared {
+    timeline: Arc<Mutex<Timeline>>,
+    /// When anybody answered last; before that, when the watch began.
+    answered: Arc<Mutex<Instant>>,
+}
+
+impl Default for Shared {
+    fn default() -> Self {
+        Self {
+            timeline: Arc::default(),
+            answered: Arc::new(Mutex::new(Instant::now())),
+        }
+    }
+}
+
+impl Shared {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Timeline> {
+        self.timeline.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// For how long nobody has answered.
+    pub(crate) fn unanswered(&self) -> Duration {
+        self.answered.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+    }
+
+    fn answer(&self) {
+        *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    }
+}
+
+/// The time before a cluster is looked for again that has not answered.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+
+/// A cluster that is watched for as long as this is there.
+pub(crate) struct Watch {
+    pub(crate) source: Source,
+    pub(crate) timeline: Shared,
+    /// Why nothing is heard.
+    trouble: Arc<Mutex<Option<String>>>,
+    watching: JoinHandle<()>,
+}
+
+impl Watch {
+    /// Begins to watch. Where nobody answers, it is tried again.
+    pub(crate) fn start(source: Source) -> Arc<Self> {
+        let (timeline, trouble) = (Shared::default(), Arc::new(Mutex::new(None)));
+        let (asked, kept, noted) = (source.clone(), timeline.clone(), Arc::clone(&trouble));
+        let watching = tokio::spawn(async move {
+            let mut reader = Reader::default();
+            loop {
+                let Err(failure) = keep(&asked, &kept, &mut reader, &noted).await;
+                let reason = failure.reasons().join("; ");
+                *noted.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
+                tokio::time::sleep(TRY_AGAIN).await;
+            }
+        });
+        Arc::new(Self {
+            source,
+            timeline,
+            trouble,
+            watching,
+        })
+    }
+
+    /// Why nothing is heard.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.watching.abort();
+    }
+}
+
+/// Keeps a timeline up to date until nobody answers any more.
+pub(crate) async fn watch(source: &Source, timeline: &Shared) -> Result<Infallible, Failure> {
+    keep(source, timeline, &mut Reader::default(), &Mutex::default()).await
+}
+
+/// The same from where a reader is, and without trouble once somebody answers.
+async fn keep(
+    source: &Source,
+    timeline: &Shared,
+    reader: &mut Reader,
+    trouble: &Mutex<Option<String>>,
+) -> Result<Infallible, Failure> {
+    let reading = async {
+        loop {
+            let news = source.news(reader).await?;
+            *trouble.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            timeline.lock().take(&news);
+        }
+    };
+    let looking = async {
+        loop {
+            if let Reply::Status(Some(status)) = source.ask(Request::Status).await? {
+                timeline.lock().take_facts(Facts::of(&status), clock::now());
+            }
+            if let Reply::Nodes(members) = source.ask(Request::Nodes).await? {
+                timeline.lock().take_members(&members);
+            }
+            timeline.answer();
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    };
+    tokio::select! {
+        ended = reading => ended,
+        ended = looking => ended,
+    }
+}
