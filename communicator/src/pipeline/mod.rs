@@ -144,10 +144,10 @@ impl PipelineNode {
             .and_then(|(pipeline, stage)| {
                 let place = StageAddress { pipeline, stage };
                 let first = |one: &&Participant| plan.topology().place(one.node) == Some(place);
-                match planted(Bug::SendsToTheReplaced) {
-                    true => plan.participants.iter().find(first),
-                    false => plan.topology().holder(place),
+                if planted(Bug::SendsToTheReplaced) {
+                    return plan.participants.iter().find(first);
                 }
+                plan.topology().holder(place)
             })
             .filter(|holder| holder.node != self.me);
         match to.map(|holder| holder.node) {

@@ -74,7 +74,7 @@ fn check_results(world: &World) {
     }
     for (run, results) in &ended {
         for (id, result) in results {
-            let whole = world.layers.as_ref().map_or(0, |layers| layers.samples());
+            let whole = world.layers.as_ref().map_or(0, Layers::samples);
             assert!(
                 result.stop.is_some() || result.samples >= whole,
                 "run {run} has ended at {id} by itself, with {} of {whole} samples",
@@ -305,6 +305,11 @@ fn check_calm(world: &mut World) {
         describe(world)
     );
     world.until(6, |_| false);
+    check_next_run(world);
+}
+
+/// All nodes take part in a run that begins when everything is calm.
+fn check_next_run(world: &mut World) {
     let alive = world.alive();
     // Nodes that do not make a whole pipeline are spare.
     let stages = world.layers.as_ref().map_or(1, Layers::stages);

@@ -140,31 +140,7 @@ impl World {
                     },
                 );
             }
-            RunEffect::LookUp { run, resumes } => {
-                let job = Box::new(self.job());
-                let slots = self.nodes[&at].info.workers;
-                let found = self.nodes[&at]
-                    .checkpoints
-                    .get(&resumes)
-                    .map(|Checkpoint { ledger, stage }| {
-                        let resumed = Resumed {
-                            run: resumes,
-                            digest: ledger.digest(),
-                            frontier: ledger.frontier().fingerprint(),
-                            samples: ledger.samples(),
-                            slots,
-                        };
-                        let stage = *stage;
-                        Box::new(FoundCheckpoint { resumed, job, stage })
-                    });
-                self.after(
-                    30,
-                    Due::Event {
-                        at,
-                        event: RunEvent::LookedUp { run, found },
-                    },
-                );
-            }
+            RunEffect::LookUp { run, resumes } => self.look_up(at, run, resumes),
             RunEffect::Open { run, plan } => {
                 let delay = 1 + self.random.below(80);
                 self.after(delay, Due::Open { at, run, plan });
@@ -182,6 +158,33 @@ impl World {
             }
             RunEffect::Left => self.leave(at),
         }
+    }
+
+    /// Looks for a node's checkpoint of an earlier run.
+    fn look_up(&mut self, at: NodeId, run: RunId, resumes: RunId) {
+        let job = Box::new(self.job());
+        let slots = self.nodes[&at].info.workers;
+        let found = self.nodes[&at]
+            .checkpoints
+            .get(&resumes)
+            .map(|Checkpoint { ledger, stage }| {
+                let resumed = Resumed {
+                    run: resumes,
+                    digest: ledger.digest(),
+                    frontier: ledger.frontier().fingerprint(),
+                    samples: ledger.samples(),
+                    slots,
+                };
+                let stage = *stage;
+                Box::new(FoundCheckpoint { resumed, job, stage })
+            });
+        self.after(
+            30,
+            Due::Event {
+                at,
+                event: RunEvent::LookedUp { run, found },
+            },
+        );
     }
 
     /// Whoever has left a run that goes on, and had time for it, has handed over all that its workers made, if anybody is
@@ -559,7 +562,7 @@ impl World {
         match message {
             Message::Flow(bytes) => self.pipeline(at, PipelineEvent::FromPeer { from, bytes }),
             message if open.plan.topology().same_slice(at, from) => {
-                self.exchange(at, Event::Received { from, message })
+                self.exchange(at, Event::Received { from, message });
             }
             _ => {}
         }

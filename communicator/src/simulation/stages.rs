@@ -76,7 +76,7 @@ impl Layers {
 
     /// The number of stages that a network is cut into.
     pub(super) fn stages(&self) -> usize {
-        self.job.exchange.pipelines().and_then(|spec| spec.stages()).unwrap()
+        self.job.exchange.stages()
     }
 
     /// The digest of the first weights of a whole network.
@@ -95,7 +95,6 @@ pub(super) struct StageWorker {
     training: StageTraining<FakeStageTrainer>,
     /// Its batches count. Those of a worker that was seated at the end, to measure, do not.
     counts: bool,
-    leads: bool,
     /// It was told that it may end: by its node, or by its leader.
     may_end: bool,
     is_closed: bool,
@@ -115,12 +114,16 @@ impl Node {
         let status = self.core.status(Duration::ZERO);
         let trains = status.is_some_and(|status| status.phase == Phase::Training);
         let hangs = self.workers.values().any(|worker| worker.hangs);
-        let mut ending = self.stages().filter(|stage| !stage.leads && stage.may_end);
+        let mut ending = self.stages().filter(|stage| !stage.leads() && stage.may_end);
         self.runs() && is_open && trains && !hangs && ending.next().is_none()
     }
 }
 
 impl StageWorker {
+    fn leads(&self) -> bool {
+        self.training.trainer().stage().pipeline().leads()
+    }
+
     /// Whether its pipeline has come together, or has no more to do.
     fn is_whole(&self) -> bool {
         self.is_closed || self.training.trainer().stage().pipeline().is_whole()
@@ -198,7 +201,6 @@ impl World {
         let mut stage = StageWorker {
             training,
             counts: !only_measures,
-            leads: place.stage == 0,
             may_end: false,
             is_closed: false,
         };
@@ -293,7 +295,7 @@ impl World {
                 let worker = self.nodes.get_mut(&at).unwrap().workers.get_mut(&key);
                 if let Some(stage) = worker.and_then(|worker| worker.stage.as_mut()) {
                     assert!(
-                        stage.leads || stage.may_end,
+                        stage.leads() || stage.may_end,
                         "a worker of {at} ends before it is told to"
                     );
                     stage.is_closed = true;

@@ -27,6 +27,8 @@ use crate::pipeline::Pipeline;
 use crate::speed;
 use crate::stage::{HoldsStage, Membership};
 use crate::state_file::{self, StateFileError};
+#[cfg(feature = "cuda")]
+use crate::trainer::TrainError;
 use crate::trainer::{StateError, Trainer};
 use crate::training::{Identity, StageTraining, State, Training, TrainingError};
 use crate::training_thread::{self, TrainingThread};

@@ -328,7 +328,8 @@ impl<L: Layers> StageModel<L> {
         let forward = (arrays.own, micro_batch_key(&progress.lead, micro_batch), inputs);
         let returned =
             self.slices[at].run_loss_head(forward, (&self.loss, share), progress.written(at), arrays.gradient)?;
-        self.returned(progress, at, micro_batch, returned)
+        self.returned(progress, at, micro_batch, returned);
+        Ok(())
     }
 
     /// Gradients have come for all that a layer range has made of a micro-batch.
@@ -348,7 +349,10 @@ impl<L: Layers> StageModel<L> {
             progress.written(at),
             arrays.gradient,
         )? {
-            Some(returned) => self.returned(progress, at, micro_batch, returned),
+            Some(returned) => {
+                self.returned(progress, at, micro_batch, returned);
+                Ok(())
+            }
             None => Err(TrainError::PipelineBroken),
         }
     }
@@ -361,7 +365,7 @@ impl<L: Layers> StageModel<L> {
         at: usize,
         micro_batch: u16,
         returned: Returned<L::Deferred>,
-    ) -> Result<(), TrainError> {
+    ) {
         let Returned {
             loss,
             input_gradients,
@@ -387,19 +391,13 @@ impl<L: Layers> StageModel<L> {
             (micro_batch, self.slices[at].number() as u8),
             loss,
             &input_gradients,
-        )
+        );
     }
 
-    /// Sends gradients to all who have made a piece of what they are for.
-    fn send_backward(
-        &mut self,
-        step: u64,
-        (micro_batch, layer_range): (u16, u8),
-        loss: f32,
-        output_gradients: &[f32],
-    ) -> Result<(), TrainError> {
+    /// Sends gradients to all workers that have made a piece of what they are for.
+    fn send_backward(&mut self, step: u64, (micro_batch, layer_range): (u16, u8), loss: f32, output_gradients: &[f32]) {
         let Some(at) = usize::from(layer_range).checked_sub(1) else {
-            return Ok(());
+            return;
         };
         let (before, layer_range) = (&self.layer_ranges[at], at as u8);
         let from = self.stage.number;
@@ -426,7 +424,6 @@ impl<L: Layers> StageModel<L> {
                 self.pipeline.send(to as u8, message, &piece);
             }
         }
-        Ok(())
     }
 }
 

@@ -32,6 +32,9 @@ use crate::trainer::{StateError, Trainer};
 /// The time for which a leader calls its pipeline together before it leaves the remaining samples to other pipelines. Nodes
 /// that are gone are given up sooner: these are there, and a worker of theirs may be opening large data.
 const GIVEN_UP_AFTER: Duration = Duration::from_mins(5);
+/// How long a follower that is told to stop waits for its leader, which is told so, too, and gives up what is under way. A call
+/// of a leader that is gone may have come on a longer way than the word that it is gone.
+const LEADER_ENDS_WITHIN: Duration = Duration::from_secs(10);
 /// How long a worker waits that has too many batches on their way out.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// How long a worker waits for others at a time.
@@ -60,8 +63,6 @@ pub enum StageProgress {
 pub struct StageTraining<T> {
     pub(super) learner: Learner<T>,
     minibatches: Minibatches,
-    /// This worker chooses the minibatches of its pipeline.
-    leads: bool,
     /// Some worker of the pipeline is missing, so that other pipelines take its samples.
     stands_alone: bool,
     /// The leader has begun its present minibatch, which is neither done nor lost.
@@ -77,6 +78,8 @@ pub struct StageTraining<T> {
     measuring: Option<Moment>,
     /// Orders to finish that wait to be carried out.
     finishes: VecDeque<Finish>,
+    /// Since when a follower that is told to stop has waited for its leader.
+    stopping_since: Option<Duration>,
     is_closed: bool,
     norm_told: Duration,
     audited: Duration,
@@ -93,11 +96,9 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         identity: Identity,
         now: Duration,
     ) -> Result<Self, TrainingError> {
-        let leads = trainer.stage().pipeline().leads();
         let mut training = Self {
             learner: Learner::new(trainer, job, classes, identity)?,
             minibatches: Minibatches::of_pipeline(),
-            leads,
             stands_alone: false,
             has_led: false,
             throttle: Throttle::default(),
@@ -106,6 +107,7 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
             measure_due: None,
             measuring: None,
             finishes: VecDeque::new(),
+            stopping_since: None,
             is_closed: false,
             norm_told: now,
             audited: now,
@@ -147,7 +149,7 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         match event {
             ToTraining::Pipeline(event) => self.hear_pipeline(event, now),
             // A leader need not wait for what is under way.
-            ToTraining::Stop if self.is_computing() && self.leads => {
+            ToTraining::Stop if self.is_computing() && self.leads() => {
                 self.hear_pipeline(PipelineEvent::Stopping, now);
                 self.waiting.push_back(ToTraining::Stop);
             }
@@ -194,7 +196,7 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         if self.throttle.should_wait(now, is_full, self.learner.can_throttle()) {
             return Ok(StageProgress::Waits(LOOK_AGAIN));
         }
-        if self.leads {
+        if self.leads() {
             self.lead(now)
         } else {
             self.follow(now, is_full)
@@ -207,6 +209,11 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
 
     fn pipeline_mut(&mut self) -> &mut Pipeline {
         self.learner.trainer.stage_mut().pipeline_mut()
+    }
+
+    /// Whether this worker chooses the minibatches of its pipeline.
+    fn leads(&self) -> bool {
+        self.pipeline().leads()
     }
 
     /// Whether the gradient of a minibatch is being computed.
@@ -276,7 +283,7 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
             self.learner.pending.cursors_left(),
             self.learner.applied.batches(),
         );
-        let leads = self.leads();
+        let leads = self.next_leads();
         self.learner.trainer.stage_mut().lead(leads);
         self.has_led = true;
         Ok(StageProgress::Worked)
@@ -284,7 +291,7 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
 
     /// Returns what the others of the pipeline have to know of the next step, and of those after it that can be begun before
     /// it is done.
-    fn leads(&self) -> Vec<Lead> {
+    fn next_leads(&self) -> Vec<Lead> {
         let (learning_rate, _) = self.learner.rate_and_clip();
         let lead = |(step, minibatch): (u64, &Minibatch)| Lead {
             step,
@@ -334,7 +341,14 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
             return self.pause();
         }
         if self.pipeline().next_lead().is_some() {
+            self.stopping_since = None;
             return self.compute(now, is_full);
+        }
+        if self.learner.is_ending() {
+            let since = *self.stopping_since.get_or_insert(now);
+            if now.saturating_sub(since) > LEADER_ENDS_WITHIN {
+                self.learner.trainer.stage_mut().reset();
+            }
         }
         if self.pipeline().is_over() || self.learner.is_ending() && !self.pipeline().is_whole() {
             return self.pause();
@@ -360,7 +374,7 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         // The optimiser counts the leader's steps, whenever this worker came.
         self.learner.counters.steps = lead.step;
         let batches = self.learner.applied.batches();
-        let begun_at = if self.leads {
+        let begun_at = if self.leads() {
             self.minibatches.take_begun_at()
         } else {
             None
@@ -385,7 +399,7 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         self.has_led = false;
         self.learner.pending.add(&lead.cursors, lead.samples.len(), report.loss);
         // The samples of a pipeline count once.
-        let samples = if self.leads {
+        let samples = if self.leads() {
             self.learner.plan.settle(&lead.cursors);
             lead.samples.len()
         } else {
@@ -470,7 +484,7 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         let status = OriginStatus {
             last: true,
             // A follower never says that the run is to end; nor does a leader that is told to close when all is trained.
-            stop: self.leads && self.learner.ending.stops_the_run() && !all_trained,
+            stop: self.leads() && self.learner.ending.stops_the_run() && !all_trained,
             ..OriginStatus::default()
         };
         let mut encoded = Vec::new();
@@ -511,7 +525,7 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
             return Ok(false);
         }
         let moment = self.measure_due.take();
-        let begins = self.leads && self.pipeline().is_whole();
+        let begins = self.leads() && self.pipeline().is_whole();
         if begins {
             self.learner.trainer.begin_evaluation()?;
             self.measuring = moment;
@@ -553,7 +567,7 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
     /// first; if it breaks, it is called together and measured again, within limits.
     fn finish(&mut self, now: Duration) -> Result<StageProgress, TrainingError> {
         while let Some(finish) = self.finishes.front() {
-            if self.leads && finish.measures(now) {
+            if self.leads() && finish.measures(now) {
                 if self.evaluates() {
                     return Ok(StageProgress::Waits(WAIT));
                 }

@@ -110,7 +110,9 @@ fn nothing_of_an_earlier_attempt_is_gone_on_with() {
         let step = |trainer: &mut CpuStageTrainer, step: u64, come: Vec<Flow>| {
             // It has begun with the minibatch when they come.
             assert_eq!(trainer.advance().unwrap(), Advance::Worked);
-            come.into_iter().for_each(|flow| hear(trainer, flow));
+            for flow in come {
+                hear(trainer, flow);
+            }
             compute(trainer);
             trainer
                 .step(&samples(step), control(&job, step), &mut Vec::new())

@@ -9,7 +9,7 @@ use protocol::split::SHARDS_PER_SLOT;
 
 use protocol::model::Partition;
 use protocol::wire::attach::SaveOrder;
-use protocol::wire::flow::StageAddress;
+use protocol::wire::flow::{Flow, FlowBody, FlowHead, StageAddress};
 
 use super::*;
 use crate::backend::cpu::CpuStageTrainer;
@@ -234,6 +234,29 @@ fn who_is_led_ends_when_told_and_not_before() {
     led.hear(ToTraining::Stop, Duration::ZERO).unwrap();
     let closing = advance(&mut led, Duration::ZERO).expect("a follower that is told to stop must close");
     assert!(closing.header.status.last && !closing.header.status.stop);
+}
+
+/// A call of a leader that is gone may come after the word that it is gone.
+#[test]
+fn a_follower_that_is_told_to_stop_does_not_wait_for_good_for_a_leader_that_is_gone() {
+    let (_folder, dataset) = points(400);
+    let job = job(|draft| draft.exchange = Some("layers:groups=2".into()));
+    let layout = layout(&job, &dataset);
+    let mut led = training(&job, &Arc::new(dataset), &layout, 1).unwrap();
+    let join = FlowHead {
+        pipeline: 0,
+        to: 1,
+        from: 0,
+        generation: 7,
+        body: FlowBody::Join,
+    };
+    let join = PipelineEvent::Flow(Flow::without_numbers(join));
+    led.hear(ToTraining::Pipeline(join), Duration::ZERO).unwrap();
+    led.hear(ToTraining::Stop, Duration::ZERO).unwrap();
+    assert_eq!(advance(&mut led, Duration::ZERO), None, "the leader has the last word");
+    assert_eq!(advance(&mut led, Duration::from_secs(9)), None);
+    let closing = advance(&mut led, Duration::from_secs(11));
+    assert!(closing.is_some_and(|closing| closing.header.status.last));
 }
 
 #[test]
