@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
-use protocol::wire::control::{Reply, RunResult};
+use protocol::wire::control::{Phase, Reply, RunResult};
 
 use crate::exchange::planted as exchange;
 use crate::run::planted::{Bug, PLANTED};
@@ -176,14 +176,15 @@ fn check_ledgers(world: &World) {
     }
 }
 
-/// What must hold of pipelines when all nodes have heard of each other: a stage of a pipeline is held by one node.
+/// What must hold of pipelines when all nodes have heard of each other: a stage of a pipeline is trained by one node. Nodes that
+/// have begun to end a run admit no others any more.
 fn check_stages(world: &World) {
     let mut holders = BTreeMap::new();
-    for (&id, node) in world
-        .nodes
-        .iter()
-        .filter(|(_, node)| node.alive && node.run().is_some())
-    {
+    let trains = |node: &Node| {
+        let status = node.core.status(world.time());
+        node.alive && status.is_some_and(|status| status.phase == Phase::Training)
+    };
+    for (&id, node) in world.nodes.iter().filter(|(_, node)| trains(node)) {
         let Some(open) = &node.exchange else {
             continue;
         };
