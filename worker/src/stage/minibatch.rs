@@ -64,7 +64,7 @@ impl MinibatchProgress {
     }
 
     /// Whether all micro-batches have been here and back.
-    fn is_back(&self) -> bool {
+    pub(super) fn is_back(&self) -> bool {
         self.done.iter().all(|&done| done >= self.lead.micro_batches)
     }
 

@@ -105,6 +105,8 @@ pub struct StageModel<L: Layers> {
     widest: usize,
     /// What this worker has of the layer ranges, in order.
     slices: Vec<L>,
+    /// Events that have come since the present minibatch came back.
+    held: VecDeque<PipelineEvent>,
     /// The minibatch whose gradient is being computed.
     progress: Option<MinibatchProgress>,
     /// What has come of micro-batches, for whole layer ranges to go there and back.
@@ -167,6 +169,7 @@ impl<L: Layers> StageModel<L> {
             layer_ranges: partition.layer_ranges().to_vec(),
             widest: partition.widest(),
             stage,
+            held: VecDeque::new(),
             progress: None,
             forward: Gathering::default(),
             backward: Gathering::default(),
@@ -218,8 +221,12 @@ impl<L: Layers> StageModel<L> {
         self.progress.is_some()
     }
 
-    /// Takes note of an event. A minibatch that is being computed may be over after it.
+    /// Takes note of an event. A minibatch that is being computed may be over after it; but not one that has come back, since
+    /// others count it as trained: then the event is held until the step is made.
     pub fn hear(&mut self, event: PipelineEvent) {
+        if self.progress.as_ref().is_some_and(MinibatchProgress::is_back) {
+            return self.held.push_back(event);
+        }
         let generation = self.pipeline.generation();
         let heard = self.pipeline.hear(event);
         // Nothing of another generation is gone on with.
@@ -243,6 +250,11 @@ impl<L: Layers> StageModel<L> {
             }
             Heard::Input(input, flow) => self.receive(input, &flow),
         }
+    }
+
+    /// Takes the events that were held, to be heard after the step.
+    pub fn take_held(&mut self) -> VecDeque<PipelineEvent> {
+        std::mem::take(&mut self.held)
     }
 
     /// Keeps numbers that have come, or gives the pipeline up if they cannot be for this worker.

@@ -421,6 +421,9 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
             }
         };
         self.tell_step(step, encoded);
+        for event in self.learner.trainer.stage_mut().take_held() {
+            self.hear_pipeline(event, now);
+        }
         if now.saturating_sub(self.norm_told) >= NORM_EVERY {
             self.norm_told = now;
             let norm = self.learner.trainer.residual_norm()?;
