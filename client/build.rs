@@ -8,16 +8,17 @@ use std::process::Command;
 /// Digits of a commit's name.
 const DIGITS: &str = "--short=9";
 /// What the program is made of, as git's and cargo's paths from the workspace's root.
-const SOURCES: [&str; 9] = [
+const SOURCES: [&str; 10] = [
     "Cargo.toml",
     "Cargo.lock",
     "client/Cargo.toml",
     "client/src",
     "client/build.rs",
+    "client/presets",
     "communicator",
     "protocol",
+    "whole_file",
     "worker",
-    "patches",
 ];
 
 fn main() {

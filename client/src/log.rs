@@ -12,7 +12,7 @@ use protocol::stats::Severity;
 use serde_json::{Map, Value};
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::filter::{EnvFilter, Targets};
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
@@ -27,11 +27,11 @@ const FILTER: &str = "warn,ractor=off,ractor_cluster=off";
 
 /// Starts to log. A node that people have started also says what it does; nodes of a local cluster do not.
 pub(crate) fn init(tells_news: bool) {
-    let filter = match std::env::var("TAU_LOG") {
-        Ok(asked) => EnvFilter::try_new(format!("ractor=error,ractor_cluster=error,{asked}")),
-        Err(_) if tells_news => EnvFilter::try_new(format!("{FILTER},{NEWS}=info")),
+    let filter: Result<Targets, _> = match std::env::var("TAU_LOG") {
+        Ok(asked) => format!("ractor=error,ractor_cluster=error,{asked}").parse(),
+        Err(_) if tells_news => format!("{FILTER},{NEWS}=info").parse(),
         // What becomes of a run is told by the one who has started it, once.
-        Err(_) => EnvFilter::try_new(format!("{FILTER},{NEWS}=off")),
+        Err(_) => format!("{FILTER},{NEWS}=off").parse(),
     };
     let json = std::env::var("TAU_LOG_FORMAT").is_ok_and(|format| format == "json");
     let lines = tracing_subscriber::fmt::layer()
@@ -41,7 +41,7 @@ pub(crate) fn init(tells_news: bool) {
         // It would tell of a closed standard error on standard error, and panic.
         .log_internal_errors(false)
         .event_format(LogFormat { json })
-        .with_filter(filter.unwrap_or_else(|_| EnvFilter::new(FILTER)));
+        .with_filter(filter.unwrap_or_else(|_| FILTER.parse().expect("the standard filter is valid")));
     let kept = Targets::new()
         .with_default(Level::WARN)
         .with_target(NEWS, Level::INFO)

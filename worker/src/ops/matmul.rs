@@ -1,8 +1,8 @@
-//! Matrix products through the kernel that dfdx uses, with checked shapes.
+//! Matrix products by the `gemm` crate's kernel for f32, with checked shapes.
 
 use std::mem::MaybeUninit;
 
-use gemm::Parallelism;
+use gemm_common::Parallelism;
 
 use super::Threads;
 
@@ -104,15 +104,18 @@ unsafe fn gemm_into(lhs: Matrix<'_>, rhs: Matrix<'_>, out: *mut f32, write_mode:
         0 | 1 => Parallelism::None,
         many => Parallelism::Rayon(many),
     };
+    let (rows, columns) = (lhs.rows, rhs.columns);
+    // The kernel writes columns fastest if they are contiguous, so it computes the transposed product: its columns are our rows.
+    let (lhs, rhs) = (rhs.transposed(), lhs.transposed());
     // SAFETY: both matrices were made by `Matrix`, whose strides stay within their slices; `out` is the caller's word.
     unsafe {
-        gemm::gemm(
-            lhs.rows,
-            rhs.columns,
+        gemm_f32::gemm::f32::get_gemm_fn()(
+            columns,
+            rows,
             lhs.columns,
             out,
+            columns as isize,
             1,
-            rhs.columns as isize,
             add,
             lhs.values.as_ptr(),
             lhs.column_stride as isize,
