@@ -344,8 +344,8 @@ fn only_a_run_can_be_gone_on_with() {
 #[test]
 #[cfg(target_os = "linux")]
 fn flipped_bits_are_reported_and_healed() {
-    use protocol::lattice::weight_of;
-    use protocol::model::{Layout, ModelSpec, Shape, initial_counts};
+    use protocol::job::model::{Layout, ModelSpec, Shape, initial_counts};
+    use protocol::weights::lattice::weight_of;
 
     use crate::harness::memory::flip_bits;
 

@@ -1,7 +1,7 @@
 //! Networks whose layers lie on several nodes: they train as one worker would, survive what others survive, and end in one
 //! file.
 
-use protocol::waiting::{NodeTask, WaitingFor};
+use protocol::reasons::waiting::{NodeTask, WaitingFor};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};

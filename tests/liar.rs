@@ -171,16 +171,16 @@ fn own_beat(liar: &Liar, ear: &Ear) -> Beat {
 /// What a node would end a run with.
 fn settled() -> Settled {
     Settled {
-        digest: protocol::digest::Digest(1),
-        whole: protocol::digest::Digest(1),
+        digest: protocol::weights::digest::Digest(1),
+        whole: protocol::weights::digest::Digest(1),
         workers_agree: true,
         stats: protocol::stats::WorkerStats::default(),
         samples: 1,
         repeated: 0,
         bytes_sent: 1,
         seconds: 1.0,
-        usage: protocol::measured::NodeUsage::default(),
-        course: protocol::measured::Course::default(),
+        usage: protocol::stats::measured::NodeUsage::default(),
+        course: protocol::stats::measured::Course::default(),
         scores: None,
     }
 }

@@ -35,7 +35,7 @@ use crate::args::{Arguments, Command, CredentialsCommand};
 
 fn main() -> ExitCode {
     // Before any thread exists: it sets the allocator's parameters.
-    worker::memory::keep_freed_blocks();
+    worker::machine::memory::keep_freed_blocks();
     worker::model_file::outlive_file_limits();
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,

@@ -10,10 +10,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use protocol::ids::{OriginId, RunId};
+use protocol::job::data::DataInfo;
+use protocol::job::model::Shape;
+use protocol::job::target::TargetInfo;
 use protocol::job::{Job, JobDraft};
-use protocol::model::Shape;
-use protocol::target::TargetInfo;
-use protocol::wire::attach::DataInfo;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -233,7 +233,7 @@ pub fn newest(folder: &Path) -> Option<Checkpoint> {
 
 #[cfg(test)]
 mod tests {
-    use protocol::cursor::Cursors;
+    use protocol::log::cursor::Cursors;
 
     use super::*;
 

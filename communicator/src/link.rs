@@ -98,9 +98,9 @@ pub async fn read_hello(stream: &mut (impl AsyncRead + Unpin)) -> Result<Hello, 
 
 #[cfg(test)]
 mod tests {
-    use protocol::batch::BATCH_BYTES_MAX;
-    use protocol::frontier::Frontier;
     use protocol::ids::OriginId;
+    use protocol::log::batch::BATCH_BYTES_MAX;
+    use protocol::log::frontier::Frontier;
 
     use super::*;
     use protocol::ids::{NodeId, RunId};

@@ -1,12 +1,12 @@
 //! Nodes for tests, with one worker each and named after their numbers, and a plan with which their run begins.
 
 use protocol::bounded::BoundedVec;
-use protocol::digest::Digest;
 use protocol::ids::NodeId;
 use protocol::job::JobDraft;
-use protocol::model::Shape;
-use protocol::target::TargetInfo;
-use protocol::wire::attach::DataInfo;
+use protocol::job::data::DataInfo;
+use protocol::job::model::Shape;
+use protocol::job::target::TargetInfo;
+use protocol::weights::digest::Digest;
 use protocol::wire::control::NodeInfo;
 use protocol::wire::run_plan::{Participant, RunPlan};
 

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use protocol::job::Job;
-use protocol::measured::{NodeUsage, ProcessUsage};
-use protocol::model::Layout;
+use protocol::job::model::Layout;
+use protocol::stats::measured::{NodeUsage, ProcessUsage};
 use protocol::wire::bounds::PROCESSES_MAX;
 use thiserror::Error;
 

@@ -5,11 +5,11 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use protocol::changes::{apply_to_counts, apply_to_weights, change};
-use protocol::digest::Digest;
-use protocol::encoding::{Encoding, decode, encode};
-use protocol::lattice::Tau;
 use protocol::rng::CounterRng;
+use protocol::weights::changes::{apply_to_counts, apply_to_weights, change};
+use protocol::weights::digest::Digest;
+use protocol::weights::encoding::{Encoding, decode, encode};
+use protocol::weights::lattice::Tau;
 
 const WEIGHTS: usize = 10_000_000;
 

@@ -5,14 +5,14 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use protocol::batch::{BATCH_BYTES_MAX, Batch, BatchError, Header, OriginStatus, Payload, VERSION};
-use protocol::changes::change;
-use protocol::cursor::{CursorAdvance, ShardId};
-use protocol::encoding::{Encoding, decode};
 use protocol::ids::{OriginId, RunId};
-use protocol::lattice::Tau;
+use protocol::log::batch::{BATCH_BYTES_MAX, Batch, BatchError, Header, OriginStatus, Payload, VERSION};
+use protocol::log::cursor::{CursorAdvance, ShardId};
 use protocol::rng::CounterRng;
-use protocol::sums::Sums;
+use protocol::weights::changes::change;
+use protocol::weights::encoding::{Encoding, decode};
+use protocol::weights::lattice::Tau;
+use protocol::weights::sums::Sums;
 
 /// The weights of the model that batches are decoded for.
 const WEIGHTS: usize = 5_000;

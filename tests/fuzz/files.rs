@@ -5,14 +5,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use communicator::transport::{AcceptLimits, Acceptor, Credentials, Security};
-use protocol::data::{DataSpec, TableOptions, TestSplit};
-use protocol::frontier::Frontier;
 use protocol::job::JobDraft;
-use protocol::lattice::weight_of;
-use protocol::model::{Layout, Partition, Shape};
+use protocol::job::data::{DataSpec, TableOptions, TestSplit};
+use protocol::job::model::{Layout, Partition, Shape};
+use protocol::log::frontier::Frontier;
+use protocol::weights::lattice::weight_of;
 use tempfile::TempDir;
-use worker::assembly::assemble;
 use worker::dataset::{Answers, Dataset, Known, Scaling, Target};
+use worker::model_file::assembly::assemble;
 use worker::model_file::{self, Metadata, Numbers};
 
 use crate::engine::Check;

@@ -18,7 +18,7 @@ mod mutate;
 mod seeds;
 mod targets;
 
-use protocol::encoding::Encoding;
+use protocol::weights::encoding::Encoding;
 use protocol::wire::attach::{FromWorker, ToWorker};
 use protocol::wire::control::{ControlMessage, Reply, Request};
 use protocol::wire::link::Hello;

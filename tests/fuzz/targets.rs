@@ -5,17 +5,17 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use communicator::{checkpoint, link};
-use protocol::batch::{Batch, Payload};
-use protocol::bundle::Bundle;
-use protocol::changes;
-use protocol::data::DataSpec;
-use protocol::dense::Dense;
-use protocol::encoding::{self, Encoding};
 use protocol::job::JobDraft;
-use protocol::lattice::Tau;
-use protocol::merged_range::MergedRange;
-use protocol::model::{Layout, ModelSpec, Shape};
-use protocol::sums::Sums;
+use protocol::job::data::DataSpec;
+use protocol::job::model::{Layout, ModelSpec, Shape};
+use protocol::log::batch::{Batch, Payload};
+use protocol::log::bundle::Bundle;
+use protocol::log::merged_range::MergedRange;
+use protocol::weights::changes;
+use protocol::weights::dense::Dense;
+use protocol::weights::encoding::{self, Encoding};
+use protocol::weights::lattice::Tau;
+use protocol::weights::sums::Sums;
 use protocol::wire;
 use protocol::wire::control::Request;
 use protocol::wire::flow::Flow;
@@ -23,7 +23,7 @@ use protocol::wire::frame;
 use protocol::wire::snapshot::{self, Snapshot};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use worker::state_file;
+use worker::training::state_file;
 
 use crate::engine::Check;
 
@@ -233,7 +233,7 @@ pub(crate) fn model(bytes: &[u8]) -> Option<Check> {
         image(1 << 32, 1 << 32, 1 << 32),
     ] {
         if let Ok(layout) = Layout::new(&model, input, CLASSES) {
-            let ranges = layout.tensors.iter().map(protocol::model::TensorSlot::range);
+            let ranges = layout.tensors.iter().map(protocol::job::model::TensorSlot::range);
             let end = ranges.fold(0, |end, range| {
                 assert_eq!(range.start, end);
                 range.end

@@ -5,9 +5,9 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use protocol::rng::CounterRng;
-use worker::ops::Threads;
-use worker::ops::matmul::{Matrix, WriteMode, multiply};
-use worker::ops::orthogonal::{Scratch, orthogonalise};
+use worker::machine::parallel::Threads;
+use worker::model::ops::matmul::{Matrix, WriteMode, multiply};
+use worker::model::ops::orthogonal::{Scratch, orthogonalise};
 
 const ROUNDS: usize = 15;
 const SAMPLES: usize = 64;

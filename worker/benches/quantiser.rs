@@ -3,9 +3,9 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use protocol::lattice::Tau;
 use protocol::rng::CounterRng;
-use worker::quantise::{Reached, quantise};
+use protocol::weights::lattice::Tau;
+use worker::trainer::quantise::{Reached, quantise};
 
 const WEIGHTS: usize = 10_000_000;
 const ROUNDS: usize = 40;

@@ -18,13 +18,13 @@ mod cuda {
     use std::sync::Arc;
     use std::time::Instant;
 
-    use protocol::data::DataSpec;
-    use protocol::lattice::Tau;
-    use protocol::model::{Layout, initial_counts};
-    use protocol::optimiser::Rule;
+    use protocol::job::data::DataSpec;
+    use protocol::job::model::{Layout, initial_counts};
+    use protocol::job::optimiser::Rule;
+    use protocol::weights::lattice::Tau;
     use worker::backend::cuda::{CudaTrainer, Gpu};
+    use worker::backend::device::Precision;
     use worker::dataset::Dataset;
-    use worker::device::Precision;
     use worker::trainer::{StepControl, Trainer};
 
     const ROUNDS: usize = 200;

@@ -10,23 +10,23 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use protocol::batch::Batch;
 use protocol::ids::{OriginId, RunId};
+use protocol::job::model::{Layout, initial_counts};
 use protocol::job::{Job, JobDraft};
-use protocol::lattice::weight_of;
-use protocol::model::{Layout, initial_counts};
+use protocol::log::batch::Batch;
 use protocol::rng::splitmix64;
+use protocol::weights::lattice::weight_of;
 use worker::backend::cpu::CpuTrainer;
 use worker::dataset::Dataset;
 use worker::evaluate::evaluate;
-use worker::objective::Objective;
-use worker::ops::Threads;
+use worker::machine::parallel::Threads;
+use worker::task::objective::Objective;
 use worker::training::{Identity, Next, Training, TrainingError};
 
 const RUN: RunId = RunId(1);
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    worker::memory::keep_freed_blocks();
+    worker::machine::memory::keep_freed_blocks();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [workers, delay, settings @ ..] = &arguments[..] else {
         return Err("usage: staleness WORKERS DELAY [KEY=VALUE]...".into());

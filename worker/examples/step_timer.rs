@@ -11,21 +11,21 @@ use std::io::{BufRead, Write};
 use std::sync::Arc;
 use std::time::Instant;
 
-use protocol::batch::{Batch, Payload};
-use protocol::data::DataSpec;
 use protocol::ids::OriginId;
+use protocol::job::data::DataSpec;
+use protocol::job::model::{Layout, initial_counts};
 use protocol::job::{Job, JobDraft};
-use protocol::model::{Layout, initial_counts};
+use protocol::log::batch::{Batch, Payload};
 use worker::backend::cpu::CpuTrainer;
 use worker::dataset::Dataset;
-use worker::ops::Threads;
+use worker::machine::parallel::Threads;
 use worker::trainer::Trainer;
 use worker::training::{Identity, Training};
 
 type Outcome<T> = Result<T, Box<dyn std::error::Error>>;
 
 fn main() -> Outcome<()> {
-    worker::memory::keep_freed_blocks();
+    worker::machine::memory::keep_freed_blocks();
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [layers, minibatch, optimiser, clip, threads, more @ ..] = &arguments[..] else {
         return Err(
@@ -58,7 +58,7 @@ fn main() -> Outcome<()> {
         #[cfg(feature = "cuda")]
         device => {
             use worker::backend::cuda::{CudaTrainer, Gpu};
-            use worker::device::Precision;
+            use worker::backend::device::Precision;
             let precision = match device {
                 "f32" => Precision::F32,
                 "tf32" => Precision::Tf32,

@@ -1,44 +1,28 @@
 //! Tau's worker: datasets, models on dfdx, the residual and its quantiser, and the thread that trains.
 //!
-//! From the outside in: a [`training_thread`] runs a [`training`] loop over a [`trainer`]. That is a replica on a
-//! [`backend`], the CPU's or a GPU's: both carry out the operations of one [`program`] in a [`network`] on dfdx's
-//! [`tape`], the CPU by [`ops`] and the [`quantise`] pass, a GPU by kernels. What it emits leaves as
-//! encoded batches; weights as floats, residual and dfdx live here and nowhere else. A [`process`] is all of that, attached
-//! to its node.
+//! Each room imports only those above it in this list:
+//!
+//! - `machine`: threads and memory of this machine
+//! - [`dataset`]: samples, from files to memory; `task`: which loss on which samples
+//! - [`model`]: a network as operations on dfdx's [tape](model::tape), on a CPU; [`model_file`]: what is saved of it
+//! - [`trainer`]: the interface between the training loop and a device; [`learning`], [`emission`], [`sampling`]: what a
+//!   worker decides: how a gradient moves weights, what leaves and when, which samples come next
+//! - [`pipeline`], [`stage`]: one worker's part in a model that is spread over several
+//! - [`backend`]: the same work on a CPU and on a GPU, around one replica; [`evaluate`]: measuring and predicting with it
+//! - [`training`]: the loops, pure, and the threads that run them; [`process`]: all of it, attached to a node
 
-pub mod assembly;
-mod augmentation;
 pub mod backend;
-mod control_group;
 pub mod dataset;
-pub mod device;
-pub mod difference;
 pub mod emission;
 pub mod evaluate;
-pub mod fake_trainer;
-pub mod first_weights;
-pub mod job_layout;
 pub mod learning;
-pub mod measuring;
-pub mod memory;
+pub mod machine;
+pub mod model;
 pub mod model_file;
-pub mod network;
-pub mod objective;
-pub mod onnx;
-pub mod ops;
-mod parallel;
 pub mod pipeline;
-pub mod predict;
 pub mod process;
-pub mod program;
-pub mod quantise;
 pub mod sampling;
-mod speed;
 pub mod stage;
-pub mod state_file;
-pub mod tape;
-mod thread_time;
-pub mod train_error;
+pub mod task;
 pub mod trainer;
 pub mod training;
-pub mod training_thread;

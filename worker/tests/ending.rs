@@ -4,11 +4,11 @@ mod harness;
 
 use std::path::Path;
 
-use protocol::batch::{Batch, OriginStatus};
-use protocol::digest::Digest;
-use protocol::frontier::Frontier;
 use protocol::ids::RunId;
-use protocol::measured::Scores;
+use protocol::log::batch::{Batch, OriginStatus};
+use protocol::log::frontier::Frontier;
+use protocol::stats::measured::Scores;
+use protocol::weights::digest::Digest;
 use protocol::wire::attach::{FromWorker, SaveOrder, ToWorker};
 
 use harness::{Heard, Ledger, Node, job};

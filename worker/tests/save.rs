@@ -4,10 +4,10 @@ mod harness;
 
 use std::path::PathBuf;
 
-use protocol::batch::Batch;
 use protocol::ids::OriginId;
+use protocol::log::batch::Batch;
 use protocol::wire::attach::{FromWorker, ToWorker};
-use worker::state_file;
+use worker::training::state_file;
 
 use harness::{Heard, Node, job};
 

@@ -3,10 +3,10 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use protocol::changes::apply_to_weights;
-use protocol::lattice::Tau;
 use protocol::rng::CounterRng;
-use worker::quantise::{Reached, quantise};
+use protocol::weights::changes::apply_to_weights;
+use protocol::weights::lattice::Tau;
+use worker::trainer::quantise::{Reached, quantise};
 
 struct Counting;
 

@@ -5,8 +5,8 @@ use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 use worker::dataset::Target;
+use worker::model_file::onnx;
 use worker::model_file::{self, Metadata};
-use worker::onnx;
 
 use crate::args::Export;
 use crate::failure::Failure;

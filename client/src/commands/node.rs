@@ -10,12 +10,11 @@ use std::time::Duration;
 use communicator::Timing;
 use communicator::log_context::NEWS;
 use communicator::node::{DataReader, Node, NodeConfig, NodeError, WorkerCommand};
-use protocol::data::DataSpec;
+use protocol::job::data::{DataInfo, DataSpec};
 use protocol::sentence::sentence;
-use protocol::wire::attach::DataInfo;
 use serde::Serialize;
+use worker::backend::device::Device;
 use worker::dataset::Dataset;
-use worker::device::Device;
 
 use super::access;
 use crate::args::{ComputeFlags, Join, PORT, Seed};
@@ -245,7 +244,7 @@ fn worker_command(flags: &ComputeFlags, device: &Device) -> Result<WorkerCommand
     Ok(WorkerCommand {
         program: cluster::program()?,
         arguments,
-        environment: worker::memory::large_pages().into_iter().collect(),
+        environment: worker::machine::memory::large_pages().into_iter().collect(),
         count: flags.workers,
     })
 }

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::io::{BufWriter, ErrorKind, IsTerminal, Write};
 
-use protocol::data::{Column, DataSpec};
+use protocol::job::data::{Column, DataSpec};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use worker::dataset::{Dataset, Target};
+use worker::evaluate::predict::{Prediction, predict, probabilities};
 use worker::model_file;
-use worker::predict::{Prediction, predict, probabilities};
 
 use crate::args::Predict;
 use crate::failure::Failure;

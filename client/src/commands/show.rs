@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use protocol::job::JobDraft;
-use protocol::measured::Scores;
+use protocol::stats::measured::Scores;
 use serde::{Deserialize, Serialize};
 use worker::model_file::{self, Model};
 

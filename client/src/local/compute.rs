@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use worker::device::Device;
-use worker::ops::Threads;
+use worker::backend::device::Device;
+use worker::machine::parallel::Threads;
 
 use crate::args::ComputeFlags;
 use crate::failure::Failure;

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use communicator::usage::{Workers, check_memory};
 use protocol::job::Job;
 use protocol::stats::Finished;
-use worker::device::Device;
-use worker::{first_weights, job_layout};
+use worker::backend::device::Device;
+use worker::model_file::first_weights;
+use worker::task::job_layout;
 
 use super::cluster::LocalCluster;
 use super::{compute, rescue};

@@ -1,6 +1,6 @@
 //! A line that tells how far something is, in whatever width there is. Pure.
 
-use protocol::waiting::{WaitingFor, joined};
+use protocol::reasons::waiting::{WaitingFor, joined};
 use std::time::Duration;
 
 use crate::output::quality_metric::QualityMetric;

@@ -7,7 +7,7 @@ pub(crate) mod bar;
 pub(crate) mod reading;
 pub(crate) mod waiting;
 
-use protocol::waiting::WaitingFor;
+use protocol::reasons::waiting::WaitingFor;
 use std::io::{IsTerminal, Write};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use protocol::data::DataSpec;
+use protocol::job::data::DataSpec;
 use worker::dataset::{Dataset, DatasetError, Progress};
 
 /// Who waits shorter is told nothing.

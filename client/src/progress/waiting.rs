@@ -1,7 +1,7 @@
 //! What a run waits for, said when it changes.
 
 use protocol::ids::RunId;
-use protocol::waiting::{WaitingFor, is_the_same};
+use protocol::reasons::waiting::{WaitingFor, is_the_same};
 use serde::Serialize;
 
 use super::View;
@@ -60,7 +60,7 @@ impl Waiting {
 mod tests {
     use std::time::Duration;
 
-    use protocol::waiting::NodeTask;
+    use protocol::reasons::waiting::NodeTask;
 
     use super::*;
 

@@ -4,8 +4,8 @@ use protocol::reasons::texts;
 use std::fmt::Write as _;
 
 use protocol::job::Keep;
-use protocol::loss::ClassWeights;
-use protocol::measured::{Evaluation, Moment, Scores};
+use protocol::job::loss::ClassWeights;
+use protocol::stats::measured::{Evaluation, Moment, Scores};
 use protocol::stats::{Applies, Finished, RUN_FIGURES, RunFigures, Unit, Work, ratio};
 use protocol::wire::control::{RunResult, RunStatus};
 use protocol::wire::run_beat::StopReason;
@@ -266,11 +266,11 @@ pub(crate) fn report(finished: &Finished, json: bool) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use protocol::bounded::BoundedVec;
-    use protocol::digest::Digest;
     use protocol::ids::RunId;
     use protocol::job::JobDraft;
-    use protocol::measured::Course;
     use protocol::stats::WorkerStats;
+    use protocol::stats::measured::Course;
+    use protocol::weights::digest::Digest;
     use protocol::wire::control::Phase;
 
     use super::*;

@@ -4,14 +4,14 @@ use std::io::{Seek, Write};
 use std::time::{Duration, Instant};
 
 use communicator::control::ConnectionError;
-use protocol::digest::Digest;
 use protocol::ids::RunId;
 use protocol::sentence::sentence;
 use protocol::stats::Finished;
+use protocol::weights::digest::Digest;
 use protocol::wire::control::{RunResult, RunStatus};
 use whole_file::PartialFile;
-use worker::assembly::{AssemblyError, assemble};
 use worker::model_file;
+use worker::model_file::assembly::{AssemblyError, assemble};
 
 use super::ending;
 use super::folder::RunFolder;

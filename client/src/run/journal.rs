@@ -6,8 +6,8 @@
 use std::fs::File;
 use std::io::{BufWriter, Write};
 
-use protocol::measured::Evaluation;
 use protocol::stats::StatsRecord;
+use protocol::stats::measured::Evaluation;
 use serde::Serialize;
 
 use super::folder::RunFolder;
@@ -126,7 +126,7 @@ fn said(name: &str, error: &std::io::Error) {
 #[cfg(test)]
 mod tests {
     use protocol::ids::RunId;
-    use protocol::waiting::WaitingFor;
+    use protocol::reasons::waiting::WaitingFor;
 
     use super::*;
     use crate::timeline::TimelineEntry;

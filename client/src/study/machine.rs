@@ -3,7 +3,7 @@
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
-use worker::device::Device;
+use worker::backend::device::Device;
 
 /// A machine, as far as it explains figures.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

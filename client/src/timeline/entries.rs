@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
+use protocol::reasons::waiting::{WaitingFor, joined};
 use protocol::stats::{LogNotice, Severity};
-use protocol::waiting::{WaitingFor, joined};
 use serde::{Deserialize, Serialize};
 
 /// How many are remembered.

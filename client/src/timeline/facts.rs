@@ -1,7 +1,7 @@
 //! What a run is, and how it ended.
 
 use protocol::job::Job;
-use protocol::waiting::{self, WaitingFor};
+use protocol::reasons::waiting::{self, WaitingFor};
 use protocol::wire::control::{Phase, RunResult, RunStatus};
 use protocol::wire::run_beat::StopReason;
 use serde::Serialize;

@@ -10,7 +10,7 @@ mod summary;
 
 use std::collections::VecDeque;
 
-use protocol::measured::{Course, Evaluation};
+use protocol::stats::measured::{Course, Evaluation};
 use protocol::stats::{NodeReport, StatsRecord};
 use protocol::wire::control::Phase;
 

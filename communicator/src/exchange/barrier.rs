@@ -12,10 +12,10 @@ mod contributions;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use protocol::batch::{OriginStatus, RoundPhase};
-use protocol::contribution::Contribution;
 use protocol::ids::{NodeId, OriginId};
 use protocol::job::RoundWeighting;
+use protocol::log::batch::{OriginStatus, RoundPhase};
+use protocol::weights::contribution::Contribution;
 use protocol::wire::attach::GoOn;
 use protocol::wire::link::OriginInfo;
 use protocol::wire::run_plan::{Participant, RunPlan};

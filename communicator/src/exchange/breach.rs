@@ -1,7 +1,7 @@
 //! Why a peer is quarantined.
 
-use protocol::batch::BatchError;
 use protocol::ids::OriginId;
+use protocol::log::batch::BatchError;
 use thiserror::Error;
 
 use crate::ledger::{LedgerError, SnapshotError};

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use protocol::batch::{Batch, Header, Payload};
-use protocol::bundle::{Bundle, digest_of};
-use protocol::dense::{Dense, Sign, add_up};
 use protocol::ids::OriginId;
+use protocol::log::batch::{Batch, Header, Payload};
+use protocol::log::bundle::{Bundle, digest_of};
+use protocol::weights::dense::{Dense, Sign, add_up};
 
 use super::log::Log;
 use super::planted::{Bug, planted};

@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use protocol::batch::{BATCH_BYTES_MAX, Batch, BatchError, OriginStatus};
-use protocol::bundle::Bundle;
-use protocol::frontier::{Frontier, SequenceRange};
 use protocol::ids::{NodeId, OriginId};
-use protocol::merged_range::MergedRange;
+use protocol::log::batch::{BATCH_BYTES_MAX, Batch, BatchError, OriginStatus};
+use protocol::log::bundle::Bundle;
+use protocol::log::frontier::{Frontier, SequenceRange};
+use protocol::log::merged_range::MergedRange;
 use protocol::wire::link::{Message, Note, OriginInfo, ParcelKind, Piece};
 use protocol::wire::run_plan::RunPlan;
 use protocol::wire::snapshot;

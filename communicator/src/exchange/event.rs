@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use protocol::cursor::Cursors;
 use protocol::ids::{NodeId, OriginId};
-use protocol::sums::Sums;
+use protocol::log::cursor::Cursors;
+use protocol::weights::sums::Sums;
 
 use super::breach::Breach;
 use crate::ledger::AuditError;

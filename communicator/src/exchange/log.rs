@@ -6,11 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use protocol::batch::Batch;
-use protocol::bundle::Bundle;
-use protocol::frontier::{Frontier, SequenceRange};
 use protocol::ids::{OriginId, RunId};
-use protocol::merged_range::{MergedRange, Merger};
+use protocol::log::batch::Batch;
+use protocol::log::bundle::Bundle;
+use protocol::log::frontier::{Frontier, SequenceRange};
+use protocol::log::merged_range::{MergedRange, Merger};
 
 use protocol::wire::snapshot::{EntryKind, LogEntry};
 

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use protocol::frontier::Frontier;
 use protocol::ids::{NodeId, OriginId};
+use protocol::log::frontier::Frontier;
 use protocol::wire::link::OriginInfo;
 
 use super::breach::Breach;

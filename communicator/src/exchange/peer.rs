@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use protocol::checksum;
-use protocol::frontier::Frontier;
 use protocol::ids::{NodeId, OriginId};
+use protocol::log::checksum;
+use protocol::log::frontier::Frontier;
 use protocol::wire::link::{Message, Piece};
 use protocol::wire::snapshot::{EntryKind, LogEntry};
 

@@ -7,8 +7,8 @@
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-use protocol::frontier::Frontier;
 use protocol::ids::{NodeId, OriginId};
+use protocol::log::frontier::Frontier;
 use protocol::wire::link::{Message, Note};
 
 use super::event::Effect;

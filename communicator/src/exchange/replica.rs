@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use protocol::batch::Batch;
-use protocol::bundle::Bundle;
-use protocol::frontier::{Frontier, SequenceRange};
 use protocol::ids::OriginId;
-use protocol::merged_range::MergedRange;
-use protocol::sums::{Adder, Sums};
+use protocol::log::batch::Batch;
+use protocol::log::bundle::Bundle;
+use protocol::log::frontier::{Frontier, SequenceRange};
+use protocol::log::merged_range::MergedRange;
+use protocol::weights::sums::{Adder, Sums};
 use protocol::wire::snapshot::{self, Encoded, LogEntry};
 
 use super::breach::Breach;

@@ -7,9 +7,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use protocol::dense::{Dense, Sign, add_up};
-use protocol::encoding;
 use protocol::ids::{NodeId, OriginId};
+use protocol::weights::dense::{Dense, Sign, add_up};
+use protocol::weights::encoding;
 use protocol::wire::prefix::{Prefix, PrefixHead};
 
 /// Workers in the order of a pass, with their nodes.
@@ -193,7 +193,7 @@ pub(super) fn rotated(mut workers: Chain, pass: u64) -> Chain {
 mod tests {
     use std::collections::VecDeque;
 
-    use protocol::digest::Digest;
+    use protocol::weights::digest::Digest;
 
     use super::*;
 

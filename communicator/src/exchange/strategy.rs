@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use protocol::batch::{Batch, OriginStatus, RoundPhase};
-use protocol::bundle::Bundle;
 use protocol::ids::{NodeId, OriginId};
+use protocol::log::batch::{Batch, OriginStatus, RoundPhase};
+use protocol::log::bundle::Bundle;
 use protocol::wire::link::Message;
 use protocol::wire::part::RoundPart;
 use protocol::wire::prefix::Prefix;

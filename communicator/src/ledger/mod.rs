@@ -5,14 +5,14 @@
 
 use std::collections::BTreeMap;
 
-use protocol::batch::{Batch, Header};
-use protocol::bundle::Bundle;
-use protocol::cursor::Cursors;
-use protocol::digest::{Digest, flipped_bit};
-use protocol::frontier::{Frontier, Position};
 use protocol::ids::{OriginId, RunId};
-use protocol::lattice::{RANGE_ERROR_STEPS, Range, RangeError, weight_of};
-use protocol::merged_range::MergedRange;
+use protocol::log::batch::{Batch, Header};
+use protocol::log::bundle::Bundle;
+use protocol::log::cursor::Cursors;
+use protocol::log::frontier::{Frontier, Position};
+use protocol::log::merged_range::MergedRange;
+use protocol::weights::digest::{Digest, flipped_bit};
+use protocol::weights::lattice::{RANGE_ERROR_STEPS, Range, RangeError, weight_of};
 use thiserror::Error;
 
 use protocol::wire::run_plan::Resumed;

@@ -1,10 +1,10 @@
 use proptest::prelude::*;
-use protocol::batch::{OriginStatus, Payload};
-use protocol::changes::change;
-use protocol::cursor::{CursorAdvance, ShardId};
 use protocol::ids::OriginId;
-use protocol::lattice::Tau;
-use protocol::merged_range::Merger;
+use protocol::log::batch::{OriginStatus, Payload};
+use protocol::log::cursor::{CursorAdvance, ShardId};
+use protocol::log::merged_range::Merger;
+use protocol::weights::changes::change;
+use protocol::weights::lattice::Tau;
 
 use super::*;
 
@@ -158,7 +158,7 @@ fn one_flipped_bit_is_put_right_even_if_it_left_the_range() {
 
 #[test]
 fn leaving_the_range_ends_the_run() {
-    let mut ledger = Ledger::new(RUN, vec![protocol::lattice::RANGE_ERROR_STEPS - 50; WEIGHTS]);
+    let mut ledger = Ledger::new(RUN, vec![protocol::weights::lattice::RANGE_ERROR_STEPS - 50; WEIGHTS]);
     let last = ledger.apply(&batch(1, 1, vec![change(0, true)]));
     assert_eq!(last, Ok(Outcome::Diverged(RangeError)));
     assert_eq!(ledger.frontier().applied(OriginId(1)), 1);

@@ -5,8 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use protocol::data::DataSpec;
-use protocol::wire::attach::DataInfo;
+use protocol::job::data::{DataInfo, DataSpec};
 use protocol::wire::control::{DataInspection, Reply};
 use ractor::RpcReplyPort;
 use tokio::sync::watch;

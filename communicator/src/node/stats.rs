@@ -3,13 +3,13 @@
 //! Readers ask and are answered as soon as there is something new. Nothing is pushed: a reader that stands still costs
 //! nothing. What others tell is bounded: in bytes, and for each node in number.
 
-use protocol::waiting::WaitingFor;
+use protocol::reasons::waiting::WaitingFor;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use protocol::bounded::NAME_BYTES_MAX;
 use protocol::ids::NodeId;
-use protocol::measured::ProcessUsage;
+use protocol::stats::measured::ProcessUsage;
 use protocol::stats::{LogNotice, PeerRecord, StatsRecord};
 use protocol::wire::control::Reply;
 use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort};

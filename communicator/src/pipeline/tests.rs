@@ -235,7 +235,7 @@ fn slots_that_nobody_resumed_are_dead_from_the_beginning() {
     let mut plan = small_plan(2);
     plan.resumed = vec![protocol::wire::run_plan::Resumed {
         run: protocol::ids::RunId(1),
-        digest: protocol::digest::Digest::default(),
+        digest: protocol::weights::digest::Digest::default(),
         frontier: 0,
         samples: 1,
         slots: 4,

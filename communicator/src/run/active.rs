@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use protocol::ids::{NodeId, RunId};
 use protocol::job::Job;
-use protocol::measured::{Course, Scores};
+use protocol::reasons::waiting::{self, WaitingFor};
 use protocol::reasons::{Divergence, Excluded, RunFailure};
 use protocol::stats::WorkerStats;
-use protocol::waiting::{self, WaitingFor};
+use protocol::stats::measured::{Course, Scores};
 use protocol::wire::control::{NodeInfo, Phase, RunResult, RunStatus};
 use protocol::wire::run_beat::{RunBeat, StopReason};
 use protocol::wire::run_plan::RunPlan;

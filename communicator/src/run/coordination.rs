@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use protocol::ids::{NodeId, RunId};
 use protocol::job::{Cut, Job, PipelineSpec};
+use protocol::reasons::waiting::{NodeTask, WaitingFor};
 use protocol::reasons::{Excluded, LeftOut, Refusal, left_out};
-use protocol::waiting::{NodeTask, WaitingFor};
 use protocol::wire::control::{NodeInfo, Offer};
 use protocol::wire::run_plan::{Participant, Resumed, RunPlan};
 
@@ -211,11 +211,11 @@ fn in_pipelines(
 
 #[cfg(test)]
 mod tests {
-    use protocol::digest::Digest;
     use protocol::job::JobDraft;
-    use protocol::model::Shape;
-    use protocol::target::TargetInfo;
-    use protocol::wire::attach::DataInfo;
+    use protocol::job::data::DataInfo;
+    use protocol::job::model::Shape;
+    use protocol::job::target::TargetInfo;
+    use protocol::weights::digest::Digest;
 
     use super::*;
     use crate::small_plan::small_node;

@@ -1,7 +1,7 @@
 //! Where a network is cut among nodes that are not equally fast. Pure.
 
+use protocol::job::model::{Layout, Partition};
 use protocol::job::{Cut, Job, PipelineSpec};
-use protocol::model::{Layout, Partition};
 use protocol::wire::control::Offer;
 
 use crate::usage::{Workers, check_memory};
@@ -46,11 +46,11 @@ pub(super) fn by_speed(job: &Job, offers: &[&Offer]) -> Option<Cut> {
 
 #[cfg(test)]
 mod tests {
-    use protocol::digest::Digest;
     use protocol::job::JobDraft;
-    use protocol::model::Shape;
-    use protocol::target::TargetInfo;
-    use protocol::wire::attach::DataInfo;
+    use protocol::job::data::DataInfo;
+    use protocol::job::model::Shape;
+    use protocol::job::target::TargetInfo;
+    use protocol::weights::digest::Digest;
 
     use super::*;
 

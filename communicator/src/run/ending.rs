@@ -4,11 +4,11 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use protocol::base_rate::BaseRate;
-use protocol::digest::Digest;
 use protocol::ids::NodeId;
-use protocol::measured::{Course, NodeUsage};
 use protocol::stats::WorkerStats;
+use protocol::stats::base_rate::BaseRate;
+use protocol::stats::measured::{Course, NodeUsage};
+use protocol::weights::digest::Digest;
 use protocol::wire::control::RunResult;
 use protocol::wire::run_beat::{Settled, StopReason};
 use protocol::wire::run_plan::{Participant, RunPlan};
@@ -147,7 +147,7 @@ fn usage(plan: &RunPlan, settled: &BTreeMap<NodeId, Settled>) -> Vec<NodeUsage> 
 
 #[cfg(test)]
 mod tests {
-    use protocol::measured::Scores;
+    use protocol::stats::measured::Scores;
 
     use super::*;
     use crate::small_plan::small_plan;

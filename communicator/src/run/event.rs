@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use protocol::digest::Digest;
 use protocol::ids::{NodeId, RunId};
 use protocol::job::Job;
-use protocol::measured::NodeUsage;
+use protocol::job::data::DataInfo;
 use protocol::reasons::Excluded;
-use protocol::wire::attach::{DataInfo, FromWorker};
+use protocol::stats::measured::NodeUsage;
+use protocol::weights::digest::Digest;
+use protocol::wire::attach::FromWorker;
 use protocol::wire::control::{ControlMessage, FoundCheckpoint, NodeInfo, Offer, Phase, Reply, Request};
 use protocol::wire::run_beat::RunBeat;
 use protocol::wire::run_plan::{Participant, RunPlan};

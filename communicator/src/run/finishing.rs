@@ -3,9 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use protocol::digest::Digest;
 use protocol::ids::NodeId;
 use protocol::reasons::{KeptWeights, RunFailure};
+use protocol::weights::digest::Digest;
 use protocol::wire::run_beat::{ParticipantState, Settled};
 
 use super::active::{ActiveRun, Scope, State};

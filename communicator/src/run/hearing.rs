@@ -2,9 +2,10 @@
 
 use protocol::ids::NodeId;
 use protocol::job::Keep;
-use protocol::measured::Evaluation;
+use protocol::job::data::DataInfo;
 use protocol::reasons::{Divergence, Excluded, RunFailure};
-use protocol::wire::attach::{DataInfo, FromWorker, Missing};
+use protocol::stats::measured::Evaluation;
+use protocol::wire::attach::{FromWorker, Missing};
 use protocol::wire::run_beat::{RunBeat, StopReason};
 
 use super::active::{ActiveRun, Scope, State};

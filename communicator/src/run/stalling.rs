@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use protocol::waiting::WaitingFor;
+use protocol::reasons::waiting::WaitingFor;
 use protocol::wire::attach::Missing;
 use protocol::wire::run_beat::StopReason;
 

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use protocol::ids::{NodeId, RunId};
-use protocol::measured::{Course, Scores};
+use protocol::reasons::waiting::WaitingFor;
 use protocol::stats::WorkerStats;
-use protocol::waiting::WaitingFor;
+use protocol::stats::measured::{Course, Scores};
 use protocol::wire::control::{NodeInfo, Phase, RunStatus};
 
 use super::active::{ActiveRun, State};

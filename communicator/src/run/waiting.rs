@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use protocol::ids::NodeId;
-use protocol::waiting::{NodeTask, WaitingFor};
+use protocol::reasons::waiting::{NodeTask, WaitingFor};
 use protocol::wire::run_beat::ParticipantState;
 
 use super::active::{ActiveRun, State};

@@ -21,8 +21,8 @@ mod world;
 use protocol::reasons::{KeptWeights, RunFailure};
 use std::collections::{BTreeMap, BTreeSet};
 
-use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
+use protocol::weights::digest::Digest;
 use protocol::wire::control::{Phase, Reply, RunResult};
 
 use crate::exchange::planted as exchange;

@@ -2,14 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use protocol::batch::RoundPhase;
-use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::job::RoundWeighting;
-use protocol::model::Shape;
+use protocol::job::data::DataInfo;
+use protocol::job::model::Shape;
+use protocol::job::target::TargetInfo;
+use protocol::log::batch::RoundPhase;
 use protocol::reasons::RunFailure;
-use protocol::target::TargetInfo;
-use protocol::wire::attach::DataInfo;
+use protocol::weights::digest::Digest;
 use protocol::wire::control::{NodeInfo, Reply, RunResult};
 use protocol::wire::run_beat::RunBeat;
 use protocol::wire::run_plan::RunPlan;

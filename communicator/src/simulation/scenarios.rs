@@ -1,11 +1,11 @@
 //! Faults that were once found in real clusters, each as a scenario. Their numbers are those of the list they were found in.
 
 use protocol::reasons::Excluded;
-use protocol::waiting::WaitingFor;
+use protocol::reasons::waiting::WaitingFor;
 use std::time::Duration;
 
-use protocol::digest::Digest;
 use protocol::ids::{NodeId, RunId};
+use protocol::weights::digest::Digest;
 use protocol::wire::control::{Phase, Reply};
 use protocol::wire::run_beat::StopReason;
 

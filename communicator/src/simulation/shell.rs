@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use protocol::batch::{Batch, BatchError};
-use protocol::bundle::Bundle;
 use protocol::ids::{NodeId, RunId};
-use protocol::measured::NodeUsage;
+use protocol::log::batch::{Batch, BatchError};
+use protocol::log::bundle::Bundle;
 use protocol::reasons::{Excluded, RunFailure};
+use protocol::stats::measured::NodeUsage;
 use protocol::wire::attach::FromWorker;
 use protocol::wire::control::{FoundCheckpoint, Offer, Phase};
 use protocol::wire::run_plan::{Resumed, RunPlan};

@@ -4,18 +4,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use protocol::batch::Batch;
-use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
+use protocol::job::model::{Layout, Partition};
 use protocol::job::{Job, JobDraft};
-use protocol::measured::Moment;
-use protocol::model::{Layout, Partition};
+use protocol::log::batch::Batch;
+use protocol::stats::measured::Moment;
+use protocol::weights::digest::Digest;
 use protocol::wire::attach::{FromWorker, JumpOrder, SaveOrder};
 use protocol::wire::control::Phase;
 use protocol::wire::flow::{Flow, FlowBody, StageAddress};
 use worker::dataset::Dataset;
-use worker::fake_trainer::FakeStageTrainer;
 use worker::pipeline::{self, Pipeline};
+use worker::stage::FakeStageTrainer;
 use worker::stage::HoldsStage;
 use worker::training::{FromTraining, Identity, StageProgress, StageTraining, ToTraining};
 
@@ -70,7 +70,7 @@ impl Layers {
         self.job.clone()
     }
 
-    pub(super) fn data(&self) -> protocol::wire::attach::DataInfo {
+    pub(super) fn data(&self) -> protocol::job::data::DataInfo {
         self.dataset.info()
     }
 
@@ -85,7 +85,7 @@ impl Layers {
     }
 }
 
-fn partition(job: &Job, data: &protocol::wire::attach::DataInfo) -> Partition {
+fn partition(job: &Job, data: &protocol::job::data::DataInfo) -> Partition {
     let layout = Layout::new(&job.model, data.input, data.target.outputs()).unwrap();
     Partition::new(layout, job.exchange.pipelines().unwrap()).unwrap()
 }

@@ -3,17 +3,17 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use protocol::batch::{Header, OriginStatus, Payload, RoundPhase};
-use protocol::changes::change;
-use protocol::cursor::{CursorAdvance, ShardId};
-use protocol::dense::Dense;
-use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::job::{Job, JobDraft, RoundTopology, RoundWeighting};
-use protocol::lattice::Tau;
-use protocol::measured::{Evaluation, Scores};
+use protocol::log::batch::{Header, OriginStatus, Payload, RoundPhase};
+use protocol::log::cursor::{CursorAdvance, ShardId};
 use protocol::rng::splitmix64;
-use protocol::sums::Sums;
+use protocol::stats::measured::{Evaluation, Scores};
+use protocol::weights::changes::change;
+use protocol::weights::dense::Dense;
+use protocol::weights::digest::Digest;
+use protocol::weights::lattice::Tau;
+use protocol::weights::sums::Sums;
 use protocol::wire::attach::{FromWorker, GoOn, Missing};
 
 use super::node::{Disk, Ending, Round, Training, WEIGHTS, Worker, digest};

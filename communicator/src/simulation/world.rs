@@ -4,11 +4,11 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::time::Duration;
 
-use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::job::{Job, RoundTopology, RoundWeighting};
-use protocol::measured::Scores;
 use protocol::rng::CounterRng;
+use protocol::stats::measured::Scores;
+use protocol::weights::digest::Digest;
 use protocol::wire::attach::FromWorker;
 use protocol::wire::control::ControlMessage;
 use protocol::wire::run_beat::RunBeat;

@@ -6,8 +6,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::batch::BATCH_BYTES_MAX;
-use crate::optimiser::Rule;
+use crate::job::optimiser::Rule;
+use crate::log::batch::BATCH_BYTES_MAX;
 use crate::text_options::TextOptions;
 
 /// What fraction of the weights a batch is to change.
@@ -128,7 +128,7 @@ impl fmt::Display for Density {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::optimiser::Optimiser;
+    use crate::job::optimiser::Optimiser;
 
     const MODEL: usize = 468_874;
 

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::{Cut, Density, PipelineSpec};
-use crate::lattice::Tau;
 use crate::text_options::{TextOptions, within};
+use crate::weights::lattice::Tau;
 
 /// An exchange strategy.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -8,14 +8,14 @@ use serde::{Deserialize, Deserializer, Serialize};
 use super::key::{Any, JobKey, Limits, ModelPath, Number, Optional, Text, Whole};
 use super::mistakes::Mistakes;
 use super::{Exchange, Keep, Open, Trainers, Validation};
-use crate::augment::Augment;
-use crate::clip::Clip;
-use crate::data::DataSpec;
-use crate::loss::{ClassWeights, Loss};
-use crate::model::ModelSpec;
-use crate::optimiser::Optimiser;
-use crate::schedule::Schedule;
-use crate::split::Split;
+use crate::job::augment::Augment;
+use crate::job::clip::Clip;
+use crate::job::data::DataSpec;
+use crate::job::loss::{ClassWeights, Loss};
+use crate::job::model::ModelSpec;
+use crate::job::optimiser::Optimiser;
+use crate::job::schedule::Schedule;
+use crate::job::split::Split;
 
 /// The help text of a key: its own, or the key's description with the default that people are shown.
 #[cfg(feature = "clap")]
@@ -224,7 +224,7 @@ job_keys! {
     "N" accumulate: u32 => Whole<MINIBATCH_MAX>, default 1_u32;
     /// Optimiser that turns gradients into weight updates
     "RULE" optimiser: String => Text<Optimiser>, default "muon", open Optimiser, serde(alias = "optimizer"),
-        clap(alias = "optimizer"), help crate::optimiser::HELP;
+        clap(alias = "optimizer"), help crate::job::optimiser::HELP;
     /// Loss function: cross-entropy for classes; mse, mae or huber for numbers; auto takes cross-entropy or mse, as the data needs
     "LOSS" loss: String => Text<Loss>, default "auto";
     /// Weight of each class in the loss: none, auto (the rarer the class, the higher), or a number for each class, separated by commas

@@ -2,7 +2,7 @@
 
 use super::key::JobKey;
 use super::{Density, Exchange, JobError, Keep, Threshold};
-use crate::lattice::{STEPS_PER_UNIT, Tau};
+use crate::weights::lattice::{STEPS_PER_UNIT, Tau};
 
 /// Collects mistakes, so that people see all of them at once.
 pub(super) struct Mistakes(pub(super) Vec<JobError>);

@@ -4,16 +4,25 @@
 //! valid; the only way to one is [`JobDraft::resolve`], which reports every mistake, not the first.
 
 pub mod as_text;
+pub mod augment;
+pub mod clip;
+pub mod data;
 mod density;
 mod draft;
 mod exchange;
 mod keep;
 mod key;
 mod keys;
+pub mod loss;
 mod mistakes;
+pub mod model;
 mod open;
+pub mod optimiser;
 mod pipeline;
 mod rule;
+pub mod schedule;
+pub mod split;
+pub mod target;
 mod trainers;
 mod validation;
 

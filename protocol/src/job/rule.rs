@@ -9,11 +9,11 @@
 //! `docs/defaults.md` has the experiment that the numbers come from.
 
 use super::{Density, Exchange, Job, JobDraft, OpenKey, RoundLength, RoundTopology, Rounds, Threshold, Trainers};
-use crate::clip::Clip;
-use crate::model::{Layout, ModelError, ModelSpec, Shape};
-use crate::optimiser::{Optimiser, Rule};
-use crate::target::TargetInfo;
-use crate::wire::attach::DataInfo;
+use crate::job::clip::Clip;
+use crate::job::data::DataInfo;
+use crate::job::model::{Layout, ModelError, ModelSpec, Shape};
+use crate::job::optimiser::{Optimiser, Rule};
+use crate::job::target::TargetInfo;
 
 /// The facts of a run that its open settings follow from.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,10 +1,10 @@
 use serde::{Deserialize, Serialize};
 
 use super::*;
-use crate::clip::Clip;
-use crate::data::DataSpec;
-use crate::lattice::Tau;
-use crate::split::Split;
+use crate::job::clip::Clip;
+use crate::job::data::DataSpec;
+use crate::job::split::Split;
+use crate::weights::lattice::Tau;
 
 #[test]
 fn a_network_that_is_spread_over_nodes_takes_nothing_that_needs_it_whole() {

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::figure::{Applies, Figure, Measure, Unit, counter, gauge};
 use super::{LogNotice, PeerRecord, WorkerStats};
 use crate::bounded::BoundedVec;
-use crate::measured::{Evaluation, NodeUsage, ProcessUsage, number_or_null};
-use crate::waiting::WaitingFor;
+use crate::reasons::waiting::WaitingFor;
+use crate::stats::measured::{Evaluation, NodeUsage, ProcessUsage, number_or_null};
 
 /// The work of a node's or a run's workers in a time, of which their figures are made.
 #[derive(Clone, Copy, Debug)]

@@ -4,16 +4,15 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use crate::contribution::Contribution;
-use crate::cursor::Cursors;
-use crate::digest::Digest;
-use crate::frontier::Frontier;
 use crate::ids::{OriginId, RunId};
 use crate::job::Job;
-use crate::measured::{Evaluation, Moment, Scores};
-use crate::model::Shape;
+use crate::job::data::DataInfo;
+use crate::log::cursor::Cursors;
+use crate::log::frontier::Frontier;
 use crate::stats::WorkerStats;
-use crate::target::TargetInfo;
+use crate::stats::measured::{Evaluation, Moment, Scores};
+use crate::weights::contribution::Contribution;
+use crate::weights::digest::Digest;
 use crate::wire::flow::PipelineAssignment;
 
 /// Counts of a ledger in one piece.
@@ -279,41 +278,6 @@ pub struct WorkerInfo {
     pub threads: usize,
 }
 
-/// What a dataset is, as far as nodes have to agree on it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DataInfo {
-    /// SHA-256 of its contents.
-    pub hash: [u8; 32],
-    /// The shape of a sample.
-    pub input: Shape,
-    /// What is to be predicted.
-    pub target: TargetInfo,
-    /// Samples to learn from.
-    pub train: u64,
-    /// Samples kept for measuring.
-    pub test: u64,
-    /// Samples set aside from the training part for the run's own decisions.
-    pub validation: u64,
-    /// How many of the test samples are of the most frequent class; 0 where samples have no classes.
-    pub most_frequent: u64,
-}
-
-#[cfg(test)]
-impl DataInfo {
-    /// A small one.
-    pub(crate) fn example() -> Self {
-        Self {
-            hash: [0; 32],
-            input: Shape::Flat(3),
-            target: TargetInfo::Classes(2),
-            train: 10,
-            test: 2,
-            validation: 0,
-            most_frequent: 1,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -354,7 +318,7 @@ mod tests {
     #[test]
     fn a_piece_of_counts_fits_into_a_message() {
         // An i32 takes five bytes at most.
-        const { assert!(COUNTS_PER_PIECE * 5 + 16 < crate::batch::BATCH_BYTES_MAX) }
-        const { assert!(SUMS_PER_PIECE * 10 + 16 < crate::batch::BATCH_BYTES_MAX) }
+        const { assert!(COUNTS_PER_PIECE * 5 + 16 < crate::log::batch::BATCH_BYTES_MAX) }
+        const { assert!(SUMS_PER_PIECE * 10 + 16 < crate::log::batch::BATCH_BYTES_MAX) }
     }
 }

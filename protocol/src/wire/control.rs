@@ -7,17 +7,16 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::base_rate::BaseRate;
 use crate::bounded::{BoundedVec, Name};
-use crate::data::DataSpec;
-use crate::digest::Digest;
 use crate::ids::{NodeId, RunId};
+use crate::job::data::{DataInfo, DataSpec};
 use crate::job::{Job, JobDraft};
-use crate::measured::{Course, NodeUsage, Scores};
+use crate::reasons::waiting::Waiting;
 use crate::reasons::{AllLeftOut, Excluded, Refusal, Refusals, RunFailure, Unwelcome};
+use crate::stats::base_rate::BaseRate;
+use crate::stats::measured::{Course, NodeUsage, Scores};
 use crate::stats::{NodeReport, StatsRecord, WorkerStats};
-use crate::waiting::Waiting;
-use crate::wire::attach::DataInfo;
+use crate::weights::digest::Digest;
 pub use crate::wire::phase::Phase;
 use crate::wire::run_beat::{RunBeat, StopReason};
 use crate::wire::run_plan::{CHOSEN_MAX, Resumed};

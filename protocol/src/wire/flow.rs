@@ -10,8 +10,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::Unreadable;
-use crate::cursor::CursorAdvance;
 use crate::job::Cut;
+use crate::log::cursor::CursorAdvance;
 
 /// A worker's place among those that hold the layers of one network together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,7 +6,7 @@
 
 use thiserror::Error;
 
-use crate::batch::BATCH_BYTES_MAX;
+use crate::log::batch::BATCH_BYTES_MAX;
 
 /// The bytes of a header.
 pub const HEADER_BYTES: usize = 5;

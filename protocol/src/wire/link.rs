@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use crate::frontier::{Frontier, SequenceRange};
 use crate::ids::{NodeId, OriginId, RunId};
+use crate::log::frontier::{Frontier, SequenceRange};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 

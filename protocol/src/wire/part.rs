@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::Unreadable;
-use crate::batch::Header;
-use crate::bundle::BUNDLED_MAX;
+use crate::log::batch::Header;
+use crate::log::bundle::BUNDLED_MAX;
 
 /// Which part of which round it is, and whose batches are in it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::Unreadable;
-use crate::digest::Digest;
 use crate::ids::OriginId;
+use crate::weights::digest::Digest;
 
 /// Whose differences are in a prefix, and whom it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -6,11 +6,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::digest::Digest;
 use crate::ids::{NodeId, RunId};
-use crate::measured::{Course, NodeUsage, Scores};
 use crate::reasons::Divergence;
 use crate::stats::WorkerStats;
+use crate::stats::measured::{Course, NodeUsage, Scores};
+use crate::weights::digest::Digest;
 use crate::wire::phase::Phase;
 use crate::wire::run_plan::RunPlan;
 

@@ -5,11 +5,11 @@ use std::net::SocketAddr;
 use serde::{Deserialize, Serialize};
 
 use crate::bounded::{BoundedVec, Name};
-use crate::digest::Digest;
 use crate::ids::{NodeId, RunId};
 use crate::job::Job;
+use crate::job::data::DataInfo;
 use crate::reasons::AllLeftOut;
-use crate::wire::attach::DataInfo;
+use crate::weights::digest::Digest;
 use crate::wire::flow::StageAddress;
 use crate::wire::topology::Topology;
 

@@ -6,10 +6,10 @@
 
 use std::sync::Arc;
 
-use crate::cursor::Cursors;
-use crate::digest::Digest;
-use crate::frontier::Frontier;
 use crate::ids::{OriginId, RunId};
+use crate::log::cursor::Cursors;
+use crate::log::frontier::Frontier;
+use crate::weights::digest::Digest;
 use serde::{Deserialize, Serialize};
 
 /// Bytes of the head's length.
@@ -293,7 +293,7 @@ pub fn decode(bytes: &[u8], weights: usize) -> Option<Snapshot> {
 
 #[cfg(test)]
 mod tests {
-    use crate::cursor::{CursorAdvance, ShardId};
+    use crate::log::cursor::{CursorAdvance, ShardId};
 
     use super::*;
 

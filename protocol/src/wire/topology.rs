@@ -10,8 +10,8 @@ use std::ops::Range;
 use super::flow::{PipelineAssignment, StageAddress};
 use super::run_plan::{Participant, RunPlan, StageTakeover};
 use crate::ids::NodeId;
+use crate::job::model::{Layout, Partition, PipelineStage};
 use crate::job::{PipelineSpec, Trainers};
-use crate::model::{Layout, Partition, PipelineStage};
 
 /// Slots that guests' are drawn from.
 const GUEST_SLOTS: u64 = 1 << 16;

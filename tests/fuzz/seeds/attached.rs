@@ -1,10 +1,10 @@
 //! What a node and its workers tell each other.
 
-use protocol::contribution::Contribution;
-use protocol::cursor::Cursors;
-use protocol::digest::Digest;
 use protocol::ids::{OriginId, RunId};
-use protocol::measured::Moment;
+use protocol::log::cursor::Cursors;
+use protocol::stats::measured::Moment;
+use protocol::weights::contribution::Contribution;
+use protocol::weights::digest::Digest;
 use protocol::wire::attach::{Assignment, FromWorker, GoOn, JumpOrder, Missing, Pace, SaveOrder, ToWorker, WorkerInfo};
 use std::path::PathBuf;
 

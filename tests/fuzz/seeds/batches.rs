@@ -1,15 +1,15 @@
 //! Batches, and changes in each encoding.
 
-use protocol::batch::{Header, OriginStatus, Payload, RoundPhase};
-use protocol::bundle::Bundle;
-use protocol::changes::change;
-use protocol::cursor::{CursorAdvance, ShardId};
-use protocol::dense::Dense;
-use protocol::encoding;
-use protocol::encoding::Encoding;
 use protocol::ids::{OriginId, RunId};
-use protocol::lattice::Tau;
-use protocol::sums::Sums;
+use protocol::log::batch::{Header, OriginStatus, Payload, RoundPhase};
+use protocol::log::bundle::Bundle;
+use protocol::log::cursor::{CursorAdvance, ShardId};
+use protocol::weights::changes::change;
+use protocol::weights::dense::Dense;
+use protocol::weights::encoding;
+use protocol::weights::encoding::Encoding;
+use protocol::weights::lattice::Tau;
+use protocol::weights::sums::Sums;
 
 use crate::engine::add_to_corpus;
 use crate::targets::WEIGHTS;

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use protocol::base_rate::BaseRate;
 use protocol::bounded::BoundedVec;
-use protocol::digest::Digest;
 use protocol::ids::{NodeId, RunId};
 use protocol::job::JobDraft;
+use protocol::reasons::waiting::{NodeTask, Waiting, WaitingFor};
 use protocol::reasons::{Divergence, KeptWeights, LeftOut, Refusal, RunFailure, Unwelcome};
 use protocol::stats::NodeReport;
-use protocol::waiting::{NodeTask, Waiting, WaitingFor};
+use protocol::stats::base_rate::BaseRate;
+use protocol::weights::digest::Digest;
 use protocol::wire::control::{
     Beat, ControlMessage, DataInspection, FoundCheckpoint, Offer, Phase, Reply, Request, RunOrder, RunResult, RunStatus,
 };

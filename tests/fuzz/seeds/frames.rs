@@ -1,9 +1,9 @@
 //! Frames of the data plane, and what they carry.
 
-use protocol::digest::Digest;
-use protocol::encoding;
-use protocol::frontier::SequenceRange;
 use protocol::ids::{NodeId, OriginId, RunId};
+use protocol::log::frontier::SequenceRange;
+use protocol::weights::digest::Digest;
+use protocol::weights::encoding;
 use protocol::wire;
 use protocol::wire::flow::{EvalBatch, EvalTotals, Flow, FlowBody, FlowHead, Lead};
 use protocol::wire::frame;

@@ -1,9 +1,9 @@
 //! Trained models.
 
-use protocol::digest::Digest;
 use protocol::job::JobDraft;
-use protocol::lattice::weight_of;
-use protocol::model::{Layout, Shape, initial_counts};
+use protocol::job::model::{Layout, Shape, initial_counts};
+use protocol::weights::digest::Digest;
+use protocol::weights::lattice::weight_of;
 use worker::dataset::{ColumnNames, Known, Scaling, Target};
 use worker::model_file::{self, Metadata, Numbers};
 

@@ -1,14 +1,14 @@
 //! Merged ranges, and what is kept of a run: snapshots, checkpoints and states of workers.
 
 use communicator::checkpoint;
-use protocol::batch::Batch;
 use protocol::ids::OriginId;
-use protocol::merged_range::{MergedRange, Merger};
+use protocol::log::batch::Batch;
+use protocol::log::merged_range::{MergedRange, Merger};
 use protocol::wire::snapshot;
 use protocol::wire::snapshot::{Applied, EntryKind, Head, LogEntry};
-use worker::state_file;
 use worker::trainer::{Numbers, TrainerState};
 use worker::training::State;
+use worker::training::state_file;
 
 use super::batches::{batch, changes, steps};
 use super::values::{data_info, job};

@@ -1,16 +1,16 @@
 //! Values that several formats have in common.
 
-use protocol::digest::Digest;
-use protocol::frontier::Frontier;
 use protocol::ids::{NodeId, OriginId, RunId};
+use protocol::job::data::DataInfo;
+use protocol::job::model::Shape;
+use protocol::job::target::TargetInfo;
 use protocol::job::{Job, JobDraft};
-use protocol::measured::{Course, Evaluation, NodeUsage, ProcessUsage, Scores};
-use protocol::model::Shape;
+use protocol::log::frontier::Frontier;
 use protocol::reasons::{Excluded, LeftOut};
+use protocol::stats::measured::{Course, Evaluation, NodeUsage, ProcessUsage, Scores};
 use protocol::stats::{PeerRecord, StatsRecord, WorkerStats};
-use protocol::target::TargetInfo;
+use protocol::weights::digest::Digest;
 use protocol::wire;
-use protocol::wire::attach::DataInfo;
 use protocol::wire::control::NodeInfo;
 use protocol::wire::run_beat::{Ballot, GivenUp, ParticipantState, Settled};
 use protocol::wire::run_plan::{Participant, Resumed, RunPlan};

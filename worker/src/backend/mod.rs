@@ -4,24 +4,25 @@
 pub mod cpu;
 #[cfg(feature = "cuda")]
 pub mod cuda;
-pub mod gradient_source;
+pub mod device;
 pub mod replica;
 mod residual;
+pub(crate) mod speed;
 mod turns;
 
 use std::borrow::Cow;
 use std::ops::Range as Indices;
 use std::time::Duration;
 
-use protocol::dense::Dense;
-use protocol::digest::Digest;
-use protocol::lattice::{Range, Tau};
-use protocol::optimiser::Muon;
-use protocol::sums::Sums;
+use protocol::job::optimiser::Muon;
+use protocol::weights::dense::Dense;
+use protocol::weights::digest::Digest;
+use protocol::weights::lattice::{Range, Tau};
+use protocol::weights::sums::Sums;
 
 use crate::learning::optimiser::{Factors, Formula};
 use crate::trainer::TrainError;
-use protocol::contribution::Contribution;
+use protocol::weights::contribution::Contribution;
 
 /// One of the arrays of a backend, with a number for every weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,21 +8,21 @@
 
 use std::time::{Duration, Instant};
 
-use protocol::dense::Dense;
-use protocol::digest::Digest;
-use protocol::lattice::{Range, Tau};
-use protocol::optimiser::Rule;
-use protocol::sums::Sums;
+use protocol::job::optimiser::Rule;
+use protocol::weights::dense::Dense;
+use protocol::weights::digest::Digest;
+use protocol::weights::lattice::{Range, Tau};
+use protocol::weights::sums::Sums;
 
-use super::gradient_source::step_key;
 use super::turns::Turns;
 use super::{Array, Backend, Compare, Orthogonal, Update, residual};
 use crate::learning::multi_worker::TURNS_MAX;
 use crate::learning::optimiser::{Ahead, Factors, Formula};
+use crate::machine::thread_time::ThreadTimer;
 use crate::stage::{Advance, HoldsStage, StageModel};
-use crate::thread_time::ThreadTimer;
+use crate::trainer::gradient_source::step_key;
 use crate::trainer::{GpuUse, Numbers, StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
-use protocol::contribution::Contribution;
+use protocol::weights::contribution::Contribution;
 
 /// How often passes over the weights are timed; the fastest counts.
 const CALIBRATIONS: usize = 5;

@@ -54,7 +54,7 @@ fn difference(a: f32, b: f32) -> (f32, f32) {
 
 #[cfg(test)]
 mod tests {
-    use protocol::lattice::Tau;
+    use protocol::weights::lattice::Tau;
 
     use super::*;
 

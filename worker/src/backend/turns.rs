@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use protocol::model::{Layout, TensorSlot};
+use protocol::job::model::{Layout, TensorSlot};
 
 /// Weights per block, the smallest part that can have a turn. Four arrays of it fit into a first-level cache of 32 KiB
 /// beside each other, and one is as much as a block of a GPU's threads reads in one go.

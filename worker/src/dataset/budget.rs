@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::DatasetError;
-use crate::memory;
+use crate::machine::memory;
 
 /// The bytes of memory that the data of one file may take, and those that are not taken yet.
 #[derive(Clone, Copy, Debug)]

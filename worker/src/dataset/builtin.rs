@@ -32,7 +32,7 @@ pub(super) fn open(known: Option<Known<'_>>) -> Result<Dataset, DatasetError> {
 mod tests {
     use super::*;
     use crate::dataset::Answers;
-    use protocol::model::Shape;
+    use protocol::job::model::Shape;
 
     /// How often each of the ten labels occurs.
     fn counts(labels: &[u32]) -> [u32; 10] {

@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use protocol::model::Shape;
+use protocol::job::model::Shape;
 
 use super::samples::Values;
 use super::{Answers, Dataset, DatasetError, Known, Samples, Scaling, Target, root, source};

@@ -1,6 +1,6 @@
 //! Data without meaning, for simulations.
 
-use protocol::model::Shape;
+use protocol::job::model::Shape;
 
 use super::samples::Values;
 use super::{Answers, ContentHash, Dataset, DatasetError, NumberTarget, Samples, Scaling, Target};

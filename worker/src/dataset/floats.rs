@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::DatasetError;
 use super::samples::Values;
 use super::scratch::{ScratchFloats, ScratchWriter};
-use crate::memory;
+use crate::machine::memory;
 
 /// Bytes that a table takes in memory at most. Several workers of a machine each hold their own.
 const BYTES_MAX: u64 = 512 << 20;

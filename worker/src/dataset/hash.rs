@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use protocol::model::Shape;
+use protocol::job::model::Shape;
 use sha2::{Digest, Sha256};
 
 use super::samples::Values;

@@ -28,10 +28,9 @@ mod target;
 use std::path::Path;
 
 use csv::{Form, Source};
-use protocol::base_rate;
-use protocol::data::{Column, DataSpec, TestSplit};
-use protocol::model::Shape;
-use protocol::wire::attach::DataInfo;
+use protocol::job::data::{Column, DataInfo, DataSpec, TestSplit};
+use protocol::job::model::Shape;
+use protocol::stats::base_rate;
 
 pub use answers::Answers;
 pub(crate) use csv::width;

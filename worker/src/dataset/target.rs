@@ -1,7 +1,7 @@
 //! What is to be predicted of a sample: a class, or numbers.
 
-use protocol::data::TargetKind;
-use protocol::target::TargetInfo;
+use protocol::job::data::TargetKind;
+use protocol::job::target::TargetInfo;
 use serde::{Deserialize, Serialize};
 
 use super::Scaling;

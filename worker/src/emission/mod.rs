@@ -8,13 +8,13 @@ mod rounds;
 mod strom;
 mod tau_controller;
 
-use protocol::batch::Payload;
 use protocol::job::{Exchange, Job, PipelineSpec, RoundWeighting};
-use protocol::lattice::{Range, Tau};
+use protocol::log::batch::Payload;
+use protocol::weights::lattice::{Range, Tau};
 
 use crate::learning::multi_worker::Settings;
 use crate::trainer::{TrainError, Trainer};
-use protocol::contribution::Contribution;
+use protocol::weights::contribution::Contribution;
 
 use self::rounds::InRounds;
 use self::strom::Strom;

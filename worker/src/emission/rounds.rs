@@ -6,15 +6,15 @@
 //! all of it. What rounding takes stays in the residual. A model with more weights than a batch holds is told in
 //! windows that take turns.
 
-use protocol::batch::Payload;
-use protocol::encoding::DENSE_MAX;
 use protocol::job::{Job, RoundLength, RoundTopology, RoundWeighting, Rounds};
-use protocol::lattice::{Range, Tau};
+use protocol::log::batch::Payload;
+use protocol::weights::encoding::DENSE_MAX;
+use protocol::weights::lattice::{Range, Tau};
 
 use super::{Emission, Leaving, NextStep, Plan};
 use crate::learning::multi_worker::Settings;
 use crate::trainer::{TrainError, Trainer};
-use protocol::contribution::Contribution;
+use protocol::weights::contribution::Contribution;
 
 /// The whole difference, or a contribution of it, every so many steps.
 pub(super) struct InRounds {

@@ -1,9 +1,9 @@
 //! Strom's emission (2015): after every step, what has come to differ by τ or more leaves as steps of ±τ.
 
-use protocol::batch::Payload;
+use protocol::job::optimiser::Rule;
 use protocol::job::{Job, Threshold};
-use protocol::lattice::{Range, Tau};
-use protocol::optimiser::Rule;
+use protocol::log::batch::Payload;
+use protocol::weights::lattice::{Range, Tau};
 
 use super::tau_controller::TauController;
 use super::{Emission, Leaving, NextStep, Plan};

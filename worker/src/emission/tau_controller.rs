@@ -6,7 +6,7 @@
 //! single batches scatter. The controller's own τ is a real number, of which a batch gets the nearest lattice value: at
 //! a small τ, a correction is less than a whole lattice step and would be lost.
 
-use protocol::lattice::Tau;
+use protocol::weights::lattice::Tau;
 
 /// Contribution of a new batch in the averaged density.
 const SMOOTHING: f64 = 0.2;

@@ -2,7 +2,7 @@
 
 use multiversion::multiversion;
 
-use crate::quantise::NotFinite;
+use crate::trainer::quantise::NotFinite;
 
 /// Partial sums kept side by side, so that the loop runs at the width of the widest vector registers.
 const PIPELINES: usize = 64;

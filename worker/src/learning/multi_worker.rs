@@ -7,9 +7,9 @@
 //! (Nesterov's form), which answers a change of direction a round earlier; gradients are clipped, and computed where
 //! the velocity will have taken the weights by the time that they arrive. That calms updates enough for larger ones.
 
-use protocol::clip::Clip;
 use protocol::job::Job;
-use protocol::optimiser::{Muon, Optimiser, Rule};
+use protocol::job::clip::Clip;
+use protocol::job::optimiser::{Muon, Optimiser, Rule};
 
 /// The norm that gradients are clipped to among several workers when the job leaves it open.
 const NORM: f64 = 1.0;

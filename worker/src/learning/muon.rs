@@ -10,8 +10,8 @@
 
 use std::ops::Range;
 
-use protocol::model::{Layout, PipelineStage, Role, TensorSlot};
-use protocol::optimiser::{Muon, Rule};
+use protocol::job::model::{Layout, PipelineStage, Role, TensorSlot};
+use protocol::job::optimiser::{Muon, Rule};
 
 /// Adam's rate as a part of the matrices'.
 const ADAM_RATE: f32 = 0.1;
@@ -132,8 +132,8 @@ pub(crate) fn for_others(muon: Muon) -> (Rule, f32) {
 #[cfg(test)]
 mod tests {
     use protocol::job::JobDraft;
-    use protocol::model::{Partition, Shape};
-    use protocol::optimiser::Optimiser;
+    use protocol::job::model::{Partition, Shape};
+    use protocol::job::optimiser::Optimiser;
 
     use super::*;
 

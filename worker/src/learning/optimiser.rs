@@ -4,7 +4,7 @@
 //! The update already holds the minus sign and the learning rate: it is what the residual grows by.
 
 use multiversion::multiversion;
-use protocol::optimiser::Rule;
+use protocol::job::optimiser::Rule;
 
 /// An optimiser's state that is smaller than this becomes zero. It moves no weight. But the state of a weight whose
 /// gradient stays zero, as that of a pixel which is nearly always dark, shrinks in every step, and with numbers at the very
@@ -187,7 +187,7 @@ fn adam(by: &Factors, clip: f32, gradient: &[f32], mean: &mut [f32], squares: &m
 
 #[cfg(test)]
 mod tests {
-    use protocol::optimiser::Optimiser;
+    use protocol::job::optimiser::Optimiser;
 
     use super::*;
 

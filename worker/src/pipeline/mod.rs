@@ -28,8 +28,8 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use protocol::batch::CURSORS_MAX;
 use protocol::job::{IN_FLIGHT_MAX, MICRO_MAX, MINIBATCH_MAX};
+use protocol::log::batch::CURSORS_MAX;
 use protocol::rng::splitmix64;
 use protocol::wire::flow::{Flow, FlowBody, FlowHead, Lead, StageAddress};
 

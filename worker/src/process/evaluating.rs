@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{SyncSender, sync_channel};
 
 use protocol::ids::RunId;
-use protocol::measured::{Evaluation, Moment};
+use protocol::stats::measured::{Evaluation, Moment};
 use protocol::wire::attach::FromWorker;
 
 use super::measured_weights::MeasuredWeights;
 use super::prepared::Prepared;
 use super::socket::Writer;
 use crate::evaluate::Evaluator;
-use crate::ops::Threads;
+use crate::machine::parallel::Threads;
 use crate::training::ToTraining;
 
 /// The way to the thread. It ends when this is dropped and it has done what it was asked for.

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use protocol::job::{Job, Keep};
-use protocol::measured::Scores;
+use protocol::stats::measured::Scores;
 
 /// What is kept of the weights that were measured, for whoever goes back to them.
 #[derive(Clone, Debug, Default)]

@@ -4,34 +4,35 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use protocol::augment::Augment;
-use protocol::cursor::Cursors;
 use protocol::job::Job;
-use protocol::model::{Layout, Partition, PipelineStage, initial_counts};
+use protocol::job::augment::Augment;
+use protocol::job::data::DataInfo;
+use protocol::job::model::{Layout, Partition, PipelineStage, initial_counts};
+use protocol::log::cursor::Cursors;
 use protocol::rng::splitmix64;
 use protocol::sentence::sentence;
-use protocol::wire::attach::{Assignment, DataInfo};
+use protocol::wire::attach::Assignment;
 use protocol::wire::flow::PipelineAssignment;
 
 use super::Options;
 use crate::backend::cpu::{CpuStageTrainer, CpuTrainer};
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::{CudaStageTrainer, CudaTrainer, Gpu};
+use crate::backend::device::Device;
+use crate::backend::speed;
 use crate::dataset::Dataset;
-use crate::device::Device;
-use crate::first_weights::{self, FirstWeights};
-use crate::job_layout;
-use crate::objective::{Objective, Task};
-use crate::ops::Threads;
+use crate::machine::parallel::Threads;
+use crate::model_file::first_weights::{self, FirstWeights};
 use crate::pipeline::Pipeline;
-use crate::speed;
 use crate::stage::{HoldsStage, Membership};
-use crate::state_file::{self, StateFileError};
+use crate::task::job_layout;
+use crate::task::objective::{Objective, Task};
 #[cfg(feature = "cuda")]
 use crate::trainer::TrainError;
 use crate::trainer::{StateError, Trainer};
+use crate::training::state_file::{self, StateFileError};
+use crate::training::thread::{self, TrainingThread};
 use crate::training::{Identity, StageTraining, State, Training, TrainingError};
-use crate::training_thread::{self, TrainingThread};
 
 pub(super) struct Prepared {
     pub(super) job: Job,
@@ -207,14 +208,14 @@ impl Prepared {
                 dropout_seed,
             };
             let started = match self.device {
-                Device::Cpu => training_thread::start_stage(threads, move || {
+                Device::Cpu => thread::start_stage(threads, move || {
                     let trainer = CpuStageTrainer::in_pipeline(membership, &counts, rule, threads)?;
                     start.stage_training(trainer)
                 }),
                 #[cfg(feature = "cuda")]
                 Device::Cuda { ordinal, precision, .. } => {
                     let part = (self.job.step_samples() as usize).div_ceil(micro_batches);
-                    training_thread::start_stage(threads, move || {
+                    thread::start_stage(threads, move || {
                         let gpu = Gpu::open(ordinal, precision).map_err(TrainError::from)?;
                         let trainer = CudaStageTrainer::in_pipeline(gpu, membership, &counts, rule, part)?;
                         start.stage_training(trainer)
@@ -224,7 +225,7 @@ impl Prepared {
             return started.map_err(|error| format!("the training thread could not be started: {error}"));
         }
         let started = match self.device {
-            Device::Cpu => training_thread::start(threads, assignment.paced, move || {
+            Device::Cpu => thread::start(threads, assignment.paced, move || {
                 let trainer = CpuTrainer::new(task, &layout, &counts, rule, dropout_seed, threads)?;
                 start.training(trainer.in_minibatches_of(minibatch))
             }),
@@ -232,7 +233,7 @@ impl Prepared {
             Device::Cuda { ordinal, precision, .. } => {
                 // On a GPU the samples of a step are one minibatch, which has the same gradient and takes more memory.
                 let minibatch = self.job.step_samples() as usize;
-                training_thread::start(threads, assignment.paced, move || {
+                thread::start(threads, assignment.paced, move || {
                     let gpu = Gpu::open(ordinal, precision).map_err(TrainError::from)?;
                     let trainer = CudaTrainer::new(gpu, task, &layout, &counts, rule, minibatch, dropout_seed)?;
                     start.training(trainer)

@@ -9,7 +9,7 @@ use protocol::wire::attach::{COUNTS_PER_PIECE, FromWorker};
 
 use super::prepared::Prepared;
 use super::socket::Writer;
-use crate::first_weights::FirstWeights;
+use crate::model_file::first_weights::FirstWeights;
 
 /// What is prepared, and what is under way to be.
 #[derive(Default)]

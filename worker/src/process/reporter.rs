@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use protocol::digest::Digest;
 use protocol::ids::RunId;
 use protocol::job::Keep;
-use protocol::lattice::{Range, count_of};
-use protocol::measured::{Moment, Scores};
-use protocol::model::PipelineStage;
+use protocol::job::model::PipelineStage;
 use protocol::sentence::sentence;
+use protocol::stats::measured::{Moment, Scores};
 use protocol::stats::{WorkerStats, record_interval};
+use protocol::weights::digest::Digest;
+use protocol::weights::lattice::{Range, count_of};
 use protocol::wire::attach::{FromWorker, SaveOrder};
 
 use super::evaluating::Evaluating;
@@ -22,12 +22,12 @@ use super::measured_weights::MeasuredWeights;
 use super::prepared::Prepared;
 use super::socket::Writer;
 use crate::evaluate::Evaluator;
-use crate::measuring::{Bits, measure};
+use crate::model::measuring::{Bits, measure};
 use crate::model_file::{self, Metadata, Numbers};
-use crate::state_file;
 use crate::trainer::TrainError;
+use crate::training::state_file;
+use crate::training::thread::Outbound;
 use crate::training::{FromTraining, State, Step, StepTime, TrainingError};
-use crate::training_thread::Outbound;
 
 const STATS_EVERY: Duration = Duration::from_secs(1);
 /// Of so many evaluations of a run with a target, one is reported however far the target is.

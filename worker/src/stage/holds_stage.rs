@@ -1,7 +1,7 @@
 //! What holds a stage of a network and the arrays of its weights.
 
 use super::{Advance, Layers, StageModel};
-use crate::train_error::TrainError;
+use crate::trainer::TrainError;
 
 /// A trainer, or the backend of one, that holds a stage of a network. Its gradients are computed piece by piece, and its next
 /// step takes the gradient that is complete.

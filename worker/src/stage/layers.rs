@@ -3,9 +3,9 @@
 
 use std::borrow::Cow;
 
-use crate::ops::MeanLoss;
-use crate::ops::matmul::WriteMode;
-use crate::train_error::TrainError;
+use crate::model::ops::MeanLoss;
+use crate::model::ops::matmul::WriteMode;
+use crate::trainer::TrainError;
 
 /// What a worker holds of a layer range.
 pub trait Layers {

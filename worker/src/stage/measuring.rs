@@ -2,18 +2,18 @@
 
 use std::collections::VecDeque;
 
-use protocol::batch::BATCH_BYTES_MAX;
-use protocol::measured::Scores;
+use protocol::log::batch::BATCH_BYTES_MAX;
+use protocol::stats::measured::Scores;
 use protocol::wire::flow::{EvalBatch, EvalTotals, Flow, FlowBody};
 
 use super::gathering::{Gathering, side_by_side};
 use super::{Advance, Layers, StageModel};
 use crate::dataset::Answers;
-use crate::evaluate::Evaluation;
-use crate::objective::Objective;
-use crate::ops::loss::{self, Errors, EvalSums};
-use crate::predict::MINIBATCH;
-use crate::train_error::TrainError;
+use crate::model::evaluation::Evaluation;
+use crate::model::evaluation::MINIBATCH;
+use crate::model::ops::loss::{self, Errors, EvalSums};
+use crate::task::objective::Objective;
+use crate::trainer::TrainError;
 
 /// Minibatches of evaluation samples that are under way at a time.
 const UNDER_WAY_MAX: usize = 4;

@@ -3,16 +3,16 @@
 //! What each holder of a layer range has made of a micro-batch goes to all holders of the next one, which need all of it;
 //! gradients come back to each from all of those, and are added up.
 
-use protocol::model::LayerRange;
+use protocol::job::model::LayerRange;
 use protocol::rng::splitmix64;
 use protocol::wire::flow::{Flow, FlowBody, Lead};
 
 use super::gathering::{added_up, columns, side_by_side};
 use super::{Advance, DeferredGradient, Layers, Returned, StageArrays, StageModel};
-use crate::augmentation;
-use crate::ops::matmul::WriteMode;
+use crate::model::ops::matmul::WriteMode;
 use crate::pipeline::StageInput;
-use crate::train_error::TrainError;
+use crate::task::augmentation;
+use crate::trainer::TrainError;
 
 /// Numbers that have come, what they are for, and which stage made them.
 pub(super) struct Piece {

@@ -4,6 +4,7 @@
 //! before, gradients from those after, and each call of [`StageModel::advance`] goes on with one of them. It waits for nothing,
 //! and what it sends lies in the outbox of its [`Pipeline`].
 
+mod fake;
 mod gathering;
 mod holds_stage;
 mod layers;
@@ -15,18 +16,19 @@ mod tests;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use protocol::augment::Augment;
-use protocol::measured::Scores;
-use protocol::model::{LayerRange, Partition, PipelineStage, StageSlice};
+use protocol::job::augment::Augment;
+use protocol::job::model::{LayerRange, Partition, PipelineStage, StageSlice};
+use protocol::stats::measured::Scores;
 use protocol::wire::flow::{Flow, Lead};
 
-use crate::backend::gradient_source::{GradientSource, step_key};
 use crate::dataset::{Answers, Dataset};
-use crate::objective::{Objective, Task};
-use crate::ops::MeanLoss;
-use crate::ops::matmul::WriteMode;
+use crate::model::ops::MeanLoss;
+use crate::model::ops::matmul::WriteMode;
 use crate::pipeline::{Heard, Pipeline, PipelineEvent, StageInput};
-use crate::train_error::TrainError;
+use crate::task::objective::{Objective, Task};
+use crate::trainer::TrainError;
+use crate::trainer::gradient_source::{GradientSource, step_key};
+pub use fake::FakeStageTrainer;
 use gathering::Gathering;
 pub use holds_stage::HoldsStage;
 pub use layers::{Layers, Returned};

@@ -1,8 +1,8 @@
 //! The batches in a worker's weights, other origins' included.
 
-use protocol::batch::Header;
-use protocol::digest::Digest;
-use protocol::sums::Sums;
+use protocol::log::batch::Header;
+use protocol::weights::digest::Digest;
+use protocol::weights::sums::Sums;
 use protocol::wire::attach::JumpOrder;
 
 use super::TrainingError;

@@ -3,16 +3,15 @@
 //! A model is the sum of its batches, so weights of a while ago come back as one more batch: what has happened since, taken
 //! back. It is made when no worker makes batches any more; then all replicas are the weights that were measured.
 
-use protocol::batch::Payload;
-use protocol::encoding::DENSE_MAX;
-use protocol::lattice::Range;
+use protocol::log::batch::Payload;
+use protocol::weights::encoding::DENSE_MAX;
+use protocol::weights::lattice::Range;
 
 use super::TrainingError;
 use super::farewell::Farewell;
-use crate::difference;
 use crate::emission::Leaving;
-use crate::quantise::Reached;
-use crate::trainer::Trainer;
+use crate::trainer::quantise::Reached;
+use crate::trainer::{Trainer, difference};
 
 /// Whether a worker trains, and if not, what it does instead.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! Why training cannot start or go on.
 
-use protocol::batch::BatchError;
-use protocol::digest::Digest;
+use protocol::log::batch::BatchError;
+use protocol::weights::digest::Digest;
 use thiserror::Error;
 
 use crate::sampling::plan::PlanError;

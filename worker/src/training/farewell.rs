@@ -3,8 +3,8 @@
 
 use std::ops::Range;
 
-use protocol::batch::Payload;
-use protocol::contribution::Contribution;
+use protocol::log::batch::Payload;
+use protocol::weights::contribution::Contribution;
 
 use crate::emission::Leaving;
 use crate::trainer::{TrainError, Trainer};

@@ -46,7 +46,7 @@ impl Finish {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use protocol::frontier::Frontier;
+    use protocol::log::frontier::Frontier;
 
     fn finish(with_pipeline: bool, now: Duration) -> Finish {
         let order = SaveOrder {

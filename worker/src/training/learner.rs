@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use protocol::batch::{Batch, Header, OriginStatus, Payload};
-use protocol::bundle::Bundle;
-use protocol::cursor::{CursorAdvance, Cursors};
 use protocol::job::Job;
-use protocol::lattice::{Range, Tau};
-use protocol::optimiser::Rule;
-use protocol::sums::Sums;
+use protocol::job::optimiser::Rule;
+use protocol::log::batch::{Batch, Header, OriginStatus, Payload};
+use protocol::log::bundle::Bundle;
+use protocol::log::cursor::{CursorAdvance, Cursors};
+use protocol::weights::lattice::{Range, Tau};
+use protocol::weights::sums::Sums;
 use protocol::wire::attach::JumpOrder;
 
 use super::applied::Applied;

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-use protocol::batch::Batch;
-use protocol::bundle::Bundle;
-use protocol::dense::Dense;
-use protocol::digest::Digest;
 use protocol::ids::OriginId;
-use protocol::measured::{Evaluation, Moment, Scores};
-use protocol::sums::Sums;
+use protocol::log::batch::Batch;
+use protocol::log::bundle::Bundle;
+use protocol::stats::measured::{Evaluation, Moment, Scores};
+use protocol::weights::dense::Dense;
+use protocol::weights::digest::Digest;
+use protocol::weights::sums::Sums;
 use protocol::wire::attach::{GoOn, JumpOrder, Missing, SaveOrder};
 use protocol::wire::flow::Flow;
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use protocol::cursor::CursorAdvance;
+use protocol::log::cursor::CursorAdvance;
 
 use crate::sampling::plan::SamplePlan;
 

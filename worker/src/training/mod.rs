@@ -16,17 +16,19 @@ mod planted;
 mod round;
 mod sequential_averaging;
 mod stage_training;
+pub mod state_file;
 mod step;
+pub mod thread;
 mod throttle;
 
-use protocol::batch::{Batch, OriginStatus, Payload, RoundPhase};
-use protocol::bundle::Bundle;
-use protocol::cursor::Cursors;
-use protocol::dense::Dense;
 use protocol::ids::{OriginId, RunId};
 use protocol::job::{Job, Keep, RoundWeighting};
-use protocol::lattice::Range;
-use protocol::sums::Sums;
+use protocol::log::batch::{Batch, OriginStatus, Payload, RoundPhase};
+use protocol::log::bundle::Bundle;
+use protocol::log::cursor::Cursors;
+use protocol::weights::dense::Dense;
+use protocol::weights::lattice::Range;
+use protocol::weights::sums::Sums;
 use protocol::wire::attach::{GoOn, JumpOrder, Missing};
 
 pub use self::error::TrainingError;

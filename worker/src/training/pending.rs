@@ -1,7 +1,7 @@
 //! Work that no batch counts yet.
 
-use protocol::batch::CURSORS_MAX;
-use protocol::cursor::CursorAdvance;
+use protocol::log::batch::CURSORS_MAX;
+use protocol::log::cursor::CursorAdvance;
 
 /// What steps since the last batch did. The next batch counts all of it, so there are never more cursors than a batch can
 /// move.

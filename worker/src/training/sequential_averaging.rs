@@ -5,15 +5,14 @@
 
 use std::sync::Arc;
 
-use protocol::dense::Dense;
-use protocol::digest::Digest;
-use protocol::encoding::{self, DENSE_MAX};
 use protocol::ids::OriginId;
-use protocol::lattice::LATTICE_STEP;
+use protocol::weights::dense::Dense;
+use protocol::weights::digest::Digest;
+use protocol::weights::encoding::{self, DENSE_MAX};
+use protocol::weights::lattice::LATTICE_STEP;
 use protocol::wire::prefix::{Prefix, PrefixHead};
 
-use crate::difference;
-use crate::trainer::{TrainError, TrainerState};
+use crate::trainer::{TrainError, TrainerState, difference};
 
 /// The prefix of one worker alone, at shared weights with this digest.
 pub(super) fn own_prefix(

@@ -9,11 +9,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use protocol::batch::{OriginStatus, Payload};
-use protocol::cursor::Cursors;
 use protocol::ids::OriginId;
 use protocol::job::{Job, Keep};
-use protocol::measured::{Evaluation, Moment, Scores};
+use protocol::log::batch::{OriginStatus, Payload};
+use protocol::log::cursor::Cursors;
+use protocol::stats::measured::{Evaluation, Moment, Scores};
 use protocol::wire::flow::Lead;
 
 use super::ending::Ending;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use protocol::batch::Payload;
-use protocol::lattice::{Range, Tau};
+use protocol::log::batch::Payload;
+use protocol::weights::lattice::{Range, Tau};
 
 use crate::emission::Leaving;
 use crate::trainer::GpuUse;

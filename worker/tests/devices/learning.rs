@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use protocol::data::DataSpec;
-use protocol::lattice::Tau;
-use protocol::model::Layout;
-use protocol::optimiser::{Optimiser, Rule};
-use protocol::sums::Sums;
+use protocol::job::data::DataSpec;
+use protocol::job::model::Layout;
+use protocol::job::optimiser::{Optimiser, Rule};
+use protocol::weights::lattice::Tau;
+use protocol::weights::sums::Sums;
+use worker::backend::device::Precision;
 use worker::dataset::Dataset;
-use worker::device::Precision;
 use worker::evaluate::{Evaluator, evaluate};
-use worker::measuring::{Bits, measure};
-use worker::objective::{Distance, Objective, Task};
-use worker::ops::Threads;
+use worker::machine::parallel::Threads;
+use worker::model::measuring::{Bits, measure};
+use worker::task::objective::{Distance, Objective, Task};
 use worker::trainer::{StepControl, Trainer};
 
 use super::{Device, MLP, Pair, control, distance, minibatch, mnist, pair, pair_on, residual, rules, start};

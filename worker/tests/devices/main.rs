@@ -9,15 +9,15 @@ mod replicas;
 
 use std::sync::Arc;
 
-use protocol::data::DataSpec;
-use protocol::lattice::Tau;
-use protocol::model::{Layout, initial_counts};
-use protocol::optimiser::{Optimiser, Rule};
+use protocol::job::data::DataSpec;
+use protocol::job::model::{Layout, initial_counts};
+use protocol::job::optimiser::{Optimiser, Rule};
+use protocol::weights::lattice::Tau;
 use worker::backend::cpu::CpuTrainer;
+use worker::backend::device::Precision;
 use worker::dataset::Dataset;
-use worker::device::Precision;
-use worker::objective::Task;
-use worker::ops::Threads;
+use worker::machine::parallel::Threads;
+use worker::task::objective::Task;
 use worker::trainer::{StepControl, Trainer};
 
 const MINIBATCH: usize = 48;
@@ -48,7 +48,7 @@ trait Device {
     type Trainer: Trainer;
 
     /// What a worker finds; none where there is no such device.
-    fn found() -> Option<worker::device::Device>;
+    fn found() -> Option<worker::backend::device::Device>;
 
     /// A trainer on it; none where there is no such device.
     fn trainer(start: &Start, precision: Precision) -> Option<Self::Trainer>;
@@ -60,8 +60,8 @@ struct TwoThreads;
 impl Device for TwoThreads {
     type Trainer = CpuTrainer;
 
-    fn found() -> Option<worker::device::Device> {
-        Some(worker::device::Device::Cpu)
+    fn found() -> Option<worker::backend::device::Device> {
+        Some(worker::backend::device::Device::Cpu)
     }
 
     fn trainer(start: &Start, _: Precision) -> Option<CpuTrainer> {
@@ -86,9 +86,9 @@ fn is_absent(error: &worker::backend::cuda::GpuError) -> bool {
 impl Device for FirstGpu {
     type Trainer = worker::backend::cuda::CudaTrainer;
 
-    fn found() -> Option<worker::device::Device> {
-        use worker::device::{Choice, DeviceError};
-        match worker::device::Device::find(Choice::Cuda(0), None) {
+    fn found() -> Option<worker::backend::device::Device> {
+        use worker::backend::device::{Choice, DeviceError};
+        match worker::backend::device::Device::find(Choice::Cuda(0), None) {
             Ok(found) => Some(found),
             Err(DeviceError::Gpu(error)) if is_absent(&error) => {
                 println!("skipped: {error}");

@@ -1,11 +1,11 @@
 //! What must agree to the bit does: changes that leave, what others changed, saved states.
 
-use protocol::changes::change;
-use protocol::contribution::Contribution;
-use protocol::lattice::Tau;
-use protocol::optimiser::Rule;
+use protocol::job::optimiser::Rule;
 use protocol::rng::CounterRng;
-use protocol::sums::Sums;
+use protocol::weights::changes::change;
+use protocol::weights::contribution::Contribution;
+use protocol::weights::lattice::Tau;
+use protocol::weights::sums::Sums;
 use worker::trainer::{Numbers, StepControl, Trainer, TrainerState};
 
 use super::{Device, MLP, assert_same_replica, control, minibatch, pair, rules};

@@ -6,16 +6,16 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 
-use protocol::batch::Batch;
-use protocol::cursor::Cursors;
 use protocol::ids::{OriginId, RunId};
+use protocol::job::model::{Layout, initial_counts};
 use protocol::job::{Job, JobDraft};
-use protocol::model::{Layout, initial_counts};
+use protocol::log::batch::Batch;
+use protocol::log::cursor::Cursors;
 use protocol::wire::attach::{Assignment, COUNTS_PER_PIECE, FromWorker, ToWorker};
 use protocol::wire::frame::{self, Kind};
+use worker::backend::device::Device;
 use worker::dataset::Dataset;
-use worker::device::Device;
-use worker::ops::Threads;
+use worker::machine::parallel::Threads;
 use worker::process::{Options, attach, read_frame};
 
 /// The node's end of a worker.

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use protocol::data::DataSpec;
-use protocol::wire::attach::DataInfo;
+use protocol::job::data::{DataInfo, DataSpec};
 use protocol::wire::control::{Reply, Request, SILENT};
 
 use super::cluster::called;
@@ -134,8 +133,8 @@ fn size(info: &DataInfo) -> String {
 
 #[cfg(test)]
 mod tests {
-    use protocol::model::Shape;
-    use protocol::target::TargetInfo;
+    use protocol::job::model::Shape;
+    use protocol::job::target::TargetInfo;
 
     use super::*;
     use crate::commands::doctor::Level;

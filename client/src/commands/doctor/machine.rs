@@ -15,7 +15,7 @@ pub(super) async fn machine() -> Vec<Finding> {
     let cores = compute::cores();
     let mut findings = vec![ok(format!("this machine has {}", quantity::of(cores, "core")))];
     findings.extend(usage::descriptors_max().map(descriptors));
-    findings.extend(worker::memory::available().map(memory));
+    findings.extend(worker::machine::memory::available().map(memory));
     findings.push(gpu());
     findings.push(match tokio::net::TcpListener::bind(("0.0.0.0", PORT)).await {
         Ok(_) => ok(format!("port {PORT} is free")),

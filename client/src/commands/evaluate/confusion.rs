@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-use protocol::base_rate::{BaseRate, BaseRateComparison};
+use protocol::stats::base_rate::{BaseRate, BaseRateComparison};
 use serde::Serialize;
 
 use crate::output::{printable, quantity};

@@ -6,18 +6,18 @@ use std::fmt::Write as _;
 use std::io::IsTerminal;
 use std::path::Path;
 
-use protocol::base_rate::BaseRate;
-use protocol::data::{DataSpec, names_test_part};
-use protocol::loss::ClassWeights;
-use protocol::measured::Scores;
+use protocol::job::data::{DataSpec, names_test_part};
+use protocol::job::loss::ClassWeights;
+use protocol::stats::base_rate::BaseRate;
+use protocol::stats::measured::Scores;
 use ratatui::crossterm::terminal;
 use serde::Serialize;
 use worker::dataset::{Dataset, Target};
 use worker::evaluate::evaluate;
+use worker::evaluate::predict::{Prediction, predict};
+use worker::machine::parallel::Threads;
 use worker::model_file::{self, Model};
-use worker::objective::Objective;
-use worker::ops::Threads;
-use worker::predict::{Prediction, predict};
+use worker::task::objective::Objective;
 
 use super::evaluate::confusion::Confusion;
 use crate::args::Evaluate;

@@ -2,7 +2,7 @@
 
 mod start_outcome;
 
-use protocol::waiting::WaitingFor;
+use protocol::reasons::waiting::WaitingFor;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use protocol::job::{Job, JobDraft};
-use protocol::measured::{Evaluation, number_or_null};
+use protocol::stats::measured::{Evaluation, number_or_null};
 use protocol::stats::{Applies, RUN_FIGURES, RunFigures, Unit};
 use serde::{Deserialize, Serialize};
 

@@ -1,6 +1,6 @@
 //! What a page is told: all that it does not know yet.
 
-use protocol::measured::Evaluation;
+use protocol::stats::measured::Evaluation;
 use protocol::stats::{Figure, Severity, StatsRecord, Unit};
 use serde::Serialize;
 

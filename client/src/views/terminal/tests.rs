@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use protocol::measured::{Evaluation, ProcessUsage};
+use protocol::reasons::waiting::WaitingFor;
+use protocol::stats::measured::{Evaluation, ProcessUsage};
 use protocol::stats::{LogNotice, NodeReport, PeerRecord, Severity, StatsRecord};
-use protocol::waiting::WaitingFor;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::{KeyCode, KeyEvent};

@@ -1,7 +1,7 @@
 //! Which part of its difference a worker lets out when all have told their losses.
 
-use protocol::contribution::Contribution;
 use protocol::ids::OriginId;
+use protocol::weights::contribution::Contribution;
 
 /// The loss that an origin has told.
 #[derive(Clone, Copy, Debug)]

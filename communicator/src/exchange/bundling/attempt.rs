@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use protocol::batch::Header;
-use protocol::bundle::Bundle;
-use protocol::dense::{Dense, Sign, add_up};
-use protocol::encoding::{self, DENSE_MAX};
 use protocol::ids::{NodeId, OriginId};
+use protocol::log::batch::Header;
+use protocol::log::bundle::Bundle;
+use protocol::weights::dense::{Dense, Sign, add_up};
+use protocol::weights::encoding::{self, DENSE_MAX};
 use protocol::wire::part::{PartHead, RoundPart};
 
 use super::reduction_path::{ReductionPath, place};

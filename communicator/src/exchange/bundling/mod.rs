@@ -9,10 +9,10 @@ mod reduction_path;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use protocol::batch::{Batch, Payload};
-use protocol::bundle::Bundle;
-use protocol::dense::{Dense, Sign, add_up};
 use protocol::ids::{NodeId, OriginId};
+use protocol::log::batch::{Batch, Payload};
+use protocol::log::bundle::Bundle;
+use protocol::weights::dense::{Dense, Sign, add_up};
 use protocol::wire::part::RoundPart;
 
 use self::attempt::{Attempt, Own, PartOutcome};

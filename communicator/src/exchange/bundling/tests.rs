@@ -1,7 +1,7 @@
 //! Rounds that are added up: whichever path, whoever comes first, whatever comes twice.
 
-use protocol::batch::{Header, OriginStatus};
 use protocol::ids::RunId;
+use protocol::log::batch::{Header, OriginStatus};
 use protocol::rng::CounterRng;
 
 use super::*;

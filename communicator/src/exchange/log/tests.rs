@@ -1,9 +1,9 @@
 //! What a log keeps, merges and forgets.
 
-use protocol::batch::{Header, OriginStatus};
-use protocol::changes::change;
-use protocol::dense::Dense;
-use protocol::lattice::Tau;
+use protocol::log::batch::{Header, OriginStatus};
+use protocol::weights::changes::change;
+use protocol::weights::dense::Dense;
+use protocol::weights::lattice::Tau;
 
 use super::*;
 use crate::exchange::tests::{RUN, WEIGHTS, batch};

@@ -1,8 +1,8 @@
 //! What must hold: of each node at every moment, and of all survivors in the end.
 
-use protocol::digest::Digest;
-use protocol::frontier::Frontier;
 use protocol::ids::NodeId;
+use protocol::log::frontier::Frontier;
+use protocol::weights::digest::Digest;
 
 use super::world::{BATCH_BYTES_MAX, Node, World};
 

@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use protocol::batch::{Batch, OriginStatus, Payload};
-use protocol::bundle::Bundle;
-use protocol::changes::change;
-use protocol::dense::Dense;
-use protocol::digest::Digest;
 use protocol::ids::{NodeId, OriginId};
-use protocol::lattice::Tau;
+use protocol::log::batch::{Batch, OriginStatus, Payload};
+use protocol::log::bundle::Bundle;
 use protocol::rng::CounterRng;
-use protocol::sums::Adder;
+use protocol::weights::changes::change;
+use protocol::weights::dense::Dense;
+use protocol::weights::digest::Digest;
+use protocol::weights::lattice::Tau;
+use protocol::weights::sums::Adder;
 
 use crate::exchange::tests::{RUN, WEIGHTS, batch_in_round};
 use crate::exchange::{Barrier, Effect, Event, Exchange, Limits, Patience, ReductionPath, Routing};

@@ -1,7 +1,7 @@
 //! What no honest member and no honest worker sends.
 
-use protocol::batch::BatchError;
-use protocol::changes::ChangesError;
+use protocol::log::batch::BatchError;
+use protocol::weights::changes::ChangesError;
 
 use super::super::Breach;
 use super::newcomers::newcomer;

@@ -10,13 +10,13 @@ mod streams;
 
 use std::sync::Arc;
 
-use protocol::batch::{Header, OriginStatus, Payload};
-use protocol::changes::change;
-use protocol::digest::Digest;
-use protocol::frontier::{Frontier, SequenceRange};
 use protocol::ids::{NodeId, OriginId, RunId};
-use protocol::lattice::Tau;
-use protocol::merged_range::MergedRange;
+use protocol::log::batch::{Header, OriginStatus, Payload};
+use protocol::log::frontier::{Frontier, SequenceRange};
+use protocol::log::merged_range::MergedRange;
+use protocol::weights::changes::change;
+use protocol::weights::digest::Digest;
+use protocol::weights::lattice::Tau;
 
 use super::{Effect, Event, Exchange, Limits, parcel};
 use crate::ledger::Ledger;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use protocol::digest::Digest;
 use protocol::ids::{NodeId, RunId};
-use protocol::measured::Moment;
+use protocol::stats::measured::Moment;
 use protocol::stats::{ExchangeFigures, PeerRecord};
+use protocol::weights::digest::Digest;
 use protocol::wire::run_plan::RunPlan;
 use ractor::DerivedActorRef;
 use ractor_cluster::RactorMessage;

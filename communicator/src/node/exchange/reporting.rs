@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use protocol::ids::NodeId;
-use protocol::measured::{Moment, NodeUsage};
+use protocol::stats::measured::{Moment, NodeUsage};
 use protocol::stats::{ExchangeFigures, PeerRecord};
 
 use super::peer::PeerConnection;

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use protocol::digest::Digest;
 use protocol::ids::RunId;
+use protocol::weights::digest::Digest;
 use protocol::wire::control::FoundCheckpoint;
 use protocol::wire::run_plan::Resumed;
 

@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use protocol::digest::Digest;
 use protocol::ids::RunId;
+use protocol::job::data::DataInfo;
+use protocol::job::model::{Layout, ModelError, Partition, PartitionError, PipelineStage, initial_counts};
 use protocol::job::{Cut, GROUPS_MAX, Job, PipelineSpec};
-use protocol::model::{Layout, ModelError, Partition, PartitionError, PipelineStage, initial_counts};
 use protocol::reasons::Excluded;
-use protocol::wire::attach::DataInfo;
+use protocol::weights::digest::Digest;
 use protocol::wire::control::Offer;
 use thiserror::Error;
 
@@ -146,7 +146,7 @@ fn partition_for(
 #[cfg(test)]
 mod tests {
     use protocol::job::JobDraft;
-    use protocol::model::Shape;
+    use protocol::job::model::Shape;
 
     use super::*;
 

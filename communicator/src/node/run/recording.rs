@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use protocol::measured::NodeUsage;
+use protocol::stats::measured::NodeUsage;
 use protocol::wire::control::ControlMessage;
 
 use super::RunState;

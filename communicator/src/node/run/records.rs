@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use protocol::ids::RunId;
-use protocol::measured::Evaluation;
+use protocol::stats::measured::Evaluation;
 use protocol::stats::{StatsRecord, Work, WorkerStats, record_interval};
 use protocol::wire::bounds::COUNT_MAX;
 
@@ -128,9 +128,9 @@ impl Records {
 
 #[cfg(test)]
 mod tests {
-    use protocol::measured::{Course, Moment};
+    use protocol::reasons::waiting::WaitingFor;
     use protocol::stats::ExchangeFigures;
-    use protocol::waiting::WaitingFor;
+    use protocol::stats::measured::{Course, Moment};
     use protocol::wire::control::Phase;
 
     use super::*;
@@ -156,7 +156,7 @@ mod tests {
 
     fn report(paused: Duration) -> Report {
         Report {
-            digest: protocol::digest::Digest::default(),
+            digest: protocol::weights::digest::Digest::default(),
             figures: ExchangeFigures {
                 round: 8,
                 late: 1,

@@ -1,15 +1,15 @@
 //! Nodes of one or two pipelines at the end of a run, with workers that die.
 
-use protocol::waiting::{NodeTask, WaitingFor};
+use protocol::reasons::waiting::{NodeTask, WaitingFor};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use protocol::digest::Digest;
 use protocol::ids::{NodeId, RunId};
 use protocol::job::JobDraft;
-use protocol::measured::{NodeUsage, Scores};
 use protocol::reasons::{KeptWeights, RunFailure};
+use protocol::stats::measured::{NodeUsage, Scores};
+use protocol::weights::digest::Digest;
 use protocol::wire::attach::FromWorker;
 use protocol::wire::control::RunResult;
 use protocol::wire::run_beat::Ballot;

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use protocol::ids::NodeId;
+use protocol::job::data::DataInfo;
 use protocol::reasons::Excluded;
 use protocol::stats::WorkerStats;
-use protocol::wire::attach::DataInfo;
 use protocol::wire::run_plan::RunPlan;
 
 use super::seat::Seat;

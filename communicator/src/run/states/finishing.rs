@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use protocol::ids::NodeId;
-use protocol::measured::Scores;
+use protocol::stats::measured::Scores;
 
 use crate::run::event::{Settlement, WorkerKey};
 

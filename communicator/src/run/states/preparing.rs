@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use protocol::job::data::DataInfo;
 use protocol::reasons::Excluded;
-use protocol::wire::attach::DataInfo;
 use protocol::wire::control::Offer;
 use protocol::wire::run_plan::RunPlan;
 

@@ -1,7 +1,7 @@
 //! A worker's place in a run on this node. Workers may come and go; the place stays.
 
-use protocol::digest::Digest;
 use protocol::stats::WorkerStats;
+use protocol::weights::digest::Digest;
 use protocol::wire::attach::Missing;
 
 use crate::run::event::WorkerKey;

@@ -1,7 +1,7 @@
 //! The bounds of what is measured of a run.
 
 use super::{OutOfBounds, WORKERS_MAX, counts, name, time, within};
-use crate::measured::{Course, Evaluation, NodeUsage, ProcessUsage};
+use crate::stats::measured::{Course, Evaluation, NodeUsage, ProcessUsage};
 
 impl Evaluation {
     /// Whether weights can have been so good, and then.

@@ -17,12 +17,12 @@ use measured::check_processes;
 
 use crate::bounded::NAME_BYTES_MAX;
 use crate::ids::NodeId;
+use crate::job::data::DataInfo;
+use crate::job::model::Shape;
+use crate::job::split::SLOTS_MAX;
 use crate::job::{GROUPS_MAX, Job, STAGES_MAX};
-use crate::measured::{Course, Evaluation};
-use crate::model::Shape;
-use crate::split::SLOTS_MAX;
+use crate::stats::measured::{Course, Evaluation};
 use crate::stats::{FIGURES, Figure, PeerRecord, StatsRecord, Unit};
-use crate::wire::attach::DataInfo;
 use crate::wire::control::{Beat, ControlMessage, FoundCheckpoint, NodeInfo, Offer, Request};
 use crate::wire::run_plan::{Participant, Resumed, RunPlan};
 

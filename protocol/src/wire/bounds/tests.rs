@@ -1,12 +1,12 @@
 use std::time::Duration;
 
 use super::*;
-use crate::digest::Digest;
 use crate::ids::RunId;
 use crate::job::JobDraft;
-use crate::measured::{Course, Evaluation, NodeUsage, ProcessUsage, Scores};
 use crate::reasons::{Excluded, LeftOut};
 use crate::stats::WorkerStats;
+use crate::stats::measured::{Course, Evaluation, NodeUsage, ProcessUsage, Scores};
+use crate::weights::digest::Digest;
 use crate::wire::control::Phase;
 use crate::wire::flow::StageAddress;
 use crate::wire::run_beat::{ParticipantState, RunBeat, Settled};

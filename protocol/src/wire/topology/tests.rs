@@ -2,10 +2,10 @@
 
 use super::*;
 use crate::bounded::BoundedVec;
-use crate::digest::Digest;
 use crate::job::JobDraft;
+use crate::job::data::DataInfo;
 use crate::reasons::AllLeftOut;
-use crate::wire::attach::DataInfo;
+use crate::weights::digest::Digest;
 
 fn participant(id: u64) -> Participant {
     Participant {
@@ -186,7 +186,7 @@ fn nodes_that_hold_the_whole_model_are_all_alike() {
 fn stages_make_up_the_model() {
     let mut plan = plan("layers:groups=2", &[1, 2]);
     plan.job.model = "dense 8, relu, dense".parse().unwrap();
-    plan.data.input = crate::model::Shape::Flat(3);
+    plan.data.input = crate::job::model::Shape::Flat(3);
     let held = [1, 2].map(|node| plan.topology().held_stage(NodeId(node)).unwrap().layout.weights as u64);
     assert!(held.iter().all(|&weights| weights > 0));
     assert_eq!(plan.topology().weights(held[0]), held.iter().sum::<u64>());

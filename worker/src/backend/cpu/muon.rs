@@ -3,14 +3,13 @@
 use std::ops::Range;
 
 use multiversion::multiversion;
-use protocol::optimiser::Muon;
+use protocol::job::optimiser::Muon;
 
 use crate::backend::Orthogonal;
 use crate::learning::muon::{Block, MuonBlocks, for_others};
 use crate::learning::optimiser::{Ahead, Factors, Formula, Slices, kept};
-use crate::ops::Threads;
-use crate::ops::orthogonal::{Scratch, orthogonalise};
-use crate::parallel::map_parts;
+use crate::machine::parallel::{Threads, map_parts};
+use crate::model::ops::orthogonal::{Scratch, orthogonalise};
 
 /// What is known of a model for them, and memory that lasts.
 #[derive(Debug)]

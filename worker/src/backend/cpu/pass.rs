@@ -4,15 +4,14 @@ use std::ops::Range;
 use std::time::Duration;
 
 use multiversion::multiversion;
-use protocol::changes::CHANGES_MAX;
+use protocol::weights::changes::CHANGES_MAX;
 
 use crate::backend::turns::{BLOCK, eager_blocks};
 use crate::backend::{Compare, Update};
 use crate::learning::optimiser::{Factors, Formula, Slices};
-use crate::ops::Threads;
-use crate::parallel::map_parts;
-use crate::quantise::{NotFinite, Reached, quantise};
-use crate::thread_time::ThreadTimer;
+use crate::machine::parallel::{Threads, map_parts};
+use crate::machine::thread_time::ThreadTimer;
+use crate::trainer::quantise::{NotFinite, Reached, quantise};
 
 /// With fewer weights than this per thread, sharing out the work costs more than it saves.
 const WEIGHTS_PER_THREAD_MIN: usize = 1 << 16;

@@ -4,21 +4,22 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use dfdx::prelude::{Cpu, Gradients};
-use protocol::model::{Partition, PipelineStage, StageSlice};
-use protocol::optimiser::Rule;
+use protocol::job::model::{Partition, PipelineStage, StageSlice};
+use protocol::job::optimiser::Rule;
 
 use super::CpuBackend;
 use crate::backend::replica::Replica;
 use crate::learning::muon::MuonBlocks;
-use crate::network::{Descent, ForwardPass, Network};
-use crate::ops::matmul::WriteMode;
-use crate::ops::{
+use crate::machine::parallel::Threads;
+use crate::model::network::{Descent, ForwardPass, Network};
+use crate::model::ops::matmul::WriteMode;
+use crate::model::ops::{
     self, BackwardContext, CpuLayer, DeferredWeightGradient, MeanLoss, OpError, Parameters, Pass, Seed, Statistics,
-    Threads, from_rows, values,
+    from_rows, values,
 };
-use crate::program::{ImageOrder, Program};
+use crate::model::program::{ImageOrder, Program};
 use crate::stage::{Advance, HoldsStage, Layers, Membership, Returned, StageArrays, StageModel};
-use crate::train_error::TrainError;
+use crate::trainer::TrainError;
 
 /// Trains a stage of a network on the CPU.
 pub type CpuStageTrainer = Replica<CpuBackend<StageModel<CpuLayers>>>;

@@ -9,8 +9,8 @@ use cudarc::driver::{CudaFunction, DeviceRepr, ValidAsZeroBits};
 
 use crate::backend::{self, turns::BLOCK};
 use crate::learning::optimiser;
-use crate::ops::orthogonal;
-use crate::quantise::repeats_max;
+use crate::model::ops::orthogonal;
+use crate::trainer::quantise::repeats_max;
 
 /// What a type is called in C++.
 macro_rules! c_name {
@@ -130,11 +130,11 @@ shared_constants! {
     /// State of an optimiser that becomes zero.
     const NEGLIGIBLE: f32 = optimiser::NEGLIGIBLE;
     /// Where weights are no longer exact.
-    const RANGE_ERROR: f32 = protocol::lattice::RANGE_ERROR_STEPS as f32 * protocol::lattice::LATTICE_STEP;
+    const RANGE_ERROR: f32 = protocol::weights::lattice::RANGE_ERROR_STEPS as f32 * protocol::weights::lattice::LATTICE_STEP;
     /// What becomes of a count of lattice steps for a weight of 1.
-    const STEPS_PER_UNIT: f32 = protocol::lattice::STEPS_PER_UNIT as f32;
+    const STEPS_PER_UNIT: f32 = protocol::weights::lattice::STEPS_PER_UNIT as f32;
     /// A step of the lattice.
-    const LATTICE_STEP: f32 = protocol::lattice::LATTICE_STEP;
+    const LATTICE_STEP: f32 = protocol::weights::lattice::LATTICE_STEP;
 }
 
 shared_structs! {

@@ -6,14 +6,14 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use protocol::changes::CHANGES_MAX;
-use protocol::contribution::Contribution;
-use protocol::dense::Dense;
-use protocol::digest::Digest;
-use protocol::lattice::{Range, RangeError, Tau, weight_of};
-use protocol::model::Layout;
-use protocol::optimiser::{Muon, Rule};
-use protocol::sums::Sums;
+use protocol::job::model::Layout;
+use protocol::job::optimiser::{Muon, Rule};
+use protocol::weights::changes::CHANGES_MAX;
+use protocol::weights::contribution::Contribution;
+use protocol::weights::dense::Dense;
+use protocol::weights::digest::Digest;
+use protocol::weights::lattice::{Range, RangeError, Tau, weight_of};
+use protocol::weights::sums::Sums;
 
 use super::abi::{self, Report};
 use super::address::DeviceAddress;
@@ -28,12 +28,11 @@ use super::stage::CudaLayers;
 use super::weights::OwnWeights;
 use crate::backend::turns::{BLOCK, eager_blocks, eager_tensors};
 use crate::backend::{self, Backend, Compare, Orthogonal, Update, Updated};
-use crate::difference;
 use crate::learning::muon::MuonBlocks;
 use crate::learning::optimiser::Formula;
-use crate::quantise::{REPEATS_MAX, Reached};
 use crate::stage::{Advance, HoldsStage, StageArrays, StageModel};
-use crate::trainer::TrainError;
+use crate::trainer::quantise::{REPEATS_MAX, Reached};
+use crate::trainer::{TrainError, difference};
 
 const TILE_THREADS: usize = abi::TILE_THREADS as usize;
 /// Blocks that add up squares.

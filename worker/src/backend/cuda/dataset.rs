@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use protocol::augment::Augment;
-use protocol::model::Shape;
+use protocol::job::augment::Augment;
+use protocol::job::model::Shape;
 
 use super::abi::Images;
 use super::address::DeviceAddress;
@@ -11,8 +11,8 @@ use super::error::GpuError;
 use super::gpu::{Gpu, Grid};
 use super::kernels::{GatherBytes, GatherFloats};
 use super::memory::{Array, Pinned, copy_words};
-use crate::augmentation;
 use crate::dataset::{Answers, Dataset, Scaling, Values};
+use crate::task::augmentation;
 
 /// The part of the free memory that a dataset may take; activations need room, too.
 const SHARE: usize = 2;

@@ -5,7 +5,7 @@ use cudarc::driver::DriverError;
 use cudarc::driver::sys::CUresult;
 use thiserror::Error;
 
-use crate::tape::OpError;
+use crate::model::tape::OpError;
 use crate::trainer::TrainError;
 
 /// Why there is no GPU to train on.

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use protocol::model::Layout;
+use protocol::job::model::Layout;
 
 use super::address::DeviceAddress;
 use super::dataset::{DeviceDataset, SampleSet};
@@ -13,13 +13,13 @@ use super::layers::Statistics;
 use super::memory::{Array, Pinned, copy_words};
 use super::model::{CudaModel, Purpose};
 use super::tensor_address::{TensorAddress, tensor_at};
+use crate::backend::device::Precision;
 use crate::dataset::Dataset;
-use crate::device::Precision;
-use crate::measuring::chosen;
-use crate::objective::{Objective, Task};
-use crate::ops::loss::{EvalSums, eval_sums};
-use crate::program::{ImageOrder, Program};
-use crate::tape::Parameters;
+use crate::model::measuring::chosen;
+use crate::model::ops::loss::{EvalSums, eval_sums};
+use crate::model::program::{ImageOrder, Program};
+use crate::model::tape::Parameters;
+use crate::task::objective::{Objective, Task};
 
 /// Judges a model on the evaluation samples of a dataset. Belongs to one thread.
 pub struct CudaEvaluator {

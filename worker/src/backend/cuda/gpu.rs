@@ -13,7 +13,7 @@ use super::abi::{Arguments, Kernel};
 use super::error::GpuError;
 use super::kernels::Kernels;
 use super::products::Products;
-use crate::device::Precision;
+use crate::backend::device::Precision;
 
 /// A GPU that is ready to train. Belongs to one thread.
 pub struct Gpu {

@@ -3,7 +3,7 @@
 use super::address::DeviceAddress;
 use super::memory::Array;
 use super::weights::Weights;
-use crate::backend::gradient_source::GradientSource;
+use crate::trainer::gradient_source::GradientSource;
 
 /// What gradients come from on a GPU.
 pub trait CudaGradientSource:

@@ -10,8 +10,8 @@ use super::kernels::{NumberLoss, SingleLoss, Softmax};
 use super::layers::Pass;
 use super::memory::Array;
 use super::tensor_address::{TensorAddress, place_of, slot, tensor_at};
-use crate::objective::{Distance, Objective};
-use crate::tape::{Activations, Forward, Neighbours, Operation};
+use crate::model::tape::{Activations, Forward, Neighbours, Operation};
+use crate::task::objective::{Distance, Objective};
 
 /// Classes that a warp looks at, four a thread.
 const FEW_CLASSES_MAX: usize = 128;

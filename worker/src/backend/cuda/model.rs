@@ -12,10 +12,10 @@ use super::layers::{ConvRoom, CudaJunction, CudaLayer, PARTS_MAX, Pass, PassData
 use super::loss::CudaLoss;
 use super::memory::Array;
 use super::tensor_address::{TensorAddress, place_of, tensor_at};
-use crate::network::{Descent, ForwardPass, Network, NetworkNode};
-use crate::objective::Objective;
-use crate::program::{InputGradient, Op, Planes, Program};
-use crate::tape::{Activations, Parameters};
+use crate::model::network::{Descent, ForwardPass, Network, NetworkNode};
+use crate::model::program::{InputGradient, Op, Planes, Program};
+use crate::model::tape::{Activations, Parameters};
+use crate::task::objective::Objective;
 
 /// What a model is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -19,7 +19,7 @@ use cudarc::driver::{CudaSlice, CudaStream, DevicePtr};
 
 use super::address::DeviceAddress;
 use super::error::GpuError;
-use crate::device::Precision;
+use crate::backend::device::Precision;
 
 /// Memory that a product may use for itself: as much as PyTorch gives it on such devices.
 const WORKSPACE_BYTES: usize = 32 << 20;

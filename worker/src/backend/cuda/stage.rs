@@ -7,8 +7,8 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use dfdx::prelude::{Cpu, Gradients, HasShape};
-use protocol::model::StageSlice;
-use protocol::optimiser::Rule;
+use protocol::job::model::StageSlice;
+use protocol::job::optimiser::Rule;
 
 use super::address::DeviceAddress;
 use super::backend::CudaBackend;
@@ -24,14 +24,14 @@ use super::tensor_address::{TensorAddress, place_of, slot, tensor_at};
 use super::weights::Weights;
 use crate::backend::replica::Replica;
 use crate::learning::muon::MuonBlocks;
-use crate::network::{Descent, ForwardPass};
-use crate::objective::Objective;
-use crate::ops::MeanLoss;
-use crate::ops::matmul::WriteMode;
-use crate::program::{ImageOrder, InputGradient, Program};
+use crate::model::network::{Descent, ForwardPass};
+use crate::model::ops::MeanLoss;
+use crate::model::ops::matmul::WriteMode;
+use crate::model::program::{ImageOrder, InputGradient, Program};
+use crate::model::tape::{Activations, Forward, Neighbours, Operation};
 use crate::stage::{Layers, Membership, Returned, StageModel};
-use crate::tape::{Activations, Forward, Neighbours, Operation};
-use crate::train_error::TrainError;
+use crate::task::objective::Objective;
+use crate::trainer::TrainError;
 
 /// Trains a stage of a network on a GPU.
 pub type CudaStageTrainer = Replica<CudaBackend<StageModel<CudaLayers>>>;

@@ -10,7 +10,7 @@ use cudarc::driver::sys::CUdeviceptr;
 use dfdx::prelude::*;
 
 use super::address::DeviceAddress;
-use crate::tape::OpError;
+use crate::model::tape::OpError;
 
 /// The address of an array on the device; none at first, as of a gradient that nothing has come back to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]

@@ -7,7 +7,7 @@ use super::error::GpuError;
 use super::gpu::Gpu;
 use super::memory::Array;
 use super::tensor_address::{TensorAddress, tensor_at};
-use crate::tape::Parameters;
+use crate::model::tape::Parameters;
 
 /// Weights on the device. Who clones them shares them, and they stay as they are.
 #[derive(Clone)]

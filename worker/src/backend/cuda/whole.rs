@@ -2,8 +2,8 @@
 
 use std::rc::Rc;
 
-use protocol::model::Layout;
-use protocol::optimiser::Rule;
+use protocol::job::model::Layout;
+use protocol::job::optimiser::Rule;
 
 use super::address::DeviceAddress;
 use super::backend::CudaBackend;
@@ -14,12 +14,12 @@ use super::gradient_source::Loss;
 use super::memory::Array;
 use super::model::{CudaModel, Purpose};
 use super::weights::Weights;
-use crate::backend::gradient_source::GradientSource;
 use crate::backend::replica::Replica;
 use crate::learning::muon::MuonBlocks;
-use crate::objective::Task;
-use crate::program::{ImageOrder, Program};
-use crate::train_error::TrainError;
+use crate::model::program::{ImageOrder, Program};
+use crate::task::objective::Task;
+use crate::trainer::TrainError;
+use crate::trainer::gradient_source::GradientSource;
 
 /// Trains on a GPU.
 pub type CudaTrainer = Replica<CudaBackend<Whole>>;

@@ -34,7 +34,7 @@ struct Worker {
 
 impl Worker {
     fn new(rule: Rule, gradient: &[f32], threads: usize) -> Self {
-        Self::with_changes_max(rule, gradient, threads, protocol::changes::CHANGES_MAX)
+        Self::with_changes_max(rule, gradient, threads, protocol::weights::changes::CHANGES_MAX)
     }
 
     fn with_changes_max(rule: Rule, gradient: &[f32], threads: usize, changes_max: usize) -> Self {

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use protocol::data::DataSpec;
+use protocol::job::data::DataSpec;
 
 use super::tests::{assert_refused, file};
 use super::*;

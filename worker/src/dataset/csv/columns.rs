@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use ::csv::StringRecord;
-use protocol::data::{Column, TableOptions, TargetKind};
+use protocol::job::data::{Column, TableOptions, TargetKind};
 use serde::{Deserialize, Serialize};
 
 use super::cell::Cell;
@@ -184,7 +184,7 @@ fn number_rule(options: &TableOptions) -> Rule {
 }
 
 fn may_miss(options: &TableOptions) -> bool {
-    options.missing != protocol::data::Missing::Error
+    options.missing != protocol::job::data::Missing::Error
 }
 
 /// How a column is read for a model.

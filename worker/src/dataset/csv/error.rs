@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use protocol::data::{DataSpec, TableOptions};
+use protocol::job::data::{DataSpec, TableOptions};
 use thiserror::Error;
 
 /// What is wrong with a CSV file.

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 use std::path::Path;
 
-use protocol::data::TargetKind;
+use protocol::job::data::TargetKind;
 
 use super::CsvError;
 use super::cell::Cell;

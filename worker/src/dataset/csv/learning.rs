@@ -1,6 +1,6 @@
 //! How columns are to become inputs, as the rows to train on tell.
 
-use protocol::data::{Missing, TableOptions};
+use protocol::job::data::{Missing, TableOptions};
 
 use super::Encoding;
 use super::columns::Rule;

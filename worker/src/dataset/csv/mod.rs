@@ -24,8 +24,8 @@ mod words;
 use std::borrow::Cow;
 use std::path::Path;
 
-use protocol::data::{Column, Separator, TableOptions, TestSplit};
-use protocol::model::Shape;
+use protocol::job::data::{Column, Separator, TableOptions, TestSplit};
+use protocol::job::model::Shape;
 
 pub use columns::ColumnNames;
 use columns::{ModelColumns, Wanted};

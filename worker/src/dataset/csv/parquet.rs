@@ -179,7 +179,7 @@ mod tests {
     use ::parquet::file::properties::WriterProperties;
     use ::parquet::file::writer::SerializedFileWriter;
     use ::parquet::schema::parser::parse_message_type;
-    use protocol::data::DataSpec;
+    use protocol::job::data::DataSpec;
 
     use super::page_header::PageHeader;
     use super::*;

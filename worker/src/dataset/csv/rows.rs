@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use ::csv::{ErrorKind, Reader, ReaderBuilder, StringRecord, Terminator};
 use flate2::bufread::MultiGzDecoder;
-use protocol::data::Separator;
+use protocol::job::data::Separator;
 
 use super::bounded::Bounded;
 use super::counted::CountedFile;

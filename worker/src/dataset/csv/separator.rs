@@ -1,6 +1,6 @@
 //! Finds what stands between the cells of a file, by its first lines.
 
-use protocol::data::Separator;
+use protocol::job::data::Separator;
 
 /// Lines that are looked at.
 const LINES: usize = 20;

@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::path::Path;
 
-use protocol::data::{Column, Missing, TableOptions};
+use protocol::job::data::{Column, Missing, TableOptions};
 
 use super::cell::{Cell, has_decimal_comma};
 use super::columns::{Columns, Rule};

@@ -1,6 +1,6 @@
 //! Reads and checks every cell of a file.
 
-use protocol::data::{Column, TextRule};
+use protocol::job::data::{Column, TextRule};
 
 use super::cell::{Cell, has_decimal_comma};
 use super::columns::{ColumnNames, Columns, Rule, Wanted};

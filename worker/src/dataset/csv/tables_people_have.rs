@@ -5,7 +5,7 @@ use std::io::Write;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use protocol::data::DataSpec;
+use protocol::job::data::DataSpec;
 
 use super::tests::{all, assert_refused, file, inputs, open, open_for};
 use super::*;

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use protocol::data::DataSpec;
+use protocol::job::data::DataSpec;
 use tempfile::TempDir;
 
 use super::*;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use protocol::model::Shape;
+use protocol::job::model::Shape;
 use thiserror::Error;
 
 use super::super::error::list;

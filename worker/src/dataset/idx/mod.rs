@@ -6,7 +6,7 @@ mod file;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use protocol::model::Shape;
+use protocol::job::model::Shape;
 
 pub use error::IdxError;
 use file::{Content, IdxArray};

@@ -7,8 +7,8 @@ use std::sync::{Mutex, PoisonError};
 
 use image::imageops::FilterType;
 use image::{DynamicImage, ImageDecoder, ImageError, ImageReader, ImageResult, Limits};
-use protocol::data::{Colour, ImageOptions, Size};
-use protocol::model::Shape;
+use protocol::job::data::{Colour, ImageOptions, Size};
+use protocol::job::model::Shape;
 
 use crate::dataset::budget::{self, Budget};
 use crate::dataset::{DatasetError, Known, Scaling, kind, source};

@@ -6,7 +6,7 @@ mod folders;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use protocol::data::ImageOptions;
+use protocol::job::data::ImageOptions;
 use rayon::prelude::*;
 
 use decode::Form;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use image::{GrayImage, Luma, Rgb, RgbImage};
-use protocol::model::Shape;
+use protocol::job::model::Shape;
 use tempfile::TempDir;
 
 use super::*;

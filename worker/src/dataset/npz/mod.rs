@@ -6,8 +6,8 @@ mod error;
 use std::io::BufReader;
 use std::path::Path;
 
-use protocol::data::{ArrayOptions, TargetKind};
-use protocol::model::Shape;
+use protocol::job::data::{ArrayOptions, TargetKind};
+use protocol::job::model::Shape;
 use zip::ZipArchive;
 
 use array::{Array, Elements};

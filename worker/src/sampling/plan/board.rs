@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-use protocol::cursor::{CursorAdvance, Cursors, EpochSpan, News, ShardId};
 use protocol::ids::OriginId;
-use protocol::split::SHARDS_PER_SLOT;
+use protocol::job::split::SHARDS_PER_SLOT;
+use protocol::log::cursor::{CursorAdvance, Cursors, EpochSpan, News, ShardId};
 use protocol::wire::attach::Missing;
 
 use crate::sampling::shards::ShardPlan;

@@ -10,8 +10,8 @@ use std::cmp::Reverse;
 use std::ops::Range;
 
 use super::board::{Board, SlotState};
-use protocol::cursor::ShardId;
-use protocol::split::SHARDS_PER_SLOT;
+use protocol::job::split::SHARDS_PER_SLOT;
+use protocol::log::cursor::ShardId;
 
 /// Among how many shards that the dead left a claimer chooses.
 const REMAINDERS: usize = 1024;

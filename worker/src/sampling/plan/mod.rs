@@ -19,9 +19,9 @@ use std::collections::{BTreeSet, VecDeque};
 
 use crate::sampling::shards::ShardPlan;
 use board::Board;
-use protocol::cursor::{CursorAdvance, Cursors, ShardId};
 use protocol::ids::OriginId;
 use protocol::job::Trainers;
+use protocol::log::cursor::{CursorAdvance, Cursors, ShardId};
 use protocol::wire::attach::Missing;
 
 pub use shared::{PlanError, SharedPlan};

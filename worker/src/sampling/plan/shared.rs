@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use protocol::job::Trainers;
-use protocol::split::{SLOTS_MAX, Split};
+use protocol::job::split::{SLOTS_MAX, Split};
 
 use crate::sampling::shards::ShardPlan;
 

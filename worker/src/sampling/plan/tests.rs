@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
-use protocol::cursor::EpochSpan;
-use protocol::split::{SHARDS_PER_SLOT, SLOTS_MAX, Split};
+use protocol::job::split::{SHARDS_PER_SLOT, SLOTS_MAX, Split};
+use protocol::log::cursor::EpochSpan;
 
 pub(super) fn shared(labels: Vec<u32>, slots: usize, epochs: u32, minibatch: usize) -> SharedPlan {
     SharedPlan {

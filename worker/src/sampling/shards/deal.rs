@@ -1,6 +1,6 @@
 //! Deals the samples of one epoch to the slots.
 
-use protocol::split::Split;
+use protocol::job::split::Split;
 
 use super::allot::slots_of_classes;
 use super::classes::Classes;

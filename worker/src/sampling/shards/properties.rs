@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use protocol::split::{SHARDS_PER_SLOT, Split};
+use protocol::job::split::{SHARDS_PER_SLOT, Split};
 
 use super::ShardPlan;
 

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
+use protocol::job::split::{SHARDS_PER_SLOT, SLOTS_MAX, Split};
 use protocol::rng::CounterRng;
-use protocol::split::{SHARDS_PER_SLOT, SLOTS_MAX, Split};
 
 use super::classes::Classes;
 use super::deal::deal;

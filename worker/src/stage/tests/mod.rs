@@ -4,19 +4,20 @@ mod scripted;
 
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use protocol::job::model::{Layout, initial_counts};
 use protocol::job::{Job, JobDraft};
-use protocol::model::{Layout, initial_counts};
 
 use super::*;
-use crate::augmentation;
 use crate::backend::cpu::{CpuStageTrainer, CpuTrainer};
+#[cfg(feature = "cuda")]
+use crate::backend::device::Precision;
 use crate::backend::replica::Replica;
 use crate::backend::{Array, Backend};
-#[cfg(feature = "cuda")]
-use crate::device::Precision;
-use crate::job_layout::layout_for;
-use crate::ops::{self, Parameters, Threads, from_rows};
-use crate::program::{ImageOrder, Program};
+use crate::machine::parallel::Threads;
+use crate::model::ops::{self, Parameters, from_rows};
+use crate::model::program::{ImageOrder, Program};
+use crate::task::augmentation;
+use crate::task::job_layout::layout_for;
 use crate::trainer::{StepControl, Trainer};
 use dfdx::prelude::Cpu;
 use protocol::wire::flow::{Flow, FlowBody, FlowHead, StageAddress};
@@ -345,7 +346,7 @@ fn with_old_first_layers(job: &Job, data: &Arc<Dataset>, steps: usize, in_flight
     let answers = Answers::default();
     let mut loss = MeanLoss { objective, answers };
     let counts = initial_counts(&layout, job.seed);
-    let mut weights: Vec<f32> = counts.into_iter().map(protocol::lattice::weight_of).collect();
+    let mut weights: Vec<f32> = counts.into_iter().map(protocol::weights::lattice::weight_of).collect();
     let mut before = Vec::new();
     for step in 1..=steps as u64 {
         before.push(weights[..first].to_vec());
@@ -419,7 +420,7 @@ fn a_pipeline_measures_what_one_machine_does() {
         let layout = layout_for(&job, &data).unwrap();
         let weights: Vec<f32> = initial_counts(&layout, job.seed)
             .into_iter()
-            .map(protocol::lattice::weight_of)
+            .map(protocol::weights::lattice::weight_of)
             .collect();
         let judged = Objective::for_evaluation(&job, &data.target);
         let one = crate::evaluate::evaluate(&layout, weights, Vec::new(), &data.test, &judged, Threads(1), |_| true);

@@ -1,8 +1,8 @@
 //! Contributions that follow losses, and rounds of an epoch.
 
-use protocol::batch::RoundPhase;
-use protocol::contribution::Contribution;
-use protocol::lattice::{LATTICE_STEP, count_of, weight_of};
+use protocol::log::batch::RoundPhase;
+use protocol::weights::contribution::Contribution;
+use protocol::weights::lattice::{LATTICE_STEP, count_of, weight_of};
 use protocol::wire::attach::GoOn;
 
 use super::rounds::{one_of, until_it_leaves};

@@ -1,13 +1,13 @@
 //! Batches can count only so many cursors, and every sample has to be counted by one.
 
 use proptest::prelude::*;
-use protocol::batch::CURSORS_MAX;
-use protocol::cursor::{CursorAdvance, Cursors, ShardId};
 use protocol::job::JobDraft;
-use protocol::split::SHARDS_PER_SLOT;
+use protocol::job::split::SHARDS_PER_SLOT;
+use protocol::log::batch::CURSORS_MAX;
+use protocol::log::cursor::{CursorAdvance, Cursors, ShardId};
 
 use super::*;
-use crate::fake_trainer::FakeTrainer;
+use crate::trainer::fake::FakeTrainer;
 
 const WEIGHTS: usize = 50;
 

@@ -1,6 +1,6 @@
 //! A dense emission: the whole difference, every so many steps.
 
-use protocol::lattice::RANGE_ALARM_STEPS;
+use protocol::weights::lattice::RANGE_ALARM_STEPS;
 
 use super::*;
 

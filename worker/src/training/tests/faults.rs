@@ -60,7 +60,7 @@ fn changes_of_others_that_leave_the_range_are_a_run_that_diverges() {
     // This worker's own changes reach its weights before they reach the ledger, so it may leave the range where the ledger
     // did not.
     let mut counts = [0; WEIGHTS];
-    counts[1] = protocol::lattice::RANGE_ERROR_STEPS - 1;
+    counts[1] = protocol::weights::lattice::RANGE_ERROR_STEPS - 1;
     let trainer = FakeTrainer::new(&counts);
     let mut training = Training::new(trainer, &job(|_| {}), &dataset, Identity::alone(7)).unwrap();
     let batch = foreign(&[change(1, true)], Tau::ONE_STEP, 1, 0);
@@ -90,7 +90,7 @@ fn a_step_that_leaves_the_range_is_the_runs_fault_unless_a_bit_had_flipped() {
             }
         }
     };
-    let edge = protocol::lattice::RANGE_ERROR_STEPS - 6;
+    let edge = protocol::weights::lattice::RANGE_ERROR_STEPS - 6;
     // With its tenth bit flipped it is at the edge.
     let far = edge ^ (1 << 9);
     assert!(far < edge);

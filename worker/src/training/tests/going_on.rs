@@ -66,8 +66,8 @@ fn a_worker_goes_on_to_the_bit_from_what_it_had_alone() {
         let before = encoded_batches(&mut training, 20);
         let state = training.state().unwrap().unwrap();
         assert_eq!((state.origin, state.sequence, state.steps), (OriginId(7), 20, 27));
-        crate::state_file::save(&path, &state).unwrap();
-        let state = crate::state_file::load(&path, layout.weights).unwrap();
+        crate::training::state_file::save(&path, &state).unwrap();
+        let state = crate::training::state_file::load(&path, layout.weights).unwrap();
         let again = || {
             let mut again = real_from(&counts(&training), &job, &dataset, identity(slots));
             resume_after(&mut again, &before);

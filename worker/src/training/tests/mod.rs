@@ -15,24 +15,24 @@ mod threads;
 
 use std::sync::Arc;
 
-use protocol::changes::change;
-use protocol::data::DataSpec;
-use protocol::digest::Digest;
-use protocol::frontier::Frontier;
 use protocol::job::JobDraft;
-use protocol::lattice::{Tau, count_of};
-use protocol::model::{Layout, initial_counts};
+use protocol::job::data::DataSpec;
+use protocol::job::model::{Layout, initial_counts};
+use protocol::log::frontier::Frontier;
+use protocol::weights::changes::change;
+use protocol::weights::digest::Digest;
+use protocol::weights::lattice::{Tau, count_of};
 
-use protocol::batch::{Batch, Header};
-use protocol::lattice::Range;
-use protocol::sums::Sums;
+use protocol::log::batch::{Batch, Header};
+use protocol::weights::lattice::Range;
+use protocol::weights::sums::Sums;
 use protocol::wire::attach::JumpOrder;
 
 use super::*;
 use crate::backend::cpu::CpuTrainer;
-use crate::fake_trainer::FakeTrainer;
-use crate::ops::Threads;
-use crate::training_thread::start;
+use crate::machine::parallel::Threads;
+use crate::trainer::fake::FakeTrainer;
+use crate::training::thread::start;
 
 const WEIGHTS: usize = 50;
 

@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
 use std::time::Duration;
 
-use protocol::cursor::{CursorAdvance, ShardId};
-use protocol::split::SHARDS_PER_SLOT;
+use protocol::job::split::SHARDS_PER_SLOT;
+use protocol::log::cursor::{CursorAdvance, ShardId};
 
-use protocol::model::Partition;
+use protocol::job::model::Partition;
 use protocol::wire::attach::SaveOrder;
 use protocol::wire::flow::{Flow, FlowBody, FlowHead, StageAddress};
 
@@ -16,7 +16,7 @@ use crate::backend::cpu::CpuStageTrainer;
 use crate::pipeline::{Pipeline, PipelineEvent};
 use crate::stage::Membership;
 use crate::training::StageTraining;
-use crate::training_thread::{TrainingThread, start_stage};
+use crate::training::thread::{TrainingThread, start_stage};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 

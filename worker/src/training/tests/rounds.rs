@@ -1,12 +1,12 @@
 //! Rounds: the mean of all workers' differences counts, and each waits for the others'.
 
-use protocol::batch::RoundPhase;
-use protocol::optimiser::Optimiser;
+use protocol::job::optimiser::Optimiser;
+use protocol::log::batch::RoundPhase;
 use protocol::wire::attach::GoOn;
 
 use super::*;
 use crate::trainer::StepControl;
-use protocol::contribution::Contribution;
+use protocol::weights::contribution::Contribution;
 
 pub(super) fn one_of(slots: usize, slot: usize) -> Identity {
     Identity {

@@ -1,8 +1,8 @@
 //! Step-wise averaging: what a worker adds to a pass, and goes on from.
 
-use protocol::dense::Dense;
-use protocol::encoding;
-use protocol::lattice::LATTICE_STEP;
+use protocol::weights::dense::Dense;
+use protocol::weights::encoding;
+use protocol::weights::lattice::LATTICE_STEP;
 use protocol::wire::prefix::Prefix;
 
 use super::rounds::{go_on, one_of};

@@ -12,7 +12,7 @@ fn every_sample_is_trained_once_an_epoch_and_counted() {
     let expected: Vec<u32> = (0..160).flat_map(|sample| [sample, sample]).collect();
     assert_eq!(trained, expected);
     assert_eq!(found.iter().map(|batch| batch.header.samples).sum::<u32>(), 320);
-    let mut cursors = protocol::cursor::Cursors::default();
+    let mut cursors = protocol::log::cursor::Cursors::default();
     cursors.extend(found.iter().flat_map(|batch| batch.header.cursors.clone()));
     assert_eq!(cursors.samples_done(), 320);
     assert_eq!(training.progress(), 1.0);
@@ -228,8 +228,8 @@ fn what_came_other_than_as_batches_moves_weights_and_progress() {
     let progress = training.progress();
     training.jump(&sums, &order).unwrap();
     let after = training.trainer().copy_weights().unwrap();
-    assert_eq!(after[1] - before[1], protocol::lattice::weight_of(500));
-    assert_eq!(after[5] - before[5], protocol::lattice::weight_of(-70_000));
+    assert_eq!(after[1] - before[1], protocol::weights::lattice::weight_of(500));
+    assert_eq!(after[5] - before[5], protocol::weights::lattice::weight_of(-70_000));
     assert!(
         (training.trainer().residual_norm().unwrap() - residual).abs() < 1e-5,
         "the residual must not change"

@@ -5,13 +5,13 @@
 
 use std::collections::VecDeque;
 
-use protocol::cursor::Cursors;
 use protocol::job::JobDraft;
+use protocol::log::cursor::Cursors;
 use protocol::rng::CounterRng;
 
 use super::super::planted::PLANTED;
 use super::*;
-use crate::fake_trainer::FakeTrainer;
+use crate::trainer::fake::FakeTrainer;
 
 const WEIGHTS: usize = 50;
 const ROWS: usize = 90;

@@ -9,7 +9,7 @@ use super::super::memory::Array;
 use super::super::products::{Epilogue, Matrix, Product, Sizes};
 use super::sums::{add_parts, parts};
 use super::{BackwardArrays, ForwardArrays};
-use crate::program::{Conv, InputGradient, Op};
+use crate::model::program::{Conv, InputGradient, Op};
 
 const THREADS: usize = 256;
 

@@ -6,7 +6,7 @@ use super::super::kernels::{AddBias, BiasRows4, BiasRows4Back, BiasRowsBack};
 use super::super::products::{Epilogue, Matrix, Product, Sizes};
 use super::sums::{add_parts, parts};
 use super::{BackwardArrays, ForwardArrays};
-use crate::program::Dense;
+use crate::model::program::Dense;
 
 /// A block of threads that sums up columns.
 const COLUMNS: usize = 32;

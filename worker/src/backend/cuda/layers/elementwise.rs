@@ -5,7 +5,7 @@ use super::super::error::GpuError;
 use super::super::gpu::{Gpu, Grid};
 use super::super::kernels::{Activate, ActivateBack, Drop, SwapOuter};
 use super::{BackwardArrays, ForwardArrays};
-use crate::program::{Activation, Dropout, Planes};
+use crate::model::program::{Activation, Dropout, Planes};
 
 /// # Safety
 /// `at` must be as [`ForwardArrays`] asks for, for a layer that reads and writes `total` numbers.

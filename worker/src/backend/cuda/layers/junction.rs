@@ -10,8 +10,8 @@ use super::super::kernels::{AddWays, CutWays};
 use super::super::memory::Array;
 use super::super::tensor_address::{TensorAddress, place_of, slot, tensor_at};
 use super::Pass;
-use crate::program::{Op, Residual};
-use crate::tape::{Activations, Branches, Junction};
+use crate::model::program::{Op, Residual};
+use crate::model::tape::{Activations, Branches, Junction};
 
 /// A block's beginning and end on the device.
 #[derive(Clone)]

@@ -23,8 +23,8 @@ use super::error::GpuError;
 use super::gpu::Gpu;
 use super::memory::Array;
 use super::tensor_address::{TensorAddress, place_of, slot, tensor_at};
-use crate::program::{InputGradient, Op};
-use crate::tape::{Activations, Forward, Neighbours, Operation, Parameters};
+use crate::model::program::{InputGradient, Op};
+use crate::model::tape::{Activations, Forward, Neighbours, Operation, Parameters};
 
 /// Kernels count in 32 bits, and a grid of blocks has a side of at most so many.
 const SIDE_MAX: usize = 65_535;
@@ -163,7 +163,7 @@ impl CudaLayer {
     }
 }
 
-impl crate::tape::Layer for CudaLayer {
+impl crate::model::tape::Layer for CudaLayer {
     type Junction = CudaJunction;
 }
 

@@ -8,7 +8,7 @@ use super::super::kernels::{NormAsGiven, NormBack, NormBackSums, NormBySums, Nor
 use super::super::memory::Array;
 use super::sums::{BLOCKS_BUSY, parts};
 use super::{BackwardArrays, ForwardArrays};
-use crate::program::{Norm, Sets};
+use crate::model::program::{Norm, Sets};
 
 const THREADS: usize = 256;
 

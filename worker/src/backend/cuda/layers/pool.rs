@@ -7,7 +7,7 @@ use super::super::gpu::{Gpu, Grid};
 use super::super::kernels::{MaxPool, MaxPoolBack, MeanPool, MeanPoolBack};
 use super::super::memory::Array;
 use super::{BackwardArrays, ForwardArrays};
-use crate::program::Pool;
+use crate::model::program::Pool;
 
 fn geometry(pool: &Pool, samples: usize) -> PoolGeometry {
     PoolGeometry {

@@ -1,0 +1,132 @@
+//! What a batch adds to a replica: steps of one size, or any sum, of few weights or of nearly all.
+//!
+//! All are exact on the lattice and all commute, so a replica, a log, a range and a snapshot treat them alike. Which of
+//! them a batch carries is the choice of the strategy that made it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::weights::changes::{self, ChangesError};
+use crate::weights::dense::Dense;
+use crate::weights::digest::Digest;
+use crate::weights::encoding::{self, DENSE_MAX, Encoding, PayloadError, SUMS_MAX};
+use crate::weights::lattice::{BATCH_STEPS_MAX, Range, RangeError, Tau};
+use crate::weights::sums::Sums;
+
+/// The changes of a batch, valid for the model that they were decoded for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Payload {
+    /// Weights that move by plus or minus one size; a change that repeats moves its weight again.
+    Steps {
+        /// How far each change moves its weight.
+        tau: Tau,
+        /// The changes: sorted, in range, one sign per weight.
+        changes: Vec<u32>,
+    },
+    /// Weights that move by whole lattice steps, each by its own number of them, below 2^24.
+    Sums(Sums),
+    /// Neighbouring weights that move by whole lattice steps, nearly all of them.
+    Dense(Dense),
+}
+
+/// How a payload is written, as it stands in a batch's header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) enum Form {
+    Steps { tau: Tau, encoding: Encoding },
+    Sums,
+    Dense,
+}
+
+impl Default for Payload {
+    fn default() -> Self {
+        Self::Steps {
+            tau: Tau::ONE_STEP,
+            changes: Vec::new(),
+        }
+    }
+}
+
+impl Payload {
+    /// What it adds to a replica's digest.
+    #[must_use]
+    pub fn digest(&self) -> Digest {
+        match self {
+            Self::Steps { tau, changes } => Digest::of_changes(changes, *tau),
+            Self::Sums(sums) => sums.digest(),
+            Self::Dense(dense) => dense.digest(),
+        }
+    }
+
+    /// Whether it tells of nearly all weights.
+    #[must_use]
+    pub fn is_dense(&self) -> bool {
+        matches!(self, Self::Dense(_))
+    }
+
+    /// How many changes it holds.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Steps { changes, .. } => changes.len(),
+            Self::Sums(sums) => sums.entries().len(),
+            Self::Dense(dense) => dense.steps().len(),
+        }
+    }
+
+    /// Whether it changes nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Adds it to a replica held as counts.
+    ///
+    /// # Panics
+    /// If it is of a model with more weights.
+    pub fn apply_to_counts(&self, counts: &mut [i32]) -> Result<Range, RangeError> {
+        match self {
+            Self::Steps { tau, changes } => changes::apply_to_counts(changes, *tau, counts),
+            Self::Sums(sums) => sums.apply_to_counts(counts),
+            Self::Dense(dense) => dense.apply_to_counts(counts),
+        }
+    }
+
+    /// Appends its bytes, in their shortest form, and says how they are written.
+    pub(super) fn encode(&self, out: &mut Vec<u8>) -> Form {
+        match self {
+            Self::Steps { tau, changes } => Form::Steps {
+                tau: *tau,
+                encoding: encoding::encode_shortest(changes, out),
+            },
+            Self::Sums(sums) => {
+                encoding::sums::encode(sums.entries(), out);
+                Form::Sums
+            }
+            Self::Dense(dense) => {
+                encoding::plain::encode(dense.first(), dense.steps(), out);
+                Form::Dense
+            }
+        }
+    }
+
+    /// Reads so many changes for a model of so many weights. Nothing is trusted.
+    pub(super) fn decode(form: Form, bytes: &[u8], count: usize, weights: usize) -> Result<Self, PayloadError> {
+        match form {
+            Form::Steps { tau, encoding } => {
+                let mut changes = Vec::new();
+                encoding::decode(encoding, bytes, count, weights, tau, &mut changes)?;
+                Ok(Self::Steps { tau, changes })
+            }
+            Form::Dense if count > DENSE_MAX => Err(PayloadError::TooManySteps(count)),
+            Form::Dense => Ok(Self::Dense(encoding::plain::decode(bytes, count, weights)?)),
+            Form::Sums if count > SUMS_MAX => Err(PayloadError::TooManySums(count)),
+            Form::Sums => {
+                let entries = encoding::sums::decode(bytes, count, weights)?;
+                // A batch moves no weight so far that a float could not follow.
+                if let Some(far) = entries.iter().find(|entry| entry.1.unsigned_abs() >= BATCH_STEPS_MAX) {
+                    return Err(ChangesError::MovesTooFar(far.0).into());
+                }
+                Ok(Self::Sums(Sums::from_sorted(entries)))
+            }
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! A merged range: consecutive batches of one origin as one exact sum, for whoever has missed many of them.
+//!
+//! Adding up commutes, so a range does to a replica what its batches would have done. It is as valid as they are:
+//! a decoder accepts it only if its sums have the digest that it claims.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{OriginId, RunId};
+use crate::log::batch::{self, Batch, BatchError, OriginStatus, Payload};
+use crate::log::checksum;
+use crate::log::cursor::Cursors;
+use crate::weights::digest::Digest;
+use crate::weights::encoding::sums;
+use crate::weights::sums::{Adder, Sums};
+
+/// The version this program writes and reads.
+const VERSION: u8 = 3;
+
+/// Everything about a range but its sums.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RangeHeader {
+    /// The run it belongs to.
+    pub run: RunId,
+    /// Whose batches.
+    pub origin: OriginId,
+    /// The sequence before the first one.
+    pub from: u64,
+    /// The last one's sequence.
+    pub to: u64,
+    /// What they add to a replica's digest.
+    pub digest: Digest,
+    /// How far the samples behind them have come in their shards.
+    pub cursors: Cursors,
+    /// How many samples they were computed from.
+    pub samples: u64,
+    /// How their origin stands after the last one.
+    pub status: OriginStatus,
+}
+
+/// Consecutive batches as one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MergedRange {
+    /// What is known of it.
+    pub header: RangeHeader,
+    /// How far weights move.
+    pub sums: Sums,
+}
+
+/// The header as it stands in the bytes.
+#[derive(Serialize, Deserialize)]
+struct WireHeader {
+    header: RangeHeader,
+    count: u32,
+}
+
+impl MergedRange {
+    /// The bytes of it.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = vec![VERSION];
+        let wire = WireHeader {
+            header: self.header.clone(),
+            count: self.sums.entries().len() as u32,
+        };
+        // Writing to memory does not fail.
+        let written = postcard::to_io(&wire, &mut out).map(|_| ());
+        debug_assert!(written.is_ok());
+        sums::encode(self.sums.entries(), &mut out);
+        checksum::close(&mut out, 0);
+        out
+    }
+
+    /// Reads a range for a model of so many weights. Nothing is trusted: an error has had no effect.
+    pub fn decode(bytes: &[u8], weights: usize) -> Result<Self, BatchError> {
+        let (WireHeader { header, count }, payload) = batch::open(bytes, VERSION)?;
+        if header.from >= header.to {
+            return Err(BatchError::NoSequence);
+        }
+        let sums = Sums::from_sorted(sums::decode(payload, count as usize, weights)?);
+        if sums.digest() != header.digest {
+            return Err(BatchError::DigestDisagrees);
+        }
+        Ok(Self { header, sums })
+    }
+
+    /// What is left of it for a replica that has the beginning already, which `known` is: a range from the same start.
+    /// None if `known` is no beginning of it.
+    #[must_use]
+    pub fn after(self, known: &Self, weights: usize) -> Option<Self> {
+        let Self { header, sums } = self;
+        let fits = (known.header.origin, known.header.from) == (header.origin, header.from);
+        if !fits || known.header.to >= header.to {
+            return None;
+        }
+        let mut rest = Adder::new(weights);
+        rest.add_sums(&sums);
+        rest.subtract(&known.sums);
+        let sums = rest.finish()?;
+        Some(Self {
+            header: RangeHeader {
+                from: known.header.to,
+                digest: sums.digest(),
+                samples: header.samples.checked_sub(known.header.samples)?,
+                ..header
+            },
+            sums,
+        })
+    }
+}
+
+/// Adds consecutive batches and ranges of one origin up to one range.
+#[derive(Debug)]
+pub struct Merger {
+    header: RangeHeader,
+    sums: Adder,
+}
+
+impl Merger {
+    /// Nothing yet, after some batch of an origin.
+    #[must_use]
+    pub fn new(run: RunId, origin: OriginId, from: u64, weights: usize) -> Self {
+        Self {
+            header: RangeHeader {
+                run,
+                origin,
+                from,
+                to: from,
+                digest: Digest::default(),
+                cursors: Cursors::default(),
+                samples: 0,
+                status: OriginStatus::default(),
+            },
+            sums: Adder::new(weights),
+        }
+    }
+
+    /// Adds the next batch.
+    ///
+    /// # Panics
+    /// If it is not the next one.
+    pub fn add_batch(&mut self, batch: &Batch) {
+        let header = &batch.header;
+        self.go_on(
+            header.sequence - 1,
+            header.sequence,
+            header.digest,
+            u64::from(header.samples),
+            header.status,
+        );
+        self.header.cursors.extend(header.cursors.iter().copied());
+        match &batch.payload {
+            Payload::Steps { tau, changes } => self.sums.add_changes(changes, *tau),
+            Payload::Sums(sums) => self.sums.add_sums(sums),
+            Payload::Dense(dense) => self.sums.add_dense(dense),
+        }
+    }
+
+    /// Adds the next range.
+    ///
+    /// # Panics
+    /// If it is not the next one.
+    pub fn add_range(&mut self, range: &MergedRange) {
+        let header = &range.header;
+        let (from, to) = (header.from, header.to);
+        self.go_on(from, to, header.digest, header.samples, header.status);
+        self.header.cursors.merge(&header.cursors);
+        self.sums.add_sums(&range.sums);
+    }
+
+    /// What it comes to; none if sums have become larger than can be held.
+    #[must_use]
+    pub fn finish(self) -> Option<MergedRange> {
+        let sums = self.sums.finish()?;
+        Some(MergedRange {
+            header: self.header,
+            sums,
+        })
+    }
+
+    fn go_on(&mut self, from: u64, to: u64, digest: Digest, samples: u64, status: OriginStatus) {
+        assert_eq!(
+            self.header.to, from,
+            "merged ranges must be added up in order, without a gap"
+        );
+        self.header.to = to;
+        self.header.digest += digest;
+        self.header.samples += samples;
+        let before = self.header.status;
+        self.header.status = OriginStatus {
+            last: before.last || status.last,
+            stop: before.stop || status.stop,
+            ..status
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::log::batch::Header;
+    use crate::log::cursor::{CursorAdvance, ShardId};
+    use crate::rng::CounterRng;
+    use crate::weights::changes::change;
+    use crate::weights::lattice::Tau;
+
+    const WEIGHTS: usize = 40;
+
+    /// Some batches of one origin, from sequence 1.
+    fn batches(seed: u64, count: u64) -> Vec<Batch> {
+        let mut random = CounterRng::new(seed, 1);
+        (1..=count)
+            .map(|sequence| {
+                let mut changes: Vec<u32> = (0..random.below(9))
+                    .map(|_| change(random.below(WEIGHTS as u64) as u32, random.below(2) == 0))
+                    .collect();
+                changes.sort_unstable();
+                changes.dedup_by_key(|change| *change >> 1);
+                let tau = Tau::from_steps(1 + random.below(1000) as u32).unwrap();
+                let payload = Payload::Steps { tau, changes };
+                let header = Header {
+                    run: RunId(1),
+                    origin: OriginId(2),
+                    sequence,
+                    seen: 0,
+                    digest: payload.digest(),
+                    cursors: vec![CursorAdvance {
+                        shard: ShardId {
+                            epoch: 0,
+                            shard: random.below(3) as u32,
+                        },
+                        done: sequence as u32,
+                    }],
+                    samples: 3,
+                    loss: 0.5,
+                    status: OriginStatus::default(),
+                };
+                Batch { header, payload }
+            })
+            .collect()
+    }
+
+    fn merged(batches: &[Batch]) -> MergedRange {
+        let first = &batches[0].header;
+        let mut merger = Merger::new(first.run, first.origin, first.sequence - 1, WEIGHTS);
+        for batch in batches {
+            merger.add_batch(batch);
+        }
+        merger.finish().unwrap()
+    }
+
+    proptest! {
+        #[test]
+        fn a_range_does_what_its_batches_do(seed: u64, count in 1u64..20) {
+            let batches = batches(seed, count);
+            let mut counts = vec![0; WEIGHTS];
+            for batch in &batches {
+                batch.payload.apply_to_counts(&mut counts).unwrap();
+            }
+            let range = merged(&batches);
+            prop_assert_eq!(Some(range.sums.clone()), Sums::between(&[0; WEIGHTS], &counts));
+            prop_assert_eq!(range.header.digest, Digest::of_counts(&counts));
+            prop_assert_eq!((range.header.samples, range.header.to), (3 * count, count));
+            prop_assert_eq!(MergedRange::decode(&range.encode(), WEIGHTS), Ok(range));
+        }
+
+        #[test]
+        fn a_range_can_be_cut_where_its_beginning_is_known(seed: u64, count in 2u64..20, cut in 1u64..19) {
+            let batches = batches(seed, count);
+            let cut = cut.min(count - 1) as usize;
+            let (beginning, end) = (merged(&batches[..cut]), merged(&batches[cut..]));
+            let mut both = Merger::new(RunId(1), OriginId(2), 0, WEIGHTS);
+            both.add_range(&beginning);
+            both.add_range(&end);
+            let both = both.finish().unwrap();
+            prop_assert_eq!(&both, &merged(&batches));
+            let rest = both.after(&beginning, WEIGHTS).unwrap();
+            prop_assert_eq!(&rest.sums, &end.sums);
+            prop_assert_eq!(rest.header.digest, end.header.digest);
+            prop_assert_eq!((rest.header.from, rest.header.samples), (cut as u64, end.header.samples));
+            prop_assert!(end.clone().after(&beginning, WEIGHTS).is_none());
+        }
+
+        #[test]
+        fn damage_is_found(seed: u64, position: usize, bit in 0u8..8) {
+            let mut bytes = merged(&batches(seed, 5)).encode();
+            let position = position % bytes.len();
+            bytes[position] ^= 1 << bit;
+            prop_assert!(MergedRange::decode(&bytes, WEIGHTS).is_err());
+        }
+    }
+
+    #[test]
+    fn false_claims_are_refused() {
+        let range = merged(&batches(1, 5));
+        let claim = |change: fn(&mut RangeHeader)| {
+            let mut range = range.clone();
+            change(&mut range.header);
+            MergedRange::decode(&range.encode(), WEIGHTS)
+        };
+        assert_eq!(claim(|header| header.digest.0 += 1), Err(BatchError::DigestDisagrees));
+        assert_eq!(claim(|header| header.to = 0), Err(BatchError::NoSequence));
+        assert!(MergedRange::decode(&range.encode(), 1).is_err());
+    }
+}

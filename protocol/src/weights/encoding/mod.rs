@@ -1,0 +1,159 @@
+//! How the changes of a batch are written as bytes, and which form is the shortest.
+//!
+//! Decoders take bytes from strangers: they check every claim before they act on it, give an error and no effect
+//! when one is false, and never reserve more memory than the bytes can justify.
+
+mod bitmap;
+mod bits;
+mod fixed;
+pub(crate) mod plain;
+mod rice;
+pub(crate) mod sums;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::weights::changes::{self, CHANGES_MAX, ChangesError};
+use crate::weights::dense::Dense;
+use crate::weights::lattice::Tau;
+
+/// A batch carries at most this many sums: however large they are, they then fit into 16 MiB.
+pub const SUMS_MAX: usize = 1 << 21;
+
+/// A batch carries the steps of at most so many neighbouring weights: however large they are, they then fit into 16 MiB.
+pub const DENSE_MAX: usize = 4_000_000;
+
+/// Appends the bytes of steps of the weights from the first on, as they stand outside of batches.
+pub fn write_steps(first: u32, steps: &[i32], out: &mut Vec<u8>) {
+    out.extend((steps.len() as u32).to_le_bytes());
+    plain::encode(first, steps, out);
+}
+
+/// The same of dense steps.
+pub fn write_dense(dense: &Dense, out: &mut Vec<u8>) {
+    write_steps(dense.first(), dense.steps(), out);
+}
+
+/// The steps that such bytes hold, to the last of them, for a model of so many weights. Nothing is trusted.
+pub fn read_dense(bytes: &[u8], weights: usize) -> Result<Dense, PayloadError> {
+    let (count, payload) = bytes.split_first_chunk().ok_or(PayloadError::Truncated)?;
+    let count = u32::from_le_bytes(*count) as usize;
+    if count > DENSE_MAX {
+        return Err(PayloadError::TooManySteps(count));
+    }
+    plain::decode(payload, count, weights)
+}
+
+/// The name of an encoding, as a batch's header carries it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Encoding {
+    /// One `u32` a change: index and sign.
+    Fixed,
+    /// Gaps between indices in Rice code, one bit of sign each. The shortest in practice.
+    Rice,
+    /// Two bits for every weight from the first changed to the last. Without repeats only.
+    Bitmap,
+}
+
+/// Why a payload is refused.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum PayloadError {
+    /// The payload ends before its changes do.
+    #[error("the payload ends before its last change")]
+    Truncated,
+    /// Something follows the last change.
+    #[error("the payload has bits after its last change")]
+    TrailingBits,
+    /// The payload holds another number of changes than the header says.
+    #[error("the number of changes in the payload differs from the number in its header")]
+    CountDisagrees,
+    /// A parameter of the encoding has no meaning.
+    #[error("the payload has an unknown number width or a Rice parameter above {max}", max = rice::PARAMETER_MAX)]
+    BadParameter,
+    /// The bitmap holds its fourth, unused symbol.
+    #[error("the bitmap of the payload holds an undefined symbol")]
+    BadSymbol,
+    /// The same changes have a shorter form in this encoding; only that one is valid.
+    #[error("the payload is not in its shortest form")]
+    Padded,
+    /// More sums than a batch may carry.
+    #[error("a batch holds {0} sums, but at most {SUMS_MAX} are allowed")]
+    TooManySums(usize),
+    /// More dense steps than a batch may carry.
+    #[error("a dense batch changes {0} neighbouring weights, but at most {DENSE_MAX} are allowed")]
+    TooManySteps(usize),
+    /// The changes themselves are not valid.
+    #[error(transparent)]
+    Changes(#[from] ChangesError),
+}
+
+/// Writes changes in the shortest eligible encoding, after whatever `out` holds, and says which it was.
+///
+/// The changes must have passed [`changes::check`].
+pub fn encode_shortest(changes: &[u32], out: &mut Vec<u8>) -> Encoding {
+    if changes.is_empty() {
+        return Encoding::Fixed;
+    }
+    let plan = rice::plan(changes);
+    let (encoding, _) = [
+        (Encoding::Rice, Some(plan.bytes())),
+        (Encoding::Bitmap, bitmap::encoded_len(changes)),
+        (Encoding::Fixed, Some(fixed::encoded_len(changes))),
+    ]
+    .into_iter()
+    .filter_map(|(encoding, bytes)| Some((encoding, bytes?)))
+    .min_by_key(|&(_, bytes)| bytes)
+    .unwrap_or((Encoding::Fixed, 0));
+    match encoding {
+        Encoding::Fixed => fixed::encode(changes, out),
+        Encoding::Rice => rice::encode(changes, plan, out),
+        Encoding::Bitmap => bitmap::encode(changes, out),
+    }
+    encoding
+}
+
+/// Writes changes in a given encoding; `false`, and nothing is written, where they are not eligible for it.
+pub fn encode(encoding: Encoding, changes: &[u32], out: &mut Vec<u8>) -> bool {
+    match encoding {
+        Encoding::Fixed => fixed::encode(changes, out),
+        Encoding::Rice => rice::encode(changes, rice::plan(changes), out),
+        Encoding::Bitmap if bitmap::encoded_len(changes).is_some() => bitmap::encode(changes, out),
+        Encoding::Bitmap => return false,
+    }
+    true
+}
+
+/// Replaces the contents of `out` by the changes of a payload, or leaves it empty and says what is wrong.
+pub fn decode(
+    encoding: Encoding,
+    payload: &[u8],
+    count: usize,
+    weights: usize,
+    tau: Tau,
+    out: &mut Vec<u32>,
+) -> Result<(), PayloadError> {
+    out.clear();
+    if count > CHANGES_MAX {
+        return Err(ChangesError::TooMany(count).into());
+    }
+    if count == 0 {
+        return if payload.is_empty() {
+            Ok(())
+        } else {
+            Err(PayloadError::CountDisagrees)
+        };
+    }
+    let decoded = match encoding {
+        Encoding::Fixed => fixed::decode(payload, count, out),
+        Encoding::Rice => rice::decode(payload, count, weights, out),
+        Encoding::Bitmap => bitmap::decode(payload, count, weights, out),
+    };
+    let checked = decoded.and_then(|()| Ok(changes::check(out, weights, tau)?));
+    if checked.is_err() {
+        out.clear();
+    }
+    checked
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,15 @@
+//! Sharing work out to threads: one part each.
+
+use rayon::prelude::*;
+
+/// Works on parts side by side and returns the results in order. A single part stays on this thread.
+pub(crate) fn map_parts<P: Send, R: Send>(mut parts: Vec<P>, work: impl Fn(P) -> R + Send + Sync) -> Vec<R> {
+    match parts.len() {
+        1 => parts.pop().map(work).into_iter().collect(),
+        _ => parts.into_par_iter().map(work).collect(),
+    }
+}
+
+/// The number of threads an operation may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Threads(pub usize);

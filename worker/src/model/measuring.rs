@@ -1,0 +1,132 @@
+//! What batch norms take where nothing is trained: the means and variances of a choice of training samples.
+//!
+//! They are measured for weights as they stand, not kept up while these move: so there is nothing that nodes would have to
+//! exchange, and nothing that lags behind. When a run has ended, every node measures them for itself, on the same samples
+//! and at the same weights, with arithmetic that is the same to the bit on every machine: so all nodes save the same file.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use dfdx::prelude::Cpu;
+use protocol::job::model::Layout;
+
+use crate::dataset::{Answers, Samples};
+use crate::machine::parallel::Threads;
+use crate::model::ops::{BackwardContext, OpError, Parameters, Pass, Statistics, exact_network, from_rows, network};
+use crate::model::program::{ImageOrder, Op, Program};
+
+/// The work that is worth it, in products, and the samples that are taken at least and at most.
+const PRODUCTS: u64 = 20_000_000_000;
+const SAMPLES_MIN: u64 = 256;
+const SAMPLES_MAX: u64 = 4096;
+
+/// How it is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bits {
+    /// As fast as this machine can.
+    Any,
+    /// The same on every machine.
+    Fixed,
+}
+
+/// Measures all statistics of a model at weights; none where it has no batch norm.
+pub fn measure(
+    layout: &Layout,
+    weights: &[f32],
+    train: &Samples,
+    threads: Threads,
+    bits: Bits,
+) -> Result<Vec<f32>, OpError> {
+    let statistics = layout.measured();
+    if statistics == 0 || train.is_empty() {
+        return Ok(vec![0.0; statistics]);
+    }
+    let program = Program::new(layout, ImageOrder::BySample).for_evaluation();
+    let samples = chosen(&program, train.len());
+    let (mut inputs, mut answers) = (Vec::new(), Answers::default());
+    train.gather(&samples, &mut inputs, &mut answers);
+    let x = from_rows(&Cpu::default(), samples.len(), train.features(), inputs)?;
+    let noted = Arc::new(Mutex::new(vec![0.0; statistics]));
+    let pass = Pass {
+        parameters: Parameters::new(&Cpu::default(), weights.to_vec())?,
+        key: 0,
+        statistics: Statistics::Noted(Arc::clone(&noted)),
+        backward: BackwardContext::default(),
+    };
+    let network = match bits {
+        Bits::Any => network(program, threads),
+        Bits::Fixed => exact_network(program, threads),
+    };
+    network.forward(&pass, x)?;
+    let noted = noted.lock().unwrap_or_else(PoisonError::into_inner);
+    Ok(noted.clone())
+}
+
+/// Which of so many samples are looked at: as many as are worth it, spread evenly, since files may be sorted.
+pub(crate) fn chosen(program: &Program, samples: usize) -> Vec<u32> {
+    let worth_it = PRODUCTS / products(&program.ops).max(1);
+    let count = worth_it.clamp(SAMPLES_MIN, SAMPLES_MAX).min(samples as u64);
+    (0..count).map(|at| (at * samples as u64 / count) as u32).collect()
+}
+
+/// Products that one sample takes.
+fn products(ops: &[Op]) -> u64 {
+    let of = |op: &Op| match op {
+        Op::Dense(dense) => (dense.inputs * dense.outputs) as u64,
+        Op::Conv(conv) => (conv.geometry.window() * conv.geometry.output_len()) as u64,
+        Op::Residual(block) => products(&block.body) + products(&block.skip),
+        _ => 0,
+    };
+    ops.iter().map(of).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::job::model::initial_counts;
+    use protocol::weights::lattice::weight_of;
+
+    use super::*;
+    use crate::dataset::Dataset;
+
+    #[test]
+    fn fixed_bits_are_those_of_any_threads_and_near_the_fast_ones() {
+        let data = Dataset::open(&"builtin:mnist".parse().unwrap(), 1, None).unwrap();
+        let text = "conv 4 3x3 stride 3 nobias, batchnorm, silu, residual [ conv 4 3x3 pad 1, batchnorm, tanh ], dense 20, batchnorm, sigmoid, dropout 0.5, dense";
+        let layout = Layout::new(&text.parse().unwrap(), data.input, 10).unwrap();
+        let weights: Vec<f32> = initial_counts(&layout, 3).into_iter().map(weight_of).collect();
+        let measured = |threads, bits| measure(&layout, &weights, &data.train, Threads(threads), bits).unwrap();
+        let fixed = measured(1, Bits::Fixed);
+        assert_eq!(fixed.len(), 2 * (4 + 4 + 20));
+        let same = measured(3, Bits::Fixed);
+        assert!(
+            fixed
+                .iter()
+                .zip(&same)
+                .all(|(one, other)| one.to_bits() == other.to_bits())
+        );
+        for (fixed, fast) in fixed.iter().zip(measured(2, Bits::Any)) {
+            assert!((fixed - fast).abs() < 1e-4 * fixed.abs().max(1.0), "{fixed} {fast}");
+        }
+        // Variances are what is positive here: all means cannot be.
+        let variances = layout.statistics.iter().filter(|slot| slot.key.ends_with("var"));
+        assert!(
+            variances
+                .flat_map(|slot| &fixed[slot.range()])
+                .all(|&variance| variance > 0.0)
+        );
+    }
+
+    #[test]
+    fn samples_are_spread_evenly_and_as_many_as_are_worth_it() {
+        let program = |text: &str, features| {
+            let shape = protocol::job::model::Shape::Flat(features);
+            Program::new(
+                &Layout::new(&text.parse().unwrap(), shape, 2).unwrap(),
+                ImageOrder::BySample,
+            )
+        };
+        assert_eq!(chosen(&program("dense", 4), 5), [0, 1, 2, 3, 4]);
+        let few = chosen(&program("dense 100000, dense", 10_000), 60_000);
+        assert_eq!((few.len(), few[1], few[255]), (256, 234, 59_765));
+        assert_eq!(chosen(&program("dense", 4), 60_000).len(), 4096);
+    }
+}

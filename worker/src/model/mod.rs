@@ -1,0 +1,8 @@
+//! A network: a layout becomes a [`program`], whose operations ([`ops`]) run on dfdx's [`tape`].
+
+pub mod evaluation;
+pub mod measuring;
+pub mod network;
+pub mod ops;
+pub mod program;
+pub mod tape;

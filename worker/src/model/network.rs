@@ -1,0 +1,279 @@
+//! A model: the operations of a program, as one device carries them out, one after the other or, in blocks, side by side.
+
+use dfdx::prelude::*;
+
+use crate::model::tape::{Activations, Failure, Layer, OpError, Operation, carry_out, join, part};
+
+/// The chain of operations of a model. Holds no weights.
+#[derive(Clone)]
+pub struct Network<L: Layer> {
+    parts: Vec<NetworkNode<L>>,
+    /// Parts before this one have nothing to train, and nobody waits for their gradients: they are not taped.
+    first_with_weights: usize,
+}
+
+/// A part of a network.
+#[derive(Clone)]
+pub enum NetworkNode<L: Layer> {
+    /// One layer.
+    Layer(L),
+    /// Two ways: what comes out of both is added up.
+    Block {
+        /// The layers of one.
+        body: Vec<NetworkNode<L>>,
+        /// Those of the other.
+        skip: Vec<NetworkNode<L>>,
+        /// Where they part and come together.
+        junction: L::Junction,
+    },
+}
+
+/// A minibatch that has gone through a network and can go back.
+pub struct ForwardPass<L: Layer> {
+    /// What went in: what comes back to it lies among the gradients.
+    pub inputs: Activations<L::Unit>,
+    /// What came out.
+    pub outputs: Activations<L::Unit, OwnedTape<L::Unit, Cpu>>,
+    failure: Failure<L::Error>,
+}
+
+impl<L: Layer> ForwardPass<L> {
+    /// The way back, from what ends the network: a loss, or gradients that have come from elsewhere.
+    pub fn backward<O>(self, end: &O, pass: &L::Pass) -> Result<Descent<L::Unit>, L::Error>
+    where
+        O: Operation<(), Unit = L::Unit, Pass = L::Pass, Error = L::Error>,
+    {
+        let Self { outputs, failure, .. } = self;
+        let back = || -> Result<_, OpError> {
+            let (loss, tape) = carry_out(end, pass, outputs, &failure)?.split_tape();
+            let gradients = loss.clone().put_tape(tape).try_backward()?;
+            Ok(Descent { loss, gradients })
+        };
+        back().map_err(|error| failure.behind(error))
+    }
+}
+
+/// A loss, and the gradients that it has on the tape.
+pub struct Descent<E: Unit> {
+    /// The loss of the minibatch.
+    pub loss: Tensor<(), E, Cpu>,
+    /// What the tape has written.
+    pub gradients: Gradients<E, Cpu>,
+}
+
+impl<L: Layer> Network<L> {
+    /// A network of parts, in order.
+    #[must_use]
+    pub fn new(parts: Vec<NetworkNode<L>>, first_with_weights: usize) -> Self {
+        Self {
+            parts,
+            first_with_weights,
+        }
+    }
+
+    /// The same network with layers and junctions that are made of these.
+    pub fn mapped<E>(
+        &self,
+        layer: &impl Fn(&L) -> Result<L, E>,
+        junction: &impl Fn(&L::Junction) -> Result<L::Junction, E>,
+    ) -> Result<Self, E> {
+        Ok(Self {
+            parts: mapped(&self.parts, layer, junction)?,
+            first_with_weights: self.first_with_weights,
+        })
+    }
+
+    /// The logits of a minibatch, without a way back.
+    pub fn forward(&self, pass: &L::Pass, x: Activations<L::Unit>) -> Result<Activations<L::Unit>, L::Error> {
+        let failure = Failure::default();
+        self.apply(pass, x, &failure).map_err(|error| failure.behind(error))
+    }
+
+    /// The loss of a minibatch and its gradient: forward, and back by dfdx's tape.
+    pub fn descend<O>(
+        &self,
+        loss: &O,
+        pass: &L::Pass,
+        x: Activations<L::Unit>,
+        gradients: Gradients<L::Unit, Cpu>,
+    ) -> Result<Descent<L::Unit>, L::Error>
+    where
+        O: Operation<(), Unit = L::Unit, Pass = L::Pass, Error = L::Error>,
+    {
+        self.forward_taped(pass, x, gradients)?.backward(loss, pass)
+    }
+
+    /// The way there, with a backward pass.
+    pub fn forward_taped(
+        &self,
+        pass: &L::Pass,
+        x: Activations<L::Unit>,
+        gradients: Gradients<L::Unit, Cpu>,
+    ) -> Result<ForwardPass<L>, L::Error> {
+        let failure = Failure::default();
+        let outputs = self.apply(pass, x.clone().traced(gradients), &failure);
+        Ok(ForwardPass {
+            inputs: x,
+            outputs: outputs.map_err(|error| failure.behind(error))?,
+            failure,
+        })
+    }
+
+    pub(crate) fn apply<T: Tape<L::Unit, Cpu>>(
+        &self,
+        pass: &L::Pass,
+        x: Activations<L::Unit, T>,
+        failure: &Failure<L::Error>,
+    ) -> Result<Activations<L::Unit, T>, OpError> {
+        let (untrained, trained) = self.parts.split_at(self.first_with_weights.min(self.parts.len()));
+        let (input, tape) = x.split_tape();
+        let input = through(untrained, pass, input, failure)?;
+        through(trained, pass, input.put_tape(tape), failure)
+    }
+}
+
+fn mapped<L: Layer, E>(
+    parts: &[NetworkNode<L>],
+    layer: &impl Fn(&L) -> Result<L, E>,
+    junction: &impl Fn(&L::Junction) -> Result<L::Junction, E>,
+) -> Result<Vec<NetworkNode<L>>, E> {
+    let part = |part: &NetworkNode<L>| {
+        Ok(match part {
+            NetworkNode::Layer(one) => NetworkNode::Layer(layer(one)?),
+            NetworkNode::Block {
+                body,
+                skip,
+                junction: one,
+            } => NetworkNode::Block {
+                body: mapped(body, layer, junction)?,
+                skip: mapped(skip, layer, junction)?,
+                junction: junction(one)?,
+            },
+        })
+    };
+    parts.iter().map(part).collect()
+}
+
+/// Goes through parts, one after the other.
+fn through<L: Layer, T: Tape<L::Unit, Cpu>>(
+    parts: &[NetworkNode<L>],
+    pass: &L::Pass,
+    mut x: Activations<L::Unit, T>,
+    failure: &Failure<L::Error>,
+) -> Result<Activations<L::Unit, T>, OpError> {
+    for one in parts {
+        x = match one {
+            NetworkNode::Layer(layer) => carry_out(layer, pass, x, failure)?,
+            NetworkNode::Block { body, skip, junction } => {
+                let ([one, other], tape) = part(junction, pass, x, failure)?;
+                // One tape goes both ways in turn, so that all of it is run backwards in the end.
+                let (one, tape) = through(body, pass, one.put_tape(tape), failure)?.split_tape();
+                let (other, tape) = through(skip, pass, other.put_tape(tape), failure)?.split_tape();
+                join(junction, pass, [one, other], tape, failure)?
+            }
+        };
+    }
+    Ok(x)
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::job::model::{Layout, Shape};
+
+    use crate::dataset::Answers;
+    use crate::machine::parallel::Threads;
+    use crate::model::ops::{BackwardContext, MeanLoss, Parameters, Pass, Statistics, from_rows, network, values};
+    use crate::model::program::{ImageOrder, Program};
+    use crate::task::objective::Objective;
+
+    use super::*;
+
+    fn layout(text: &str, input: Shape, classes: usize) -> Layout {
+        Layout::new(&text.parse().unwrap(), input, classes).unwrap()
+    }
+
+    fn initial_parameters(layout: &Layout) -> Parameters {
+        let counts = protocol::job::model::initial_counts(layout, 1);
+        let weights = counts.into_iter().map(protocol::weights::lattice::weight_of).collect();
+        Parameters::new(&Cpu::default(), weights).unwrap()
+    }
+
+    #[test]
+    fn every_layer_trains() {
+        // All layers of the grammar in one model; a few steps of plain descent on one minibatch must lower its loss.
+        let shape = Shape::Image {
+            channels: 2,
+            height: 9,
+            width: 9,
+        };
+        let text = "sigmoid, conv 3 3x3 stride 2 pad 1, batchnorm, tanh, avgpool 2, residual [ conv 4 1x1 nobias, groupnorm 2, silu ], conv 4 2x2, gelu, maxpool 1, flatten, dense 6, layernorm, sigmoid, dropout 0.1, dense 5, leakyrelu, dense";
+        let layout = layout(text, shape, 3);
+        let device = Cpu::default();
+        let mut pass = Pass {
+            parameters: initial_parameters(&layout),
+            key: 0,
+            statistics: Statistics::Minibatch,
+            backward: BackwardContext::default(),
+        };
+        let network = network(Program::new(&layout, ImageOrder::BySample), Threads(1));
+        let loss = MeanLoss {
+            objective: Objective::Classes {
+                smoothing: 0.0,
+                weights: None,
+            },
+            answers: Answers::Labels(vec![0, 1, 2, 0]),
+        };
+        let random = protocol::rng::CounterRng::new(4, 4);
+        let x: Vec<f32> = (0..4 * 162)
+            .map(|at| 4.0 * ((random.at(at) >> 40) as f32 / 2f32.powi(23) - 1.0))
+            .collect();
+        let mut losses = Vec::new();
+        let mut gradient = vec![0.0; layout.weights];
+        for step in 0..600 {
+            let input = from_rows(&device, 4, 162, x.clone()).unwrap();
+            pass.key = step;
+            let lent = pass.parameters.lend_gradient(gradient).unwrap();
+            let descent = network.descend(&loss, &pass, input, lent).unwrap();
+            losses.push(values(&descent.loss)[0]);
+            gradient = pass.parameters.take_gradient(descent.gradients).unwrap();
+            for (weight, gradient) in pass.parameters.values_mut().iter_mut().zip(&gradient) {
+                *weight -= 0.5 * gradient;
+            }
+        }
+        assert!(losses[599] < losses[0] * 0.5, "{} after {}", losses[599], losses[0]);
+    }
+
+    #[test]
+    fn threads_do_not_change_what_is_learned() {
+        let shape = Shape::Image {
+            channels: 2,
+            height: 8,
+            width: 8,
+        };
+        let layout = layout("conv 3 3x3, relu, flatten, dense 3", shape, 3);
+        let pass = Pass {
+            parameters: initial_parameters(&layout),
+            key: 0,
+            statistics: Statistics::Minibatch,
+            backward: BackwardContext::default(),
+        };
+        let gradient = |threads| {
+            let x = (0..5 * 128).map(|i| (i % 13) as f32 / 13.0).collect();
+            let x = from_rows(&Cpu::default(), 5, 128, x).unwrap();
+            let lent = pass.parameters.lend_gradient(vec![f32::NAN; layout.weights]).unwrap();
+            let network = network(Program::new(&layout, ImageOrder::BySample), Threads(threads));
+            let loss = MeanLoss {
+                objective: Objective::Classes {
+                    smoothing: 0.0,
+                    weights: None,
+                },
+                answers: Answers::Labels(vec![0, 1, 2, 1, 0]),
+            };
+            let descent = network.descend(&loss, &pass, x, lent).unwrap();
+            pass.parameters.take_gradient(descent.gradients).unwrap()
+        };
+        for (one, three) in gradient(1).iter().zip(gradient(3)) {
+            assert!((one - three).abs() < 1e-5);
+        }
+    }
+}

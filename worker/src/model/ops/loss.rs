@@ -1,0 +1,246 @@
+//! Losses: straight from labels or numbers, in one pass each way.
+
+use dfdx::prelude::*;
+
+use super::tensor::{gradient_of, take_gradient};
+use super::{OpError, Pass, Rows, values};
+use crate::dataset::Answers;
+use crate::model::tape::{Forward, Neighbours, Operation};
+use crate::task::objective::{Distance, Objective};
+
+/// The loss of one sample; `probabilities` receives its softmax. Also the logarithm of what was summed up.
+fn softmax_row(logits: &[f32], label: usize, probabilities: &mut [f32]) -> (f64, f64) {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut sum = 0.0;
+    for (probability, &logit) in probabilities.iter_mut().zip(logits) {
+        *probability = (logit - largest).exp();
+        sum += *probability;
+    }
+    for probability in probabilities {
+        *probability /= sum;
+    }
+    let logarithm = f64::from(sum).ln();
+    (
+        f64::from(largest - logits[label]) + logarithm,
+        f64::from(largest) + logarithm,
+    )
+}
+
+/// `ln(1 + eˣ)`, for any x.
+fn softplus(x: f32) -> f64 {
+    let x = f64::from(x);
+    x.max(0.0) + (-x.abs()).exp().ln_1p()
+}
+
+fn sigmoid(x: f32) -> f32 {
+    (1.0 / (1.0 + (-f64::from(x)).exp())) as f32
+}
+
+/// The mean loss of a minibatch with these answers.
+#[derive(Clone, Debug)]
+pub struct MeanLoss {
+    /// What is made small.
+    pub objective: Objective,
+    /// One for each row.
+    pub answers: Answers,
+}
+
+impl MeanLoss {
+    /// The loss of one sample; `row gradient` receives its row gradient at each output.
+    fn of_row(&self, row: &[f32], sample: usize, row_gradient: &mut [f32]) -> f64 {
+        match &self.objective {
+            Objective::Classes { smoothing, weights } => {
+                let label = self.answers.labels()[sample] as usize;
+                let loss = classes(row, label, *smoothing, row_gradient);
+                let weight = weights.as_ref().map_or(1.0, |weights| weights[label]);
+                for row_gradient in row_gradient {
+                    *row_gradient *= weight;
+                }
+                loss * f64::from(weight)
+            }
+            Objective::Numbers { distance, .. } => {
+                let wanted = &self.answers.numbers()[sample * row.len()..][..row.len()];
+                let share = 1.0 / row.len() as f32;
+                let mut total = 0.0;
+                for ((row_gradient, found), wanted) in row_gradient.iter_mut().zip(row).zip(wanted) {
+                    let (loss, steep) = distance.of(found - wanted);
+                    *row_gradient = steep * share;
+                    total += f64::from(loss) * f64::from(share);
+                }
+                total
+            }
+        }
+    }
+}
+
+/// The loss of one sample that is of a class, and its gradients. One output says how likely the second of two classes is.
+fn classes(row: &[f32], label: usize, smoothing: f32, row_gradient: &mut [f32]) -> f64 {
+    if let &[logit] = row {
+        let wanted = (1.0 - smoothing) * label as f32 + 0.5 * smoothing;
+        row_gradient[0] = sigmoid(logit) - wanted;
+        return softplus(logit) - f64::from(wanted) * f64::from(logit);
+    }
+    let (sharp, logarithm) = softmax_row(row, label, row_gradient);
+    // The softmax itself is the gradient of the loss, but for what was wanted.
+    row_gradient[label] -= 1.0 - smoothing;
+    if smoothing == 0.0 {
+        return sharp;
+    }
+    let each = smoothing / row.len() as f32;
+    for row_gradient in row_gradient {
+        *row_gradient -= each;
+    }
+    let all: f64 = row.iter().map(|&logit| logarithm - f64::from(logit)).sum();
+    f64::from(1.0 - smoothing) * sharp + f64::from(each) * all
+}
+
+impl Distance {
+    /// How far it is to be off by so much, and how steep that is.
+    fn of(self, off: f32) -> (f32, f32) {
+        match self {
+            Self::Squared => (off * off, 2.0 * off),
+            Self::Absolute => (off.abs(), if off == 0.0 { 0.0 } else { off.signum() }),
+            Self::Huber if off.abs() <= 1.0 => (0.5 * off * off, off),
+            Self::Huber => (off.abs() - 0.5, off.signum()),
+        }
+    }
+}
+
+impl Operation<()> for MeanLoss {
+    type Unit = f32;
+    type Pass = Pass;
+    /// The gradient of each sample's loss at each output.
+    type Saved = Vec<f32>;
+    type Error = OpError;
+
+    fn forward(&self, _: &Pass, logits: &Rows, _: bool) -> Forward<Self, ()> {
+        let (samples, outputs) = *logits.shape();
+        assert_eq!(samples, self.answers.len());
+        let mut output_gradients = vec![0.0; samples * outputs];
+        let rows = values(logits)
+            .chunks_exact(outputs)
+            .zip(output_gradients.chunks_exact_mut(outputs));
+        let losses = rows
+            .enumerate()
+            .map(|(sample, (row, row_gradient))| self.of_row(row, sample, row_gradient));
+        let total: f64 = losses.sum();
+        let mean = 1.0 / samples as f64;
+        let loss = logits.device().try_tensor_from_vec(vec![(total * mean) as f32], ())?;
+        Ok((loss, output_gradients))
+    }
+
+    fn backward(
+        &self,
+        pass: &Pass,
+        Neighbours { x: logits, y: loss }: Neighbours<'_, f32, ()>,
+        output_gradients: Vec<f32>,
+        gradients: &mut Gradients<f32, Cpu>,
+    ) -> Result<(), OpError> {
+        let mean = 1.0 / logits.shape().0 as f64;
+        let scale = take_gradient(gradients, loss)?[0] * mean as f32 * pass.backward.share();
+        let gradient = gradient_of(gradients, logits)?;
+        for (gradient, row_gradient) in gradient.iter_mut().zip(&output_gradients) {
+            *gradient += scale * row_gradient;
+        }
+        Ok(())
+    }
+}
+
+/// What a minibatch's outputs say about its answers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct EvalSums {
+    /// The sum of the samples' losses.
+    pub loss: f64,
+    /// How many samples have their largest logit at their label.
+    pub correct: usize,
+    /// How far each number is off.
+    pub errors: Vec<Errors>,
+}
+
+/// How far one of the numbers to predict is off, over some samples. In standard deviations.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Errors {
+    /// The sum of the squares.
+    pub squared: f64,
+    /// The sum of the distances.
+    pub absolute: f64,
+    /// The sum of the numbers themselves.
+    pub sum: f64,
+    /// The sum of their squares.
+    pub squares: f64,
+}
+
+impl EvalSums {
+    /// Adds what others have found on other samples.
+    pub fn add(&mut self, other: &Self) {
+        self.loss += other.loss;
+        self.correct += other.correct;
+        self.errors
+            .resize(self.errors.len().max(other.errors.len()), Errors::default());
+        for (errors, more) in self.errors.iter_mut().zip(&other.errors) {
+            errors.squared += more.squared;
+            errors.absolute += more.absolute;
+            errors.sum += more.sum;
+            errors.squares += more.squares;
+        }
+    }
+
+    /// The share of the numbers' variance that is explained, over so many samples: its mean over all numbers.
+    #[must_use]
+    pub fn r2(&self, samples: usize) -> f64 {
+        let of = |errors: &Errors| {
+            let variance = errors.squares - errors.sum * errors.sum / samples.max(1) as f64;
+            1.0 - errors.squared / variance.max(f64::MIN_POSITIVE)
+        };
+        let mean = self.errors.iter().map(of).sum::<f64>() / self.errors.len().max(1) as f64;
+        // What has diverged is as bad as can be told.
+        if mean.is_nan() { WORST } else { mean.max(WORST) }
+    }
+}
+
+/// As bad as numbers are told to be.
+const WORST: f64 = -1e9;
+
+/// Loss and accuracy of a minibatch's outputs, one row per answer, for evaluation.
+#[must_use]
+pub fn eval_sums(objective: &Objective, logits: &[f32], answers: &Answers) -> EvalSums {
+    let outputs = logits.len() / answers.len().max(1);
+    let loss = MeanLoss {
+        objective: objective.clone(),
+        answers: answers.clone(),
+    };
+    let mut output_gradients = vec![0.0; outputs];
+    let mut sums = EvalSums::default();
+    if let Objective::Numbers { .. } = objective {
+        sums.errors = vec![Errors::default(); outputs];
+    }
+    for (sample, row) in logits.chunks_exact(outputs.max(1)).enumerate() {
+        sums.loss += loss.of_row(row, sample, &mut output_gradients);
+        if let Some(&label) = answers.labels().get(sample) {
+            sums.correct += usize::from(largest(row) == label as usize);
+        }
+        let wanted = answers.numbers().get(sample * outputs..).unwrap_or_default();
+        for ((errors, &found), &wanted) in sums.errors.iter_mut().zip(row).zip(wanted) {
+            let (off, wanted) = (f64::from(found) - f64::from(wanted), f64::from(wanted));
+            errors.squared += off * off;
+            errors.absolute += off.abs();
+            errors.sum += wanted;
+            errors.squares += wanted * wanted;
+        }
+    }
+    sums
+}
+
+/// The class of the largest logit. The first of equal ones wins, as in PyTorch's argmax; a single one is that of the second.
+fn largest(row: &[f32]) -> usize {
+    match row {
+        &[logit] => usize::from(logit > 0.0),
+        _ => (1..row.len()).fold(0, |best, class| if row[class] > row[best] { class } else { best }),
+    }
+}
+
+/// The most likely class of a row of outputs.
+#[must_use]
+pub fn most_likely(row: &[f32]) -> u32 {
+    largest(row) as u32
+}

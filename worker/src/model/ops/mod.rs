@@ -1,0 +1,32 @@
+//! Operations on the CPU, on numbers that dfdx's tensors hold.
+//!
+//! All activations are matrices: one row per sample of the minibatch. What a row means (a vector, or planes of an
+//! image) is in the operation that reads it. All weights are one flat tensor, [`Parameters`]; an operation is told
+//! its ranges. A parameter belongs to one operation, which *writes* its gradient rather than adding to it, so the
+//! flat gradient needs no zeroing between steps.
+
+mod activation;
+mod backward_context;
+mod bias_relu;
+mod conv;
+mod dense;
+mod dropout;
+mod exact;
+mod layer;
+pub mod loss;
+pub mod matmul;
+mod norm;
+pub mod orthogonal;
+mod pool;
+mod seed;
+mod tensor;
+
+#[cfg(test)]
+mod gradient_check;
+
+pub use crate::model::tape::{OpError, Parameters};
+pub use backward_context::{BackwardContext, DeferredWeightGradient};
+pub use layer::{CpuLayer, Pass, Statistics, exact_network, network};
+pub use loss::MeanLoss;
+pub use seed::Seed;
+pub use tensor::{Rows, from_rows, values};

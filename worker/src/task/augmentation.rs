@@ -1,0 +1,157 @@
+//! How images are looked at in training: each time mirrored and shifted in another way.
+//!
+//! A view is drawn for a sample's place in a minibatch, from the number that decides what is dropped in that step. The GPU's
+//! kernel that gathers samples does the same as [`apply`].
+
+use protocol::job::augment::Augment;
+use protocol::job::model::Shape;
+use protocol::rng::CounterRng;
+
+use crate::dataset::{Answers, Dataset};
+
+/// The stream that views are drawn from.
+const STREAM: u64 = 0x5649_4557;
+
+/// The inputs of some samples as they are trained on, and their answers.
+pub(crate) fn gathered(
+    dataset: &Dataset,
+    augment: Augment,
+    samples: &[u32],
+    key: u64,
+    answers: &mut Answers,
+) -> Vec<f32> {
+    let mut inputs = Vec::new();
+    dataset.train.gather(samples, &mut inputs, answers);
+    if !augment.is_none() {
+        apply(draw(augment, key, samples.len()), dataset.input, &mut inputs);
+    }
+    inputs
+}
+
+/// How one image is looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct View {
+    flip: bool,
+    /// How far the window lies below the image, and to the right of it.
+    down: i8,
+    right: i8,
+}
+
+impl View {
+    /// The one that a word is drawn for.
+    fn drawn(augment: Augment, word: u64) -> Self {
+        let shift = |word: u32| {
+            let places = 2 * u64::from(augment.crop) + 1;
+            (((u64::from(word) * places) >> 32) as i64 - i64::from(augment.crop)) as i8
+        };
+        Self {
+            flip: augment.flip && word & 1 == 1,
+            // The lowest bit is taken: it moves nothing in a product's upper half.
+            down: shift((word >> 32) as u32),
+            right: shift(word as u32),
+        }
+    }
+
+    /// As the kernel reads it.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn word(self) -> u32 {
+        let shifted = |by: i8| (i32::from(by) + 128) as u32;
+        u32::from(self.flip) | shifted(self.down) << 8 | shifted(self.right) << 16
+    }
+
+    /// Which column of the image is seen in this one of the view.
+    fn column(self, at: usize, width: usize) -> Option<usize> {
+        let at = if self.flip { width - 1 - at } else { at };
+        at.checked_add_signed(self.right.into()).filter(|&at| at < width)
+    }
+}
+
+/// The views of a minibatch, in a step that this key decides.
+pub(crate) fn draw(augment: Augment, key: u64, samples: usize) -> impl Iterator<Item = View> {
+    let rng = CounterRng::new(key, STREAM);
+    (0..samples as u64).map(move |place| View::drawn(augment, rng.at(place)))
+}
+
+/// Replaces the images of a minibatch by what is seen of them.
+pub(crate) fn apply(views: impl Iterator<Item = View>, shape: Shape, inputs: &mut [f32]) {
+    let Shape::Image { height, width, .. } = shape else {
+        return;
+    };
+    let mut before = Vec::new();
+    for (view, image) in views.zip(inputs.chunks_mut(shape.elements())) {
+        before.clear();
+        before.extend_from_slice(image);
+        let planes = image.chunks_mut(height * width).zip(before.chunks(height * width));
+        for (seen, plane) in planes {
+            for (y, row) in seen.chunks_mut(width).enumerate() {
+                let from = y.checked_add_signed(view.down.into()).filter(|&y| y < height);
+                for (x, pixel) in row.iter_mut().enumerate() {
+                    let place = from.zip(view.column(x, width));
+                    *pixel = place.map_or(0.0, |(y, x)| plane[y * width + x]);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHAPE: Shape = Shape::Image {
+        channels: 2,
+        height: 2,
+        width: 3,
+    };
+
+    fn seen(view: View) -> Vec<f32> {
+        let mut inputs: Vec<f32> = (1..=12u8).map(f32::from).collect();
+        apply([view].into_iter(), SHAPE, &mut inputs);
+        inputs
+    }
+
+    #[test]
+    fn images_are_mirrored_and_shifted_in_every_plane() {
+        let view = View::default();
+        assert_eq!(seen(view)[..6], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+        let flipped = View { flip: true, ..view };
+        assert_eq!(seen(flipped)[6..], [9.0, 8.0, 7.0, 12.0, 11.0, 10.0]);
+        let shifted = View {
+            down: 1,
+            right: -1,
+            ..view
+        };
+        assert_eq!(seen(shifted)[..6], [0.0, 4.0, 5.0, 0.0, 0.0, 0.0]);
+        let both = View {
+            flip: true,
+            down: -1,
+            right: 1,
+        };
+        assert_eq!(seen(both)[..6], [0.0, 0.0, 0.0, 0.0, 3.0, 2.0]);
+        let gone = View {
+            down: 5,
+            right: -7,
+            ..view
+        };
+        assert_eq!(seen(gone), [0.0; 12]);
+    }
+
+    #[test]
+    fn views_are_spread_over_all_that_there_are_and_the_same_for_a_key() {
+        let augment = Augment { flip: true, crop: 2 };
+        let views: Vec<View> = draw(augment, 7, 5_000).collect();
+        assert_eq!(views, draw(augment, 7, 5_000).collect::<Vec<_>>());
+        assert_ne!(views[..100], draw(augment, 8, 100).collect::<Vec<_>>()[..]);
+        for flip in [false, true] {
+            for down in -2..=2 {
+                for right in -2..=2 {
+                    let view = View { flip, down, right };
+                    let found = views.iter().filter(|&&one| one == view).count();
+                    assert!((60..140).contains(&found), "{view:?}: {found}");
+                }
+            }
+        }
+        let plain = Augment { flip: false, crop: 0 };
+        assert!(draw(plain, 7, 50).all(|view| view == View::default()));
+    }
+}

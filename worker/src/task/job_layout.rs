@@ -1,0 +1,199 @@
+//! Whether a job can be trained on its data, and the shapes that its model then has.
+
+use protocol::job::model::{Layer, Layout, ModelError, Partition, PartitionError, PlacedLayer, Shape};
+use protocol::job::split::Split;
+use protocol::job::target::TargetInfo;
+use protocol::job::{Cut, Job, PipelineSpec};
+use thiserror::Error;
+
+use crate::dataset::Dataset;
+use crate::task::objective::{Objective, ObjectiveError};
+
+/// Why a job cannot be trained on its data.
+#[derive(Debug, Error)]
+pub enum LayoutError {
+    /// The layers do not fit.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// Samples are to be shared out by classes that they have not.
+    #[error(
+        "{setting} distributes samples by their classes, but {data} has numbers to predict: remove {setting}, or use \
+         target=class"
+    )]
+    NoClasses {
+        /// The setting.
+        setting: &'static str,
+        /// Where the samples come from.
+        data: String,
+    },
+    /// What is to be made small is not for this data.
+    #[error(transparent)]
+    Objective(#[from] ObjectiveError),
+    /// One output can say which of two classes it is, but not two numbers.
+    #[error("the model has 1 output, but {data} has {target}: end the model with 'dense'")]
+    Outputs {
+        /// Where the samples come from.
+        data: String,
+        /// What is to be predicted.
+        target: TargetInfo,
+    },
+    /// Only images can be mirrored and shifted.
+    #[error("--augment varies images, but the samples of {0} are not images: remove --augment")]
+    NoImages(String),
+    /// Nothing of an image would be left.
+    #[error(
+        "--augment crop={crop} would shift images of {height} rows and {width} columns out of sight: use a smaller \
+         crop"
+    )]
+    OutOfSight {
+        /// How far.
+        crop: u8,
+        /// Their rows.
+        height: usize,
+        /// Their columns.
+        width: usize,
+    },
+    /// Batches of one sample have no variance.
+    #[error(
+        "a batchnorm over vectors learns nothing from a minibatch of one sample: use a larger --minibatch, or layernorm"
+    )]
+    OneSample,
+    /// The network cannot be cut as the job says.
+    #[error("--exchange: {0}")]
+    Partition(#[from] PartitionError),
+    /// What passes between two machines in one piece is too large.
+    #[error(
+        "--exchange: {samples} samples of {numbers} numbers each do not fit into one message between two machines: \
+         use more micro-batches (micro=), or a smaller --minibatch"
+    )]
+    Border {
+        /// Samples in a part of a minibatch.
+        samples: usize,
+        /// Numbers that a sample has where the network is cut.
+        numbers: usize,
+    },
+}
+
+/// Fits a job's model to its data.
+pub fn layout_for(job: &Job, dataset: &Dataset) -> Result<Layout, LayoutError> {
+    let target = dataset.target.info();
+    if let TargetInfo::Numbers(_) = target {
+        let data = || job.data.to_string();
+        let setting = match (job.split, job.balanced) {
+            (Split::Class, _) => Some("--split class"),
+            (_, true) => Some("--balanced"),
+            _ => None,
+        };
+        if let Some(setting) = setting {
+            return Err(LayoutError::NoClasses { setting, data: data() });
+        }
+    }
+    check_augment(job, dataset.input)?;
+    Objective::of_job(job, dataset)?;
+    let layout = Layout::new(&job.model, dataset.input, target.outputs())?;
+    if matches!(target, TargetInfo::Numbers(_)) && layout.outputs() != target.outputs() {
+        let data = job.data.to_string();
+        return Err(LayoutError::Outputs { data, target });
+    }
+    if job.minibatch == 1 && normalises_vectors(&layout.layers) {
+        return Err(LayoutError::OneSample);
+    }
+    if let Some(pipelines) = job.exchange.pipelines() {
+        // Where nodes decide into how many groups, what they come to is looked at again.
+        partition(job, &pipelines.decided(Cut::Into(pipelines.fewest_groups())), &layout)?;
+    }
+    Ok(layout)
+}
+
+/// Cuts the network, if what passes between its stages fits into messages.
+pub(crate) fn partition(job: &Job, pipelines: &PipelineSpec, layout: &Layout) -> Result<Partition, LayoutError> {
+    let partition = Partition::new(layout.clone(), pipelines)?;
+    let samples = (job.step_samples() as usize).div_ceil(usize::from(pipelines.micro));
+    if !partition.fits_messages(samples) {
+        return Err(LayoutError::Border {
+            samples,
+            numbers: partition.widest(),
+        });
+    }
+    Ok(partition)
+}
+
+/// Checks that samples can be varied as the job says.
+fn check_augment(job: &Job, input: Shape) -> Result<(), LayoutError> {
+    let crop = job.augment.crop;
+    match input {
+        _ if job.augment.is_none() => Ok(()),
+        Shape::Flat(_) => Err(LayoutError::NoImages(job.data.to_string())),
+        Shape::Image { height, width, .. } if usize::from(crop) >= height.min(width) => {
+            Err(LayoutError::OutOfSight { crop, height, width })
+        }
+        Shape::Image { .. } => Ok(()),
+    }
+}
+
+/// Whether a batch norm has nothing but a minibatch's samples to look at.
+fn normalises_vectors(layers: &[PlacedLayer]) -> bool {
+    layers.iter().any(|placed| {
+        let own = placed.layer == Layer::BatchNorm && matches!(placed.input, Shape::Flat(_));
+        let block = placed.block.as_ref();
+        own || block.is_some_and(|block| normalises_vectors(&block.body) || normalises_vectors(&block.skip))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write as _;
+
+    use protocol::job::JobDraft;
+
+    use super::*;
+
+    #[test]
+    fn numbers_are_not_shared_out_by_class() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("prices.csv");
+        let rows = (0..50).fold(String::new(), |mut rows, row| {
+            let _ = writeln!(rows, "{row},{row}.5");
+            rows
+        });
+        std::fs::write(&path, rows).unwrap();
+        let draft = |split: Option<&str>, balanced| JobDraft {
+            data: Some(format!("csv:{}", path.display())),
+            model: Some("dense 1".into()),
+            split: split.map(str::to_owned),
+            balanced,
+            ..JobDraft::default()
+        };
+        for (draft, says) in [
+            (draft(Some("class"), None), "--split class distributes samples"),
+            (draft(None, Some(true)), "--balanced distributes samples"),
+            (
+                JobDraft {
+                    augment: Some("flip".into()),
+                    ..draft(None, None)
+                },
+                "--augment varies images",
+            ),
+            (
+                JobDraft {
+                    loss: Some("cross-entropy".into()),
+                    ..draft(None, None)
+                },
+                "has a number to predict",
+            ),
+            (
+                JobDraft {
+                    minibatch: Some(1),
+                    model: Some("dense 3, residual [ batchnorm ], dense".into()),
+                    ..draft(None, None)
+                },
+                "a minibatch of one sample",
+            ),
+        ] {
+            let job = draft.resolve().unwrap();
+            let dataset = Dataset::open(&job.data, 1, None).unwrap();
+            let error = layout_for(&job, &dataset).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+}

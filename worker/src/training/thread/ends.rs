@@ -1,0 +1,88 @@
+//! The two ends of the training thread's channels.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TryRecvError};
+use std::time::Duration;
+
+use super::OUTBOUND_MAX;
+use crate::trainer::TrainError;
+use crate::training::{FromTraining, ToTraining};
+
+/// The receiving end of what the thread tells. Dropping it ends the thread at its next batch.
+#[derive(Debug)]
+pub struct Outbound {
+    receiver: Receiver<FromTraining>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Outbound {
+    pub(super) fn new(receiver: Receiver<FromTraining>, waiting: Arc<AtomicUsize>) -> Self {
+        Self { receiver, waiting }
+    }
+
+    /// The next message, waited for; `None` when the thread is gone.
+    pub fn recv(&self) -> Option<FromTraining> {
+        let message = self.receiver.recv().ok()?;
+        if counts(&message) {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+        }
+        Some(message)
+    }
+}
+
+/// Whether a message takes up the room for want of which a worker is throttled. What a pipeline waits for does not.
+fn counts(message: &FromTraining) -> bool {
+    !matches!(message, FromTraining::Flow(_))
+}
+
+/// The sending end.
+#[derive(Clone)]
+pub(super) struct Outbox {
+    sender: SyncSender<FromTraining>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Outbox {
+    pub(super) fn new(sender: SyncSender<FromTraining>, waiting: Arc<AtomicUsize>) -> Self {
+        Self { sender, waiting }
+    }
+
+    pub(super) fn send(&self, message: FromTraining) -> Result<(), TrainError> {
+        if counts(&message) {
+            self.waiting.fetch_add(1, Ordering::Relaxed);
+        }
+        self.sender.send(message).map_err(|_| TrainError::Unheard)
+    }
+
+    pub(super) fn is_full(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) >= OUTBOUND_MAX
+    }
+}
+
+/// What is told to the thread.
+pub(super) struct Inbox(Receiver<ToTraining>);
+
+impl Inbox {
+    pub(super) fn new(receiver: Receiver<ToTraining>) -> Self {
+        Self(receiver)
+    }
+
+    /// The next message, if one is there.
+    pub(super) fn next_waiting(&self) -> Result<Option<ToTraining>, TrainError> {
+        match self.0.try_recv() {
+            Ok(message) => Ok(Some(message)),
+            Err(TryRecvError::Empty) => Ok(None),
+            Err(TryRecvError::Disconnected) => Err(TrainError::Unheard),
+        }
+    }
+
+    /// The next message, if one comes in time.
+    pub(super) fn next_within(&self, limit: Duration) -> Result<Option<ToTraining>, TrainError> {
+        match self.0.recv_timeout(limit) {
+            Ok(message) => Ok(Some(message)),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(TrainError::Unheard),
+        }
+    }
+}

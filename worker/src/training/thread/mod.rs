@@ -1,0 +1,391 @@
+//! The thread that trains. It owns the trainer, which cannot leave the thread it was made on, and speaks to the rest
+//! through two bounded channels.
+//!
+//! Before every step it takes all that waits. Where its batches are not taken, it is throttled: it goes on training for
+//! a while, what would leave stays in the residual, and then it waits.
+
+mod ends;
+mod stage;
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use protocol::stats::measured::Moment;
+use protocol::wire::attach::{Pace, SaveOrder};
+
+use crate::machine::parallel::Threads;
+use crate::machine::thread_time::ThreadTimer;
+use crate::trainer::{TrainError, Trainer};
+use crate::training::{Closing, FromTraining, Next, StepTime, Throttle, ToTraining, Training, TrainingError};
+pub use ends::Outbound;
+use ends::{Inbox, Outbox};
+pub use stage::start_stage;
+
+/// Batches on their way out before the worker is throttled.
+const OUTBOUND_MAX: usize = 8;
+/// Batches on their way in before the sender waits.
+const INBOUND_MAX: usize = 1024;
+/// How often a worker that waits for room looks again.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// A running training thread.
+pub struct TrainingThread {
+    /// To the thread. Dropping it ends the thread.
+    pub inbound: SyncSender<ToTraining>,
+    /// From the thread.
+    pub outbound: Outbound,
+    /// The thread itself.
+    pub thread: JoinHandle<()>,
+}
+
+/// Why the loop ended early.
+enum LoopEnd {
+    /// Nobody listens any more: then nobody needs to know.
+    Unheard,
+    Failed(TrainingError),
+}
+
+impl<E: Into<TrainingError>> From<E> for LoopEnd {
+    fn from(error: E) -> Self {
+        match error.into() {
+            TrainingError::Train(TrainError::Unheard) => Self::Unheard,
+            error => Self::Failed(error),
+        }
+    }
+}
+
+/// When a worker evaluates by itself.
+struct Pacing {
+    pace: Pace,
+    /// Samples in the weights from which on an evaluation is due.
+    due_at: u64,
+    begun: Instant,
+}
+
+impl Pacing {
+    fn new(pace: Pace, samples: u64) -> Self {
+        Self {
+            pace,
+            due_at: samples + pace.every,
+            begun: Instant::now(),
+        }
+    }
+
+    /// The present moment, if an evaluation is due with so many samples in the weights.
+    fn due(&mut self, samples: u64) -> Option<Moment> {
+        if samples < self.due_at {
+            return None;
+        }
+        self.due_at = samples + self.pace.every;
+        Some(Moment {
+            samples,
+            seconds: self.pace.seconds + self.begun.elapsed().as_secs_f64(),
+        })
+    }
+}
+
+/// Starts a thread that makes its training, trains until all is done, and then does what it is told until nobody is left to.
+pub fn start<T: Trainer>(
+    threads: Threads,
+    pace: Option<Pace>,
+    make: impl FnOnce() -> Result<Training<T>, TrainingError> + Send + 'static,
+) -> Result<TrainingThread, Box<dyn std::error::Error + Send + Sync>> {
+    spawn(threads, move |inbox, outbox| {
+        let training = make()?;
+        let pacing = pace.map(|pace| Pacing::new(pace, training.samples_applied()));
+        Loop::new(training, inbox, outbox, pacing).run()
+    })
+}
+
+/// Starts a thread that runs a loop between two bounded channels until nobody listens.
+fn spawn(
+    threads: Threads,
+    run: impl FnOnce(&Inbox, &Outbox) -> Result<Infallible, LoopEnd> + Send + 'static,
+) -> Result<TrainingThread, Box<dyn std::error::Error + Send + Sync>> {
+    let (inbound, inbox) = sync_channel(INBOUND_MAX);
+    // Twice the room: fullness is looked at before a step, and messages without batches come between.
+    let (sender, receiver) = sync_channel(2 * OUTBOUND_MAX);
+    let waiting = Arc::new(AtomicUsize::new(0));
+    let outbox = Outbox::new(sender, Arc::clone(&waiting));
+    // The pool is this worker's own: several workers of one process must not queue behind each other.
+    let pool = match threads.0 {
+        0 | 1 => None,
+        many => Some(
+            rayon::ThreadPoolBuilder::new()
+                .num_threads(many)
+                .thread_name(|n| format!("compute-{n}"))
+                .start_handler(|_| dfdx::flush_denormals_to_zero())
+                .build()?,
+        ),
+    };
+    let run = move || {
+        // Numbers too small for the normal range slow arithmetic down a hundredfold and mean nothing here.
+        dfdx::flush_denormals_to_zero();
+        if let Err(LoopEnd::Failed(error)) = run(&Inbox::new(inbox), &outbox) {
+            let _ = outbox.send(FromTraining::Failed(error));
+        }
+    };
+    let thread = std::thread::Builder::new()
+        .name("training".into())
+        .spawn(move || match pool {
+            None => run(),
+            Some(pool) => pool.install(run),
+        })?;
+    Ok(TrainingThread {
+        inbound,
+        outbound: Outbound::new(receiver, waiting),
+        thread,
+    })
+}
+
+/// As long as anybody waits.
+const FOR_EVER: Duration = Duration::from_hours(1);
+
+/// How often the residual's norm is told.
+const NORM_EVERY: Duration = Duration::from_secs(1);
+/// How often the weights are audited: often enough to lose little, and a thousandth of the time even for large models.
+const AUDIT_EVERY: Duration = Duration::from_secs(30);
+
+/// The thread's loop.
+struct Loop<'a, T> {
+    training: Training<T>,
+    inbox: &'a Inbox,
+    outbox: &'a Outbox,
+    start: Instant,
+    throttle: Throttle,
+    closed: bool,
+    /// Answers that wait for the origin to be closed.
+    finishes: VecDeque<Option<SaveOrder>>,
+    /// Files that wait for a moment at which a batch has counted every step.
+    saves: Vec<PathBuf>,
+    /// The evaluations that this worker makes by itself.
+    pace: Option<Pacing>,
+    /// It was told that there is nothing to train.
+    starved: bool,
+    /// Since when this worker has found nothing to train.
+    idle_since: Option<Instant>,
+    /// Time waited since the last step, and the part of it in which others' rounds were waited for.
+    waited: Duration,
+    waited_for_rounds: Duration,
+}
+
+impl<'a, T: Trainer> Loop<'a, T> {
+    fn new(training: Training<T>, inbox: &'a Inbox, outbox: &'a Outbox, pace: Option<Pacing>) -> Self {
+        Self {
+            training,
+            inbox,
+            outbox,
+            start: Instant::now(),
+            throttle: Throttle::default(),
+            closed: false,
+            finishes: VecDeque::new(),
+            saves: Vec::new(),
+            pace,
+            starved: false,
+            idle_since: None,
+            waited: Duration::ZERO,
+            waited_for_rounds: Duration::ZERO,
+        }
+    }
+
+    /// Trains, closes the origin, and then applies what others still send, until nobody is left to tell it anything.
+    fn run(mut self) -> Result<Infallible, LoopEnd> {
+        self.train()?;
+        self.training.audit()?;
+        let mut encoded = Vec::new();
+        self.training.close(&mut encoded)?;
+        let residual_norm = self.training.trainer().residual_norm()?;
+        self.outbox
+            .send(FromTraining::Closed(Closing { encoded, residual_norm }))?;
+        self.closed = true;
+        loop {
+            self.save()?;
+            self.finish()?;
+            if let Some(message) = self.inbox.next_within(FOR_EVER)? {
+                self.take(message)?;
+            }
+        }
+    }
+
+    /// Answers whoever believes that all batches have come. More may come nevertheless, and the question again.
+    fn finish(&mut self) -> Result<(), LoopEnd> {
+        while let Some(order) = self.finishes.pop_front() {
+            let trainer = self.training.trainer();
+            let save = match order {
+                Some(order) => Some((order, trainer.copy_weights()?)),
+                None => None,
+            };
+            let digest = trainer.digest()?;
+            let scores = None;
+            self.outbox.send(FromTraining::Finished { digest, save, scores })?;
+        }
+        Ok(())
+    }
+
+    fn train(&mut self) -> Result<(), LoopEnd> {
+        let mut norm_told = Instant::now();
+        let mut audited = Instant::now();
+        loop {
+            let timer = ThreadTimer::start();
+            self.take_all()?;
+            self.save()?;
+            let is_full = self.outbox.is_full();
+            let can_throttle = self.training.can_throttle();
+            if self.throttle.should_wait(self.start.elapsed(), is_full, can_throttle) {
+                self.wait(LOOK_AGAIN)?;
+                continue;
+            }
+            let throttle = self.throttle.is_on(self.outbox.is_full());
+            if self.starved && self.training.has_more() {
+                self.starved = false;
+                self.outbox.send(FromTraining::Fed)?;
+            }
+            let mut encoded = Vec::new();
+            let mut prefix = None;
+            let (step, encoded) = match self.training.step(throttle, &mut encoded)? {
+                Next::Emitted(step) => (step, Some(encoded)),
+                Next::Kept(step) => (step, None),
+                Next::Passed(step) => {
+                    prefix = Some(encoded);
+                    (step, None)
+                }
+                Next::Waiting => {
+                    let (before, for_round) = (self.waited, self.training.waits_for_round());
+                    let idle_since = *self.idle_since.get_or_insert_with(Instant::now);
+                    self.wait(NORM_EVERY)?;
+                    // Messages that give it nothing to train, such as orders to save, may come more often than that.
+                    let is_idle = idle_since.elapsed() >= NORM_EVERY;
+                    if is_idle && !self.starved && self.training.is_starved() && !self.training.has_more() {
+                        self.starved = true;
+                        self.outbox.send(FromTraining::Starved(self.training.missing()))?;
+                    }
+                    if for_round {
+                        self.waited_for_rounds += self.waited.saturating_sub(before);
+                    }
+                    continue;
+                }
+                Next::Done => return Ok(()),
+            };
+            self.idle_since = None;
+            self.throttle.count_step(encoded.is_some());
+            // All that is not training is exchange: applying, quantising, encoding, and waiting.
+            let time = StepTime {
+                training: step.training_time,
+                exchange: timer.elapsed().saturating_sub(step.training_time) + std::mem::take(&mut self.waited),
+                waited: std::mem::take(&mut self.waited_for_rounds),
+            };
+            let sending = Instant::now();
+            let has_emitted = encoded.is_some();
+            self.outbox.send(FromTraining::Step { encoded, step, time })?;
+            if has_emitted {
+                self.evaluate_if_due()?;
+            }
+            if let Some(prefix) = prefix {
+                self.outbox.send(FromTraining::Prefix(prefix))?;
+            }
+            if norm_told.elapsed() >= NORM_EVERY {
+                norm_told = Instant::now();
+                let norm = self.training.trainer().residual_norm()?;
+                self.outbox.send(FromTraining::ResidualNorm(norm))?;
+            }
+            self.waited += sending.elapsed();
+            if audited.elapsed() >= AUDIT_EVERY {
+                audited = Instant::now();
+                self.training.audit()?;
+            }
+        }
+    }
+
+    /// Hands out what was asked for, if this is a moment for it. Batches go the same way, so whoever reads both knows
+    /// between which two it was.
+    fn save(&mut self) -> Result<(), LoopEnd> {
+        while let Some(path) = self.saves.pop() {
+            let state = if self.closed {
+                None
+            } else if let Some(state) = self.training.state()? {
+                Some(Box::new(state))
+            } else {
+                self.saves.push(path);
+                return Ok(());
+            };
+            self.outbox.send(FromTraining::State { path, state })?;
+        }
+        Ok(())
+    }
+
+    /// Hands out the weights for an evaluation that this worker makes by itself. They are those after its last batch, and
+    /// the next step waits until they are taken.
+    fn evaluate_if_due(&mut self) -> Result<(), LoopEnd> {
+        let samples = self.training.samples_applied();
+        if let Some(moment) = self.pace.as_mut().and_then(|pace| pace.due(samples)) {
+            let weights = self.training.trainer().copy_weights()?;
+            self.outbox.send(FromTraining::WeightsInTurn(weights, moment))?;
+        }
+        Ok(())
+    }
+
+    /// Takes everything that waits.
+    fn take_all(&mut self) -> Result<(), LoopEnd> {
+        while let Some(message) = self.inbox.next_waiting()? {
+            self.take(message)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the next message, but not for long.
+    fn wait(&mut self, limit: Duration) -> Result<(), LoopEnd> {
+        let waiting = Instant::now();
+        if let Some(message) = self.inbox.next_within(limit)? {
+            self.take(message)?;
+        }
+        self.waited += waiting.elapsed();
+        Ok(())
+    }
+
+    fn take(&mut self, message: ToTraining) -> Result<(), LoopEnd> {
+        match message {
+            ToTraining::Apply(batch) => {
+                self.training.apply(&batch)?;
+            }
+            ToTraining::ApplyBundle(bundle) => {
+                self.training.apply_bundle(&bundle)?;
+            }
+            ToTraining::Jump(sums, order) => {
+                self.training.jump(&sums, &order)?;
+            }
+            ToTraining::Pause(is_paused) => self.throttle.pause(is_paused),
+            ToTraining::Origin { origin, alive } => self.training.origin(origin, alive),
+            ToTraining::Slot { slot, alive } => self.training.slot(slot, alive),
+            ToTraining::GoOn(order) => self.training.go_on(order)?,
+            ToTraining::GoOnPassing(prefix) => self.training.go_on_passing(prefix.as_deref())?,
+            ToTraining::Copy(moment) => {
+                let weights = self.training.trainer().copy_weights()?;
+                self.outbox.send(FromTraining::Weights(weights, moment))?;
+            }
+            ToTraining::CopyLast(moment, answer) => {
+                let weights = self.training.trainer().copy_weights()?;
+                self.outbox.send(FromTraining::LastWeights(weights, moment, answer))?;
+            }
+            ToTraining::Save(path) => self.saves.push(path),
+            ToTraining::Stop => self.training.stop(),
+            ToTraining::Leave => self.training.leave(),
+            ToTraining::StandBy => self.training.stand_by(),
+            ToTraining::GoBack(weights) => self.training.go_back(weights),
+            ToTraining::Finish(order) => {
+                if order.is_some() {
+                    self.finishes.retain(Option::is_none);
+                }
+                self.finishes.push_back(order);
+            }
+            // This worker is in no pipeline.
+            ToTraining::Pipeline(_) => {}
+        }
+        Ok(())
+    }
+}
