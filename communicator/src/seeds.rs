@@ -1,7 +1,8 @@
 //! Runs a simulation over many seeds, on all cores, and names the first seed that fails.
 //!
-//! `TAU_SIMULATION_SEED=n` replays one, `TAU_SIMULATION_SEEDS=n` runs so many, and `TAU_SIMULATION_FROM=n` others than the
-//! first.
+//! `TAU_SIMULATION_SEED=n` replays one, `TAU_SIMULATION_SEEDS=n` sets their number, and `TAU_SIMULATION_FROM=n` the first.
+//! With `TAU_SIMULATION_DRAWN=n` the last quarter of them is counted from `n`: CI draws it from the commit, so that each landing tries
+//! seeds that no landing tried before.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,17 +18,24 @@ pub(crate) fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
 pub(crate) fn none_fails(test: &str, count: u64, run: impl Fn(u64) -> Result<(), String> + Sync) -> u64 {
     let first = variable("TAU_SIMULATION_FROM").unwrap_or(0);
     let count = variable("TAU_SIMULATION_SEEDS").unwrap_or(count);
-    let seeds = variable("TAU_SIMULATION_SEED").map_or(first..first + count, |seed| seed..seed + 1);
-    let next = AtomicU64::new(seeds.start);
+    let replayed = variable("TAU_SIMULATION_SEED");
+    let count = if replayed.is_some() { 1 } else { count };
+    let drawn = variable("TAU_SIMULATION_DRAWN").filter(|_| replayed.is_none());
+    let seed_of = |place: u64| match drawn {
+        Some(drawn) if place >= count - count / 4 => drawn + place,
+        _ => replayed.unwrap_or(first) + place,
+    };
+    let next = AtomicU64::new(0);
     let runner = || {
         loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= seeds.end {
+            let place = next.fetch_add(1, Ordering::Relaxed);
+            if place >= count {
                 return None;
             }
+            let seed = seed_of(place);
             let ran = catch_unwind(AssertUnwindSafe(|| run(seed)));
             if let Err(what) = ran.unwrap_or_else(|panic| Err(message_of(&*panic))) {
-                next.store(seeds.end, Ordering::Relaxed);
+                next.store(count, Ordering::Relaxed);
                 return Some((seed, what));
             }
         }
@@ -41,7 +49,7 @@ pub(crate) fn none_fails(test: &str, count: u64, run: impl Fn(u64) -> Result<(),
     if let Some((seed, what)) = failed {
         panic!("{what}\nreplay with TAU_SIMULATION_SEED={seed} cargo test -p tau-communicator {test}");
     }
-    seeds.end - seeds.start
+    count
 }
 
 fn variable(name: &str) -> Option<u64> {
