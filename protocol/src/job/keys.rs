@@ -210,9 +210,9 @@ impl Limits for Silence {
 job_keys! {
     /// Source of the samples: builtin:mnist, csv:FILE?label=COLUMN&test=0.2 and more options, npz:FILE, images:DIR, cifar:DIR or idx:DIR
     "SPEC" data: String => Text<DataSpec>, default "builtin:mnist";
-    /// Layers of the network, separated by commas: conv OUT KxK (stride S, pad P, nobias), dense OUT (the last one may leave OUT to the data), batchnorm, layernorm, groupnorm G, relu, leakyrelu, silu, gelu, tanh, sigmoid, dropout P, maxpool K, avgpool K, globalavgpool, flatten, and blocks: residual, with its layers in square brackets
+    /// Layers of the network, separated by commas
     "LAYERS" model: String => Text<ModelSpec>, default "dense 512, relu, dense 128, relu, dense",
-        shown "by the data: \"dense 100, relu, dense\" for tables, two or more convolutions for images", open Model;
+        open Model, help crate::job::model::help();
     /// Model file to take the initial weights from: tensors of the same key and size are copied, all others start from random values. Its path is resolved like that of the data
     "MODEL" from: String => Optional<ModelPath>;
     /// Passes over the training samples

@@ -3,14 +3,13 @@
 use std::fmt;
 use std::str::FromStr;
 
+use super::activation::Activation;
 use crate::text_options::serde_as_text;
 
 /// Sizes above this are taken for a slip of the hand.
 const SIZE_MAX: usize = 1 << 20;
 /// Blocks within blocks: more are no network that anybody wrote.
 const DEPTH_MAX: usize = 8;
-/// How steep a leaky relu is below zero unless it is told, as PyTorch has it.
-const LEAK: f64 = 0.01;
 
 /// One layer of a model.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,18 +45,8 @@ pub enum Layer {
     GroupNorm(usize),
     /// What comes in is added to what these layers make of it.
     Residual(Vec<Layer>),
-    /// max(x, 0)
-    Relu,
-    /// x above 0, and this much of it below.
-    LeakyRelu(f64),
-    /// x / (1 + e^-x)
-    Silu,
-    /// tanh x
-    Tanh,
-    /// 1 / (1 + e^-x)
-    Sigmoid,
-    /// x Φ(x), exactly, as PyTorch's default has it.
-    Gelu,
+    /// A function of each number by itself.
+    Activation(Activation),
     /// In training, each value is dropped with this probability and the rest scaled up.
     Dropout(f64),
 }
@@ -69,9 +58,35 @@ pub struct ModelSpec {
     pub layers: Vec<Layer>,
 }
 
-const FORMS: &str = "conv OUT KxK [stride S] [pad P] [nobias], maxpool K, avgpool K, globalavgpool, flatten, dense [OUT], \
-                     batchnorm, layernorm, groupnorm G, relu, leakyrelu [SLOPE], silu, gelu, tanh, sigmoid, dropout P, \
-                     residual [ LAYERS ]";
+/// The activations as the grammar takes them, separated by commas.
+fn activations() -> String {
+    let forms = Activation::ALL.map(|activation| match activation.slope() {
+        Some(_) => format!("{} [SLOPE]", activation.name()),
+        None => activation.name().to_owned(),
+    });
+    forms.join(", ")
+}
+
+/// The layers as the grammar takes them, separated by commas.
+fn forms() -> String {
+    format!(
+        "conv OUT KxK [stride S] [pad P] [nobias], maxpool K, avgpool K, globalavgpool, flatten, dense [OUT], \
+         batchnorm, layernorm, groupnorm G, {}, dropout P, residual [ LAYERS ]",
+        activations()
+    )
+}
+
+/// The help text of the key that takes a model.
+#[cfg(feature = "clap")]
+pub(in crate::job) fn help() -> String {
+    format!(
+        "Layers of the network, separated by commas: conv OUT KxK (stride S, pad P, nobias), dense OUT (the last one may leave \
+         OUT to the data), batchnorm, layernorm, groupnorm G, {}, dropout P, maxpool K, avgpool K, globalavgpool, flatten, \
+         and blocks: residual, with its layers in square brackets [default: by the data: \"dense 100, relu, dense\" for \
+         tables, two or more convolutions for images]",
+        activations()
+    )
+}
 
 fn size(word: Option<&str>, what: &str, layer: &str) -> Result<usize, String> {
     let word = word.ok_or_else(|| format!("layer '{layer}' lacks its {what}"))?;
@@ -199,22 +214,21 @@ fn layer(text: &str, depth: usize) -> Result<Layer, String> {
         "layernorm" => Layer::LayerNorm,
         "groupnorm" => Layer::GroupNorm(size(words.next(), "number of groups", text)?),
         "residual" => return residual(text, depth),
-        "relu" => Layer::Relu,
-        "leakyrelu" => Layer::LeakyRelu(match words.next() {
-            None => LEAK,
-            Some(word) => share(word, text, "slope", 0.0..1.0)?,
-        }),
-        "silu" => Layer::Silu,
-        "tanh" => Layer::Tanh,
-        "sigmoid" => Layer::Sigmoid,
-        "gelu" => Layer::Gelu,
         "dropout" => Layer::Dropout(share(words.next().unwrap_or_default(), text, "probability", 0.0..1.0)?),
         "" => {
             return Err(format!(
-                "a layer is empty: separate layers by single commas; there are: {FORMS}"
+                "a layer is empty: separate layers by single commas; there are: {}",
+                forms()
             ));
         }
-        unknown => return Err(format!("there is no layer '{unknown}'; there are: {FORMS}")),
+        name => {
+            let activation =
+                Activation::named(name).ok_or_else(|| format!("there is no layer '{name}'; there are: {}", forms()))?;
+            Layer::Activation(match activation.slope().and_then(|_| words.next()) {
+                None => activation,
+                Some(word) => activation.with_slope(share(word, text, "slope", 0.0..1.0)?),
+            })
+        }
     };
     match words.next() {
         None => Ok(layer),
@@ -251,13 +265,7 @@ impl fmt::Display for Layer {
             Self::LayerNorm => f.write_str("layernorm"),
             Self::GroupNorm(groups) => write!(f, "groupnorm {groups}"),
             Self::Residual(layers) => write!(f, "residual [ {} ]", listed(layers)),
-            Self::Relu => f.write_str("relu"),
-            Self::LeakyRelu(slope) if *slope == LEAK => f.write_str("leakyrelu"),
-            Self::LeakyRelu(slope) => write!(f, "leakyrelu {slope}"),
-            Self::Silu => f.write_str("silu"),
-            Self::Tanh => f.write_str("tanh"),
-            Self::Sigmoid => f.write_str("sigmoid"),
-            Self::Gelu => f.write_str("gelu"),
+            Self::Activation(activation) => activation.fmt(f),
             Self::Dropout(probability) => write!(f, "dropout {probability}"),
         }
     }

@@ -214,14 +214,7 @@ fn infer(layer: &Layer, input: Shape, outputs: Option<usize>) -> Result<(Shape, 
                 "{channels} channels cannot be divided into {groups} groups of equal size"
             )),
         },
-        Layer::Relu
-        | Layer::LeakyRelu(_)
-        | Layer::Silu
-        | Layer::Tanh
-        | Layer::Sigmoid
-        | Layer::Gelu
-        | Layer::Dropout(_)
-        | Layer::Residual(_) => Ok((input, None)),
+        Layer::Activation(_) | Layer::Dropout(_) | Layer::Residual(_) => Ok((input, None)),
     }
 }
 

@@ -3,6 +3,7 @@
 //! All weights of a model share one flat index space, in the order in which a model file stores them: tensors by
 //! their key, each row-major. Changes, digests and ledgers speak of nothing but these indices.
 
+mod activation;
 mod grammar;
 mod initial;
 mod layer_range;
@@ -11,6 +12,8 @@ mod memory;
 mod shape;
 mod stage;
 
+pub use activation::Activation;
+pub(super) use grammar::help;
 pub use grammar::{Layer, ModelSpec};
 pub use initial::{initial_counts, initial_counts_at};
 pub use layer_range::LayerRange;

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use std::marker::PhantomData;
 
 use cudarc::driver::{CudaFunction, DeviceRepr, ValidAsZeroBits};
+use protocol::job::model::Activation;
 
 use crate::backend::{self, turns::BLOCK};
 use crate::learning::optimiser;
@@ -359,7 +360,13 @@ impl<A: Arguments> Kernel<A> {
 /// What is written in front of all kernels' files.
 pub(super) fn prologue() -> String {
     let types = "typedef unsigned char u8;\ntypedef unsigned int u32;\ntypedef unsigned long long u64;\n";
-    [types, &constants(), &structs()].concat()
+    [types, &constants(), &activations(), &structs()].concat()
+}
+
+/// The activations as C++ numbers: `ACTIVATION_relu` and so on, in the order of [`Activation::ALL`].
+fn activations() -> String {
+    let names = Activation::ALL.map(|activation| format!("ACTIVATION_{}", activation.name()));
+    format!("enum ActivationKind {{ {} }};\n", names.join(", "))
 }
 
 pub(super) use {c_name, c_parameter, parameter};

@@ -152,9 +152,9 @@ kernels! {
             found: [f32], wanted: [u32], width: u32, samples: u32, kind: u32, share: f32, losses: [mut f32],
             gradient: [mut f32],
         }
-        Activate: relu, leaky_relu, tanh_all, sigmoid, silu, gelu { x: [f32], y: [mut f32], total: u32, slope: f32 }
-        ActivateBack: relu_back, leaky_relu_back, tanh_all_back, sigmoid_back, silu_back, gelu_back {
-            x: [f32], y: [f32], dy: [f32], dx: [mut f32], total: u32, slope: f32,
+        Activate: activate { x: [f32], y: [mut f32], total: u32, kind: u32, slope: f32 }
+        ActivateBack: activate_back {
+            x: [f32], y: [f32], dy: [f32], dx: [mut f32], total: u32, kind: u32, slope: f32,
         }
         AddWays: add_ways { one: [f32], other: [f32], y: [mut f32], total: u32, relu: u32 }
         CutWays: cut_ways {

@@ -6,10 +6,10 @@
 use std::f32::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 
 use dfdx::prelude::*;
+use protocol::job::model::Activation;
 
 use super::tensor::{from_rows, gradient_of, take_gradient, values};
 use super::{OpError, Rows};
-use crate::model::program::Activation;
 
 /// The share of a normal distribution below `x`.
 fn below(x: f32) -> f32 {
@@ -37,7 +37,7 @@ pub(super) fn forward(activation: Activation, x: &Rows) -> Result<Rows, OpError>
         Activation::Sigmoid => input.map(|x| sigmoid(*x)).collect(),
         Activation::Gelu => input.map(|x| x * below(*x)).collect(),
         Activation::Silu => input.map(|x| x * sigmoid(*x)).collect(),
-        Activation::LeakyRelu(slope) => input.map(|&x| if x > 0.0 { x } else { slope * x }).collect(),
+        Activation::LeakyRelu(slope) => input.map(|&x| if x > 0.0 { x } else { slope as f32 * x }).collect(),
     };
     from_rows(x.device(), samples, features, out)
 }
@@ -78,7 +78,7 @@ pub(super) fn backward(
         }),
         Activation::LeakyRelu(slope) => dx
             .zip(x)
-            .for_each(|((dx, dy), &x)| *dx += if x > 0.0 { 1.0 } else { slope } * dy),
+            .for_each(|((dx, dy), &x)| *dx += if x > 0.0 { 1.0 } else { slope as f32 } * dy),
         Activation::Gelu => dx
             .zip(x)
             .for_each(|((dx, dy), &x)| *dx += dy * (below(x) + x * density(x))),

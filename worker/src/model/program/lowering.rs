@@ -1,9 +1,9 @@
 //! From layers to operations.
 
-use protocol::job::model::{Layer, Layout, PlacedLayer, Shape};
+use protocol::job::model::{Activation, Layer, Layout, PlacedLayer, Shape};
 
 use super::norm::{Norm, Sets};
-use super::{Activation, Conv, Dense, Dropout, Geometry, InputGradient, Op, Planes, Pool, Residual};
+use super::{Conv, Dense, Dropout, Geometry, InputGradient, Op, Planes, Pool, Residual};
 
 pub(super) fn image(shape: Shape) -> (usize, usize, usize) {
     match shape {
@@ -42,7 +42,7 @@ impl Lowering {
     fn chain(&mut self, layers: &[PlacedLayer]) -> Vec<Op> {
         let mut ops: Vec<Op> = Vec::new();
         for placed in layers {
-            if placed.layer == Layer::Relu {
+            if placed.layer == Layer::Activation(Activation::Relu) {
                 if let Some(
                     Op::Dense(Dense { relu, .. })
                     | Op::Conv(Conv { relu, .. })
@@ -129,12 +129,7 @@ impl Lowering {
             Layer::MaxPool(size) => Op::MaxPool(window((size, size))),
             Layer::AvgPool(size) => Op::MeanPool(window((size, size))),
             Layer::GlobalAvgPool => Op::MeanPool(window((height, width))),
-            Layer::Relu => Op::Activation(Activation::Relu),
-            Layer::LeakyRelu(slope) => Op::Activation(Activation::LeakyRelu(slope as f32)),
-            Layer::Silu => Op::Activation(Activation::Silu),
-            Layer::Tanh => Op::Activation(Activation::Tanh),
-            Layer::Sigmoid => Op::Activation(Activation::Sigmoid),
-            Layer::Gelu => Op::Activation(Activation::Gelu),
+            Layer::Activation(activation) => Op::Activation(activation),
             Layer::Dropout(probability) => Op::Dropout(Dropout {
                 probability,
                 place: self.places,

@@ -6,7 +6,7 @@ mod norm;
 
 use std::ops::Range;
 
-use protocol::job::model::{Layout, Partition, PipelineStage, PlacedLayer, Shape, StageSlice};
+use protocol::job::model::{Activation, Layout, Partition, PipelineStage, PlacedLayer, Shape, StageSlice};
 
 use lowering::{image, lowered, lowered_after, with_turns_to_rows};
 pub use norm::{Norm, Sets};
@@ -168,23 +168,6 @@ impl Pool {
     pub(crate) fn output_len(&self) -> usize {
         self.channels * self.rows() * self.columns()
     }
-}
-
-/// A function of each number by itself.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Activation {
-    /// Cut at zero, where it could not be fused.
-    Relu,
-    /// The hyperbolic tangent.
-    Tanh,
-    /// `1 / (1 + e⁻ˣ)`
-    Sigmoid,
-    /// `x Φ(x)`, exactly.
-    Gelu,
-    /// `x / (1 + e⁻ˣ)`
-    Silu,
-    /// Above zero as it is, below it this much of it.
-    LeakyRelu(f32),
 }
 
 /// Dropout: in training each number is dropped with a probability and the others are scaled up.

@@ -10,7 +10,7 @@ mod proto;
 use std::f32::consts::SQRT_2;
 
 use prost::Message;
-use protocol::job::model::{Layer, PlacedLayer, Shape};
+use protocol::job::model::{Activation, Layer, PlacedLayer, Shape};
 use thiserror::Error;
 
 use crate::dataset::{Encoding, NumberTarget, Scaling, Target};
@@ -211,7 +211,6 @@ fn add(chain: &mut Chain, placed: &PlacedLayer, model: &Model) {
     let tensors = |chain: &mut Chain, names: &[&str]| -> Vec<String> {
         names.iter().filter_map(|name| tensor(chain, name)).collect()
     };
-    let plain = |chain: &mut Chain, operation: &str| chain.apply(operation, &[], Vec::new());
     let pool = |chain: &mut Chain, operation: &str, side: usize| {
         let window = [side, side];
         let settings = vec![numbers("kernel_shape", &window), numbers("strides", &window)];
@@ -256,24 +255,7 @@ fn add(chain: &mut Chain, placed: &PlacedLayer, model: &Model) {
                 chain.apply("Add", &[one], Vec::new());
             }
         }
-        Layer::Relu => plain(chain, "Relu"),
-        Layer::LeakyRelu(slope) => chain.with_number("PRelu", &format!("{place}.slope"), slope as f32),
-        Layer::Silu => {
-            let x = chain.current();
-            plain(chain, "Sigmoid");
-            chain.apply("Mul", &[x], Vec::new());
-        }
-        Layer::Tanh => plain(chain, "Tanh"),
-        Layer::Sigmoid => plain(chain, "Sigmoid"),
-        Layer::Gelu => {
-            // x Φ(x) = x · (1 + erf(x / √2)) / 2; an operator of its own came later.
-            let x = chain.current();
-            chain.with_number("Div", &format!("{place}.root"), SQRT_2);
-            plain(chain, "Erf");
-            chain.with_number("Add", &format!("{place}.one"), 1.0);
-            chain.apply("Mul", &[x], Vec::new());
-            chain.with_number("Mul", &format!("{place}.half"), 0.5);
-        }
+        Layer::Activation(activation) => activate(chain, activation, place),
         // It does something in training only.
         Layer::Dropout(_) => {}
     }
@@ -291,6 +273,35 @@ fn add(chain: &mut Chain, placed: &PlacedLayer, model: &Model) {
                 let constant = chain.floats(&key, &dims, &model.weights[slot.range()]);
                 chain.apply(operation, &[constant], Vec::new());
             }
+        }
+    }
+}
+
+/// Adds an operation without parameters or settings.
+fn plain(chain: &mut Chain, operation: &str) {
+    chain.apply(operation, &[], Vec::new());
+}
+
+/// Adds an activation, whose constants are named after this place of the model.
+fn activate(chain: &mut Chain, activation: Activation, place: &str) {
+    match activation {
+        Activation::Relu => plain(chain, "Relu"),
+        Activation::LeakyRelu(slope) => chain.with_number("PRelu", &format!("{place}.slope"), slope as f32),
+        Activation::Silu => {
+            let x = chain.current();
+            plain(chain, "Sigmoid");
+            chain.apply("Mul", &[x], Vec::new());
+        }
+        Activation::Tanh => plain(chain, "Tanh"),
+        Activation::Sigmoid => plain(chain, "Sigmoid"),
+        Activation::Gelu => {
+            // x Φ(x) = x · (1 + erf(x / √2)) / 2; an operator of its own came later.
+            let x = chain.current();
+            chain.with_number("Div", &format!("{place}.root"), SQRT_2);
+            plain(chain, "Erf");
+            chain.with_number("Add", &format!("{place}.one"), 1.0);
+            chain.apply("Mul", &[x], Vec::new());
+            chain.with_number("Mul", &format!("{place}.half"), 0.5);
         }
     }
 }

@@ -305,63 +305,48 @@ extern "C" __global__ void number_loss(const float* found, const u32* wanted, u3
 constexpr float ROOT_HALF = 0.70710678118654752440f;
 constexpr float DENSITY_OF_ZERO = 0.39894228040143267794f;
 
-struct Relu {
-    static __device__ float forward(float x, float leak) { return fmaxf(x, 0.0f); }
-    static __device__ float slope(float x, float y, float leak) { return y > 0.0f ? 1.0f : 0.0f; }
-};
+__device__ float share_of_one(float x) { return 1.0f / (1.0f + expf(-x)); }
 
-struct LeakyRelu {
-    static __device__ float forward(float x, float leak) { return x > 0.0f ? x : leak * x; }
-    static __device__ float slope(float x, float y, float leak) { return x > 0.0f ? 1.0f : leak; }
-};
+__device__ float normal_below(float x) { return 0.5f * (1.0f + erff(x * ROOT_HALF)); }
 
-struct Tanh {
-    static __device__ float forward(float x, float leak) { return tanhf(x); }
-    static __device__ float slope(float x, float y, float leak) { return 1.0f - y * y; }
-};
-
-struct Sigmoid {
-    static __device__ float forward(float x, float leak) { return 1.0f / (1.0f + expf(-x)); }
-    static __device__ float slope(float x, float y, float leak) { return y * (1.0f - y); }
-};
-
-struct Silu {
-    static __device__ float forward(float x, float leak) { return x / (1.0f + expf(-x)); }
-    static __device__ float slope(float x, float y, float leak) {
-        float share = 1.0f / (1.0f + expf(-x));
-        return share * (1.0f + x * (1.0f - share));
+__device__ float activation_of(u32 kind, float x, float leak) {
+    switch (kind) {
+    case ACTIVATION_relu: return fmaxf(x, 0.0f);
+    case ACTIVATION_leakyrelu: return x > 0.0f ? x : leak * x;
+    case ACTIVATION_silu: return x / (1.0f + expf(-x));
+    case ACTIVATION_gelu: return x * normal_below(x);
+    case ACTIVATION_tanh: return tanhf(x);
+    case ACTIVATION_sigmoid: return share_of_one(x);
     }
-};
+    return x;
+}
 
-struct Gelu {
-    static __device__ float below(float x) { return 0.5f * (1.0f + erff(x * ROOT_HALF)); }
-    static __device__ float forward(float x, float leak) { return x * below(x); }
-    static __device__ float slope(float x, float y, float leak) {
-        return below(x) + x * DENSITY_OF_ZERO * expf(-0.5f * x * x);
+__device__ float slope_of(u32 kind, float x, float y, float leak) {
+    switch (kind) {
+    case ACTIVATION_relu: return y > 0.0f ? 1.0f : 0.0f;
+    case ACTIVATION_leakyrelu: return x > 0.0f ? 1.0f : leak;
+    case ACTIVATION_silu: return share_of_one(x) * (1.0f + x * (1.0f - share_of_one(x)));
+    case ACTIVATION_gelu: return normal_below(x) + x * DENSITY_OF_ZERO * expf(-0.5f * x * x);
+    case ACTIVATION_tanh: return 1.0f - y * y;
+    case ACTIVATION_sigmoid: return y * (1.0f - y);
     }
-};
+    return 1.0f;
+}
 
-#define ACTIVATION(NAME, KIND)                                                                                         \
-    extern "C" __global__ void NAME(const float* x, float* y, u32 total, float slope) {                               \
-        u32 at = blockIdx.x * blockDim.x + threadIdx.x;                                                                \
-        if (at < total) {                                                                                              \
-            y[at] = KIND::forward(x[at], slope);                                                                       \
-        }                                                                                                              \
-    }                                                                                                                  \
-    extern "C" __global__ void NAME##_back(const float* x, const float* y, const float* dy, float* dx, u32 total,      \
-                                           float slope) {                                                             \
-        u32 at = blockIdx.x * blockDim.x + threadIdx.x;                                                                \
-        if (at < total) {                                                                                              \
-            dx[at] = dy[at] * KIND::slope(x[at], y[at], slope);                                                        \
-        }                                                                                                              \
+extern "C" __global__ void activate(const float* x, float* y, u32 total, u32 kind, float slope) {
+    u32 at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at < total) {
+        y[at] = activation_of(kind, x[at], slope);
     }
+}
 
-ACTIVATION(relu, Relu)
-ACTIVATION(leaky_relu, LeakyRelu)
-ACTIVATION(tanh_all, Tanh)
-ACTIVATION(sigmoid, Sigmoid)
-ACTIVATION(silu, Silu)
-ACTIVATION(gelu, Gelu)
+extern "C" __global__ void activate_back(const float* x, const float* y, const float* dy, float* dx, u32 total, u32 kind,
+                                         float slope) {
+    u32 at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at < total) {
+        dx[at] = dy[at] * slope_of(kind, x[at], y[at], slope);
+    }
+}
 
 // What has come two ways, added up; with relu, cut at zero.
 extern "C" __global__ void add_ways(const float* one, const float* other, float* y, u32 total, u32 relu) {

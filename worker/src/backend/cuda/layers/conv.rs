@@ -1,12 +1,15 @@
 //! Convolution: kernels times unfolded images, for the whole minibatch at once.
 
+use protocol::job::model::Activation;
+
 use super::super::abi::ConvGeometry;
 use super::super::address::DeviceAddress;
 use super::super::error::GpuError;
 use super::super::gpu::{Gpu, Grid};
-use super::super::kernels::{Activate, AddBias, BiasPlanesBack, Fold, Unfold};
+use super::super::kernels::{AddBias, BiasPlanesBack, Fold, Unfold};
 use super::super::memory::Array;
 use super::super::products::{Epilogue, Matrix, Product, Sizes};
+use super::elementwise::activate;
 use super::sums::{add_parts, parts};
 use super::{BackwardArrays, ForwardArrays};
 use crate::model::program::{Conv, InputGradient, Op};
@@ -146,19 +149,13 @@ pub(super) unsafe fn forward(gpu: &Gpu, conv: &Conv, room: &ConvRoom, at: Forwar
         total: (positions * outputs) as u32,
         relu: u32::from(conv.relu),
     };
-    let relu = Activate {
-        x: at.y,
-        y: at.y,
-        total: (positions * outputs) as u32,
-        slope: 0.0,
-    };
     // SAFETY: the layout has put so many weights where the layer says, and the rest is as the caller has promised.
     unsafe {
         unfold(gpu, conv, room, at.samples, at.x)?;
         gpu.products.multiply(product)?;
         match (conv.bias.is_empty(), conv.relu) {
             (false, _) => gpu.launch(&gpu.kernels.bias, Grid::each(positions * outputs), bias),
-            (true, true) => gpu.launch(&gpu.kernels.relu, Grid::each(positions * outputs), relu),
+            (true, true) => activate(gpu, Activation::Relu, positions * outputs, (at.y, at.y)),
             (true, false) => Ok(()),
         }
     }

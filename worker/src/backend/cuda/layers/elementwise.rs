@@ -1,44 +1,44 @@
 //! What is done to each number by itself: activations, dropout, and the turn from channels to rows.
 
+use protocol::job::model::Activation;
+
 use super::super::address::DeviceAddress;
 use super::super::error::GpuError;
 use super::super::gpu::{Gpu, Grid};
 use super::super::kernels::{Activate, ActivateBack, Drop, SwapOuter};
-use super::{BackwardArrays, ForwardArrays};
-use crate::model::program::{Activation, Dropout, Planes};
+use super::BackwardArrays;
+use crate::model::program::{Dropout, Planes};
+
+/// The number that stands for an activation in kernels: see [`super::super::abi::prologue`].
+fn kind(activation: Activation) -> u32 {
+    let place = Activation::ALL
+        .iter()
+        .position(|other| other.name() == activation.name());
+    place.unwrap_or_default() as u32
+}
+
+/// The slope that kernels are told of an activation.
+fn slope(activation: Activation) -> f32 {
+    activation.slope().unwrap_or_default() as f32
+}
 
 /// # Safety
-/// `at` must be as [`ForwardArrays`] asks for, for a layer that reads and writes `total` numbers.
+/// Both arrays must have `total` numbers.
 pub(super) unsafe fn activate(
     gpu: &Gpu,
     activation: Activation,
     total: usize,
-    at: ForwardArrays,
+    (from, to): (DeviceAddress<f32>, DeviceAddress<f32>),
 ) -> Result<(), GpuError> {
-    let kernel = match activation {
-        Activation::Relu => &gpu.kernels.relu,
-        Activation::Tanh => &gpu.kernels.tanh_all,
-        Activation::Sigmoid => &gpu.kernels.sigmoid,
-        Activation::Gelu => &gpu.kernels.gelu,
-        Activation::Silu => &gpu.kernels.silu,
-        Activation::LeakyRelu(_) => &gpu.kernels.leaky_relu,
-    };
     let arguments = Activate {
-        x: at.x,
-        y: at.y,
+        x: from,
+        y: to,
         total: total as u32,
+        kind: kind(activation),
         slope: slope(activation),
     };
     // SAFETY: as the caller has promised.
-    unsafe { gpu.launch(kernel, Grid::each(total), arguments) }
-}
-
-/// How steep it is below zero, for a leaky relu.
-fn slope(activation: Activation) -> f32 {
-    match activation {
-        Activation::LeakyRelu(slope) => slope,
-        _ => 0.0,
-    }
+    unsafe { gpu.launch(&gpu.kernels.activate, Grid::each(total), arguments) }
 }
 
 /// # Safety
@@ -50,24 +50,17 @@ pub(super) unsafe fn activate_back(
     at: BackwardArrays,
     dx: DeviceAddress<f32>,
 ) -> Result<(), GpuError> {
-    let kernel = match activation {
-        Activation::Relu => &gpu.kernels.relu_back,
-        Activation::Tanh => &gpu.kernels.tanh_all_back,
-        Activation::Sigmoid => &gpu.kernels.sigmoid_back,
-        Activation::Gelu => &gpu.kernels.gelu_back,
-        Activation::Silu => &gpu.kernels.silu_back,
-        Activation::LeakyRelu(_) => &gpu.kernels.leaky_relu_back,
-    };
     let arguments = ActivateBack {
         x: at.x,
         y: at.y,
         dy: at.dy,
         dx,
         total: total as u32,
+        kind: kind(activation),
         slope: slope(activation),
     };
     // SAFETY: as the caller has promised.
-    unsafe { gpu.launch(kernel, Grid::each(total), arguments) }
+    unsafe { gpu.launch(&gpu.kernels.activate_back, Grid::each(total), arguments) }
 }
 
 /// Drops numbers at random, the same ones for the same key.

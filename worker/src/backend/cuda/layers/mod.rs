@@ -227,7 +227,7 @@ impl Layer {
                 (Op::Conv(op), Room::Conv(room)) => conv::forward(gpu, op, room, at),
                 (Op::MaxPool(op), Room::Winners(winners)) => pool::max(gpu, op, winners, at),
                 (Op::MeanPool(op), _) => pool::mean(gpu, op, at),
-                (Op::Activation(op), _) => elementwise::activate(gpu, *op, total, at),
+                (Op::Activation(op), _) => elementwise::activate(gpu, *op, total, (at.x, at.y)),
                 (Op::Dropout(op), _) => elementwise::drop(gpu, *op, key, (at.x, at.y), total),
                 (Op::ToRows(op), _) => elementwise::to_rows(gpu, *op, at.samples, (at.x, at.y)),
                 (Op::FromRows(op), _) => elementwise::from_rows(gpu, *op, at.samples, (at.x, at.y)),

@@ -1,0 +1,77 @@
+//! Activations: layers that change each number by itself.
+
+use std::fmt;
+
+/// An activation: a function of each number by itself.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Activation {
+    /// max(x, 0)
+    Relu,
+    /// x above 0, and this much of it below.
+    LeakyRelu(f64),
+    /// x / (1 + e^-x)
+    Silu,
+    /// x Φ(x), exactly, as PyTorch's default has it.
+    Gelu,
+    /// tanh x
+    Tanh,
+    /// 1 / (1 + e^-x)
+    Sigmoid,
+}
+
+impl Activation {
+    /// All activations, in the order in which help texts list them; a slope has PyTorch's default value.
+    pub const ALL: [Self; 6] = [
+        Self::Relu,
+        Self::LeakyRelu(0.01),
+        Self::Silu,
+        Self::Gelu,
+        Self::Tanh,
+        Self::Sigmoid,
+    ];
+
+    /// The activation's name in the layer grammar.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Relu => "relu",
+            Self::LeakyRelu(_) => "leakyrelu",
+            Self::Silu => "silu",
+            Self::Gelu => "gelu",
+            Self::Tanh => "tanh",
+            Self::Sigmoid => "sigmoid",
+        }
+    }
+
+    /// The slope below zero, where it can be set.
+    #[must_use]
+    pub fn slope(self) -> Option<f64> {
+        match self {
+            Self::LeakyRelu(slope) => Some(slope),
+            _ => None,
+        }
+    }
+
+    /// The same activation with a slope that was set.
+    pub(super) fn with_slope(self, slope: f64) -> Self {
+        match self {
+            Self::LeakyRelu(_) => Self::LeakyRelu(slope),
+            other => other,
+        }
+    }
+
+    /// The activation of this name, with its default slope.
+    pub(super) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|activation| activation.name() == name)
+    }
+}
+
+/// How it is written in the layer grammar.
+impl fmt::Display for Activation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.slope() {
+            Some(slope) if Self::named(self.name()) != Some(*self) => write!(f, "{} {slope}", self.name()),
+            _ => f.write_str(self.name()),
+        }
+    }
+}
