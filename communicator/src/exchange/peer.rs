@@ -324,9 +324,14 @@ impl Peer {
         let Some(link) = &mut self.link else {
             return 0;
         };
-        let before = link.outgoing.as_ref().map_or(0, Outgoing::got);
-        link.outgoing.take_if(|parcel| parcel.confirm(bytes));
-        bytes.saturating_sub(before)
+        let Some(parcel) = &mut link.outgoing else {
+            return 0;
+        };
+        let before = parcel.got();
+        let is_whole = parcel.confirm(bytes);
+        let moved = parcel.got() - before;
+        link.outgoing.take_if(|_| is_whole);
+        moved
     }
 
     /// The peer cannot take a range of this origin that begins here.

@@ -11,6 +11,10 @@ use thiserror::Error;
 use crate::ids::OriginId;
 use crate::rng::splitmix64;
 
+/// No origin makes as many batches: a thousand a second would take 35 years. The sum over all origins that fit into a message
+/// does not overflow.
+pub const SEQUENCE_MAX: u64 = 1 << 40;
+
 /// Where a batch stands relative to a frontier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
@@ -50,14 +54,19 @@ pub struct OutOfTurn {
 
 /// The highest contiguous sequence applied, by origin. An origin that is not listed stands at 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(from = "BTreeMap<OriginId, u64>")]
+#[serde(try_from = "BTreeMap<OriginId, u64>")]
 pub struct Frontier(BTreeMap<OriginId, u64>);
 
 /// Origins that stand at 0 are left out, so that equal frontiers have one form.
-impl From<BTreeMap<OriginId, u64>> for Frontier {
-    fn from(mut applied: BTreeMap<OriginId, u64>) -> Self {
+impl TryFrom<BTreeMap<OriginId, u64>> for Frontier {
+    type Error = &'static str;
+
+    fn try_from(mut applied: BTreeMap<OriginId, u64>) -> Result<Self, Self::Error> {
         applied.retain(|_, sequence| *sequence > 0);
-        Self(applied)
+        if applied.values().any(|&sequence| sequence > SEQUENCE_MAX) {
+            return Err("a frontier has a sequence above the limit");
+        }
+        Ok(Self(applied))
     }
 }
 
@@ -106,7 +115,7 @@ impl Frontier {
         let both = self
             .iter()
             .map(|(origin, sequence)| (origin, sequence.min(other.applied(origin))));
-        Self::from(both.collect::<BTreeMap<_, _>>())
+        Self(both.filter(|(_, sequence)| *sequence > 0).collect())
     }
 
     /// Raises an origin's sequence, if it is lower: for what is known of another replica's frontier.
@@ -207,6 +216,16 @@ mod tests {
     fn origins_at_zero_are_not_carried() {
         let bytes = postcard::to_stdvec(&frontier(&[(1, 0), (2, 3)])).unwrap();
         assert_eq!(postcard::from_bytes::<Frontier>(&bytes).unwrap(), frontier(&[(2, 3)]));
+    }
+
+    #[test]
+    fn sequences_that_no_origin_reaches_are_refused() {
+        let decoded = |sequence| {
+            let bytes = postcard::to_stdvec(&frontier(&[(1, 3), (2, sequence)])).unwrap();
+            postcard::from_bytes::<Frontier>(&bytes)
+        };
+        assert!(decoded(SEQUENCE_MAX).is_ok());
+        assert!(decoded(SEQUENCE_MAX + 1).is_err());
     }
 
     #[test]
