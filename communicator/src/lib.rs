@@ -20,6 +20,8 @@ mod meter;
 pub mod node;
 mod pipeline;
 mod run;
+mod run_exchange;
+mod run_files;
 #[cfg(test)]
 mod seeds;
 #[cfg(test)]

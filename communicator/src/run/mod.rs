@@ -33,7 +33,6 @@ mod patience;
 mod pipeline_end;
 pub(crate) mod planted;
 mod preparing;
-mod progress;
 mod settling;
 mod stalling;
 mod starting;
@@ -46,5 +45,4 @@ pub(crate) use self::core::RunCore;
 pub(crate) use event::{
     ExchangeOrder, Liveness, MemberChange, Progress, RunEffect, RunEvent, Saving, Settlement, Ticket, WorkerKey,
 };
-pub(crate) use progress::{lacks_checkpoint, progress};
 pub(crate) use views::RunReport;

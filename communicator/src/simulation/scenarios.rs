@@ -266,7 +266,7 @@ fn stop_of(world: &World, run: RunId, at: NodeId) -> Option<StopReason> {
 fn a_run_ends_with_the_weights_that_reached_its_target() {
     for count in [1, 3] {
         let (mut world, nodes, run) = training(count);
-        world.evaluate(nodes[0], true);
+        world.reach_target(nodes[0]);
         let measured = on_target(&world, nodes[0]);
         assert_eq!(ends(&mut world, run, &nodes, 10), vec![Vec::<String>::new(); count]);
         for &id in &nodes {
@@ -280,7 +280,7 @@ fn a_run_ends_with_the_weights_that_reached_its_target() {
 fn of_two_that_reach_the_target_one_brings_it_back() {
     let (mut world, nodes, run) = training(3);
     for &id in &nodes[..2] {
-        world.evaluate(id, true);
+        world.reach_target(id);
     }
     let measured = [0, 1].map(|at| digest(&on_target(&world, nodes[at])));
     // Neither hears of the other before both have stopped.
@@ -299,7 +299,7 @@ fn a_run_ends_when_the_one_that_would_bring_back_its_target_dies() {
         let (mut world, nodes, run) = training(3);
         // A participant stands still, so that the others have to wait for its last batch.
         world.nodes.get_mut(&nodes[2]).unwrap().stopped = true;
-        world.evaluate(nodes[0], true);
+        world.reach_target(nodes[0]);
         let stands_by = |world: &World| phase(world, nodes[0]) == Some(Phase::Settling);
         assert!(world.until(10, stands_by));
         world.pass(SECOND / 2);
@@ -321,7 +321,7 @@ fn a_run_ends_when_the_one_that_would_bring_back_its_target_dies() {
 fn who_cannot_get_the_others_batches_brings_the_target_back_all_the_same() {
     let (mut world, nodes, run) = training(3);
     // One of them is out of reach before it can close.
-    world.evaluate(nodes[0], true);
+    world.reach_target(nodes[0]);
     for &other in &nodes[..2] {
         world.blocked.insert(pair(nodes[2], other));
         world.cut(nodes[2], other, 3000);
