@@ -2,11 +2,9 @@
 //!
 //! Batches of one origin apply in order, those of different origins in any order. Equal frontiers mean equal weights.
 
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-use thiserror::Error;
 
 use crate::ids::OriginId;
 use crate::rng::splitmix64;
@@ -38,18 +36,6 @@ pub struct SequenceRange {
     pub from: u64,
     /// The last one of the range.
     pub to: u64,
-}
-
-/// A batch was to be counted as applied out of turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("batch {sequence} of origin {origin} is out of order: the last applied batch of this origin is {applied}")]
-pub struct OutOfTurn {
-    /// Whose batch.
-    pub origin: OriginId,
-    /// Its sequence.
-    pub sequence: u64,
-    /// The highest contiguous sequence applied.
-    pub applied: u64,
 }
 
 /// The highest contiguous sequence applied, by origin. An origin that is not listed stands at 0.
@@ -88,34 +74,11 @@ impl Frontier {
         }
     }
 
-    /// Counts a batch as applied; only the next one of its origin can be.
-    pub fn advance(&mut self, origin: OriginId, sequence: u64) -> Result<(), OutOfTurn> {
-        let applied = self.applied(origin);
-        if self.position(origin, sequence) != Position::Next {
-            return Err(OutOfTurn {
-                origin,
-                sequence,
-                applied,
-            });
-        }
-        self.0.insert(origin, sequence);
-        Ok(())
-    }
-
     /// Takes the higher sequence of every origin: the frontier of a replica that has applied what either has.
     pub fn merge(&mut self, other: &Self) {
         for (origin, sequence) in other.iter() {
             self.raise(origin, sequence);
         }
-    }
-
-    /// Takes the lower sequence of every origin: what both have.
-    #[must_use]
-    pub fn meet(&self, other: &Self) -> Self {
-        let both = self
-            .iter()
-            .map(|(origin, sequence)| (origin, sequence.min(other.applied(origin))));
-        Self(both.filter(|(_, sequence)| *sequence > 0).collect())
     }
 
     /// Raises an origin's sequence, if it is lower: for what is known of another replica's frontier.
@@ -160,18 +123,6 @@ impl Frontier {
     }
 }
 
-/// Frontiers are ordered by what they contain; two sides of a partition are not ordered at all.
-impl PartialOrd for Frontier {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        match (self.lacks(other).is_empty(), other.lacks(self).is_empty()) {
-            (true, true) => Some(Ordering::Equal),
-            (true, false) => Some(Ordering::Greater),
-            (false, true) => Some(Ordering::Less),
-            (false, false) => None,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -198,18 +149,9 @@ mod tests {
         let mut frontier = Frontier::default();
         assert_eq!(frontier.position(origin, 1), Position::Next);
         assert_eq!(frontier.position(origin, 3), Position::Ahead { missing: 2 });
-        assert!(frontier.advance(origin, 2).is_err());
-        frontier.advance(origin, 1).unwrap();
+        frontier.raise(origin, 1);
         assert_eq!(frontier.position(origin, 1), Position::Duplicate);
         assert_eq!(frontier.position(origin, 0), Position::Duplicate);
-        assert_eq!(
-            frontier.advance(origin, 1),
-            Err(OutOfTurn {
-                origin,
-                sequence: 1,
-                applied: 1
-            })
-        );
     }
 
     #[test]
@@ -248,7 +190,6 @@ mod tests {
             ]
         );
         assert_eq!((mine.behind(&theirs), theirs.behind(&mine)), (5, 4));
-        assert_eq!(mine.partial_cmp(&theirs), None);
     }
 
     proptest! {
@@ -259,21 +200,7 @@ mod tests {
             prop_assert_eq!(&ab, &merged(&b, &a));
             prop_assert_eq!(merged(&ab, &c), merged(&a, &merged(&b, &c)));
             prop_assert_eq!(&merged(&ab, &ab), &ab);
-            prop_assert!(ab >= a && ab >= b);
-            prop_assert!(ab.lacks(&a).is_empty());
-        }
-
-        #[test]
-        fn meet_is_the_greatest_lower_bound(a in any_frontier(), b in any_frontier()) {
-            let both = a.meet(&b);
-            prop_assert_eq!(&both, &b.meet(&a));
-            prop_assert!(both <= a && both <= b);
-            let mut merged = a.clone();
-            merged.merge(&b);
-            for (origin, sequence) in merged.iter() {
-                prop_assert_eq!(both.applied(origin), a.applied(origin).min(b.applied(origin)));
-                prop_assert!(sequence >= both.applied(origin));
-            }
+            prop_assert!(ab.lacks(&a).is_empty() && ab.lacks(&b).is_empty());
         }
 
         #[test]
@@ -281,7 +208,8 @@ mod tests {
             let mut reached = a.clone();
             for range in a.lacks(&b) {
                 for sequence in range.from + 1..=range.to {
-                    reached.advance(range.origin, sequence).unwrap();
+                    prop_assert_eq!(reached.position(range.origin, sequence), Position::Next);
+                    reached.raise(range.origin, sequence);
                 }
             }
             let mut merged = a.clone();
