@@ -148,18 +148,6 @@ impl Exchange {
         log.single_bytes() + log.merged_bytes()
     }
 
-    /// The peers for which nothing is kept any more.
-    pub fn forgotten(&self) -> impl Iterator<Item = NodeId> + '_ {
-        let forgotten = self.peers.iter().filter(|(_, peer)| peer.is_forgotten());
-        forgotten.map(|(node, _)| node)
-    }
-
-    /// Whether this node waits for a snapshot.
-    #[must_use]
-    pub fn wants_snapshot(&self) -> bool {
-        self.snapshots.is_wanted()
-    }
-
     /// Whether the ledger is known to be damaged, and not yet replaced.
     #[must_use]
     pub fn is_damaged(&self) -> bool {
@@ -228,12 +216,6 @@ impl Exchange {
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         self.replica.frontier().fingerprint()
-    }
-
-    /// Whether no further batch is taken.
-    #[must_use]
-    pub fn is_frozen(&self) -> bool {
-        self.frozen
     }
 
     /// Bytes of parcels that came here, or are known to have come to others: a sign that some node catches up.
@@ -515,7 +497,7 @@ impl Exchange {
         }
         let taken = match message {
             Message::Origin(info) => {
-                if self.origins.has_room_for(info.origin, self.replica.frontier()) {
+                if self.origins.make_room_for(info.origin, self.replica.frontier()) {
                     self.learn(Some(from), info, effects);
                     Ok(())
                 } else {
@@ -674,7 +656,7 @@ impl Exchange {
         }
         if let Some(peer) = self.peers.get_mut(from) {
             peer.showed(origin, to);
-            if peer.is_to_be_told(self.limits.acknowledge_every) {
+            if peer.count_taken(self.limits.acknowledge_every) {
                 self.tell(from, effects);
             }
         }
@@ -1137,6 +1119,12 @@ impl Exchange {
 
     pub(super) fn is_newcomer(&self) -> bool {
         self.snapshots.is_newcomer()
+    }
+
+    /// The peers for which nothing is kept any more.
+    pub(super) fn forgotten(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let forgotten = self.peers.iter().filter(|(_, peer)| peer.is_forgotten());
+        forgotten.map(|(node, _)| node)
     }
 
     /// Whether the log is within its limits, as far as they go: recent batches stay single, forgotten ones are not there,

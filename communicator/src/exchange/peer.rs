@@ -152,6 +152,7 @@ impl Peer {
         self.quarantined
     }
 
+    #[cfg(test)]
     pub(super) fn is_forgotten(&self) -> bool {
         self.forgotten
     }
@@ -340,7 +341,7 @@ impl Peer {
     }
 
     /// Records a batch that was taken from the peer. Returns whether to tell it so: after every `every` of them.
-    pub(super) fn is_to_be_told(&mut self, every: u64) -> bool {
+    pub(super) fn count_taken(&mut self, every: u64) -> bool {
         self.link.as_mut().is_some_and(|link| {
             link.untold += 1;
             link.untold >= every
@@ -365,7 +366,7 @@ impl Peer {
         let Some(link) = &mut self.link else {
             return LinkState::Down;
         };
-        if link.is_silent(&self.has, limits.reset_ticks) {
+        if link.count_silence(&self.has, limits.reset_ticks) {
             return LinkState::Dead;
         }
         link.remind(limits.reset_ticks);
@@ -393,7 +394,7 @@ impl Peer {
     /// was not confirmed is proposed again unchanged: the peer may already use it, and a log keeps two marks as points, not
     /// three.
     pub(super) fn propose(&mut self, frontier: &Frontier, every: u32) -> Option<ProposedMark> {
-        if !self.is_time(every) || self.mark == *frontier {
+        if !self.count_mark_tick(every) || self.mark == *frontier {
             return None;
         }
         if self.proposed.is_none() {
@@ -412,7 +413,7 @@ impl Peer {
     }
 
     /// Counts a tick without anything to say. Returns whether `every` of them have passed.
-    pub(super) fn is_time(&mut self, every: u32) -> bool {
+    pub(super) fn count_mark_tick(&mut self, every: u32) -> bool {
         self.mark_age = self.mark_age.saturating_add(1);
         let time = self.mark_age >= every;
         if time {
@@ -645,7 +646,7 @@ impl PeerLink {
     /// Counts one more tick. Returns whether the peer has been silent for too many: it acknowledges nothing of what is
     /// under way to it, or has said nothing at all since the link was set up. While bytes leave, the limit is longer: they
     /// may be a large parcel on a slow link, but also notes that the peer does not read.
-    fn is_silent(&mut self, has: &Frontier, ticks_max: u32) -> bool {
+    fn count_silence(&mut self, has: &Frontier, ticks_max: u32) -> bool {
         let under_way = self.awaits_word(has);
         let got = self.outgoing.as_ref().map_or(0, Outgoing::got);
         if !under_way || self.silence.has != *has || self.silence.got != got {

@@ -22,9 +22,9 @@ impl ActiveRun {
         }
         for &worker in scope.workers {
             let wanted = match &mut self.state {
-                State::Preparing(preparing) => preparing.wants(worker),
+                State::Preparing(preparing) => preparing.ask_if_wanted(worker),
                 State::Training(exchanging) | State::Settling(exchanging, _) | State::Finishing(exchanging, _) => {
-                    exchanging.wants(worker)
+                    exchanging.ask_if_wanted(worker)
                 }
                 State::Opening { .. } | State::Ended(_) => false,
             };

@@ -80,7 +80,7 @@ impl ActiveRun {
 
     /// Goes on as far as it can: seats workers, stops, measures, writes down, and settles when all is done.
     pub(super) fn train(&mut self, scope: &mut Scope<'_>) {
-        if self.is_leaving(scope) {
+        if self.go_on_leaving(scope) {
             return;
         }
         self.look_for_a_stall(scope);
