@@ -19,6 +19,7 @@ mod log_throttle;
 mod meter;
 pub mod node;
 mod pipeline;
+mod planted;
 mod run;
 mod run_exchange;
 mod run_files;

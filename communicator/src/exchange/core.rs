@@ -8,6 +8,7 @@ use protocol::log::batch::{BATCH_BYTES_MAX, Batch, BatchError, OriginStatus};
 use protocol::log::bundle::Bundle;
 use protocol::log::frontier::{Frontier, SequenceRange};
 use protocol::log::merged_range::MergedRange;
+use protocol::wire::attach::JumpOrder;
 use protocol::wire::link::{Message, Note, OriginInfo, ParcelKind, Piece};
 use protocol::wire::run_plan::RunPlan;
 use protocol::wire::snapshot;
@@ -24,13 +25,13 @@ use super::origins::Origins;
 use super::parcel::{Outgoing, PieceOutcome};
 use super::peer::{Help, LinkState, Peer};
 use super::peers::Peers;
-use super::planted::{Bug, planted};
 use super::replica::Replica;
 #[cfg(test)]
 use super::routing::Routing;
 use super::snapshots::Snapshots;
 use super::strategy::{LetGo, Strategy};
 use crate::ledger::{Ledger, LedgerError, Outcome};
+use crate::planted::{Bug, planted};
 
 /// With bundled rounds, peers wait this many times longer before they resend a missing batch, because the origin's node detects
 /// the gap itself and resends first.
@@ -410,13 +411,13 @@ impl Exchange {
             let MergedRange { header, sums } = range;
             self.note(header.origin, header.to, header.status, None, effects);
             self.note_outcome(outcome, effects);
-            effects.push(Effect::Jump(Box::new(Jump {
+            let order = JumpOrder {
                 origin: Some(header.origin),
-                sums,
                 batches: header.to - header.from,
                 samples: header.samples,
                 cursors: header.cursors,
-            })));
+            };
+            effects.push(Effect::Jump(Box::new(Jump { sums, order })));
         }
         Ok(outcome)
     }

@@ -13,7 +13,7 @@ use super::event::Effect;
 use super::limits::Limits;
 use super::log::Log;
 use super::parcel::{self, Incoming, Outgoing, PieceOutcome};
-use super::planted::{Bug, planted};
+use crate::planted::{Bug, planted};
 
 /// A link at work is given this many times longer before it is taken for dead.
 const MUTE_FACTOR: u32 = 4;

@@ -15,8 +15,8 @@ use super::checkpoint_search::CheckpointSearch;
 use super::coordination::Coordination;
 use super::dismissals::Dismissals;
 use super::event::{MemberChange, RunEffect, RunEvent, Ticket, WorkerKey};
-use super::planted::{Bug, planted};
 use super::states::Preparing;
+use crate::planted::{Bug, planted};
 use crate::timing::RunLimits;
 
 /// A run that this node was asked to start.

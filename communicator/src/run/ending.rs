@@ -13,7 +13,7 @@ use protocol::wire::control::RunResult;
 use protocol::wire::run_beat::{Settled, StopReason};
 use protocol::wire::run_plan::{Participant, RunPlan};
 
-use super::planted::{Bug, planted};
+use crate::planted::{Bug, planted};
 
 /// The result as one node sees it; none if nobody has measured the model, or this node has told nothing. Of a node that
 /// takes no part any more `left` tells the norm of what it could not send. Guests that took no part after all are nobody's

@@ -10,7 +10,7 @@ use protocol::wire::run_beat::{RunBeat, StopReason};
 
 use super::active::{ActiveRun, Scope, State};
 use super::event::{ExchangeOrder, RunEffect, WorkerKey};
-use super::planted::{Bug, planted};
+use crate::planted::{Bug, planted};
 
 impl ActiveRun {
     /// A peer tells how far the run is, there and elsewhere.

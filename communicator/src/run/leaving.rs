@@ -8,8 +8,8 @@ use protocol::reasons::{Excluded, RunFailure};
 use super::active::{ActiveRun, Scope, State};
 use super::core::RunCore;
 use super::event::{ExchangeOrder, RunEffect};
-use super::planted::{Bug, planted};
 use crate::log_context::NEWS;
+use crate::planted::{Bug, planted};
 
 /// How far a node is that leaves a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -31,7 +31,6 @@ mod leaving;
 mod members;
 mod patience;
 mod pipeline_end;
-pub(crate) mod planted;
 mod preparing;
 mod settling;
 mod stalling;

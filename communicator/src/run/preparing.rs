@@ -9,9 +9,9 @@ use super::active::{ActiveRun, Scope, State};
 use super::event::RunEffect;
 use super::guests::as_guest;
 use super::leaving::Leaving;
-use super::planted::{Bug, planted};
 use super::states::OfferState;
 use crate::log_context::NEWS;
+use crate::planted::{Bug, planted};
 
 impl ActiveRun {
     /// Asks workers to open the data: in the beginning all, and later those that take the place of others. At the end

@@ -10,8 +10,8 @@ use protocol::wire::run_plan::RunPlan;
 
 use super::active::{ActiveRun, Scope, State};
 use super::event::ExchangeOrder;
-use super::planted::{Bug, planted};
 use super::states::{Exchanging, Settling};
+use crate::planted::{Bug, planted};
 
 impl ActiveRun {
     /// The exchange is there: training can begin.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use protocol::ids::OriginId;
-use protocol::wire::attach::{JumpOrder, SUMS_PER_PIECE, ToWorker};
+use protocol::wire::attach::{SUMS_PER_PIECE, ToWorker};
 use protocol::wire::frame::Kind;
 use protocol::wire::link::Message;
 use protocol::wire::prefix::Prefix;
@@ -84,8 +84,8 @@ impl RunExchange {
 
     /// Hands workers what came other than as batches.
     fn jump(&mut self, jump: &Jump) {
-        if let Some(origin) = jump.origin {
-            let batches = jump.batches;
+        if let Some(origin) = jump.order.origin {
+            let batches = jump.order.batches;
             self.notice(ExchangeNews::RangeApplied { origin, batches });
         }
         self.last = Some(self.now);
@@ -93,13 +93,7 @@ impl RunExchange {
             for piece in jump.sums.entries().chunks(SUMS_PER_PIECE) {
                 self.tell(worker, ToWorker::Sums(piece.to_vec()));
             }
-            let order = JumpOrder {
-                origin: jump.origin,
-                batches: jump.batches,
-                samples: jump.samples,
-                cursors: jump.cursors.clone(),
-            };
-            self.tell(worker, ToWorker::Jump(Box::new(order)));
+            self.tell(worker, ToWorker::Jump(Box::new(jump.order.clone())));
         }
     }
 

@@ -25,8 +25,7 @@ use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::weights::digest::Digest;
 use protocol::wire::control::{Phase, Reply, RunResult};
 
-use crate::exchange::planted as exchange;
-use crate::run::planted::{Bug, PLANTED};
+use crate::planted::{Bug, PLANTED};
 use crate::seeds;
 use node::{Disk, Ending, Node};
 use stages::Layers;
@@ -461,6 +460,7 @@ fn bugs_planted_in_the_run_are_found() {
         Bug::LeavesAtOnce,
         Bug::UnreachedIsDead,
         Bug::FormerLifeMissing,
+        Bug::WaitsForTheDead,
     ];
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
@@ -470,12 +470,6 @@ fn bugs_planted_in_the_run_are_found() {
         found.push((format!("{bug:?}"), (0..PLANTED_SEEDS).find(|&seed| run(seed).is_err())));
         PLANTED.set(None);
     }
-    exchange::PLANTED.set(Some(exchange::Bug::WaitsForTheDead));
-    found.push((
-        "WaitsForTheDead".into(),
-        (0..PLANTED_SEEDS).find(|&seed| run(seed).is_err()),
-    ));
-    exchange::PLANTED.set(None);
     std::panic::set_hook(hook);
     check_found(&found);
 }

@@ -8,7 +8,7 @@ use protocol::wire::run_beat::RunBeat;
 
 use super::node::{Open, TIMING};
 use super::world::{Due, Link, World, pair};
-use crate::run::planted::{Bug, planted};
+use crate::planted::{Bug, planted};
 use crate::run::{MemberChange, RunEvent};
 use crate::run_exchange::RunExchangeEvent;
 use protocol::wire::link::Message;

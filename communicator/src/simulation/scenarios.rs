@@ -11,10 +11,9 @@ use protocol::wire::run_beat::StopReason;
 
 use super::node::{Disk, TIMING, digest};
 use super::world::{World, pair};
-use crate::exchange::planted::{Bug, PLANTED};
 use crate::node::roster::Roster;
+use crate::planted::{Bug, PLANTED};
 use crate::run::RunEvent;
-use crate::run::planted::{Bug as RunBug, PLANTED as PLANTED_IN_RUN};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -447,7 +446,7 @@ fn samples_that_a_worker_holds_back_are_named_and_taken_over() {
         world.samples = 60;
         world.may_stall = true;
         let nodes = world.alive();
-        PLANTED_IN_RUN.set(Some(RunBug::KeepsLastCursors));
+        PLANTED.set(Some(Bug::KeepsLastCursors));
         let run = world.start(nodes[0], false);
         let ended = |world: &World| nodes.iter().all(|id| world.nodes[id].ended.contains_key(&run));
         let are_samples = |one: &WaitingFor| matches!(one, WaitingFor::Samples { .. } | WaitingFor::OwnSamples);
@@ -458,7 +457,7 @@ fn samples_that_a_worker_holds_back_are_named_and_taken_over() {
         world.until(60, |world| ended(world) || waits(world));
         stalled += u32::from(waits(&world));
         let ends = world.until(60, ended);
-        PLANTED_IN_RUN.set(None);
+        PLANTED.set(None);
         assert!(ends, "seed {seed}\n{}", world.trace.join("\n"));
     }
     assert!(stalled > 0);

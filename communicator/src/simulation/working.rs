@@ -23,7 +23,7 @@ use worker::training::ToTraining;
 
 use super::node::{Disk, Ending, Round, Training, WEIGHTS, Worker, digest};
 use super::world::{Due, World};
-use crate::run::planted::{Bug, planted};
+use crate::planted::{Bug, planted};
 use crate::run::{RunEvent, Ticket, WorkerKey};
 use crate::run_exchange::RunExchangeEvent;
 

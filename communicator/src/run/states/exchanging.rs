@@ -10,8 +10,8 @@ use protocol::stats::WorkerStats;
 use protocol::wire::run_plan::RunPlan;
 
 use super::seat::Seat;
+use crate::planted::{Bug, planted};
 use crate::run::event::{Progress, WorkerKey};
-use crate::run::planted::{Bug, planted};
 use crate::run::stalling::Stall;
 use crate::timing::RunLimits;
 
