@@ -19,7 +19,10 @@ mod log_throttle;
 mod meter;
 pub mod node;
 mod pipeline;
+mod planted;
 mod run;
+mod run_exchange;
+mod run_files;
 #[cfg(test)]
 mod seeds;
 #[cfg(test)]

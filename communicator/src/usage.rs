@@ -166,22 +166,31 @@ fn memory_total_bytes() -> Option<u64> {
     let process = limit(&text("/proc/self/limits"), "Max address space");
     let groups = text("/proc/self/cgroup");
     // Such groups have been there in two versions, and either may be in use.
-    let group = |mark, root: &str, name: &str| {
-        group_limit(&groups, mark, |folder| {
-            std::fs::read_to_string(Path::new(root).join(folder).join(name)).ok()
+    let group = |controller, name: &str| {
+        group_limit(&groups, controller, |folder| {
+            std::fs::read_to_string(Path::new("/sys/fs/cgroup").join(folder).join(name)).ok()
         })
     };
-    let new = group("::/", "/sys/fs/cgroup", "memory.max");
-    let old = group(":memory:/", "/sys/fs/cgroup/memory", "memory.limit_in_bytes");
+    let (new, old) = (group("", "memory.max"), group("memory", "memory.limit_in_bytes"));
     [machine, process, new, old].into_iter().flatten().min()
 }
 
 /// The memory that a control group may have, by what the system says of it: containers and services are limited so. The limits
-/// of those that it is in hold, too.
-fn group_limit(own: &str, mark: &str, limit_of: impl Fn(&Path) -> Option<String>) -> Option<u64> {
-    let (_, path) = own.lines().find_map(|line| line.split_once(mark))?;
-    let folders = Path::new(path).ancestors();
-    folders.filter_map(|folder| limit_of(folder)?.trim().parse().ok()).min()
+/// of those that it is in hold, too. A line names the controllers of a group, and these their folder; the second version of
+/// control groups has none.
+fn group_limit(own: &str, controller: &str, limit_of: impl Fn(&Path) -> Option<String>) -> Option<u64> {
+    let (controllers, path) = own.lines().find_map(|line| {
+        let (_, group) = line.split_once(':')?;
+        let (controllers, path) = group.split_once(":/")?;
+        let is_meant = controllers.split(',').any(|one| one == controller);
+        is_meant.then_some((controllers, path))
+    })?;
+    let folders = Path::new(path)
+        .ancestors()
+        .map(|folder| Path::new(controllers).join(folder));
+    folders
+        .filter_map(|folder| limit_of(&folder)?.trim().parse().ok())
+        .min()
 }
 
 /// A limit of this process, by its name in the system's table; `None` if there is none.
@@ -320,15 +329,21 @@ mod tests {
     #[test]
     fn the_lowest_limit_of_all_groups_holds() {
         let limits = |folder: &Path| match folder.to_str().unwrap() {
-            "" => Some("max\n".into()),
-            "a" => Some("1000\n".into()),
+            "" | "memory/" => Some("max\n".into()),
+            "a" | "memory/a" => Some("1000\n".into()),
             "a/b" => Some("2000\n".into()),
+            "cpu,memory/a" => Some("500\n".into()),
             _ => None,
         };
-        assert_eq!(group_limit("3:cpu:/d\n0::/a/b/c\n", "::/", limits), Some(1000));
-        assert_eq!(group_limit("0::/\n", "::/", limits), None);
-        assert_eq!(group_limit("4:memory:/a\n0::/\n", ":memory:/", limits), Some(1000));
-        assert_eq!(group_limit("4:cpu:/a\n", ":memory:/", limits), None);
+        for (own, controller, limit) in [
+            ("3:cpu:/d\n0::/a/b/c\n", "", Some(1000)),
+            ("0::/\n", "", None),
+            ("4:memory:/a\n0::/\n", "memory", Some(1000)),
+            ("5:cpuset:/\n4:cpu,memory:/a\n0::/\n", "memory", Some(500)),
+            ("4:cpu:/a\n", "memory", None),
+        ] {
+            assert_eq!(group_limit(own, controller, limits), limit, "{own}");
+        }
         let table = "Max open files  20  40  files\nMax address space  unlimited  unlimited  bytes\n";
         assert_eq!(
             (limit(table, "Max open files"), limit(table, "Max address space")),

@@ -89,6 +89,32 @@ pub(crate) fn within(
     }
 }
 
+/// The texts of types whose values are a word each, in both directions. The second and third arguments are the type of the error and
+/// what makes it from any other text.
+macro_rules! words {
+    ($type:ty, $error:ty, $unknown:expr, $($word:literal => $value:path),+ $(,)?) => {
+        impl std::str::FromStr for $type {
+            type Err = $error;
+
+            fn from_str(text: &str) -> Result<Self, $error> {
+                match text {
+                    $($word => Ok($value),)+
+                    _ => Err($unknown(text.into())),
+                }
+            }
+        }
+
+        impl std::fmt::Display for $type {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.pad(match self {
+                    $($value => $word,)+
+                })
+            }
+        }
+    };
+}
+pub(crate) use words;
+
 /// Serde for types whose one form is their text: in TOML, in flags, on the wire.
 macro_rules! serde_as_text {
     ($type:ty) => {

@@ -21,7 +21,7 @@ use protocol::wire::link::OriginInfo;
 use protocol::wire::run_plan::{Participant, RunPlan};
 
 use self::contributions::AnnouncedLoss;
-use super::planted::{Bug, planted};
+use crate::planted::{Bug, planted};
 
 /// How long others are waited for, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,8 +8,8 @@ use protocol::log::bundle::{Bundle, digest_of};
 use protocol::weights::dense::{Dense, Sign, add_up};
 
 use super::log::Log;
-use super::planted::{Bug, planted};
 use crate::ledger::Ledger;
+use crate::planted::{Bug, planted};
 
 /// The use of a bundle for a ledger.
 pub(super) enum BundleCheck {

@@ -8,6 +8,7 @@ use protocol::log::batch::{BATCH_BYTES_MAX, Batch, BatchError, OriginStatus};
 use protocol::log::bundle::Bundle;
 use protocol::log::frontier::{Frontier, SequenceRange};
 use protocol::log::merged_range::MergedRange;
+use protocol::wire::attach::JumpOrder;
 use protocol::wire::link::{Message, Note, OriginInfo, ParcelKind, Piece};
 use protocol::wire::run_plan::RunPlan;
 use protocol::wire::snapshot;
@@ -24,13 +25,13 @@ use super::origins::Origins;
 use super::parcel::{Outgoing, PieceOutcome};
 use super::peer::{Help, LinkState, Peer};
 use super::peers::Peers;
-use super::planted::{Bug, planted};
 use super::replica::Replica;
 #[cfg(test)]
 use super::routing::Routing;
 use super::snapshots::Snapshots;
 use super::strategy::{LetGo, Strategy};
 use crate::ledger::{Ledger, LedgerError, Outcome};
+use crate::planted::{Bug, planted};
 
 /// With bundled rounds, peers wait this many times longer before they resend a missing batch, because the origin's node detects
 /// the gap itself and resends first.
@@ -148,18 +149,6 @@ impl Exchange {
         log.single_bytes() + log.merged_bytes()
     }
 
-    /// The peers for which nothing is kept any more.
-    pub fn forgotten(&self) -> impl Iterator<Item = NodeId> + '_ {
-        let forgotten = self.peers.iter().filter(|(_, peer)| peer.is_forgotten());
-        forgotten.map(|(node, _)| node)
-    }
-
-    /// Whether this node waits for a snapshot.
-    #[must_use]
-    pub fn wants_snapshot(&self) -> bool {
-        self.snapshots.is_wanted()
-    }
-
     /// Whether the ledger is known to be damaged, and not yet replaced.
     #[must_use]
     pub fn is_damaged(&self) -> bool {
@@ -228,12 +217,6 @@ impl Exchange {
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         self.replica.frontier().fingerprint()
-    }
-
-    /// Whether no further batch is taken.
-    #[must_use]
-    pub fn is_frozen(&self) -> bool {
-        self.frozen
     }
 
     /// Bytes of parcels that came here, or are known to have come to others: a sign that some node catches up.
@@ -428,13 +411,13 @@ impl Exchange {
             let MergedRange { header, sums } = range;
             self.note(header.origin, header.to, header.status, None, effects);
             self.note_outcome(outcome, effects);
-            effects.push(Effect::Jump(Box::new(Jump {
+            let order = JumpOrder {
                 origin: Some(header.origin),
-                sums,
                 batches: header.to - header.from,
                 samples: header.samples,
                 cursors: header.cursors,
-            })));
+            };
+            effects.push(Effect::Jump(Box::new(Jump { sums, order })));
         }
         Ok(outcome)
     }
@@ -515,7 +498,7 @@ impl Exchange {
         }
         let taken = match message {
             Message::Origin(info) => {
-                if self.origins.has_room_for(info.origin, self.replica.frontier()) {
+                if self.origins.make_room_for(info.origin, self.replica.frontier()) {
                     self.learn(Some(from), info, effects);
                     Ok(())
                 } else {
@@ -674,7 +657,7 @@ impl Exchange {
         }
         if let Some(peer) = self.peers.get_mut(from) {
             peer.showed(origin, to);
-            if peer.is_to_be_told(self.limits.acknowledge_every) {
+            if peer.count_taken(self.limits.acknowledge_every) {
                 self.tell(from, effects);
             }
         }
@@ -1137,6 +1120,12 @@ impl Exchange {
 
     pub(super) fn is_newcomer(&self) -> bool {
         self.snapshots.is_newcomer()
+    }
+
+    /// The peers for which nothing is kept any more.
+    pub(super) fn forgotten(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let forgotten = self.peers.iter().filter(|(_, peer)| peer.is_forgotten());
+        forgotten.map(|(node, _)| node)
     }
 
     /// Whether the log is within its limits, as far as they go: recent batches stay single, forgotten ones are not there,

@@ -4,12 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use protocol::ids::{NodeId, OriginId};
-use protocol::log::cursor::Cursors;
 use protocol::weights::sums::Sums;
 
 use super::breach::Breach;
 use crate::ledger::AuditError;
-use protocol::wire::attach::GoOn;
+use protocol::wire::attach::{GoOn, JumpOrder};
 use protocol::wire::link::{Message, Note, OriginInfo};
 use protocol::wire::prefix::Prefix;
 
@@ -101,16 +100,10 @@ pub enum Effect {
 /// What a range or a snapshot does to a replica that has all the rest.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Jump {
-    /// Whose batches they are, if they are of one origin.
-    pub origin: Option<OriginId>,
     /// How far weights move.
     pub sums: Sums,
-    /// How many batches it stands for.
-    pub batches: u64,
-    /// The samples in them.
-    pub samples: u64,
-    /// Which samples are done with them.
-    pub cursors: Cursors,
+    /// What it stands for.
+    pub order: JumpOrder,
 }
 
 impl Effect {

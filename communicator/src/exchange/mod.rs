@@ -35,7 +35,6 @@ mod origins;
 mod parcel;
 mod peer;
 mod peers;
-pub(crate) mod planted;
 mod replica;
 mod routing;
 mod sequential_averaging;

@@ -18,13 +18,10 @@ pub(super) struct Outgoing {
 
 #[derive(Clone, Debug)]
 enum Contents {
-    Range {
-        origin: OriginId,
-        to: u64,
-        bytes: Arc<[u8]>,
-    },
-    Bundle {
-        batches: Arc<[(OriginId, u64)]>,
+    /// A range or a bundle, and what the receiver has of each origin when all of it has come.
+    Batches {
+        kind: ParcelKind,
+        ends: Arc<[(OriginId, u64)]>,
         bytes: Arc<[u8]>,
     },
     /// Its counts are a copy, so that the ledger can go on meanwhile.
@@ -33,11 +30,15 @@ enum Contents {
 
 impl Outgoing {
     pub(super) fn range(origin: OriginId, to: u64, bytes: Arc<[u8]>) -> Self {
-        Self::new(bytes.len(), Contents::Range { origin, to, bytes })
+        Self::batches(ParcelKind::Range, [(origin, to)].into(), bytes)
     }
 
     pub(super) fn bundle(batches: Arc<[(OriginId, u64)]>, bytes: Arc<[u8]>) -> Self {
-        Self::new(bytes.len(), Contents::Bundle { batches, bytes })
+        Self::batches(ParcelKind::Bundle, batches, bytes)
+    }
+
+    fn batches(kind: ParcelKind, ends: Arc<[(OriginId, u64)]>, bytes: Arc<[u8]>) -> Self {
+        Self::new(bytes.len(), Contents::Batches { kind, ends, bytes })
     }
 
     pub(super) fn snapshot(snapshot: Encoded) -> Self {
@@ -60,10 +61,7 @@ impl Outgoing {
     /// Whether nothing that comes after this in its origin may be sent yet.
     pub(super) fn blocks(&self, origin: OriginId) -> bool {
         match &self.contents {
-            Contents::Range { origin: own, .. } => *own == origin && !self.is_sent(),
-            Contents::Bundle { batches, .. } => {
-                batches.iter().any(|&(bundled, _)| bundled == origin) && !self.is_sent()
-            }
+            Contents::Batches { ends, .. } => ends.iter().any(|&(of, _)| of == origin) && !self.is_sent(),
             Contents::Snapshot(_) => true,
         }
     }
@@ -71,8 +69,7 @@ impl Outgoing {
     /// What the receiver has when all of a range or a bundle has come.
     pub(super) fn ends(&self) -> Vec<(OriginId, u64)> {
         match &self.contents {
-            Contents::Range { origin, to, .. } => vec![(*origin, *to)],
-            Contents::Bundle { batches, .. } => batches.to_vec(),
+            Contents::Batches { ends, .. } => ends.to_vec(),
             Contents::Snapshot(_) => Vec::new(),
         }
     }
@@ -85,8 +82,7 @@ impl Outgoing {
         let offset = self.sent;
         let length = length.min((self.total - offset) as usize);
         let (kind, bytes) = match &mut self.contents {
-            Contents::Range { bytes, .. } => (ParcelKind::Range, bytes[offset as usize..][..length].into()),
-            Contents::Bundle { bytes, .. } => (ParcelKind::Bundle, bytes[offset as usize..][..length].into()),
+            Contents::Batches { kind, bytes, .. } => (*kind, bytes[offset as usize..][..length].into()),
             Contents::Snapshot(snapshot) => (ParcelKind::Snapshot, snapshot.next(length).into()),
         };
         self.sent += length as u64;

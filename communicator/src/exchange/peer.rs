@@ -13,7 +13,7 @@ use super::event::Effect;
 use super::limits::Limits;
 use super::log::Log;
 use super::parcel::{self, Incoming, Outgoing, PieceOutcome};
-use super::planted::{Bug, planted};
+use crate::planted::{Bug, planted};
 
 /// A link at work is given this many times longer before it is taken for dead.
 const MUTE_FACTOR: u32 = 4;
@@ -152,6 +152,7 @@ impl Peer {
         self.quarantined
     }
 
+    #[cfg(test)]
     pub(super) fn is_forgotten(&self) -> bool {
         self.forgotten
     }
@@ -324,9 +325,14 @@ impl Peer {
         let Some(link) = &mut self.link else {
             return 0;
         };
-        let before = link.outgoing.as_ref().map_or(0, Outgoing::got);
-        link.outgoing.take_if(|parcel| parcel.confirm(bytes));
-        bytes.saturating_sub(before)
+        let Some(parcel) = &mut link.outgoing else {
+            return 0;
+        };
+        let before = parcel.got();
+        let is_whole = parcel.confirm(bytes);
+        let moved = parcel.got() - before;
+        link.outgoing.take_if(|_| is_whole);
+        moved
     }
 
     /// The peer cannot take a range of this origin that begins here.
@@ -335,7 +341,7 @@ impl Peer {
     }
 
     /// Records a batch that was taken from the peer. Returns whether to tell it so: after every `every` of them.
-    pub(super) fn is_to_be_told(&mut self, every: u64) -> bool {
+    pub(super) fn count_taken(&mut self, every: u64) -> bool {
         self.link.as_mut().is_some_and(|link| {
             link.untold += 1;
             link.untold >= every
@@ -360,7 +366,7 @@ impl Peer {
         let Some(link) = &mut self.link else {
             return LinkState::Down;
         };
-        if link.is_silent(&self.has, limits.reset_ticks) {
+        if link.count_silence(&self.has, limits.reset_ticks) {
             return LinkState::Dead;
         }
         link.remind(limits.reset_ticks);
@@ -388,7 +394,7 @@ impl Peer {
     /// was not confirmed is proposed again unchanged: the peer may already use it, and a log keeps two marks as points, not
     /// three.
     pub(super) fn propose(&mut self, frontier: &Frontier, every: u32) -> Option<ProposedMark> {
-        if !self.is_time(every) || self.mark == *frontier {
+        if !self.count_mark_tick(every) || self.mark == *frontier {
             return None;
         }
         if self.proposed.is_none() {
@@ -407,7 +413,7 @@ impl Peer {
     }
 
     /// Counts a tick without anything to say. Returns whether `every` of them have passed.
-    pub(super) fn is_time(&mut self, every: u32) -> bool {
+    pub(super) fn count_mark_tick(&mut self, every: u32) -> bool {
         self.mark_age = self.mark_age.saturating_add(1);
         let time = self.mark_age >= every;
         if time {
@@ -640,7 +646,7 @@ impl PeerLink {
     /// Counts one more tick. Returns whether the peer has been silent for too many: it acknowledges nothing of what is
     /// under way to it, or has said nothing at all since the link was set up. While bytes leave, the limit is longer: they
     /// may be a large parcel on a slow link, but also notes that the peer does not read.
-    fn is_silent(&mut self, has: &Frontier, ticks_max: u32) -> bool {
+    fn count_silence(&mut self, has: &Frontier, ticks_max: u32) -> bool {
         let under_way = self.awaits_word(has);
         let got = self.outgoing.as_ref().map_or(0, Outgoing::got);
         if !under_way || self.silence.has != *has || self.silence.got != got {

@@ -200,7 +200,7 @@ impl Peers {
     /// Says to a peer that this node is a newcomer, when it was last said `every` ticks ago.
     pub(super) fn tell_newcomer(&mut self, to: NodeId, every: u32, effects: &mut Vec<Effect>) {
         let linked = self.known.get_mut(&to).filter(|peer| peer.has_link());
-        if linked.is_some_and(|peer| peer.is_time(every)) {
+        if linked.is_some_and(|peer| peer.count_mark_tick(every)) {
             effects.push(Effect::note(to, Note::Newcomer));
         }
     }

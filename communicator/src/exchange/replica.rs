@@ -9,6 +9,7 @@ use protocol::log::bundle::Bundle;
 use protocol::log::frontier::{Frontier, SequenceRange};
 use protocol::log::merged_range::MergedRange;
 use protocol::weights::sums::{Adder, Sums};
+use protocol::wire::attach::JumpOrder;
 use protocol::wire::snapshot::{self, Encoded, LogEntry};
 
 use super::breach::Breach;
@@ -16,8 +17,8 @@ use super::bundle_check::{BundleCheck, rest_of};
 use super::event::Jump;
 use super::log::Log;
 use super::origins::Origins;
-use super::planted::{Bug, planted};
 use crate::ledger::{AuditError, Ledger, LedgerError, Outcome};
+use crate::planted::{Bug, planted};
 
 /// The ledger, and the batches in it that some member may still need.
 #[derive(Clone, Debug)]
@@ -211,13 +212,13 @@ impl Replica {
         } else {
             Sums::between(before.counts(), self.ledger.counts())
         };
-        Some(Jump {
+        let order = JumpOrder {
             origin: None,
-            sums: sums?,
             batches: self.ledger.batches() - before.batches(),
             samples: self.ledger.samples().saturating_sub(before.samples()),
             cursors: self.ledger.cursors().clone(),
-        })
+        };
+        Some(Jump { sums: sums?, order })
     }
 
     /// The sum of the batches since another ledger, by the log.

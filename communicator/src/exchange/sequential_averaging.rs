@@ -96,6 +96,13 @@ impl SequentialAveraging {
         }
     }
 
+    /// Forgets origins that have ended: they neither wait nor send any more.
+    pub(super) fn forget(&mut self, has_ended: impl Fn(OriginId) -> bool) {
+        self.waiting.retain(|&origin, _| !has_ended(origin));
+        self.early.retain(|&origin, _| !has_ended(origin));
+        self.unresponsive.retain(|&origin| !has_ended(origin));
+    }
+
     /// One more tick. Nobody is waited for longer than this, nor who is not there any more.
     pub(super) fn tick(
         &mut self,
@@ -320,6 +327,27 @@ mod tests {
         nodes.nodes[1].tick(5, |_, _| false, &mut done);
         nodes.carry_out(done);
         assert_eq!(nodes.gone[1].len(), 2);
+    }
+
+    #[test]
+    fn nothing_is_kept_for_workers_that_have_ended() {
+        let mut node = SequentialAveraging::new(NodeId(1), WEIGHTS);
+        let chain = |at| vec![(OriginId(4), NodeId(0)), (OriginId(at), NodeId(1))];
+        let mut done = Vec::new();
+        // Worker 4 is waited for in vain, and a prefix for worker 6 comes before that worker.
+        node.begin(own(5, 0, 9, [1; 3]), chain(5), &mut done);
+        node.tick(1, |_, _| true, &mut done);
+        let mut early = own(4, 1, 9, [1; 3]);
+        early.head.to = OriginId(6);
+        node.unresponsive.insert(OriginId(3));
+        node.take(early, &mut done);
+        node.begin(own(5, 1, 9, [1; 3]), chain(5), &mut done);
+        assert_eq!(
+            (node.waiting.len(), node.early.len(), node.unresponsive.len()),
+            (1, 1, 1)
+        );
+        node.forget(|origin| [3, 5, 6].contains(&origin.0));
+        assert!(node.waiting.is_empty() && node.early.is_empty() && node.unresponsive.is_empty());
     }
 
     #[test]

@@ -304,6 +304,8 @@ impl Rounds {
         let Some(averaging) = &mut self.averaging else {
             return;
         };
+        let has_ended = |origin| origins.known().get(&origin).is_none_or(|info| info.ended.is_some());
+        averaging.forget(has_ended);
         let mut steps = Vec::new();
         let is_there = |waits: OriginId, before: OriginId| {
             let with = self.barrier.in_round_with(waits, origins.known());

@@ -249,7 +249,8 @@ impl Ledger {
     fn advance(&mut self, origin: OriginId, sequence: u64, digest: Digest, samples: u64) {
         self.digest += digest;
         *self.digests.entry(origin).or_default() += digest;
-        self.samples += samples;
+        // Peers tell how many: a liar's numbers must not overflow the sum.
+        self.samples = self.samples.saturating_add(samples);
         self.frontier.raise(origin, sequence);
     }
 

@@ -1,88 +1,14 @@
-//! A node's checkpoints, one after the other: workers write what they alone have, and then the ledger is written. A pure
-//! core but for the writing itself.
+//! Writing a ledger to a file.
 
-use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::checkpoint::{self, Header, State};
-use crate::log_context::NEWS;
-use crate::run::WorkerKey;
 use protocol::wire::snapshot::Head;
 
-/// The checkpoints of one run on one node.
-#[derive(Debug, Default)]
-pub(super) struct Checkpoints {
-    /// How many there were: each has its own files of workers.
-    count: u64,
-    phase: CheckpointPhase,
-    /// Another one was asked for meanwhile. Two at a time would write one file.
-    next: Option<PathBuf>,
-}
-
-#[derive(Debug, Default)]
-enum CheckpointPhase {
-    #[default]
-    Idle,
-    /// Workers were asked.
-    Saving {
-        path: PathBuf,
-        waiting: BTreeSet<WorkerKey>,
-        states: Vec<State>,
-    },
-    /// The ledger is being written.
-    Writing,
-}
-
-impl Checkpoints {
-    /// A checkpoint is to be written there. Says where each worker is to write its state; nobody is to if the last
-    /// checkpoint is still at it, and then this one follows.
-    pub(super) fn ask(&mut self, path: PathBuf, workers: impl Iterator<Item = WorkerKey>) -> Vec<(WorkerKey, PathBuf)> {
-        if !matches!(self.phase, CheckpointPhase::Idle) {
-            self.next = Some(path);
-            return Vec::new();
-        }
-        self.count += 1;
-        let files: Vec<_> = workers
-            .enumerate()
-            .map(|(index, key)| (key, path.with_extension(format!("{index}.{}.state", self.count))))
-            .collect();
-        self.phase = CheckpointPhase::Saving {
-            path,
-            waiting: files.iter().map(|&(key, _)| key).collect(),
-            states: Vec::new(),
-        };
-        files
-    }
-
-    /// A worker has written its state, or never will.
-    pub(super) fn saved(&mut self, key: WorkerKey, state: Option<State>) {
-        if let CheckpointPhase::Saving { waiting, states, .. } = &mut self.phase
-            && waiting.remove(&key)
-        {
-            states.extend(state);
-        }
-    }
-
-    /// Where to write now, with which states of workers, once all have answered. [`Checkpoints::written`] has to follow.
-    pub(super) fn take_ready(&mut self) -> Option<(PathBuf, Vec<State>)> {
-        match std::mem::replace(&mut self.phase, CheckpointPhase::Writing) {
-            CheckpointPhase::Saving { path, waiting, states } if waiting.is_empty() => Some((path, states)),
-            before => {
-                self.phase = before;
-                None
-            }
-        }
-    }
-
-    /// It is written, or will not be. Where the next one is to be, if there is one to follow.
-    pub(super) fn written(&mut self) -> Option<PathBuf> {
-        self.phase = CheckpointPhase::Idle;
-        self.next.take()
-    }
-}
+use crate::checkpoint::{self, Header};
+use crate::log_context::NEWS;
 
 /// How long a model is waited for that is to lie beside the last checkpoint.
 const MODEL_LIMIT: Duration = Duration::from_mins(1);
@@ -137,76 +63,5 @@ pub(super) fn write(path: &Path, header: &Header, head: Head, counts: Arc<[i32]>
         if old {
             let _ = std::fs::remove_file(file);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use protocol::ids::OriginId;
-
-    use super::*;
-
-    fn state(origin: u64, path: &Path) -> State {
-        State {
-            origin: OriginId(origin),
-            sequence: 5,
-            path: path.into(),
-        }
-    }
-
-    #[test]
-    fn a_checkpoint_waits_for_all_workers_and_takes_what_they_could_write() {
-        let mut checkpoints = Checkpoints::default();
-        let keys = [1, 2, 3].map(WorkerKey);
-        let files = checkpoints.ask("run/n.checkpoint".into(), keys.into_iter());
-        assert_eq!(files[1], (keys[1], PathBuf::from("run/n.1.1.state")));
-        let first = state(7, &files[0].1);
-        checkpoints.saved(keys[0], Some(first.clone()));
-        checkpoints.saved(keys[1], None);
-        assert_eq!(checkpoints.take_ready(), None, "the third worker has not answered");
-        checkpoints.saved(keys[2], None);
-        assert_eq!(checkpoints.take_ready(), Some(("run/n.checkpoint".into(), vec![first])));
-    }
-
-    #[test]
-    fn one_that_is_asked_for_while_another_is_written_follows_it() {
-        let mut checkpoints = Checkpoints::default();
-        let key = WorkerKey(1);
-        let ask = |checkpoints: &mut Checkpoints, path: &str| checkpoints.ask(path.into(), [key].into_iter());
-        let files = ask(&mut checkpoints, "n.checkpoint");
-        assert!(
-            ask(&mut checkpoints, "n.checkpoint").is_empty(),
-            "the worker is still writing its state"
-        );
-        checkpoints.saved(key, None);
-        assert!(checkpoints.take_ready().is_some());
-        assert_eq!(
-            checkpoints.take_ready(),
-            None,
-            "a checkpoint that is being written is not started again"
-        );
-        assert!(ask(&mut checkpoints, "n.checkpoint").is_empty());
-        checkpoints.saved(key, None);
-        assert_eq!(checkpoints.take_ready(), None);
-        assert_eq!(
-            checkpoints.written(),
-            Some("n.checkpoint".into()),
-            "requests that come during a write become one further checkpoint"
-        );
-        assert_ne!(
-            ask(&mut checkpoints, "n.checkpoint"),
-            files,
-            "the next checkpoint has state files of its own"
-        );
-        checkpoints.saved(key, None);
-        assert!(checkpoints.take_ready().is_some());
-        assert_eq!(checkpoints.written(), None);
-    }
-
-    #[test]
-    fn a_node_without_workers_writes_its_ledger() {
-        let mut checkpoints = Checkpoints::default();
-        assert!(checkpoints.ask("n.checkpoint".into(), std::iter::empty()).is_empty());
-        assert!(checkpoints.take_ready().is_some());
     }
 }

@@ -27,7 +27,6 @@ mod membership;
 pub(crate) mod roster;
 mod routes;
 mod run;
-mod run_files;
 mod stats;
 mod supervisor;
 mod workers;

@@ -111,7 +111,7 @@ impl Actor for StatsActor {
         match message {
             StatsMessage::Record(record) => state.record(*record),
             StatsMessage::Told(node, record) => {
-                if state.may_tell(node, state.start.elapsed()) {
+                if state.count_record_of(node, state.start.elapsed()) {
                     state.record(*record);
                 }
             }
@@ -136,8 +136,8 @@ impl Actor for StatsActor {
 }
 
 impl Stats {
-    /// Whether a node has not told too much of late.
-    fn may_tell(&mut self, node: NodeId, now: Duration) -> bool {
+    /// Counts a record that a node tells. Returns whether it has not told too many of late.
+    fn count_record_of(&mut self, node: NodeId, now: Duration) -> bool {
         let a_second = (f64::from(TOLD_FOR_ONE) / self.arguments.record.as_secs_f64()).ceil() as u32;
         let new = || (now, Meter::new(a_second, TOLD_AT_ONCE));
         let (heard, meter) = self.tellers.entry(node).or_insert_with(new);
@@ -336,8 +336,8 @@ mod tests {
         let mut told = 0;
         for tenth in 0..100 {
             let now = Duration::from_millis(100 * tenth);
-            assert!(tenth % 10 > 0 || stats.may_tell(honest, now));
-            told += (0..100).filter(|_| stats.may_tell(liar, now)).count();
+            assert!(tenth % 10 > 0 || stats.count_record_of(honest, now));
+            told += (0..100).filter(|_| stats.count_record_of(liar, now)).count();
         }
         assert!(told <= (TOLD_AT_ONCE + 10 * TOLD_FOR_ONE) as usize, "{told}");
         stats.forget_tellers(Duration::from_mins(1));

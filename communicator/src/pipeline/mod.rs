@@ -26,7 +26,7 @@ use protocol::wire::link::OriginInfo;
 use protocol::wire::run_plan::{Participant, RunPlan};
 
 pub(crate) use self::event::{PipelineEffect, PipelineEvent};
-use crate::run::planted::{Bug, planted};
+use crate::planted::{Bug, planted};
 use crate::run::{Liveness, WorkerKey};
 
 /// A node's half of pipelines, for one run.

@@ -18,9 +18,9 @@ use super::event::{ExchangeOrder, Liveness, RunEffect, WorkerKey};
 use super::leaving::Leaving;
 use super::members::Members;
 use super::patience::Patience;
-use super::planted::{Bug, planted};
 use super::states::{Exchanging, Finishing, Preparing, Settling};
 use crate::log_context::NEWS;
+use crate::planted::{Bug, planted};
 use crate::timing::RunLimits;
 
 /// What a run has to know beside itself, and where it says what is to be done.

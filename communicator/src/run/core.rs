@@ -15,8 +15,8 @@ use super::checkpoint_search::CheckpointSearch;
 use super::coordination::Coordination;
 use super::dismissals::Dismissals;
 use super::event::{MemberChange, RunEffect, RunEvent, Ticket, WorkerKey};
-use super::planted::{Bug, planted};
 use super::states::Preparing;
+use crate::planted::{Bug, planted};
 use crate::timing::RunLimits;
 
 /// A run that this node was asked to start.
@@ -144,7 +144,7 @@ impl RunCore {
                 }
             }),
             RunEvent::Diverged(run, reason) => {
-                self.with_named(run, now, effects, |run, scope| run.has_diverged(reason, scope));
+                self.with_named(run, now, effects, |run, scope| run.note_divergence(reason, scope));
             }
             RunEvent::ExchangeFailed(run, reason) => self.with_named(run, now, effects, |run, scope| {
                 if !run.is_over() {
@@ -308,7 +308,7 @@ impl RunCore {
 
     fn detached(&mut self, worker: WorkerKey, now: Duration, effects: &mut Vec<RunEffect>) {
         self.workers.remove(&worker);
-        self.dismissals.is_over(worker);
+        self.dismissals.note_dropped(worker);
         self.with_run(now, effects, |run, scope| run.detached(worker, scope));
     }
 
@@ -317,7 +317,7 @@ impl RunCore {
             return;
         }
         if matches!(message, FromWorker::Idle) {
-            self.dismissals.is_over(worker);
+            self.dismissals.note_dropped(worker);
             return;
         }
         self.with_run(now, effects, |run, scope| run.hear_worker(worker, message, scope));

@@ -19,14 +19,14 @@ impl Dismissals {
                 RunEffect::Dismiss(worker) => {
                     self.since.insert(*worker, now);
                 }
-                RunEffect::HangUp(worker) => self.is_over(*worker),
+                RunEffect::HangUp(worker) => self.note_dropped(*worker),
                 _ => {}
             }
         }
     }
 
     /// A worker has dropped its run, or is gone.
-    pub(super) fn is_over(&mut self, worker: WorkerKey) {
+    pub(super) fn note_dropped(&mut self, worker: WorkerKey) {
         self.since.remove(&worker);
     }
 
@@ -47,7 +47,7 @@ mod tests {
         let mut dismissals = Dismissals::default();
         let workers = [1, 2, 3].map(WorkerKey);
         dismissals.note(&workers.map(RunEffect::Dismiss), second(1));
-        dismissals.is_over(workers[0]);
+        dismissals.note_dropped(workers[0]);
         dismissals.note(&[RunEffect::HangUp(workers[1])], second(2));
         assert!(dismissals.take_stuck(second(11), second(10)).is_empty());
         assert_eq!(dismissals.take_stuck(second(12), second(10)), [workers[2]]);

@@ -13,7 +13,7 @@ use protocol::wire::control::RunResult;
 use protocol::wire::run_beat::{Settled, StopReason};
 use protocol::wire::run_plan::{Participant, RunPlan};
 
-use super::planted::{Bug, planted};
+use crate::planted::{Bug, planted};
 
 /// The result as one node sees it; none if nobody has measured the model, or this node has told nothing. Of a node that
 /// takes no part any more `left` tells the norm of what it could not send. Guests that took no part after all are nobody's
@@ -108,8 +108,8 @@ pub(super) fn result(
 }
 
 /// The nodes of the stages that this node does not hold whose results count, by the fingerprint of the batches that each has
-/// `ended_with`. The nodes of a stage may have ended apart from each other; then those count that have ended as one of this
-/// node's own pipeline has, or else as one that is living. Nodes that are living and have not ended are waited for.
+/// `ended_with`. The nodes of a stage may have ended apart from each other; then those count that have ended as a living
+/// one has, since the files of the others cannot be fetched: as the one of this node's own pipeline, if it is living. Nodes that are living and have not ended are waited for.
 pub(super) fn other_stages(
     me: NodeId,
     plan: &RunPlan,
@@ -122,7 +122,7 @@ pub(super) fn other_stages(
     let agreed = |node: NodeId| {
         let of_stage = others.iter().filter(|&&other| topology.same_slice(node, other));
         let ended = of_stage.filter_map(|&other| Some((other, ended_with(other)?)));
-        let rank = |other: NodeId| (topology.are_in_one_pipeline(me, other), living.contains(&other));
+        let rank = |other: NodeId| (living.contains(&other), topology.are_in_one_pipeline(me, other));
         ended
             .max_by_key(|&(other, _)| (rank(other), Reverse(other)))
             .map(|(_, fingerprint)| fingerprint)
@@ -272,9 +272,14 @@ mod tests {
         };
         assert_eq!(counted(&[(2, 7), (4, 7), (6, 7)], &[4]), [2, 4, 6]);
         assert_eq!(
-            counted(&[(2, 7), (4, 8), (6, 8)], &[4, 6]),
+            counted(&[(2, 7), (4, 8), (6, 8)], &[2, 4, 6]),
             [2],
             "the own pipeline's node has ended with 7"
+        );
+        assert_eq!(
+            counted(&[(2, 7), (4, 8), (6, 8)], &[4, 6]),
+            [4, 6],
+            "the own pipeline's node is gone, and its file with it"
         );
         assert_eq!(counted(&[(4, 7), (6, 8)], &[6]), [6], "node 4 was given up");
         assert_eq!(counted(&[(4, 7)], &[2, 4]), [2, 4], "node 2 is waited for");

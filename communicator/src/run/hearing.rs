@@ -10,7 +10,7 @@ use protocol::wire::run_beat::{RunBeat, StopReason};
 
 use super::active::{ActiveRun, Scope, State};
 use super::event::{ExchangeOrder, RunEffect, WorkerKey};
-use super::planted::{Bug, planted};
+use crate::planted::{Bug, planted};
 
 impl ActiveRun {
     /// A peer tells how far the run is, there and elsewhere.
@@ -68,9 +68,9 @@ impl ActiveRun {
         let target = self.job.target_accuracy;
         let is_reached = target.is_some_and(|target| evaluation.accuracy >= target);
         if let Some(exchanging) = self.exchanging_mut().filter(|_| is_reached || keeps_best) {
-            exchanging.has_measured(worker);
+            exchanging.note_measured(worker);
         }
-        let is_over = self.patience.is_over(evaluation.loss, self.job.patience);
+        let is_over = self.patience.note_loss(evaluation.loss, self.job.patience);
         if is_reached {
             self.stop(StopReason::TargetReached, scope);
         } else if is_over {
@@ -79,7 +79,7 @@ impl ActiveRun {
     }
 
     /// The run has diverged here.
-    pub(super) fn has_diverged(&mut self, cause: String, scope: &mut Scope<'_>) {
+    pub(super) fn note_divergence(&mut self, cause: String, scope: &mut Scope<'_>) {
         let divergence = Divergence {
             cause: cause.into(),
             optimiser: self.job.optimiser.to_string().into(),
@@ -181,7 +181,7 @@ impl ActiveRun {
             FromWorker::Failed { reason, diverged } => {
                 let known = self.exchanging_mut().is_some_and(|one| one.seat_of(worker).is_some());
                 if known && diverged {
-                    self.has_diverged(reason, scope);
+                    self.note_divergence(reason, scope);
                 } else {
                     if diverged && self.is_over() {
                         tracing::debug!(

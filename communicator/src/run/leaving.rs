@@ -8,8 +8,8 @@ use protocol::reasons::{Excluded, RunFailure};
 use super::active::{ActiveRun, Scope, State};
 use super::core::RunCore;
 use super::event::{ExchangeOrder, RunEffect};
-use super::planted::{Bug, planted};
 use crate::log_context::NEWS;
+use crate::planted::{Bug, planted};
 
 /// How far a node is that leaves a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -88,8 +88,8 @@ impl ActiveRun {
         }
     }
 
-    /// Whether this node leaves the run; it is gone from it when its workers have closed and the others have all they made.
-    pub(super) fn is_leaving(&mut self, scope: &mut Scope<'_>) -> bool {
+    /// Goes on with leaving the run. Returns whether this node leaves; it is gone from it when its workers have closed and the others have all they made.
+    pub(super) fn go_on_leaving(&mut self, scope: &mut Scope<'_>) -> bool {
         if self.leaving == Leaving::No {
             return false;
         }

@@ -12,7 +12,7 @@ use protocol::rng::splitmix64;
 use protocol::wire::run_beat::{Ballot, GivenUp, ParticipantState};
 use protocol::wire::run_plan::{Participant, RunPlan};
 
-use super::planted::{Bug, planted};
+use crate::planted::{Bug, planted};
 use crate::timing::RunLimits;
 
 /// No participant makes this many new states while one of them travels. A relayed state that is this far ahead of what the

@@ -31,9 +31,7 @@ mod leaving;
 mod members;
 mod patience;
 mod pipeline_end;
-pub(crate) mod planted;
 mod preparing;
-mod progress;
 mod settling;
 mod stalling;
 mod starting;
@@ -46,5 +44,4 @@ pub(crate) use self::core::RunCore;
 pub(crate) use event::{
     ExchangeOrder, Liveness, MemberChange, Progress, RunEffect, RunEvent, Saving, Settlement, Ticket, WorkerKey,
 };
-pub(crate) use progress::{lacks_checkpoint, progress};
 pub(crate) use views::RunReport;

@@ -17,8 +17,8 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// Takes note of an evaluation; whether so many in a row have been in vain. A loss that is no number is.
-    pub(super) fn is_over(&mut self, loss: f64, limit: Option<u32>) -> bool {
+    /// Takes note of an evaluation. Returns whether so many in a row have been in vain. A loss that is no number is.
+    pub(super) fn note_loss(&mut self, loss: f64, limit: Option<u32>) -> bool {
         if loss < self.best {
             *self = Self { best: loss, in_vain: 0 };
         } else {
@@ -34,7 +34,7 @@ mod tests {
 
     fn ends_after(losses: &[f64], limit: Option<u32>) -> Option<usize> {
         let mut patience = Patience::default();
-        losses.iter().position(|&loss| patience.is_over(loss, limit))
+        losses.iter().position(|&loss| patience.note_loss(loss, limit))
     }
 
     #[test]

@@ -9,9 +9,9 @@ use super::active::{ActiveRun, Scope, State};
 use super::event::RunEffect;
 use super::guests::as_guest;
 use super::leaving::Leaving;
-use super::planted::{Bug, planted};
 use super::states::OfferState;
 use crate::log_context::NEWS;
+use crate::planted::{Bug, planted};
 
 impl ActiveRun {
     /// Asks workers to open the data: in the beginning all, and later those that take the place of others. At the end
@@ -22,9 +22,9 @@ impl ActiveRun {
         }
         for &worker in scope.workers {
             let wanted = match &mut self.state {
-                State::Preparing(preparing) => preparing.wants(worker),
+                State::Preparing(preparing) => preparing.ask_if_wanted(worker),
                 State::Training(exchanging) | State::Settling(exchanging, _) | State::Finishing(exchanging, _) => {
-                    exchanging.wants(worker)
+                    exchanging.ask_if_wanted(worker)
                 }
                 State::Opening { .. } | State::Ended(_) => false,
             };

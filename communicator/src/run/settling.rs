@@ -19,8 +19,8 @@ use protocol::wire::run_beat::GivenUp;
 
 use super::active::{ActiveRun, Scope, State};
 use super::event::ExchangeOrder;
-use super::planted::{Bug, planted};
 use super::states::Finishing;
+use crate::planted::{Bug, planted};
 
 impl ActiveRun {
     /// Those with whom this node would end the run now.

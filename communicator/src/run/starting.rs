@@ -14,8 +14,8 @@ use super::checkpoint_search::CheckpointSearch;
 use super::coordination::{Coordination, Decision, ResumePoint};
 use super::core::{Coordinating, RunCore};
 use super::event::{RunEffect, Ticket};
-use super::planted::{Bug, planted};
 use crate::log_context::NEWS;
+use crate::planted::{Bug, planted};
 
 /// How long after a run has diverged it is trained once more: a few beats, so that all have heard that it is over.
 const BACK_OFF_AFTER: Duration = Duration::from_secs(2);

@@ -10,8 +10,8 @@ use protocol::wire::run_plan::RunPlan;
 
 use super::active::{ActiveRun, Scope, State};
 use super::event::ExchangeOrder;
-use super::planted::{Bug, planted};
 use super::states::{Exchanging, Settling};
+use crate::planted::{Bug, planted};
 
 impl ActiveRun {
     /// The exchange is there: training can begin.
@@ -80,7 +80,7 @@ impl ActiveRun {
 
     /// Goes on as far as it can: seats workers, stops, measures, writes down, and settles when all is done.
     pub(super) fn train(&mut self, scope: &mut Scope<'_>) {
-        if self.is_leaving(scope) {
+        if self.go_on_leaving(scope) {
             return;
         }
         self.look_for_a_stall(scope);

@@ -8,10 +8,9 @@ use protocol::wire::run_beat::RunBeat;
 
 use super::node::{Open, TIMING};
 use super::world::{Due, Link, World, pair};
-use crate::exchange::Event;
-use crate::pipeline::PipelineEvent;
-use crate::run::planted::{Bug, planted};
+use crate::planted::{Bug, planted};
 use crate::run::{MemberChange, RunEvent};
+use crate::run_exchange::RunExchangeEvent;
 use protocol::wire::link::Message;
 
 impl World {
@@ -96,7 +95,7 @@ impl World {
         for info in infos.into_iter().filter(|info| info.name != own_name) {
             node.roster.heard_of(info, now);
         }
-        self.has_session(at, from);
+        self.note_session(at, from);
         if let Some(change) = change {
             self.changed(at, change);
         }
@@ -144,9 +143,8 @@ impl World {
                 let wants = |a: NodeId, b: NodeId| {
                     let open = self.nodes[&a].exchange.as_ref();
                     let links = |open: &Open| {
-                        let one_pipeline = open.plan.topology().are_in_one_pipeline(a, b);
-                        (open.plan.topology().same_slice(a, b) || one_pipeline)
-                            && self.nodes[&a].core.expects(open.run, b)
+                        let is_linked = open.topology().are_linked(a, b) && !open.core.plan().is_succeeded(b);
+                        is_linked && self.nodes[&a].core.expects(open.run, b)
                     };
                     open.is_some_and(links).then(|| open.unwrap().run)
                 };
@@ -173,26 +171,7 @@ impl World {
                     };
                     self.links.insert(key, link);
                     for (at, other) in [(low, high), (high, low)] {
-                        self.nodes
-                            .get_mut(&at)
-                            .unwrap()
-                            .exchange
-                            .as_mut()
-                            .unwrap()
-                            .linked
-                            .insert(other);
-                        let run = self.nodes[&at].exchange.as_ref().unwrap().run;
-                        self.run(
-                            at,
-                            RunEvent::Linked {
-                                run,
-                                node: other,
-                                up: true,
-                            },
-                        );
-                        self.pipeline(at, PipelineEvent::LinkUp(other));
-                        self.exchange_of_same(at, other, Event::LinkUp(other));
-                        self.tell_progress(at);
+                        self.exchange(at, RunExchangeEvent::LinkUp(other));
                     }
                 }
             }
@@ -218,20 +197,7 @@ impl World {
             .get_mut(&pair(at, from))
             .is_some_and(|link| link.number == number && link.up.remove(&at));
         if gone {
-            if let Some(open) = &mut self.nodes.get_mut(&at).unwrap().exchange {
-                open.linked.remove(&from);
-                let run = open.run;
-                self.run(
-                    at,
-                    RunEvent::Linked {
-                        run,
-                        node: from,
-                        up: false,
-                    },
-                );
-            }
-            self.pipeline(at, PipelineEvent::LinkDown(from));
-            self.exchange_of_same(at, from, Event::LinkDown(from));
+            self.exchange(at, RunExchangeEvent::LinkDown(from));
             // The other side hears of it, unless it is cut off.
             if self.reaches(at, from) {
                 self.after(
@@ -274,13 +240,5 @@ impl World {
                 message,
             },
         );
-    }
-
-    /// Tells a node's exchange of a link to a node that holds the same weights.
-    fn exchange_of_same(&mut self, at: NodeId, other: NodeId, event: Event) {
-        let open = self.nodes[&at].exchange.as_ref();
-        if open.is_some_and(|open| open.plan.topology().same_slice(at, other)) {
-            self.exchange(at, event);
-        }
     }
 }

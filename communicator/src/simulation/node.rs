@@ -12,14 +12,13 @@ use protocol::reasons::RunFailure;
 use protocol::weights::digest::Digest;
 use protocol::wire::control::{NodeInfo, Reply, RunResult};
 use protocol::wire::run_beat::RunBeat;
-use protocol::wire::run_plan::RunPlan;
+use protocol::wire::topology::Topology;
 
 use super::stages::StageWorker;
-use crate::exchange::Exchange;
 use crate::ledger::Ledger;
 use crate::node::roster::Roster;
-use crate::pipeline::PipelineNode;
-use crate::run::{Progress, RunCore, Ticket, WorkerKey};
+use crate::run::{RunCore, Ticket, WorkerKey};
+use crate::run_exchange::RunExchange;
 use crate::timing::Timing;
 
 /// Simulated nodes have the times of real ones.
@@ -78,26 +77,18 @@ pub(super) struct Checkpoint {
 /// The exchange of a run.
 pub(super) struct Open {
     pub(super) run: RunId,
-    pub(super) plan: RunPlan,
-    pub(super) core: Exchange,
-    pub(super) pipeline: PipelineNode,
-    pub(super) freeze: u64,
+    pub(super) core: RunExchange,
     /// Workers train samples that others hold back.
     pub(super) takes_over: bool,
-    pub(super) told: Option<Progress>,
-    /// Links that are up here.
-    pub(super) linked: BTreeSet<NodeId>,
-    /// Workers with their origins.
-    pub(super) seated: BTreeMap<WorkerKey, OriginId>,
 }
 
 impl Open {
-    /// What a checkpoint of a node holds.
-    pub(super) fn checkpoint(&self, at: NodeId) -> Checkpoint {
-        Checkpoint {
-            ledger: self.core.ledger().clone(),
-            stage: self.plan.topology().place(at).map_or(0, |place| place.stage),
-        }
+    pub(super) fn ledger(&self) -> &Ledger {
+        self.core.exchange().ledger()
+    }
+
+    pub(super) fn topology(&self) -> Topology<'_> {
+        self.core.plan().topology()
     }
 }
 
@@ -108,6 +99,9 @@ pub(super) struct Worker {
     pub(super) hangs: bool,
     /// The run that it has opened the data of.
     pub(super) prepared: Option<RunId>,
+    /// Counts to begin from, and moved weights, of which it has been given some pieces.
+    pub(super) counts: Vec<i32>,
+    pub(super) sums: Vec<(u32, i32)>,
     pub(super) training: Option<Training>,
     /// Its loop, where it holds a stage of a network.
     pub(super) stage: Option<StageWorker>,
@@ -130,6 +124,8 @@ pub(super) struct Training {
     pub(super) idle: u32,
     pub(super) ending: Ending,
     pub(super) closed: bool,
+    /// It is throttled.
+    pub(super) is_paused: bool,
     /// The counts that it measured last and found good enough.
     pub(super) on_target: Option<Vec<i32>>,
 }

@@ -11,10 +11,9 @@ use protocol::wire::run_beat::StopReason;
 
 use super::node::{Disk, TIMING, digest};
 use super::world::{World, pair};
-use crate::exchange::planted::{Bug, PLANTED};
 use crate::node::roster::Roster;
+use crate::planted::{Bug, PLANTED};
 use crate::run::RunEvent;
-use crate::run::planted::{Bug as RunBug, PLANTED as PLANTED_IN_RUN};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -266,7 +265,7 @@ fn stop_of(world: &World, run: RunId, at: NodeId) -> Option<StopReason> {
 fn a_run_ends_with_the_weights_that_reached_its_target() {
     for count in [1, 3] {
         let (mut world, nodes, run) = training(count);
-        world.evaluate(nodes[0], true);
+        world.reach_target(nodes[0]);
         let measured = on_target(&world, nodes[0]);
         assert_eq!(ends(&mut world, run, &nodes, 10), vec![Vec::<String>::new(); count]);
         for &id in &nodes {
@@ -280,7 +279,7 @@ fn a_run_ends_with_the_weights_that_reached_its_target() {
 fn of_two_that_reach_the_target_one_brings_it_back() {
     let (mut world, nodes, run) = training(3);
     for &id in &nodes[..2] {
-        world.evaluate(id, true);
+        world.reach_target(id);
     }
     let measured = [0, 1].map(|at| digest(&on_target(&world, nodes[at])));
     // Neither hears of the other before both have stopped.
@@ -299,7 +298,7 @@ fn a_run_ends_when_the_one_that_would_bring_back_its_target_dies() {
         let (mut world, nodes, run) = training(3);
         // A participant stands still, so that the others have to wait for its last batch.
         world.nodes.get_mut(&nodes[2]).unwrap().stopped = true;
-        world.evaluate(nodes[0], true);
+        world.reach_target(nodes[0]);
         let stands_by = |world: &World| phase(world, nodes[0]) == Some(Phase::Settling);
         assert!(world.until(10, stands_by));
         world.pass(SECOND / 2);
@@ -321,7 +320,7 @@ fn a_run_ends_when_the_one_that_would_bring_back_its_target_dies() {
 fn who_cannot_get_the_others_batches_brings_the_target_back_all_the_same() {
     let (mut world, nodes, run) = training(3);
     // One of them is out of reach before it can close.
-    world.evaluate(nodes[0], true);
+    world.reach_target(nodes[0]);
     for &other in &nodes[..2] {
         world.blocked.insert(pair(nodes[2], other));
         world.cut(nodes[2], other, 3000);
@@ -447,7 +446,7 @@ fn samples_that_a_worker_holds_back_are_named_and_taken_over() {
         world.samples = 60;
         world.may_stall = true;
         let nodes = world.alive();
-        PLANTED_IN_RUN.set(Some(RunBug::KeepsLastCursors));
+        PLANTED.set(Some(Bug::KeepsLastCursors));
         let run = world.start(nodes[0], false);
         let ended = |world: &World| nodes.iter().all(|id| world.nodes[id].ended.contains_key(&run));
         let are_samples = |one: &WaitingFor| matches!(one, WaitingFor::Samples { .. } | WaitingFor::OwnSamples);
@@ -458,7 +457,7 @@ fn samples_that_a_worker_holds_back_are_named_and_taken_over() {
         world.until(60, |world| ended(world) || waits(world));
         stalled += u32::from(waits(&world));
         let ends = world.until(60, ended);
-        PLANTED_IN_RUN.set(None);
+        PLANTED.set(None);
         assert!(ends, "seed {seed}\n{}", world.trace.join("\n"));
     }
     assert!(stalled > 0);

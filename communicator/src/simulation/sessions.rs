@@ -13,7 +13,7 @@ const TIMEOUT: u64 = 5000;
 
 impl World {
     /// A node has a session with a peer whose beats come. The last ones may come after its end.
-    pub(super) fn has_session(&mut self, at: NodeId, peer: NodeId) {
+    pub(super) fn note_session(&mut self, at: NodeId, peer: NodeId) {
         if self.reaches(at, peer) && self.sessions.insert((at, peer)) {
             let now = self.time();
             self.nodes.get_mut(&at).unwrap().roster.linked(peer, now);

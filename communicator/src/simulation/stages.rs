@@ -4,27 +4,25 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use protocol::ids::{NodeId, OriginId, RunId};
+use protocol::ids::{NodeId, RunId};
 use protocol::job::model::{Layout, Partition};
 use protocol::job::{Job, JobDraft};
 use protocol::log::batch::Batch;
-use protocol::stats::measured::Moment;
 use protocol::weights::digest::Digest;
-use protocol::wire::attach::{FromWorker, JumpOrder, SaveOrder};
+use protocol::weights::sums::Sums;
+use protocol::wire::attach::{Assignment, FromWorker, ToWorker};
 use protocol::wire::control::Phase;
-use protocol::wire::flow::{Flow, FlowBody, StageAddress};
+use protocol::wire::flow::{FlowBody, PipelineAssignment, StageAddress};
 use worker::dataset::Dataset;
-use worker::pipeline::{self, Pipeline};
+use worker::pipeline::{Pipeline, PipelineEvent};
 use worker::stage::FakeStageTrainer;
 use worker::stage::HoldsStage;
 use worker::training::{FromTraining, Identity, StageProgress, StageTraining, ToTraining};
 
 use super::node::Node;
 use super::world::{Due, World};
-use crate::exchange::{Event, Jump};
-use crate::pipeline::{PipelineEffect, PipelineEvent};
-use crate::run::{RunEvent, Saving, WorkerKey};
-use protocol::wire::link::Message;
+use crate::run::{RunEvent, WorkerKey};
+use crate::run_exchange::RunExchangeEvent;
 
 /// Test samples of every simulated data set.
 const TEST_SAMPLES: usize = 9;
@@ -93,8 +91,6 @@ fn partition(job: &Job, data: &protocol::job::data::DataInfo) -> Partition {
 /// A worker that holds a stage of a network.
 pub(super) struct StageWorker {
     training: StageTraining<FakeStageTrainer>,
-    /// Its batches count. Those of a worker that was seated at the end, to measure, do not.
-    counts: bool,
     /// It was told that it may end: by its node, or by its leader.
     may_end: bool,
     is_closed: bool,
@@ -110,7 +106,7 @@ impl Node {
         let is_open = self
             .exchange
             .as_ref()
-            .is_some_and(|open| open.run == run && !open.seated.is_empty());
+            .is_some_and(|open| open.run == run && !open.core.seats().is_empty());
         let status = self.core.status(Duration::ZERO);
         let trains = status.is_some_and(|status| status.phase == Phase::Training);
         let hangs = self.workers.values().any(|worker| worker.hangs);
@@ -132,7 +128,7 @@ impl StageWorker {
     fn hear(&mut self, event: ToTraining, now: Duration) {
         self.may_end |= match &event {
             ToTraining::Stop | ToTraining::Leave => true,
-            ToTraining::Pipeline(pipeline::PipelineEvent::Flow(flow)) => matches!(flow.head.body, FlowBody::End { .. }),
+            ToTraining::Pipeline(PipelineEvent::Flow(flow)) => matches!(flow.head.body, FlowBody::End { .. }),
             _ => false,
         };
         self.training
@@ -149,7 +145,7 @@ impl World {
             let Some(open) = &node.exchange else {
                 return false;
             };
-            let topology = open.plan.topology();
+            let topology = open.topology();
             let Some(place) = topology.place(node.info.id).filter(|place| place.stage == 0) else {
                 return false;
             };
@@ -162,82 +158,66 @@ impl World {
         leaders.map(|node| node.info.id).collect()
     }
 
-    /// Seats a worker of a stage with the node's ledger. One that is seated at the end only helps to measure.
-    pub(super) fn seat_stage(&mut self, at: NodeId, key: WorkerKey, slot: usize, only_measures: bool) {
-        let (origin, now) = (OriginId(self.number()), self.time());
-        let dataset = Arc::clone(&self.layers.as_ref().unwrap().dataset);
-        let node = self.nodes.get_mut(&at).unwrap();
-        let open = node.exchange.as_mut().unwrap();
-        let Some(worker) = node.workers.get_mut(&key) else {
-            return;
+    /// Seats a worker of a stage, with these counts or else with those that follow from the seed.
+    pub(super) fn seat_stage(&mut self, at: NodeId, key: WorkerKey, assignment: &Assignment, counts: Vec<i32>) {
+        let now = self.time();
+        let layers = self.layers.as_ref().unwrap();
+        let dataset = Arc::clone(&layers.dataset);
+        let PipelineAssignment { place, pipelines, .. } = assignment.pipeline.unwrap();
+        let job = &assignment.job;
+        let partition = partition(job, &layers.data());
+        let spec = *job.exchange.pipelines().unwrap();
+        let counts = if counts.is_empty() {
+            partition.stage(usize::from(place.stage)).initial_counts(job.seed)
+        } else {
+            counts
         };
-        assert_eq!(
-            worker.prepared,
-            Some(open.run),
-            "{at} seats a worker that has not opened the data"
-        );
-        let (plan, ledger) = (&open.plan, open.core.ledger());
-        let place = plan.topology().place(at).unwrap();
-        let spec = *plan.job.exchange.pipelines().unwrap();
-        let partition = partition(&plan.job, &plan.data);
         let pipeline = Pipeline::new(
             place,
             partition.len() as u8,
-            spec.in_flight(plan.topology().workers()),
-            origin.0,
+            spec.in_flight(pipelines as usize),
+            assignment.origin.0,
             dataset.train.len(),
         );
-        let trainer = FakeStageTrainer::new(&plan.job, &dataset, partition, pipeline, ledger.counts()).unwrap();
+        let trainer = FakeStageTrainer::new(job, &dataset, partition, pipeline, &counts).unwrap();
         let identity = Identity {
-            run: open.run,
-            origin,
-            slot,
-            slots: plan.slots(),
-            founders: plan.topology().workers(),
+            run: assignment.run,
+            origin: assignment.origin,
+            slot: assignment.slot,
+            slots: assignment.slots,
+            founders: assignment.founders,
         };
         let classes = vec![0; dataset.train.len()].into();
-        let mut training = StageTraining::new(trainer, &plan.job, classes, identity, now).unwrap();
-        training.resume(ledger.cursors(), ledger.batches(), ledger.samples());
-        let mut stage = StageWorker {
+        let mut training = StageTraining::new(trainer, job, classes, identity, now).unwrap();
+        training.resume(&assignment.cursors, assignment.batches, assignment.samples);
+        let worker = self.nodes.get_mut(&at).unwrap().workers.get_mut(&key).unwrap();
+        worker.stage = Some(StageWorker {
             training,
-            counts: !only_measures,
             may_end: false,
             is_closed: false,
-        };
-        for &slot in open.pipeline.dead_slots() {
-            stage.hear(ToTraining::Slot { slot, alive: false }, now);
-        }
-        for &origin in open.pipeline.dead_origins() {
-            stage.hear(ToTraining::Origin { origin, alive: false }, now);
-        }
-        if only_measures {
-            stage.hear(ToTraining::Stop, now);
-        }
-        worker.stage = Some(stage);
-        open.seated.insert(key, origin);
-        self.made.insert(origin, vec![Digest::default()]);
-        if !only_measures {
-            self.exchange(at, Event::Origin(super::working::origin_info(at, origin, slot, None)));
-        }
+        });
     }
 
-    /// Tells all workers of a node's stage something.
-    pub(super) fn tell_stages(&mut self, at: NodeId, event: &ToTraining) {
-        self.tell_stages_but(at, None, event);
-    }
-
-    /// Tells all workers of a node's stage something, but the one of an origin.
-    pub(super) fn tell_stages_but(&mut self, at: NodeId, but: Option<OriginId>, event: &ToTraining) {
-        let now = self.time();
-        let node = self.nodes.get_mut(&at).unwrap();
-        let Some(open) = &node.exchange else {
-            return;
-        };
-        for (key, _) in open.seated.iter().filter(|(_, origin)| Some(**origin) != but) {
-            if let Some(stage) = node.workers.get_mut(key).and_then(|worker| worker.stage.as_mut()) {
-                stage.hear(event.clone(), now);
+    /// A worker of a stage is told something by its node's exchange.
+    pub(super) fn tell_stage_worker(&mut self, at: NodeId, key: WorkerKey, message: ToWorker) {
+        let event = match message {
+            ToWorker::Jump(order) => {
+                let worker = self.nodes.get_mut(&at).unwrap().workers.get_mut(&key).unwrap();
+                let sums = std::mem::take(&mut worker.sums);
+                let weights = self.nodes[&at].exchange.as_ref().unwrap().ledger().weight_count();
+                ToTraining::Jump(Arc::new(Sums::checked(sums, weights).unwrap()), Arc::new(*order))
             }
-        }
+            ToWorker::Pause(is_paused) => ToTraining::Pause(is_paused),
+            ToWorker::Origin { origin, alive } => ToTraining::Origin { origin, alive },
+            ToWorker::Slot { slot, alive } => ToTraining::Slot { slot, alive },
+            ToWorker::Evaluate(moment) => ToTraining::Copy(moment),
+            ToWorker::Stop => ToTraining::Stop,
+            ToWorker::Leave => ToTraining::Leave,
+            ToWorker::Finish { save } => ToTraining::Finish(save),
+            ToWorker::PipelineBroken => ToTraining::Pipeline(PipelineEvent::Broken),
+            other => panic!("{at} tells a worker of a stage {other:?}"),
+        };
+        self.tell_stage(at, key, event);
     }
 
     /// Tells one worker of a stage something.
@@ -254,11 +234,8 @@ impl World {
         let Some(open) = &self.nodes[&at].exchange else {
             return;
         };
-        let keys: Vec<WorkerKey> = open.seated.keys().copied().collect();
-        let is_paused = open.core.should_pause();
-        self.compare_origins(at);
+        let keys: Vec<WorkerKey> = open.core.seats().keys().copied().collect();
         for key in keys {
-            self.tell_stage(at, key, ToTraining::Pause(is_paused));
             for _ in 0..self.random.below(PIECES_MAX) {
                 let now = self.time();
                 let worker = self.nodes.get_mut(&at).unwrap().workers.get_mut(&key);
@@ -270,9 +247,8 @@ impl World {
                 };
                 let progress = stage.training.advance(now, false);
                 let progress = progress.unwrap_or_else(|error| panic!("a worker of a stage of {at} fails: {error}"));
-                let (told, counts) = (stage.training.take_outbox(), stage.counts);
-                for told in told {
-                    self.hear_stage(at, key, counts, told);
+                for told in stage.training.take_outbox() {
+                    self.hear_stage(at, key, told);
                 }
                 if progress != StageProgress::Worked {
                     break;
@@ -282,15 +258,15 @@ impl World {
     }
 
     /// A worker of a stage has told its node something.
-    fn hear_stage(&mut self, at: NodeId, key: WorkerKey, counts: bool, told: FromTraining) {
+    fn hear_stage(&mut self, at: NodeId, key: WorkerKey, told: FromTraining) {
         match told {
             FromTraining::Flow(flow) => {
                 let bytes = flow.encode().unwrap().into();
-                self.pipeline(at, PipelineEvent::FromWorker { worker: key, bytes });
+                self.exchange(at, RunExchangeEvent::Flow { worker: key, bytes });
             }
             FromTraining::Step {
                 encoded: Some(encoded), ..
-            } => self.hear_stage_batch(at, key, counts, encoded),
+            } => self.hear_stage_batch(at, key, encoded),
             FromTraining::Closed(closing) => {
                 let worker = self.nodes.get_mut(&at).unwrap().workers.get_mut(&key);
                 if let Some(stage) = worker.and_then(|worker| worker.stage.as_mut()) {
@@ -300,7 +276,7 @@ impl World {
                     );
                     stage.is_closed = true;
                 }
-                self.hear_stage_batch(at, key, counts, closing.encoded);
+                self.hear_stage_batch(at, key, closing.encoded);
                 self.run(at, RunEvent::Worker(key, FromWorker::Stats(Box::default())));
                 self.run(at, RunEvent::Worker(key, FromWorker::Closed { residual_norm: 0.0 }));
             }
@@ -331,79 +307,14 @@ impl World {
     }
 
     /// A batch of a worker of a stage.
-    fn hear_stage_batch(&mut self, at: NodeId, key: WorkerKey, counts: bool, encoded: Vec<u8>) {
-        let Some(open) = self.nodes[&at].exchange.as_ref().filter(|_| counts) else {
+    fn hear_stage_batch(&mut self, at: NodeId, key: WorkerKey, encoded: Vec<u8>) {
+        let Some(open) = &self.nodes[&at].exchange else {
             return;
         };
-        let Some(&origin) = open.seated.get(&key) else {
-            return;
-        };
-        let batch = Batch::decode(&encoded, open.core.ledger().weight_count()).unwrap();
-        let sums = self.made.get_mut(&origin).unwrap();
-        sums.push(*sums.last().unwrap() + batch.header.digest);
-        self.exchange(at, Event::Local(encoded.into()));
-    }
-
-    /// Tells workers which origins emit no more batches.
-    pub(super) fn compare_origins(&mut self, at: NodeId) {
-        let Some(open) = self.nodes.get_mut(&at).and_then(|node| node.exchange.as_mut()) else {
-            return;
-        };
-        let mut effects = Vec::new();
-        open.pipeline.compare_origins(open.core.origins(), &mut effects);
-        for effect in effects {
-            self.carry_out_for_pipeline(at, effect);
-        }
-    }
-
-    /// Carries out what a node's core of pipelines asks for.
-    pub(super) fn carry_out_for_pipeline(&mut self, at: NodeId, effect: PipelineEffect) {
-        match effect {
-            PipelineEffect::Send { to, bytes } => self.transmit(at, to, Message::Flow(bytes)),
-            PipelineEffect::Deliver(bytes) => {
-                let flow = Flow::decode(&bytes).unwrap();
-                self.tell_stages(at, &ToTraining::Pipeline(pipeline::PipelineEvent::Flow(flow)));
-            }
-            PipelineEffect::Broken => self.tell_stages(at, &ToTraining::Pipeline(pipeline::PipelineEvent::Broken)),
-            PipelineEffect::Slot { slot, alive } => self.tell_stages(at, &ToTraining::Slot { slot, alive }),
-            PipelineEffect::Origin { origin, alive } => self.tell_stages(at, &ToTraining::Origin { origin, alive }),
-            PipelineEffect::HangUp(key) => {
-                panic!("worker {key:?} of {at} addresses a stage that its pipeline does not have")
-            }
-        }
-    }
-
-    /// Hands the workers of a node's stage what came other than as batches.
-    pub(super) fn jump_stages(&mut self, at: NodeId, jump: Jump) {
-        let order = JumpOrder {
-            origin: jump.origin,
-            batches: jump.batches,
-            samples: jump.samples,
-            cursors: jump.cursors,
-        };
-        self.tell_stages(at, &ToTraining::Jump(Arc::new(jump.sums), Arc::new(order)));
-    }
-
-    /// Has a worker of a stage finish.
-    pub(super) fn finish_stage(&mut self, at: NodeId, key: WorkerKey, save: Option<Saving>) {
-        let open = self.nodes[&at].exchange.as_ref().unwrap();
-        let order = save.map(|save| SaveOrder {
-            path: "model".into(),
-            frontier: open.core.ledger().frontier().clone(),
-            with_pipeline: save.measures_pipeline,
-        });
-        self.tell_stage(at, key, ToTraining::Finish(order));
-    }
-
-    /// Has the first worker of a node's stage measure the whole pipeline.
-    pub(super) fn evaluate_stage(&mut self, at: NodeId) {
-        let open = self.nodes[&at].exchange.as_ref().unwrap();
-        let moment = Moment {
-            samples: open.core.ledger().samples(),
-            seconds: 1.0,
-        };
-        if let Some(&key) = open.seated.keys().next() {
-            self.tell_stage(at, key, ToTraining::Copy(moment));
-        }
+        let Batch { header, .. } = Batch::decode(&encoded, open.ledger().weight_count()).unwrap();
+        let sums = self.made.get_mut(&header.origin).unwrap();
+        sums.push(*sums.last().unwrap() + header.digest);
+        let bytes = encoded.into();
+        self.exchange(at, RunExchangeEvent::Batch { worker: key, bytes });
     }
 }

@@ -9,6 +9,7 @@ use super::node::{Disk, Node, Open};
 use super::stages::Layers;
 use super::world::{World, pair};
 use crate::run::{RunEvent, Ticket, WorkerKey};
+use crate::run_exchange::RunExchangeEvent;
 use protocol::wire::link::Message;
 
 /// How many steps a second has.
@@ -77,8 +78,8 @@ impl World {
     fn disturb_the_end(&mut self, at: NodeId) {
         let open = self.nodes[&at].exchange.as_ref();
         let is_near = |open: &Open| {
-            let total = open.plan.data.train;
-            (total.saturating_sub(8)..total).contains(&open.core.ledger().cursors().samples_done())
+            let total = open.core.plan().data.train;
+            (total.saturating_sub(8)..total).contains(&open.ledger().cursors().samples_done())
         };
         if open.is_some_and(is_near)
             && self.random.below(8) == 0
@@ -137,7 +138,7 @@ impl World {
     pub(super) fn trains(&self, at: NodeId) -> Option<(RunId, NodeId)> {
         let status = self.nodes[&at].core.status(self.time())?;
         let open = self.nodes[&at].exchange.as_ref()?;
-        let ready = open.told.is_some_and(|told| told.ready);
+        let ready = open.core.told().is_some_and(|told| told.ready);
         (status.phase == Phase::Training && ready).then_some((status.run, at))
     }
 
@@ -307,7 +308,7 @@ impl World {
         let mut lie = vec![0];
         lie.extend(crc32fast::hash(&lie).to_le_bytes());
         let message = Message::Batch(lie.into());
-        self.receive(at, from, message);
+        self.exchange(at, RunExchangeEvent::Received { from, message });
     }
 
     /// One of those that stand still goes on.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::job::{Job, JobDraft, RoundTopology, RoundWeighting};
-use protocol::log::batch::{Header, OriginStatus, Payload, RoundPhase};
+use protocol::log::batch::{Batch, Header, OriginStatus, Payload, RoundPhase};
+use protocol::log::bundle::Bundle;
 use protocol::log::cursor::{CursorAdvance, ShardId};
 use protocol::rng::splitmix64;
 use protocol::stats::measured::{Evaluation, Scores};
@@ -14,14 +15,17 @@ use protocol::weights::dense::Dense;
 use protocol::weights::digest::Digest;
 use protocol::weights::lattice::Tau;
 use protocol::weights::sums::Sums;
-use protocol::wire::attach::{FromWorker, GoOn, Missing};
+use protocol::wire::attach::{Assignment, FromWorker, GoOn, Missing, ToWorker};
+use protocol::wire::flow::Flow;
+use protocol::wire::frame::Kind;
+use worker::pipeline::PipelineEvent;
+use worker::training::ToTraining;
 
 use super::node::{Disk, Ending, Round, Training, WEIGHTS, Worker, digest};
 use super::world::{Due, World};
-use crate::exchange::Event;
-use crate::run::planted::{Bug, planted};
+use crate::planted::{Bug, planted};
 use crate::run::{RunEvent, Ticket, WorkerKey};
-use protocol::wire::link::OriginInfo;
+use crate::run_exchange::RunExchangeEvent;
 
 /// Samples that a worker trains before a batch has to count them.
 const THROTTLED_MAX: u32 = 8;
@@ -89,24 +93,75 @@ impl World {
         );
     }
 
-    pub(super) fn seat(&mut self, at: NodeId, key: WorkerKey) {
-        let origin = OriginId(self.number());
-        let node = self.nodes.get_mut(&at).unwrap();
-        let open = node.exchange.as_mut().unwrap();
-        let Some(worker) = node.workers.get_mut(&key) else {
+    /// A worker is told something by its node's exchange.
+    pub(super) fn tell_worker(&mut self, at: NodeId, key: WorkerKey, message: ToWorker) {
+        let is_stage = self.layers.is_some();
+        let Some(worker) = self.nodes.get_mut(&at).unwrap().workers.get_mut(&key) else {
             return;
         };
-        assert_eq!(
-            worker.prepared,
-            Some(open.run),
-            "{at} seats a worker that has not opened the data"
-        );
+        match message {
+            ToWorker::Counts(piece) => worker.counts.extend(piece),
+            ToWorker::Sums(piece) => worker.sums.extend(piece),
+            ToWorker::Begin(assignment) => {
+                assert_eq!(
+                    worker.prepared,
+                    Some(assignment.run),
+                    "{at} seats a worker that has not opened the data"
+                );
+                let counts = std::mem::take(&mut worker.counts);
+                self.made.insert(assignment.origin, vec![Digest::default()]);
+                if is_stage {
+                    self.seat_stage(at, key, &assignment, counts);
+                } else {
+                    self.seat(at, key, &assignment, counts);
+                }
+            }
+            ToWorker::Save { path } => {
+                let training = worker.training.as_ref();
+                let sequence = training.map(|training| training.sequence);
+                self.worker_says(at, key, 5, FromWorker::Saved { sequence, path });
+            }
+            message if is_stage => self.tell_stage_worker(at, key, message),
+            message => self.tell_training(at, key, message),
+        }
+    }
+
+    /// A worker is handed what others have made.
+    pub(super) fn deliver(&mut self, at: NodeId, key: WorkerKey, kind: Kind, contents: &[u8]) {
+        let open = self.nodes[&at].exchange.as_ref().unwrap();
+        let weights = open.ledger().weight_count();
+        let Some(worker) = self.nodes.get_mut(&at).unwrap().workers.get_mut(&key) else {
+            return;
+        };
+        match (kind, &mut worker.training) {
+            (Kind::Batch, Some(training)) => {
+                let batch = Batch::decode(contents, weights).unwrap();
+                batch.payload.apply_to_counts(&mut training.counts).unwrap();
+            }
+            (Kind::Bundle, Some(training)) => {
+                let bundle = Bundle::decode(contents, weights).unwrap();
+                bundle.dense.apply_to_counts(&mut training.counts).unwrap();
+            }
+            (Kind::Batch, None) => {
+                let batch = Batch::decode(contents, weights).unwrap();
+                self.tell_stage(at, key, ToTraining::Apply(Arc::new(batch)));
+            }
+            (Kind::Flow, None) => {
+                let flow = Flow::decode(contents).unwrap();
+                self.tell_stage(at, key, ToTraining::Pipeline(PipelineEvent::Flow(flow)));
+            }
+            (kind, _) => panic!("{at} hands a worker a frame of kind {kind:?}"),
+        }
+    }
+
+    fn seat(&mut self, at: NodeId, key: WorkerKey, assignment: &Assignment, counts: Vec<i32>) {
+        let worker = self.nodes.get_mut(&at).unwrap().workers.get_mut(&key).unwrap();
         worker.training = Some(Training {
-            origin,
+            origin: assignment.origin,
             sequence: 0,
-            counts: open.core.ledger().counts().to_vec(),
+            counts: if counts.is_empty() { vec![0; WEIGHTS] } else { counts },
             round: Round {
-                newest: open.core.rounds().map_or(0, |(newest, _)| newest),
+                newest: assignment.round,
                 ..Round::default()
             },
             uncounted: 0,
@@ -115,22 +170,53 @@ impl World {
             idle: 0,
             ending: Ending::Nothing,
             closed: false,
+            is_paused: false,
             on_target: None,
         });
-        open.seated.insert(key, origin);
-        self.made.insert(origin, vec![Digest::default()]);
-        self.exchange(at, Event::Origin(origin_info(at, origin, 0, None)));
+    }
+
+    fn tell_training(&mut self, at: NodeId, key: WorkerKey, message: ToWorker) {
+        let worker = self.nodes.get_mut(&at).unwrap().workers.get_mut(&key).unwrap();
+        let Some(training) = &mut worker.training else {
+            return;
+        };
+        training.ending = match (message, training.ending) {
+            (ToWorker::Jump(_), ending) => {
+                let sums = Sums::checked(std::mem::take(&mut worker.sums), WEIGHTS).unwrap();
+                sums.apply_to_counts(&mut training.counts).unwrap();
+                ending
+            }
+            (ToWorker::Pause(is_paused), ending) => {
+                training.is_paused = is_paused;
+                ending
+            }
+            (ToWorker::GoOn(order), _) => return self.leave_round(at, key, order),
+            (ToWorker::Evaluate(_), _) => {
+                let reached = self.random.below(30) == 0;
+                return self.evaluate(at, key, reached);
+            }
+            (ToWorker::Finish { save }, _) => {
+                let counts = training.counts.clone();
+                return self.finish(at, key, &counts, save.is_some());
+            }
+            (ToWorker::Stop | ToWorker::StandBy, Ending::GoBack) => Ending::GoBack,
+            (ToWorker::StandBy, Ending::Nothing) => Ending::StandBy,
+            (ToWorker::Stop | ToWorker::StandBy, _) => Ending::Stop,
+            (ToWorker::Leave, Ending::Nothing) => Ending::Leave,
+            (ToWorker::GoBack(_), Ending::StandBy) => Ending::GoBack,
+            (_, ending) => ending,
+        };
     }
 
     pub(super) fn train_all(&mut self, at: NodeId) {
         let Some(open) = &self.nodes[&at].exchange else {
             return;
         };
-        let total = open.plan.data.train;
-        let done = open.core.ledger().cursors().samples_done();
+        let total = open.core.plan().data.train;
+        let done = open.ledger().cursors().samples_done();
         let complete = done >= total;
-        let keys: Vec<WorkerKey> = open.seated.keys().copied().collect();
-        let (run, paused, takes_over) = (open.run, open.core.should_pause(), open.takes_over);
+        let keys: Vec<WorkerKey> = open.core.seats().keys().copied().collect();
+        let (run, takes_over) = (open.run, open.takes_over);
         for key in keys {
             let idle = self.random.below(3) > 0;
             let throttles = self.in_rounds.is_none() && self.random.below(2) == 0;
@@ -153,7 +239,7 @@ impl World {
             let stop = training.ending != Ending::Nothing;
             let leaves = training.ending == Ending::Leave;
             let last = back.is_none() && (complete || stop);
-            if !last && back.is_none() && (paused || idle) {
+            if !last && back.is_none() && (training.is_paused || idle) {
                 continue;
             }
             if !last && back.is_none() && self.in_rounds.is_none() {
@@ -210,7 +296,7 @@ impl World {
                     round,
                 },
             );
-            self.exchange(at, Event::Local(bytes));
+            self.exchange(at, RunExchangeEvent::Batch { worker: key, bytes });
             if last {
                 self.run(at, RunEvent::Worker(key, FromWorker::Stats(Box::default())));
                 self.run(at, RunEvent::Worker(key, FromWorker::Closed { residual_norm: 0.0 }));
@@ -219,7 +305,7 @@ impl World {
     }
 
     /// A worker need not wait any longer for others' rounds.
-    pub(super) fn leave_round(&mut self, at: NodeId, origin: OriginId, order: GoOn) {
+    fn leave_round(&mut self, at: NodeId, key: WorkerKey, order: GoOn) {
         let run = self.nodes[&at].run();
         let others = self.nodes.values().filter(|node| node.runs() && node.run() == run);
         let workers = others
@@ -235,12 +321,12 @@ impl World {
         let behind = workers.filter_map(|worker| worker.training.as_ref()).any(is_behind);
         self.unwaited.0 += u32::from(behind);
         self.unwaited.1 += 1;
-        for training in self.trainings(at).filter(|training| training.origin == origin) {
-            if order.round == training.round.number {
-                training.round.newest = order.newest;
-                training.round.waits = false;
-                training.round.due = order.contribution.is_some();
-            }
+        let worker = self.nodes.get_mut(&at).unwrap().workers.get_mut(&key);
+        let training = worker.and_then(|worker| worker.training.as_mut());
+        if let Some(training) = training.filter(|training| order.round == training.round.number) {
+            training.round.newest = order.newest;
+            training.round.waits = false;
+            training.round.due = order.contribution.is_some();
         }
     }
 
@@ -279,13 +365,6 @@ impl World {
         trainings.map(|training| u64::from(training.uncounted)).sum()
     }
 
-    /// Workers let out what they have, and close; the run goes on.
-    pub(super) fn leave_workers(&mut self, at: NodeId) {
-        for training in self.trainings(at).filter(|training| training.ending == Ending::Nothing) {
-            training.ending = Ending::Leave;
-        }
-    }
-
     /// Workers may train what others hold back, because these hang or are cut off. One that waits itself must hold nothing
     /// back.
     pub(super) fn take_over(&mut self, at: NodeId, slots: &BTreeSet<usize>) {
@@ -303,35 +382,10 @@ impl World {
         }
     }
 
-    /// Workers are told to take no further step; one of them may stand by.
-    pub(super) fn stop_workers(&mut self, at: NodeId, stands_by: Option<WorkerKey>) {
-        for (key, worker) in &mut self.nodes.get_mut(&at).unwrap().workers {
-            if let Some(training) = &mut worker.training {
-                training.ending = match training.ending {
-                    Ending::GoBack => Ending::GoBack,
-                    Ending::Nothing if Some(*key) == stands_by => Ending::StandBy,
-                    _ => Ending::Stop,
-                };
-            }
-        }
-    }
-
-    pub(super) fn go_back(&mut self, at: NodeId, key: WorkerKey) {
-        let worker = self.nodes.get_mut(&at).unwrap().workers.get_mut(&key);
-        if let Some(training) = worker.and_then(|worker| worker.training.as_mut())
-            && training.ending == Ending::StandBy
-        {
-            training.ending = Ending::GoBack;
-        }
-    }
-
-    /// The first of a node's workers measures what it has, and finds it good enough or not.
-    pub(super) fn evaluate(&mut self, at: NodeId, reached: bool) {
+    /// A worker measures what it has, and finds it good enough or not.
+    pub(super) fn evaluate(&mut self, at: NodeId, key: WorkerKey, reached: bool) {
         let delay = 20 + self.random.below(1500);
-        let Some(open) = &self.nodes[&at].exchange else {
-            return;
-        };
-        let Some((&key, run)) = open.seated.keys().next().zip(Some(open.run)) else {
+        let Some(run) = self.nodes[&at].exchange.as_ref().map(|open| open.run) else {
             return;
         };
         let worker = self.nodes.get_mut(&at).unwrap().workers.get_mut(&key);
@@ -349,6 +403,14 @@ impl World {
         };
         self.say(&format!("node {at} measures an accuracy of {accuracy}"));
         self.worker_says(at, key, delay, FromWorker::Evaluated { run, evaluation });
+    }
+
+    /// The first of a node's workers finds its weights good enough.
+    pub(super) fn reach_target(&mut self, at: NodeId) {
+        let open = self.nodes[&at].exchange.as_ref();
+        if let Some(key) = open.and_then(|open| Some(*open.core.seats().first_key_value()?.0)) {
+            self.evaluate(at, key, true);
+        }
     }
 
     /// A client of a node.
@@ -418,13 +480,4 @@ pub(super) fn job(in_rounds: Option<RoundWeighting>, way: RoundTopology) -> Job 
         ..JobDraft::default()
     };
     draft.resolve().unwrap()
-}
-
-pub(super) fn origin_info(node: NodeId, origin: OriginId, slot: usize, ended: Option<u64>) -> OriginInfo {
-    OriginInfo {
-        origin,
-        node,
-        slot: slot as u32,
-        ended,
-    }
 }

@@ -14,12 +14,13 @@ use protocol::wire::control::ControlMessage;
 use protocol::wire::run_beat::RunBeat;
 use protocol::wire::run_plan::RunPlan;
 
-use super::node::{Node, TIMING, Worker};
+use super::check_ledgers;
+use super::node::{Checkpoint, Node, TIMING, Worker};
 use super::stages::Layers;
 use super::working::job;
-use crate::exchange::Event;
 use crate::node::roster::DialOutcome;
-use crate::run::{ExchangeOrder, RunEvent, WorkerKey};
+use crate::run::{RunEvent, WorkerKey};
+use crate::run_exchange::{RunExchangeEvent, WriteOccasion};
 use protocol::wire::link::Message;
 
 /// One step of the clock: a tick of the exchange.
@@ -98,9 +99,17 @@ pub(super) enum Due {
         run: RunId,
         scores: Option<Scores>,
     },
-    /// A node writes its ledger, when the disk answers.
-    Keep {
+    /// A node writes a ledger, when the disk answers.
+    WriteLedger {
         at: NodeId,
+        run: RunId,
+        occasion: WriteOccasion,
+        checkpoint: Box<Checkpoint>,
+    },
+    /// A node has written a checkpoint, or could not.
+    CheckpointWritten {
+        at: NodeId,
+        run: RunId,
     },
     /// A worker that hangs is killed; a new one attaches.
     Killed {
@@ -318,8 +327,7 @@ impl World {
                 Some(_) => self.compute_stages(id),
                 None => self.train_all(id),
             }
-            self.exchange(id, Event::Tick);
-            self.tell_progress(id);
+            self.exchange(id, RunExchangeEvent::Tick);
             let phase = ticks + id.0;
             if phase.is_multiple_of(steps(TIMING.clocks.membership_tick)) {
                 self.tick_roster(id);
@@ -334,6 +342,7 @@ impl World {
         if ticks.is_multiple_of(10) {
             self.make_links();
         }
+        check_ledgers(self);
     }
 
     fn happens(&mut self, due: Due) {
@@ -349,7 +358,8 @@ impl World {
             | Due::Open { at, .. }
             | Due::Worker { at, .. }
             | Due::Write { at, .. }
-            | Due::Keep { at }
+            | Due::WriteLedger { at, .. }
+            | Due::CheckpointWritten { at, .. }
             | Due::Killed { at, .. }
             | Due::Attach { at } => *at,
         };
@@ -382,7 +392,7 @@ impl World {
                     .get(&pair(at, from))
                     .is_some_and(|one| one.number == link && one.up.contains(&at))
                 {
-                    self.receive(at, from, message);
+                    self.exchange(at, RunExchangeEvent::Received { from, message });
                 }
             }
             Due::Unlinked { from, link, .. } => self.unlinked(at, from, link),
@@ -401,7 +411,13 @@ impl World {
                     if let FromWorker::Prepared { run, .. } = &message {
                         node.workers.get_mut(&key).unwrap().prepared = Some(*run);
                     }
-                    self.run(at, RunEvent::Worker(key, message));
+                    match message {
+                        FromWorker::Saved { sequence, path } => {
+                            let worker = key;
+                            self.exchange(at, RunExchangeEvent::Saved { worker, sequence, path });
+                        }
+                        message => self.run(at, RunEvent::Worker(key, message)),
+                    }
                 }
             }
             Due::Write {
@@ -411,7 +427,17 @@ impl World {
                 scores,
                 ..
             } => self.write_model(at, key, orders, (run, scores)),
-            Due::Keep { .. } => self.exchange_order(at, ExchangeOrder::Keep),
+            Due::WriteLedger {
+                run,
+                occasion,
+                checkpoint,
+                ..
+            } => self.write_ledger(at, run, occasion, checkpoint),
+            Due::CheckpointWritten { run, .. } => {
+                if node.exchange.as_ref().is_some_and(|open| open.run == run) {
+                    self.exchange(at, RunExchangeEvent::CheckpointWritten);
+                }
+            }
             Due::Killed { key, .. } => self.kill_worker(at, key),
             Due::Attach { .. } => {
                 let key = WorkerKey(self.number());

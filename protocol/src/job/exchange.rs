@@ -84,54 +84,35 @@ pub enum Threshold {
     Fixed(Tau),
 }
 
-/// Steps of a round on the mesh when the job leaves it open: a dense batch then costs less than the steps before it.
-const EVERY_ON_MESH: u32 = 16;
-/// Steps after which the best worker's weights count.
-const EVERY_OF_BEST: u32 = 64;
+/// A round on the mesh when the job leaves it open: a dense batch then costs less than the steps before it.
+const EVERY_ON_MESH: RoundLength = RoundLength::Steps(16);
+/// A round after which the best worker's weights count.
+const EVERY_OF_BEST: RoundLength = RoundLength::Steps(64);
+const EVERY_STEP: RoundLength = RoundLength::Steps(1);
 const EVERY_MAX: f64 = 65_536.0;
+const MEAN: RoundWeighting = RoundWeighting::Mean;
 
 /// A name, and what it says of rounds.
 type Named = (&'static str, RoundTopology, RoundLength, RoundWeighting);
 
 /// The strategies in rounds, by name: what each leaves open can be said behind it.
 const NAMED: [Named; 7] = [
-    (
-        "mesh",
-        RoundTopology::Mesh,
-        RoundLength::Steps(EVERY_ON_MESH),
-        RoundWeighting::Mean,
-    ),
-    (
-        "server",
-        RoundTopology::Server,
-        RoundLength::Steps(1),
-        RoundWeighting::Mean,
-    ),
-    (
-        "ring-reduce",
-        RoundTopology::RingReduce,
-        RoundLength::Steps(1),
-        RoundWeighting::Mean,
-    ),
-    ("ring", RoundTopology::Ring, RoundLength::Steps(1), RoundWeighting::Mean),
-    (
-        "stepwise",
-        RoundTopology::Stepwise,
-        RoundLength::Steps(1),
-        RoundWeighting::Mean,
-    ),
-    (
-        "downpour",
-        RoundTopology::Server,
-        RoundLength::Epoch,
-        RoundWeighting::Mean,
-    ),
-    (
-        "best",
-        RoundTopology::Server,
-        RoundLength::Steps(EVERY_OF_BEST),
-        RoundWeighting::Best,
-    ),
+    ("mesh", RoundTopology::Mesh, EVERY_ON_MESH, MEAN),
+    ("server", RoundTopology::Server, EVERY_STEP, MEAN),
+    ("ring-reduce", RoundTopology::RingReduce, EVERY_STEP, MEAN),
+    ("ring", RoundTopology::Ring, EVERY_STEP, MEAN),
+    ("stepwise", RoundTopology::Stepwise, EVERY_STEP, MEAN),
+    ("downpour", RoundTopology::Server, RoundLength::Epoch, MEAN),
+    ("best", RoundTopology::Server, EVERY_OF_BEST, RoundWeighting::Best),
+];
+
+/// The ways to share differences out, by name; none where nobody waits.
+const WEIGHTINGS: [(&str, Option<RoundWeighting>); 5] = [
+    ("mean", Some(MEAN)),
+    ("weighted", Some(RoundWeighting::Weighted)),
+    ("best", Some(RoundWeighting::Best)),
+    ("first", Some(RoundWeighting::First)),
+    ("async", None),
 ];
 
 /// What there is, a line each.
@@ -345,14 +326,7 @@ fn shares_from_options(
     left_open: RoundWeighting,
     options: &mut TextOptions<'_>,
 ) -> Result<Option<RoundWeighting>, String> {
-    let rules = [
-        ("mean", Some(RoundWeighting::Mean)),
-        ("weighted", Some(RoundWeighting::Weighted)),
-        ("best", Some(RoundWeighting::Best)),
-        ("first", Some(RoundWeighting::First)),
-        ("async", None),
-    ];
-    let named: Vec<_> = rules.into_iter().filter(|(name, _)| options.flag(name)).collect();
+    let named: Vec<_> = WEIGHTINGS.into_iter().filter(|(name, _)| options.flag(name)).collect();
     match named[..] {
         [] => Ok(Some(left_open)),
         [(_, weighting)] => Ok(weighting),
@@ -389,13 +363,8 @@ impl fmt::Display for Rounds {
             every,
             weighting,
         } = *self;
-        let rule = match weighting {
-            Some(RoundWeighting::Mean) => "mean",
-            Some(RoundWeighting::Weighted) => "weighted",
-            Some(RoundWeighting::Best) => "best",
-            Some(RoundWeighting::First) => "first",
-            None => "async",
-        };
+        let rule = WEIGHTINGS.iter().find(|(_, of)| *of == weighting);
+        let rule = rule.map_or("", |(name, _)| name);
         let alike = |&&(_, named, often, _): &&Named| (named, often) == (topology, every);
         let is_whole = |&&(_, _, _, named): &&Named| Some(named) == weighting;
         let named = || NAMED.iter().filter(alike);

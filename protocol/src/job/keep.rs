@@ -1,7 +1,6 @@
 //! Which weights a run ends with, as a job says it.
 
-use std::fmt;
-use std::str::FromStr;
+use crate::text_options::words;
 
 /// Which weights a run ends with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,23 +12,8 @@ pub enum Keep {
     Best,
 }
 
-impl FromStr for Keep {
-    type Err = String;
+words!(Keep, String, unknown, "last" => Self::Last, "best" => Self::Best);
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "last" => Ok(Self::Last),
-            "best" => Ok(Self::Best),
-            other => Err(format!("'{other}' does not name weights to keep; use last or best")),
-        }
-    }
-}
-
-impl fmt::Display for Keep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Last => "last",
-            Self::Best => "best",
-        })
-    }
+fn unknown(text: &str) -> String {
+    format!("'{text}' does not name weights to keep; use last or best")
 }

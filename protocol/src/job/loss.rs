@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::text_options::serde_as_text;
+use crate::text_options::{serde_as_text, words};
 
 /// What is made small.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -21,37 +21,15 @@ pub enum Loss {
     Huber,
 }
 
-impl FromStr for Loss {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "cross-entropy" => Ok(Self::CrossEntropy),
-            "mse" => Ok(Self::Mse),
-            "mae" => Ok(Self::Mae),
-            "huber" => Ok(Self::Huber),
-            _ => Err(format!(
-                "there is no loss '{text}'; use one of: auto, cross-entropy (for classes), mse, mae or huber (for \
-                 numbers)"
-            )),
-        }
-    }
-}
-
-impl fmt::Display for Loss {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Auto => "auto",
-            Self::CrossEntropy => "cross-entropy",
-            Self::Mse => "mse",
-            Self::Mae => "mae",
-            Self::Huber => "huber",
-        })
-    }
-}
-
+words!(
+    Loss, String, unknown_loss,
+    "auto" => Self::Auto, "cross-entropy" => Self::CrossEntropy, "mse" => Self::Mse, "mae" => Self::Mae, "huber" => Self::Huber,
+);
 serde_as_text!(Loss);
+
+fn unknown_loss(text: &str) -> String {
+    format!("there is no loss '{text}'; use one of: auto, cross-entropy (for classes), mse, mae or huber (for numbers)")
+}
 
 /// How much samples of each class count.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -6,7 +6,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
+use crate::text_options::serde_as_text;
 
 /// Shards per worker slot.
 ///
@@ -17,8 +17,7 @@ pub const SHARDS_PER_SLOT: u32 = 16;
 pub const SLOTS_MAX: usize = (u32::MAX / SHARDS_PER_SLOT) as usize;
 
 /// The rule by which samples are dealt to worker slots.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "String")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Split {
     /// Any sample to any slot: every slot gets the same number, of whatever classes chance brings.
     Random,
@@ -65,19 +64,7 @@ impl FromStr for Split {
     }
 }
 
-impl From<Split> for String {
-    fn from(split: Split) -> Self {
-        split.name().to_owned()
-    }
-}
-
-impl TryFrom<String> for Split {
-    type Error = UnknownSplit;
-
-    fn try_from(text: String) -> Result<Self, UnknownSplit> {
-        text.parse()
-    }
-}
+serde_as_text!(Split);
 
 #[cfg(test)]
 mod tests {

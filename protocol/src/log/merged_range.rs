@@ -9,9 +9,11 @@ use crate::ids::{OriginId, RunId};
 use crate::log::batch::{self, Batch, BatchError, OriginStatus, Payload};
 use crate::log::checksum;
 use crate::log::cursor::Cursors;
+use crate::log::frontier::SEQUENCE_MAX;
 use crate::weights::digest::Digest;
 use crate::weights::encoding::sums;
 use crate::weights::sums::{Adder, Sums};
+use crate::wire::bounds::COUNT_MAX;
 
 /// The version this program writes and reads.
 const VERSION: u8 = 3;
@@ -75,6 +77,9 @@ impl MergedRange {
         let (WireHeader { header, count }, payload) = batch::open(bytes, VERSION)?;
         if header.from >= header.to {
             return Err(BatchError::NoSequence);
+        }
+        if header.to > SEQUENCE_MAX || header.samples > COUNT_MAX {
+            return Err(BatchError::BadHeader);
         }
         let sums = Sums::from_sorted(sums::decode(payload, count as usize, weights)?);
         if sums.digest() != header.digest {
@@ -184,7 +189,7 @@ impl Merger {
         );
         self.header.to = to;
         self.header.digest += digest;
-        self.header.samples += samples;
+        self.header.samples = self.header.samples.saturating_add(samples);
         let before = self.header.status;
         self.header.status = OriginStatus {
             last: before.last || status.last,

@@ -224,7 +224,7 @@ impl WorkerStats {
     pub fn bytes_dense(&self, weights: u64, nodes: usize) -> u64 {
         let gradient = weights.saturating_mul(size_of::<f32>() as u64);
         let peers = nodes.saturating_sub(1).max(1) as u64;
-        let steps = self.batches + self.throttled;
+        let steps = self.batches.saturating_add(self.throttled);
         steps.saturating_mul(gradient).saturating_mul(peers)
     }
 

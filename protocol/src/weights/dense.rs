@@ -111,7 +111,7 @@ fn subtract(sums: &mut [i32], steps: &[i32]) -> bool {
 
 /// The most steps that any weight moves.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-fn farthest(steps: &[i32]) -> u32 {
+pub(crate) fn farthest(steps: &[i32]) -> u32 {
     steps
         .iter()
         .fold(0, |farthest, steps| steps.unsigned_abs().max(farthest))

@@ -8,8 +8,9 @@ use std::sync::Arc;
 
 use crate::ids::{OriginId, RunId};
 use crate::log::cursor::Cursors;
-use crate::log::frontier::Frontier;
+use crate::log::frontier::{Frontier, SEQUENCE_MAX};
 use crate::weights::digest::Digest;
+use crate::wire::bounds::COUNT_MAX;
 use serde::{Deserialize, Serialize};
 
 /// Bytes of the head's length.
@@ -281,7 +282,8 @@ pub fn decode(bytes: &[u8], weights: usize) -> Option<Snapshot> {
             kind,
         });
     }
-    if head.weights != weights as u64 || !rest.is_empty() {
+    let are_bounded = head.applied.iter().all(|one| one.sequence <= SEQUENCE_MAX) && head.samples <= COUNT_MAX;
+    if head.weights != weights as u64 || !rest.is_empty() || !are_bounded {
         return None;
     }
     Some(Snapshot {
@@ -362,5 +364,15 @@ mod tests {
             assert!(decode(&bytes[..end], 5).is_none(), "cut at {end}");
         }
         assert!(decode(&[255, 255, 255, 255, 0], 5).is_none());
+        let mut boundless = [snapshot(), snapshot()];
+        boundless[0].head.applied[0].sequence = SEQUENCE_MAX + 1;
+        boundless[1].head.samples = COUNT_MAX + 1;
+        for snapshot in boundless {
+            assert!(
+                decode(&encoded(&snapshot).next(10_000), 5).is_none(),
+                "{:?}",
+                snapshot.head
+            );
+        }
     }
 }

@@ -309,8 +309,8 @@ impl Topology<'_> {
         }
     }
 
-    /// Whether each node saves the stage that it holds, once all have ended, instead of one node the whole model. Then all
-    /// nodes end together, whatever they hold, since the result is of all stages.
+    /// Whether each node saves the stage that it holds, instead of one node the whole model. The nodes of each stage agree
+    /// on their end by themselves; files are saved once those of all stages have, since the result is of all stages.
     #[must_use]
     pub fn saves_stages(&self) -> bool {
         matches!(self, Self::Pipelined(_))

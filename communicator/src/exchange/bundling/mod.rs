@@ -17,7 +17,7 @@ use protocol::wire::part::RoundPart;
 
 use self::attempt::{Attempt, Own, PartOutcome};
 pub use self::reduction_path::ReductionPath;
-use super::planted::{Bug, planted};
+use crate::planted::{Bug, planted};
 
 /// Fewer have nothing to add up on the way: each sends the other what it has.
 const MEMBERS_MIN: usize = 3;

@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use protocol::ids::NodeId;
 
-use super::planted::{Bug, PLANTED};
 use super::{ReductionPath, Routing};
+use crate::planted::{Bug, PLANTED};
 use crate::seeds;
 use world::{Traffic, World};
 

@@ -51,7 +51,7 @@ fn who_is_far_behind_gets_a_range_and_takes_away_what_it_has() {
     assert_eq!(third.ledger().counts(), exchange.ledger().counts());
     assert_eq!(third.ledger().frontier(), exchange.ledger().frontier());
     let jumped = effects.iter().find_map(|effect| match effect {
-        Effect::Jump(jump) => Some(jump.batches),
+        Effect::Jump(jump) => Some(jump.order.batches),
         _ => None,
     });
     assert_eq!(jumped, Some(end - 3), "workers get only the batches after sequence 3");

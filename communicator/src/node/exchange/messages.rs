@@ -6,17 +6,14 @@ use protocol::ids::{NodeId, RunId};
 use protocol::stats::measured::Moment;
 use protocol::stats::{ExchangeFigures, PeerRecord};
 use protocol::weights::digest::Digest;
-use protocol::wire::run_plan::RunPlan;
 use ractor::DerivedActorRef;
 use ractor_cluster::RactorMessage;
 
-use crate::checkpoint::State;
-use crate::ledger::Ledger;
 use crate::node::link::LinkNotice;
 use crate::node::mailbox::notice;
-use crate::node::run_files::RunFiles;
 use crate::node::workers::{SeatNotice, WorkerHandle};
 use crate::run::{ExchangeOrder, RunEvent};
+use crate::run_exchange::RunExchangeArguments;
 use crate::timing::Timing;
 use crate::transport::{Security, Stream};
 
@@ -73,20 +70,9 @@ pub(crate) struct Report {
 
 /// What the actor is started with.
 pub(crate) struct ExchangeArguments {
-    pub(crate) me: NodeId,
-    /// Its release.
+    pub(crate) core: RunExchangeArguments,
+    /// The node's release.
     pub(crate) version: String,
-    pub(crate) run: RunId,
-    /// Who takes part.
-    pub(crate) plan: RunPlan,
-    /// The replica to begin with.
-    pub(crate) ledger: Ledger,
-    /// What this node's workers had alone at a checkpoint.
-    pub(crate) states: Vec<State>,
-    /// Where it keeps its files.
-    pub(crate) files: RunFiles,
-    /// Whether what the run comes to is kept in a checkpoint.
-    pub(crate) keeps_runs: bool,
     /// How to reach peers.
     pub(crate) security: Security,
     /// How often it does what, and how long its links wait.

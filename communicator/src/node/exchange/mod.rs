@@ -1,70 +1,45 @@
-//! The exchange's actor: carries out what the exchange's core decides, for one run.
+//! The exchange's actor: carries out what the core of a run's exchange decides. It holds the links and the ways to the
+//! workers, tells the core what comes over them, and decides nothing.
 
 mod carrying_out;
-mod checkpointing;
-mod linking;
 mod messages;
-mod pauses;
 mod peer;
-mod pipeline;
 mod reporting;
-mod seating;
+mod writing;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use protocol::ids::{NodeId, OriginId, RunId};
-use protocol::stats::record_interval;
-use protocol::wire::attach::ToWorker;
-use protocol::wire::prefix::Prefix;
-use protocol::wire::run_plan::{Participant, RunPlan};
 use ractor::{Actor, ActorProcessingErr, ActorRef, DerivedActorRef, SupervisionEvent};
 
-use super::checkpoints::Checkpoints;
-use super::run_files::RunFiles;
+use super::link::{LinkMessage, LinkNotice};
 use super::workers::{SeatNotice, WorkerHandle};
-use crate::checkpoint::State;
-use crate::exchange::{Effect, Event, Exchange};
-use crate::pipeline::{PipelineEvent, PipelineNode};
-use crate::run::{ExchangeOrder, Progress, RunEvent, WorkerKey, lacks_checkpoint};
-use crate::timing::Timing;
-use crate::transport::Security;
+use crate::entropy;
+use crate::run::{ExchangeOrder, WorkerKey};
+use crate::run_exchange::{RunExchange, RunExchangeEvent};
+use crate::timing::LinkTimes;
+use crate::transport::{Security, Stream};
 pub(crate) use messages::{ExchangeArguments, ExchangeMessage, ExchangeNotice, Report};
-use pauses::Pauses;
 use peer::PeerConnection;
-use protocol::wire::link::OriginInfo;
 
 pub(crate) struct ExchangeActor;
 
 pub(crate) struct ExchangeState {
-    me: NodeId,
-    version: String,
-    security: Security,
-    timing: Timing,
-    myself: ActorRef<ExchangeMessage>,
-    run: RunId,
-    plan: RunPlan,
-    core: Exchange,
-    effects: Vec<Effect>,
+    core: RunExchange,
+    started: Instant,
     /// The time that the core took.
     adding: Duration,
-    peers: BTreeMap<NodeId, PeerConnection>,
-    workers: BTreeMap<WorkerKey, (OriginId, WorkerHandle)>,
-    states: Vec<State>,
-    files: RunFiles,
-    keeps_runs: bool,
-    checkpoints: Checkpoints,
-    pipeline: PipelineNode,
-    /// The number of the order since which no batch is taken; 0 while they are.
-    freeze: u64,
-    audited: Instant,
-    reported: Instant,
+    me: NodeId,
+    version: String,
+    run: RunId,
+    security: Security,
+    link_times: LinkTimes,
+    myself: ActorRef<ExchangeMessage>,
     parent: DerivedActorRef<ExchangeNotice>,
-    told: Option<Progress>,
-    pauses: Pauses,
-    bytes_encoded: u64,
-    first: Option<Instant>,
-    last: Option<Instant>,
+    peers: BTreeMap<NodeId, PeerConnection>,
+    /// Workers that the run has handed over.
+    workers: BTreeMap<WorkerKey, WorkerHandle>,
 }
 
 impl Actor for ExchangeActor {
@@ -78,53 +53,29 @@ impl Actor for ExchangeActor {
         arguments: ExchangeArguments,
     ) -> Result<ExchangeState, ActorProcessingErr> {
         let ExchangeArguments {
-            me,
+            core,
             version,
-            run,
-            plan,
-            ledger,
-            states,
-            files,
-            keeps_runs,
             security,
             timing,
             parent,
         } = arguments;
+        let (me, run) = (core.me, core.run);
+        let (core, effects) = RunExchange::start(core, Duration::ZERO);
         let mut state = ExchangeState {
+            core,
+            started: Instant::now(),
+            adding: Duration::ZERO,
             me,
             version,
-            security,
-            timing,
-            myself: myself.clone(),
             run,
-            core: Exchange::for_run(me, ledger, &plan),
-            pipeline: PipelineNode::new(me, &plan),
-            effects: Vec::new(),
-            adding: Duration::ZERO,
+            security,
+            link_times: timing.link,
+            myself: myself.clone(),
+            parent,
             peers: BTreeMap::new(),
             workers: BTreeMap::new(),
-            states,
-            files,
-            keeps_runs,
-            checkpoints: Checkpoints::default(),
-            freeze: 0,
-            audited: Instant::now(),
-            reported: Instant::now(),
-            plan,
-            parent,
-            told: None,
-            pauses: Pauses::default(),
-            bytes_encoded: 0,
-            first: None,
-            last: None,
         };
-        state.restore_origins();
-        if !state.plan.is_guest(me) && !lacks_checkpoint(&state.core, &state.plan, me) {
-            state.event(Event::Founder(me));
-        }
-        for participant in state.plan.participants.clone() {
-            state.join(participant).await?;
-        }
+        state.carry_out_all(effects).await?;
         myself.send_interval(timing.clocks.exchange_tick, || ExchangeMessage::Tick);
         Ok(state)
     }
@@ -137,28 +88,11 @@ impl Actor for ExchangeActor {
     ) -> Result<(), ActorProcessingErr> {
         match message {
             ExchangeMessage::Accepted { from, stream } => state.accepted(from, stream),
-            ExchangeMessage::Link(notice) => state.hear_link(notice),
-            ExchangeMessage::FromSeat(SeatNotice::Batch { key, bytes, permit }) => {
-                if state.trains(key) {
-                    state.bytes_encoded += bytes.len() as u64;
-                    state.event(Event::Local(bytes));
-                }
-                drop(permit);
-            }
-            ExchangeMessage::Order { order, worker } => state.carry_out_order(order, worker).await?,
-            ExchangeMessage::Checkpointed => state.checkpointed(),
-            ExchangeMessage::FromSeat(SeatNotice::Saved { key, sequence, path }) => state.saved(key, sequence, path),
-            ExchangeMessage::FromSeat(SeatNotice::Prefix { key, prefix, permit }) => {
-                state.pass(key, prefix);
-                drop(permit);
-            }
-            ExchangeMessage::FromSeat(SeatNotice::Flow { key, bytes, permit }) => {
-                if state.workers.contains_key(&key) {
-                    state.pipeline_event(PipelineEvent::FromWorker { worker: key, bytes });
-                }
-                drop(permit);
-            }
-            ExchangeMessage::Tick => state.tick(),
+            ExchangeMessage::Link(notice) => state.hear_link(notice).await?,
+            ExchangeMessage::FromSeat(notice) => state.hear_worker(notice).await?,
+            ExchangeMessage::Order { order, worker } => state.order(order, worker).await?,
+            ExchangeMessage::Checkpointed => state.event(RunExchangeEvent::CheckpointWritten).await?,
+            ExchangeMessage::Tick => state.tick().await?,
         }
         Ok(())
     }
@@ -188,149 +122,100 @@ impl Actor for ExchangeActor {
 }
 
 impl ExchangeState {
-    /// Origins of a run that is gone on with are all ended, and this node answers for them.
-    fn restore_origins(&mut self) {
-        let applied: Vec<(OriginId, u64)> = self.core.ledger().frontier().iter().collect();
-        for (origin, sequence) in applied {
-            self.event(Event::Origin(OriginInfo {
-                origin,
-                node: self.me,
-                slot: OriginInfo::NO_SLOT,
-                ended: Some(sequence),
-            }));
-        }
+    /// Tells the core what has happened, and carries out what it wants.
+    async fn event(&mut self, event: RunExchangeEvent) -> Result<(), ActorProcessingErr> {
+        let now = self.now();
+        let effects = self.core.handle(event, now);
+        self.adding += self.now().saturating_sub(now);
+        self.carry_out_all(effects).await
     }
 
-    /// Does what the run's core wants. A worker that the exchange does not have yet comes with the order.
-    async fn carry_out_order(
-        &mut self,
-        order: ExchangeOrder,
-        worker: Option<WorkerHandle>,
-    ) -> Result<(), ActorProcessingErr> {
-        match (order, worker) {
-            (ExchangeOrder::Joined(participant), _) => self.admit(participant).await?,
-            (ExchangeOrder::Liveness(liveness), _) => self.heed(liveness),
-            (ExchangeOrder::Seat { slot, .. }, Some(worker)) => self.seat(worker, slot),
-            (ExchangeOrder::Reseat { slot, .. }, Some(worker)) => self.reseat(worker, slot),
-            (ExchangeOrder::Measure { save, .. }, Some(worker)) => self.measure(&worker, save),
-            (ExchangeOrder::Seat { .. } | ExchangeOrder::Reseat { .. } | ExchangeOrder::Measure { .. }, None) => {}
-            (ExchangeOrder::Unseat(key), _) => self.unseat(key),
-            (ExchangeOrder::StopWorkers { stands_by }, _) => self.stop_workers(stands_by),
-            (ExchangeOrder::LeaveWorkers, _) => self.tell(&ToWorker::Leave),
-            (ExchangeOrder::TakeOver(slots), _) => self.take_over(slots),
-            (ExchangeOrder::GoBack(key), _) => {
-                if let Some((_, worker)) = self.workers.get(&key) {
-                    worker.tell(ToWorker::GoBack(self.moment()));
-                }
-            }
-            (ExchangeOrder::Evaluate, _) => {
-                if let Some((_, worker)) = self.workers.values().next() {
-                    worker.tell(ToWorker::Evaluate(self.moment()));
-                }
-            }
-            (ExchangeOrder::Checkpoint, _) => self.checkpoint(self.files.checkpoint(self.run)),
-            (ExchangeOrder::Keep, _) => self.keep(),
-            (ExchangeOrder::Freeze { number, fingerprint }, _) => self.freeze(number, fingerprint),
-            (ExchangeOrder::Thaw, _) => self.thaw(),
-            (ExchangeOrder::Settle, _) => self.settle(),
-            (ExchangeOrder::Finish { worker, save }, _) => self.finish(worker, save),
+    fn now(&self) -> Duration {
+        self.started.elapsed()
+    }
+
+    /// Hands an order of the run to the core. A worker that the exchange does not have yet comes with the order; if it is gone
+    /// meanwhile, there is nothing to do.
+    async fn order(&mut self, order: ExchangeOrder, worker: Option<WorkerHandle>) -> Result<(), ActorProcessingErr> {
+        if order.new_worker().is_some() && worker.is_none() {
+            return Ok(());
+        }
+        self.workers.extend(worker.map(|worker| (worker.key, worker)));
+        let gone = match order {
+            ExchangeOrder::Unseat(worker) => Some(worker),
+            _ => None,
+        };
+        let origin = OriginId(entropy::number());
+        self.event(RunExchangeEvent::Order { order, origin }).await?;
+        if let Some(worker) = gone {
+            self.workers.remove(&worker);
         }
         Ok(())
     }
 
-    /// A guest takes part.
-    async fn admit(&mut self, participant: Participant) -> Result<(), ActorProcessingErr> {
-        if self.plan.admit(participant.clone()) {
-            self.core.reckon_with_workers(participant.node, participant.workers);
-            tracing::info!(
-                event = "participant_joined",
-                peer = participant.name,
-                "a node joins the run"
-            );
-            self.join(participant).await?;
-            self.pipeline_event(PipelineEvent::Admitted);
-            self.tell_progress();
+    async fn hear_worker(&mut self, notice: SeatNotice) -> Result<(), ActorProcessingErr> {
+        // There is room for the worker's next message when this one is done.
+        let (event, _permit) = match notice {
+            SeatNotice::Batch { key, bytes, permit } => (RunExchangeEvent::Batch { worker: key, bytes }, permit),
+            SeatNotice::Prefix { key, prefix, permit } => (RunExchangeEvent::Prefix { worker: key, prefix }, permit),
+            SeatNotice::Flow { key, bytes, permit } => (RunExchangeEvent::Flow { worker: key, bytes }, permit),
+            SeatNotice::Saved { key, sequence, path } => {
+                let worker = key;
+                (RunExchangeEvent::Saved { worker, sequence, path }, None)
+            }
+        };
+        self.event(event).await
+    }
+
+    async fn hear_link(&mut self, notice: LinkNotice) -> Result<(), ActorProcessingErr> {
+        match notice {
+            LinkNotice::Up {
+                peer: node,
+                generation,
+                outbox,
+            } => {
+                if let Some(peer) = self.peers.get_mut(&node) {
+                    peer.outbox = Some((generation, outbox));
+                    self.event(RunExchangeEvent::LinkUp(node)).await?;
+                }
+            }
+            LinkNotice::Down { peer: node, generation } => {
+                if let Some(peer) = self.peers.get_mut(&node)
+                    && peer.is_linked_by(generation)
+                {
+                    peer.outbox = None;
+                    self.event(RunExchangeEvent::LinkDown(node)).await?;
+                }
+            }
+            LinkNotice::Received {
+                peer: from,
+                generation,
+                message,
+                permit: _permit,
+            } => {
+                if self.peers.get(&from).is_some_and(|peer| peer.is_linked_by(generation)) {
+                    self.event(RunExchangeEvent::Received { from, message }).await?;
+                }
+            }
         }
         Ok(())
     }
 
-    fn event(&mut self, event: Event) {
-        let mut effects = std::mem::take(&mut self.effects);
-        let begun = Instant::now();
-        self.core.handle(event, &mut effects);
-        self.adding += begun.elapsed();
-        for effect in effects.drain(..) {
-            self.carry_out(effect);
-        }
-        self.effects = effects;
-        self.pace();
-    }
-
-    /// A worker has come to a pass; under its own name only.
-    fn pass(&mut self, key: WorkerKey, prefix: Prefix) {
-        if self
-            .workers
-            .get(&key)
-            .is_some_and(|(origin, _)| *origin == prefix.head.from)
-        {
-            self.event(Event::Pass(prefix));
+    /// A peer's call for a link was taken.
+    fn accepted(&self, from: NodeId, stream: Stream) {
+        if let Some(peer) = self.peers.get(&from) {
+            let _ = peer.link.cast(LinkMessage::Up { stream, dialled: false });
         }
     }
 
-    fn tell_run(&self, event: RunEvent) {
-        let _ = self.parent.send_message(ExchangeNotice::Happened(Box::new(event)));
-    }
-
-    /// Takes no further batches, if exactly these are there.
-    fn freeze(&mut self, number: u64, fingerprint: u64) {
-        if self.core.fingerprint() == fingerprint {
-            self.freeze = number;
-            self.event(Event::Freeze(true));
+    async fn tick(&mut self) -> Result<(), ActorProcessingErr> {
+        let peers = self.peers.iter_mut();
+        let moved: Vec<NodeId> = peers
+            .filter_map(|(&node, peer)| peer.take_progress().then_some(node))
+            .collect();
+        for node in moved {
+            self.event(RunExchangeEvent::Sent(node)).await?;
         }
-        self.tell_progress();
-    }
-
-    fn thaw(&mut self) {
-        self.freeze = 0;
-        self.event(Event::Freeze(false));
-        self.tell_progress();
-    }
-
-    /// Throttles workers, or lets them go on, when that changes.
-    fn pace(&mut self) {
-        let pause = self.core.should_pause();
-        if !self.pauses.change(pause, Instant::now()) {
-            return;
-        }
-        self.tell(&ToWorker::Pause(pause));
-    }
-
-    fn tell(&self, message: &ToWorker) {
-        self.workers
-            .values()
-            .for_each(|(_, worker)| worker.tell(message.clone()));
-    }
-
-    fn tick(&mut self) {
-        for node in self.moved_on() {
-            self.event(Event::Progress(node));
-        }
-        self.event(Event::Tick);
-        // Peers tell of origins, too, whose nodes nobody has heard for long.
-        self.tell_origins();
-        self.audit();
-        self.tell_progress();
-        let age = self.first.map_or(Duration::MAX, |first| first.elapsed());
-        if self.reported.elapsed() >= record_interval(age, self.timing.clocks.report) {
-            self.tell_report();
-        }
-    }
-
-    /// Recomputes the ledger's digest now and then.
-    fn audit(&mut self) {
-        if self.audited.elapsed() >= self.timing.clocks.audit {
-            self.audited = Instant::now();
-            self.event(Event::Audit);
-        }
+        self.event(RunExchangeEvent::Tick).await
     }
 }

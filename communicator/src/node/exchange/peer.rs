@@ -37,8 +37,8 @@ impl PeerConnection {
         self.outbox.as_ref().is_some_and(|(present, _)| *present == generation)
     }
 
-    /// Whether more bytes were written to it since this was last asked.
-    pub(super) fn has_sent(&mut self) -> bool {
+    /// Returns whether more bytes were written to it since this was last called.
+    pub(super) fn take_progress(&mut self) -> bool {
         let sent = self.traffic.bytes_out.load(Ordering::Relaxed);
         std::mem::replace(&mut self.progress, sent) != sent
     }

@@ -82,8 +82,8 @@ impl Dialling {
         Step::Dial(pause)
     }
 
-    /// Whether the link has been missing for so long that it is to be said; it is said once.
-    pub(super) fn is_to_be_said(&mut self, now: Duration) -> bool {
+    /// Returns whether the link has been missing for so long that it is to be said: once.
+    pub(super) fn take_due_notice(&mut self, now: Duration) -> bool {
         let missing = self.present.is_none() && !self.absent;
         let since = self.missing_since.max(self.back_since);
         let long = missing && now.saturating_sub(since) > self.times.say_after;
@@ -91,7 +91,7 @@ impl Dialling {
     }
 
     /// The peer has fallen silent or left, or is heard of again.
-    pub(super) fn is_absent(&mut self, absent: bool, now: Duration) {
+    pub(super) fn note_absent(&mut self, absent: bool, now: Duration) {
         if !absent {
             self.back_since = now;
         }
@@ -189,27 +189,27 @@ mod tests {
     #[test]
     fn a_link_that_is_long_missing_is_told_of_once() {
         let mut lower = end(true);
-        assert!(!lower.is_to_be_said(SECOND + TIMES.say_after));
+        assert!(!lower.take_due_notice(SECOND + TIMES.say_after));
         let late = 2 * SECOND + TIMES.say_after;
-        assert!(lower.is_to_be_said(late) && !lower.is_to_be_said(late));
+        assert!(lower.take_due_notice(late) && !lower.take_due_notice(late));
         assert!(
             !lower.is_reached(),
             "a peer that was never reached may have a wrong address"
         );
-        assert!(lower.takes(true, late) && !lower.is_to_be_said(3 * late));
+        assert!(lower.takes(true, late) && !lower.take_due_notice(3 * late));
         assert!(lower.lost(3 * late) && !lower.lost(3 * late));
-        assert!(!lower.is_to_be_said(3 * late) && lower.is_to_be_said(5 * late));
+        assert!(!lower.take_due_notice(3 * late) && lower.take_due_notice(5 * late));
         assert!(lower.is_reached(), "the address of a peer that was reached is right");
     }
 
     #[test]
     fn a_link_to_a_silent_peer_is_not_told_of_until_the_peer_is_back() {
         let mut lower = end(true);
-        lower.is_absent(true, 2 * SECOND);
+        lower.note_absent(true, 2 * SECOND);
         let late = 60 * SECOND;
-        assert!(!lower.is_to_be_said(late));
-        lower.is_absent(false, late);
-        assert!(!lower.is_to_be_said(late + TIMES.say_after));
-        assert!(lower.is_to_be_said(late + TIMES.say_after + SECOND));
+        assert!(!lower.take_due_notice(late));
+        lower.note_absent(false, late);
+        assert!(!lower.take_due_notice(late + TIMES.say_after));
+        assert!(lower.take_due_notice(late + TIMES.say_after + SECOND));
     }
 }

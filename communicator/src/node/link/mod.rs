@@ -72,7 +72,7 @@ impl Actor for LinkActor {
             LinkMessage::Down(generation) if generation == state.generation => state.down(),
             LinkMessage::Down(_) => {}
             LinkMessage::Cut => state.down(),
-            LinkMessage::Absent(absent) => state.dialling.is_absent(absent, state.start.elapsed()),
+            LinkMessage::Absent(absent) => state.dialling.note_absent(absent, state.start.elapsed()),
         }
         Ok(())
     }
@@ -86,7 +86,7 @@ impl Actor for LinkActor {
 impl Link {
     fn dial(&mut self) {
         let now = self.start.elapsed();
-        if self.dialling.is_to_be_said(now) {
+        if self.dialling.take_due_notice(now) {
             let peer = &self.arguments.peer;
             let why = if self.dialling.is_reached() {
                 "the link to a peer is lost; this node keeps dialling the peer, and other nodes relay batches between the two"

@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use crate::run::planted::{Bug, planted};
+use crate::planted::{Bug, planted};
 
 /// The outcome of dialling a member's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,13 +22,13 @@ use ractor::{Actor, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent
 
 use super::exchange::{ExchangeMessage, ExchangeNotice};
 use super::membership::MembershipMessage;
-use super::run_files::RunFiles;
 use super::stats::StatsMessage;
 use super::workers::{WorkerHandle, WorkersNotice};
 use crate::control::Payload;
 use crate::entropy;
 use crate::ledger::Ledger;
 use crate::run::{RunCore, RunEffect, RunEvent, WorkerKey};
+use crate::run_files::RunFiles;
 use crate::timing::Timing;
 use crate::transport::Security;
 use crate::usage::UsageMeter;

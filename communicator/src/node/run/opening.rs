@@ -10,6 +10,7 @@ use super::{RunMessage, RunState, checkpoint_search};
 use crate::ledger::Ledger;
 use crate::node::exchange::{ExchangeActor, ExchangeArguments, ExchangeMessage};
 use crate::run::RunEvent;
+use crate::run_exchange::RunExchangeArguments;
 
 impl RunState {
     /// Starts the exchange, from this node's checkpoint where the run goes on from one.
@@ -40,15 +41,19 @@ impl RunState {
             });
             let opened = match restored.await {
                 Ok((ledger, states)) => {
-                    let arguments = ExchangeArguments {
+                    let core = RunExchangeArguments {
                         me: me.id,
-                        version: me.version.to_string(),
                         run,
                         plan,
                         ledger,
                         states,
                         files,
                         keeps_runs,
+                        clocks: timing.clocks,
+                    };
+                    let arguments = ExchangeArguments {
+                        core,
+                        version: me.version.to_string(),
                         security,
                         timing,
                         parent: myself.get_derived(),

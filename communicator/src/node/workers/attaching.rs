@@ -199,19 +199,14 @@ async fn write(
     queued: &AtomicUsize,
 ) -> Result<(), LinkError> {
     while let Some(message) = messages.recv().await {
-        let (kind, bytes) = match message {
+        match message {
             Outbound::Message(message) => {
                 link::write_frame(&mut writer, Kind::Message, &wire::encode(&message)?).await?;
-                (Kind::Message, None)
             }
-            Outbound::Batch(bytes) => (Kind::Batch, Some(bytes)),
-            Outbound::Bundle(bytes) => (Kind::Bundle, Some(bytes)),
-            Outbound::Prefix(bytes) => (Kind::Prefix, Some(bytes)),
-            Outbound::Flow(bytes) => (Kind::Flow, Some(bytes)),
-        };
-        if let Some(bytes) = bytes {
-            link::write_frame(&mut writer, kind, &bytes).await?;
-            queued.fetch_sub(bytes.len(), Ordering::Relaxed);
+            Outbound::Frame(kind, contents) => {
+                link::write_frame(&mut writer, kind, &contents).await?;
+                queued.fetch_sub(contents.len(), Ordering::Relaxed);
+            }
         }
         if messages.is_empty() {
             writer.flush().await?;

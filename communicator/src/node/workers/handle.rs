@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use protocol::wire::attach::{FromWorker, ToWorker, WorkerInfo};
+use protocol::wire::frame::Kind;
 use protocol::wire::prefix::Prefix;
 use ractor::DerivedActorRef;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
@@ -60,10 +61,8 @@ pub(crate) enum SeatNotice {
 #[derive(Debug)]
 pub(super) enum Outbound {
     Message(ToWorker),
-    Batch(Arc<[u8]>),
-    Bundle(Arc<[u8]>),
-    Prefix(Arc<[u8]>),
-    Flow(Arc<[u8]>),
+    /// The contents of a frame of this kind.
+    Frame(Kind, Arc<[u8]>),
 }
 
 /// Where a worker's batches go: nowhere, unless it has a seat.
@@ -95,24 +94,10 @@ impl WorkerHandle {
         self.send(Outbound::Message(message), 0);
     }
 
-    /// Hands it a batch.
-    pub(crate) fn deliver(&self, bytes: &Arc<[u8]>) {
-        self.send(Outbound::Batch(Arc::clone(bytes)), bytes.len());
-    }
-
-    /// Hands it a bundle.
-    pub(crate) fn deliver_bundle(&self, bytes: &Arc<[u8]>) {
-        self.send(Outbound::Bundle(Arc::clone(bytes)), bytes.len());
-    }
-
-    /// Hands it a prefix, as the contents of a frame.
-    pub(crate) fn deliver_prefix(&self, contents: &Arc<[u8]>) {
-        self.send(Outbound::Prefix(Arc::clone(contents)), contents.len());
-    }
-
-    /// Hands it something from another worker of its pipeline.
-    pub(crate) fn deliver_flow(&self, contents: &Arc<[u8]>) {
-        self.send(Outbound::Flow(Arc::clone(contents)), contents.len());
+    /// Hands it the contents of a frame: what others have made.
+    pub(crate) fn deliver(&self, kind: Kind, contents: Arc<[u8]>) {
+        let bytes = contents.len();
+        self.send(Outbound::Frame(kind, contents), bytes);
     }
 
     /// Takes the socket from it: the process ends, and is started again.

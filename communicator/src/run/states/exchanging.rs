@@ -10,8 +10,8 @@ use protocol::stats::WorkerStats;
 use protocol::wire::run_plan::RunPlan;
 
 use super::seat::Seat;
+use crate::planted::{Bug, planted};
 use crate::run::event::{Progress, WorkerKey};
-use crate::run::planted::{Bug, planted};
 use crate::run::stalling::Stall;
 use crate::timing::RunLimits;
 
@@ -78,8 +78,8 @@ impl Exchanging {
         }
     }
 
-    /// Whether a worker is to open the data, which it was not asked for yet: as many are as seats are empty.
-    pub(crate) fn wants(&mut self, worker: WorkerKey) -> bool {
+    /// Returns whether a worker is to open the data, which it was not asked for before: as many are as seats are empty.
+    pub(crate) fn ask_if_wanted(&mut self, worker: WorkerKey) -> bool {
         let known = [&self.asked, &self.ready, &self.refused]
             .iter()
             .any(|set| set.contains(&worker));
@@ -136,7 +136,7 @@ impl Exchanging {
     }
 
     /// A worker has measured weights that may be kept. Where all were told to stop already, it is too late for them.
-    pub(crate) fn has_measured(&mut self, worker: WorkerKey) {
+    pub(crate) fn note_measured(&mut self, worker: WorkerKey) {
         if !self.stopped && self.seat_of(worker).is_some() {
             self.stands_by = Some(worker);
         }

@@ -49,8 +49,8 @@ impl Preparing {
         !matches!(self.offer, OfferState::Made(_))
     }
 
-    /// Whether a worker is to open the data, which it was not asked for yet.
-    pub(crate) fn wants(&mut self, worker: WorkerKey) -> bool {
+    /// Returns whether a worker is to open the data, which it was not asked for before.
+    pub(crate) fn ask_if_wanted(&mut self, worker: WorkerKey) -> bool {
         let wanted = matches!(self.offer, OfferState::None) && !self.workers.contains_key(&worker);
         if wanted {
             self.workers.insert(worker, None);

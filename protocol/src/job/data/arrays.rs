@@ -3,9 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::table::words;
 use super::test_split::{DEFAULT_SHARE, share};
 use super::{DataSpecError, TargetKind};
+use crate::text_options::words;
 
 /// The longest side of an image that is believed.
 const SIDE_MAX: u32 = 1 << 12;
@@ -84,7 +84,7 @@ pub enum Colour {
     Rgb,
 }
 
-words!(Colour, DataSpecError::Colour, "grey" => Self::Grey, "rgb" => Self::Rgb);
+words!(Colour, DataSpecError, DataSpecError::Colour, "grey" => Self::Grey, "rgb" => Self::Rgb);
 
 impl ImageOptions {
     /// The share of samples kept for testing where the folder does not tell them apart itself.

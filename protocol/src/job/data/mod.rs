@@ -26,8 +26,6 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use serde::{Deserialize, Serialize};
-
 pub use arrays::{ArrayOptions, Colour, ImageOptions, Size};
 pub use column::Column;
 pub use error::DataSpecError;
@@ -36,9 +34,10 @@ pub use separator::Separator;
 pub use table::{Missing, TableOptions, TargetKind, TextRule};
 pub use test_split::TestSplit;
 
+use crate::text_options::serde_as_text;
+
 /// Where a run's samples come from.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
+#[derive(Clone, Debug, PartialEq)]
 pub enum DataSpec {
     /// The MNIST digits inside the program.
     BuiltinMnist,
@@ -290,19 +289,7 @@ impl fmt::Display for DataSpec {
     }
 }
 
-impl TryFrom<String> for DataSpec {
-    type Error = DataSpecError;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
-
-impl From<DataSpec> for String {
-    fn from(spec: DataSpec) -> Self {
-        spec.to_string()
-    }
-}
+serde_as_text!(DataSpec);
 
 #[cfg(test)]
 mod tests;

@@ -1,10 +1,7 @@
 //! What stands between the cells of a line.
 
-use std::fmt;
-use std::str::FromStr;
-
 use super::DataSpecError;
-use super::table::words;
+use crate::text_options::words;
 
 /// What stands between the cells of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +42,6 @@ impl Separator {
 }
 
 words!(
-    Separator, DataSpecError::Separator,
+    Separator, DataSpecError, DataSpecError::Separator,
     "comma" => Self::Comma, "semicolon" => Self::Semicolon, "tab" => Self::Tab, "bar" => Self::Bar
 );

@@ -7,6 +7,7 @@ use std::str::FromStr;
 use super::DataSpecError;
 use super::column::{Column, Listed, list};
 use super::test_split::TestSplit;
+use crate::text_options::words;
 
 /// The places that texts are hashed to when nothing else was asked for.
 const DEFAULT_BUCKETS: u32 = 32;
@@ -88,33 +89,8 @@ pub enum TextRule {
     Drop,
 }
 
-/// The words of options that have few of them, each way.
-macro_rules! words {
-    ($type:ty, $error:expr, $($word:literal => $value:path),+) => {
-        impl FromStr for $type {
-            type Err = DataSpecError;
-
-            fn from_str(text: &str) -> Result<Self, Self::Err> {
-                match text {
-                    $($word => Ok($value),)+
-                    _ => Err($error(text.to_owned())),
-                }
-            }
-        }
-
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(match self {
-                    $($value => $word,)+
-                })
-            }
-        }
-    };
-}
-pub(super) use words;
-
-words!(TargetKind, DataSpecError::Target, "class" => Self::Class, "number" => Self::Number);
-words!(Missing, DataSpecError::Missing, "error" => Self::Error, "mean" => Self::Mean, "zero" => Self::Zero);
+words!(TargetKind, DataSpecError, DataSpecError::Target, "class" => Self::Class, "number" => Self::Number);
+words!(Missing, DataSpecError, DataSpecError::Missing, "error" => Self::Error, "mean" => Self::Mean, "zero" => Self::Zero);
 
 impl FromStr for TextRule {
     type Err = DataSpecError;

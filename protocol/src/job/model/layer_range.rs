@@ -43,12 +43,6 @@ impl LayerRange {
     pub fn outputs(&self) -> usize {
         self.shares.last().map_or(0, |share| share.end)
     }
-
-    /// Whether several hold it.
-    #[must_use]
-    pub fn is_divided(&self) -> bool {
-        self.shares.len() > 1
-    }
 }
 
 /// The layer ranges of a model in groups, each of which is divided into so many slices.

@@ -9,7 +9,7 @@ use multiversion::multiversion;
 
 use super::PayloadError;
 use crate::weights::changes::ChangesError;
-use crate::weights::dense::Dense;
+use crate::weights::dense::{Dense, farthest};
 use crate::weights::lattice::BATCH_STEPS_MAX;
 
 /// The bytes of width, first index and number of exceptions.
@@ -161,22 +161,6 @@ pub(crate) fn decode(payload: &[u8], count: usize, weights: usize) -> Result<Den
         Width::Two => read_twos(numbers.as_chunks().0, &mut steps),
         Width::Four => steps.extend(numbers.as_chunks().0.iter().copied().map(i32::from_le_bytes)),
     }
-    let mut next = 0;
-    for exception in exceptions.chunks_exact(EXCEPTION_BYTES) {
-        let (place, number) = (change(&exception[..4]) as usize, change(&exception[4..]) as i32);
-        // In order, each once, and none that needs no exception: the same steps have one form.
-        if place < next || width.holds(number) {
-            return Err(PayloadError::Padded);
-        }
-        next = place + 1;
-        if number.unsigned_abs() >= BATCH_STEPS_MAX {
-            return Err(ChangesError::MovesTooFar(first).into());
-        }
-        match steps.get_mut(place) {
-            Some(steps) if *steps == 0 => *steps = number,
-            _ => return Err(PayloadError::Padded),
-        }
-    }
     let end = u64::from(first) + count as u64;
     if end > weights as u64 {
         return Err(ChangesError::IndexOutOfRange {
@@ -185,11 +169,28 @@ pub(crate) fn decode(payload: &[u8], count: usize, weights: usize) -> Result<Den
         }
         .into());
     }
-    // What two bytes hold does not move too far.
-    if width != Width::Four {
-        return Ok(Dense::trusted(first, steps));
+    let too_far = |place: usize| ChangesError::MovesTooFar(first + place as u32);
+    let mut next = 0;
+    for exception in exceptions.chunks_exact(EXCEPTION_BYTES) {
+        let (place, number) = (change(&exception[..4]) as usize, change(&exception[4..]) as i32);
+        // In order, each once, and none that needs no exception: the same steps have one form.
+        if place < next || width.holds(number) {
+            return Err(PayloadError::Padded);
+        }
+        next = place + 1;
+        let steps = steps.get_mut(place).filter(|steps| **steps == 0);
+        let steps = steps.ok_or(PayloadError::Padded)?;
+        if number.unsigned_abs() >= BATCH_STEPS_MAX {
+            return Err(too_far(place).into());
+        }
+        *steps = number;
     }
-    Dense::checked(first, steps, weights).ok_or_else(|| ChangesError::MovesTooFar(first).into())
+    // What two bytes hold does not move too far.
+    if width == Width::Four && farthest(&steps) >= BATCH_STEPS_MAX {
+        let far = steps.iter().position(|steps| steps.unsigned_abs() >= BATCH_STEPS_MAX);
+        return Err(too_far(far.unwrap_or_default()).into());
+    }
+    Ok(Dense::trusted(first, steps))
 }
 
 fn change(bytes: &[u8]) -> u32 {
@@ -274,8 +275,12 @@ mod tests {
             wrong[at..at + bytes.len()].copy_from_slice(bytes);
             assert!(decode(&wrong, 40, WEIGHTS).is_err(), "{at}");
         }
-        let mut far = encoded(0, &[100_000; 3]);
-        far[9..13].copy_from_slice(&(1i32 << 24).to_le_bytes());
-        assert!(decode(&far, 3, WEIGHTS).is_err());
+        let mut far = encoded(7, &[100_000; 3]);
+        far[13..17].copy_from_slice(&(1i32 << 24).to_le_bytes());
+        assert_eq!(decode(&far, 3, WEIGHTS), Err(ChangesError::MovesTooFar(8).into()));
+        // The number of an exception that stands at the fifth place.
+        let mut far = good;
+        far[HEAD_BYTES + 4..][..4].copy_from_slice(&i32::MIN.to_le_bytes());
+        assert_eq!(decode(&far, 40, WEIGHTS), Err(ChangesError::MovesTooFar(7).into()));
     }
 }

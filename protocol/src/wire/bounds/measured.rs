@@ -6,8 +6,15 @@ use crate::stats::measured::{Course, Evaluation, NodeUsage, ProcessUsage};
 impl Evaluation {
     /// Whether weights can have been so good, and then.
     pub fn check(&self) -> Result<(), OutOfBounds> {
-        counts([self.samples])?;
-        time(self.seconds)?;
+        let Self {
+            samples,
+            seconds,
+            accuracy: _,
+            loss: _,
+            mae: _,
+        } = self;
+        counts([*samples])?;
+        time(*seconds)?;
         self.scores().check()
     }
 }
@@ -23,9 +30,15 @@ impl Course {
 impl NodeUsage {
     /// Whether a node can have used so much.
     pub fn check(&self) -> Result<(), OutOfBounds> {
-        name(&self.node)?;
-        counts([self.wire_in, self.wire_out])?;
-        check_processes(&self.processes)
+        let Self {
+            node,
+            wire_in,
+            wire_out,
+            processes,
+        } = self;
+        name(node)?;
+        counts([*wire_in, *wire_out])?;
+        check_processes(processes)
     }
 }
 
@@ -41,8 +54,15 @@ pub const PROCESSES_MAX: usize = WORKERS_MAX + 1;
 impl ProcessUsage {
     /// Whether a process can have used so much.
     pub fn check(&self) -> Result<(), OutOfBounds> {
-        name(&self.process)?;
-        counts([self.memory_peak_bytes, self.disk_read_bytes, self.disk_write_bytes])?;
-        time(self.cpu_seconds)
+        let Self {
+            process,
+            cpu_seconds,
+            memory_peak_bytes,
+            disk_read_bytes,
+            disk_write_bytes,
+        } = self;
+        name(process)?;
+        counts([*memory_peak_bytes, *disk_read_bytes, *disk_write_bytes])?;
+        time(*cpu_seconds)
     }
 }

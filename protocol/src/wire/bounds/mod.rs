@@ -24,7 +24,7 @@ use crate::job::{GROUPS_MAX, Job, STAGES_MAX};
 use crate::stats::measured::{Course, Evaluation};
 use crate::stats::{FIGURES, Figure, PeerRecord, StatsRecord, Unit};
 use crate::wire::control::{Beat, ControlMessage, FoundCheckpoint, NodeInfo, Offer, Request};
-use crate::wire::run_plan::{Participant, Resumed, RunPlan};
+use crate::wire::run_plan::{Participant, Resumed, RunPlan, StageTakeover};
 
 /// Runs in a beat: the one that a node is in, and the one before.
 const RUNS_MAX: usize = 2;
@@ -34,6 +34,8 @@ pub const MEMBERS_MAX: usize = 1024;
 pub const WORKERS_MAX: usize = 256;
 /// Anything that is counted: samples, bytes, batches. A hundred years of a terabyte a second are less.
 pub const COUNT_MAX: u64 = 1 << 53;
+/// Samples of a dataset: each has a number of 32 bits.
+const ROWS_MAX: u64 = u32::MAX as u64;
 /// Any time that something takes.
 pub const TIME_MAX: Duration = Duration::from_hours(100 * 365 * 24);
 
@@ -194,11 +196,17 @@ impl Participant {
             address: _,
             workers,
             guest: _,
-            takes: _,
-            life: _,
+            takes,
+            life,
         } = self;
         within(is_name(called), "a participant's name")?;
-        within((1..=WORKERS_MAX).contains(workers), "the number of workers")
+        within((1..=WORKERS_MAX).contains(workers), "the number of workers")?;
+        // Each restart and each takeover has a participant of its own.
+        within((*life as usize) < MEMBERS_MAX, "the number of restarts")?;
+        let Some(StageTakeover { place: _, turn }) = takes else {
+            return Ok(());
+        };
+        within((*turn as usize) < MEMBERS_MAX, "the number of takeovers")
     }
 }
 
@@ -223,6 +231,7 @@ impl RunPlan {
         participants.iter().try_for_each(Participant::check)?;
         let founders = participants.iter().take_while(|one| !one.guest).count();
         let (founders, guests) = participants.split_at(founders);
+        within(!founders.is_empty(), "the number of founders")?;
         within(
             guests.iter().all(|one| one.guest) && guests.is_sorted_by(|one, next| one.node < next.node),
             "the order of guests",
@@ -274,7 +283,9 @@ impl Resumed {
 impl FoundCheckpoint {
     /// Whether a checkpoint can be so.
     pub fn check(&self) -> Result<(), OutOfBounds> {
-        self.resumed.check()
+        let Self { resumed, stage, job: _ } = self;
+        within(usize::from(*stage) < STAGES_MAX, "the number of a pipeline stage")?;
+        resumed.check()
     }
 }
 
@@ -329,26 +340,41 @@ impl DataInfo {
             size.is_some_and(|size| size as u64 <= COUNT_MAX),
             "the shape of a sample",
         )?;
-        counts([target.outputs() as u64, *train, *test, *validation])
+        within(target.outputs() as u64 <= COUNT_MAX, "the number of outputs")?;
+        within(
+            [*train, *test, *validation].into_iter().max() <= Some(ROWS_MAX),
+            "the number of samples",
+        )
     }
 }
 
 impl StatsRecord {
     /// Whether a node's second can be so. A loss or a norm that is no number is what a run that diverges has.
     pub fn check(&self) -> Result<(), OutOfBounds> {
-        for text in [&self.node, &self.run, &self.state, &self.digest] {
+        // All numbers but the times are figures, as a test of these demands.
+        let Self {
+            time: at,
+            node,
+            run,
+            state,
+            digest,
+            seconds,
+            evaluation,
+            evaluations,
+            processes,
+            peers,
+            ..
+        } = self;
+        for text in [node, run, state, digest] {
             name(text)?;
         }
-        within(self.peers.len() <= MEMBERS_MAX, "the number of peers")?;
-        self.peers.iter().try_for_each(PeerRecord::check)?;
-        check_processes(&self.processes)?;
-        time(self.seconds)?;
-        within(self.evaluations.len() <= Course::MAX, "the number of evaluations")?;
-        self.evaluations
-            .iter()
-            .chain(&self.evaluation)
-            .try_for_each(Evaluation::check)?;
-        within(self.time.is_finite(), "the time of a record")?;
+        within(peers.len() <= MEMBERS_MAX, "the number of peers")?;
+        peers.iter().try_for_each(PeerRecord::check)?;
+        check_processes(processes)?;
+        time(*seconds)?;
+        within(evaluations.len() <= Course::MAX, "the number of evaluations")?;
+        evaluations.iter().chain(evaluation).try_for_each(Evaluation::check)?;
+        within(at.is_finite(), "the time of a record")?;
         FIGURES.iter().try_for_each(|figure| check_figure(figure, self))
     }
 }

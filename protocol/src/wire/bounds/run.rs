@@ -3,7 +3,7 @@
 use super::{COUNT_MAX, MEMBERS_MAX, OutOfBounds, TIME_MAX, WORKERS_MAX, counts, time, within};
 use crate::stats::measured::Scores;
 use crate::stats::{Reading, WorkerStats};
-use crate::wire::run_beat::{ParticipantState, RunBeat, Settled};
+use crate::wire::run_beat::{Ballot, ParticipantState, RunBeat, Settled};
 use crate::wire::run_plan::RunPlan;
 
 impl RunBeat {
@@ -25,9 +25,42 @@ impl RunBeat {
 impl ParticipantState {
     /// Whether a participant can be so far.
     pub fn check(&self) -> Result<(), OutOfBounds> {
-        counts([self.number, self.attempt])?;
-        within(self.given_up.len() <= MEMBERS_MAX, "the number of participants")?;
-        self.settled.as_ref().map_or(Ok(()), Settled::check)
+        let Self {
+            number,
+            closed: _,
+            stands_by: _,
+            unmanned: _,
+            starved: _,
+            fingerprint: _,
+            catching_up: _,
+            attempt,
+            ballot,
+            frozen: _,
+            decided: _,
+            settled,
+            saved: _,
+            ended: _,
+            withdrawn: _,
+            // In a run that diverges it is no number.
+            residual_lost: _,
+            given_up,
+        } = self;
+        counts([*number, *attempt])?;
+        within(given_up.len() <= MEMBERS_MAX, "the number of participants")?;
+        ballot.as_ref().map_or(Ok(()), Ballot::check)?;
+        settled.as_ref().map_or(Ok(()), Settled::check)
+    }
+}
+
+impl Ballot {
+    /// Whether a node can vote so.
+    fn check(&self) -> Result<(), OutOfBounds> {
+        let Self {
+            fingerprint: _,
+            members: _,
+            attempt,
+        } = self;
+        counts([*attempt])
     }
 }
 
@@ -59,9 +92,10 @@ impl Settled {
 impl Scores {
     /// Whether a model can be so good. The loss of one that has diverged is no number.
     pub fn check(&self) -> Result<(), OutOfBounds> {
+        let Self { accuracy, loss: _, mae } = self;
         // Of numbers it is R², which is below zero where guessing their mean is better.
-        let least = if self.mae.is_some() { -1e9 } else { 0.0 };
-        within((least..=1.0).contains(&self.accuracy), "an accuracy")
+        let least = if mae.is_some() { -1e9 } else { 0.0 };
+        within((least..=1.0).contains(accuracy), "an accuracy")
     }
 }
 

@@ -9,7 +9,7 @@ use crate::stats::measured::{Course, Evaluation, NodeUsage, ProcessUsage, Scores
 use crate::weights::digest::Digest;
 use crate::wire::control::Phase;
 use crate::wire::flow::StageAddress;
-use crate::wire::run_beat::{ParticipantState, RunBeat, Settled};
+use crate::wire::run_beat::{Ballot, ParticipantState, RunBeat, Settled};
 use crate::wire::run_plan::StageTakeover;
 
 fn info(id: u64) -> NodeInfo {
@@ -141,6 +141,11 @@ fn places_are_taken_over_where_there_are_places() {
         place: StageAddress { pipeline, stage },
         turn: 1,
     };
+    assert!(!run_holds(|plan, _| {
+        spread(plan);
+        let turn = u32::MAX;
+        plan.participants[2].takes = Some(StageTakeover { turn, ..taken(0, 0) });
+    }));
     let takes = |pipeline, stage| {
         run_holds(|plan, _| {
             spread(plan);
@@ -177,6 +182,11 @@ fn what_no_node_says_is_a_breach() {
         |beat| beat.members = (2..=2 + MEMBERS_MAX as u64).map(info).collect()
     ));
     assert!(!holds(|beat| beat.runs[0].states[0].1.number = u64::MAX));
+    assert!(!holds(|beat| beat.runs[0].states[0].1.ballot = Some(Ballot {
+        fingerprint: 1,
+        members: 1,
+        attempt: u64::MAX,
+    })));
     assert!(!holds(|beat| beat.runs = vec![beat.runs[0].clone(); 3]));
     assert!(!run_holds(|plan, _| plan.participants[2].workers = 1 << 50));
     assert!(!run_holds(|plan, _| plan.participants[0].workers = 0));
@@ -185,9 +195,15 @@ fn what_no_node_says_is_a_breach() {
     assert!(!run_holds(|plan, _| plan.participants[2] = participant(9, true)));
     assert!(!run_holds(|plan, _| plan.participants[0].guest = true));
     assert!(!run_holds(|plan, _| plan.participants.push(participant(4, true))));
+    assert!(
+        !run_holds(|plan, _| plan.participants.drain(..2).for_each(drop)),
+        "nobody began the run"
+    );
+    assert!(!run_holds(|plan, _| plan.participants[2].life = u32::MAX));
     assert!(!run_holds(|plan, _| plan.resumed[0].slots = usize::MAX));
     assert!(!run_holds(|plan, _| plan.resumed.push(plan.resumed[0])));
     assert!(!run_holds(|plan, _| plan.data.input = Shape::Flat(usize::MAX)));
+    assert!(!run_holds(|plan, _| plan.data.train = 1 << 40));
     assert!(!run_holds(|_, settled| settled.stats.training = Duration::MAX));
     assert!(!run_holds(|_, settled| settled.seconds = f64::INFINITY));
     assert!(!run_holds(|_, settled| settled.seconds = f64::NAN));

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use protocol::job::JobDraft;
 use protocol::job::data::DataSpec;
 use protocol::job::model::{Layout, initial_counts};
-use protocol::log::frontier::Frontier;
+use protocol::log::frontier::{Frontier, Position};
 use protocol::weights::changes::change;
 use protocol::weights::digest::Digest;
 use protocol::weights::lattice::{Tau, count_of};

@@ -24,7 +24,9 @@ fn batches_are_numbered_and_the_last_closes_the_origin() {
     let found = batches(&mut fake(&job(|_| {}), &dataset));
     let mut frontier = Frontier::default();
     for batch in &found {
-        frontier.advance(batch.header.origin, batch.header.sequence).unwrap();
+        let (origin, sequence) = (batch.header.origin, batch.header.sequence);
+        assert_eq!(frontier.position(origin, sequence), Position::Next);
+        frontier.raise(origin, sequence);
     }
     let (last, before) = found.split_last().unwrap();
     assert_eq!(

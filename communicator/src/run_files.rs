@@ -8,33 +8,33 @@ use crate::checkpoint;
 
 /// A folder for each run, and in it files with the node's name: nodes may share a folder.
 #[derive(Clone, Debug)]
-pub(super) struct RunFiles {
+pub(crate) struct RunFiles {
     dir: PathBuf,
     node: String,
 }
 
 impl RunFiles {
-    pub(super) fn new(dir: PathBuf, node: &str) -> Self {
+    pub(crate) fn new(dir: PathBuf, node: &str) -> Self {
         Self { dir, node: node.into() }
     }
 
     /// The node's own folder.
-    pub(super) fn dir(&self) -> &Path {
+    pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
     /// Where the model of a run is saved.
-    pub(super) fn model(&self, run: RunId) -> PathBuf {
+    pub(crate) fn model(&self, run: RunId) -> PathBuf {
         self.of(&self.dir.join(run.to_string()))
     }
 
     /// Where the model is saved if the node's folder takes no files.
-    pub(super) fn spare_model(&self, run: RunId) -> PathBuf {
+    pub(crate) fn spare_model(&self, run: RunId) -> PathBuf {
         self.of(&std::env::temp_dir().join(format!("tau-rescued-{run}")))
     }
 
     /// Where checkpoints of a run are written.
-    pub(super) fn checkpoint(&self, run: RunId) -> PathBuf {
+    pub(crate) fn checkpoint(&self, run: RunId) -> PathBuf {
         checkpoint::path(&self.dir.join(run.to_string()), &self.node)
     }
 

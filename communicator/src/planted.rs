@@ -1,4 +1,4 @@
-//! Bugs that tests put into the run, to see that the simulation of whole nodes finds them.
+//! Bugs that tests put into the cores, to see that the simulations of exchanges and of whole nodes find them.
 
 /// A bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +43,24 @@ pub(crate) enum Bug {
     VacancyFilledTwice,
     /// Messages to a stage go to the node that began with it, though another has taken it over.
     SendsToTheReplaced,
+    /// Nobody hands on what the dead have made.
+    DroppedRepair,
+    /// A batch that comes twice is handed to the workers twice.
+    DoubleApply,
+    /// What is here already is not taken away from a range.
+    WrongMerge,
+    /// What is kept for those who are behind is never merged.
+    NoMerge,
+    /// Workers wait for the rounds of nodes that are not there, without a bound.
+    WaitsForTheDead,
+    /// Workers wait for nobody's rounds.
+    NeverWaits,
+    /// What is here already is not taken away from a bundle.
+    BundleAnywhere,
+    /// Of a bundle's batches one is not counted as applied.
+    ForgottenOrigin,
+    /// The batches of a round that is given up go nowhere.
+    ForgottenRound,
 }
 
 #[cfg(test)]

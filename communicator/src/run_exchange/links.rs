@@ -1,0 +1,102 @@
+//! Links to the other participants, and what comes over them.
+
+use std::collections::BTreeSet;
+
+use protocol::ids::NodeId;
+use protocol::wire::link::Message;
+use protocol::wire::run_plan::Participant;
+
+use super::{RunExchange, RunExchangeEffect};
+use crate::exchange::Event;
+use crate::pipeline::PipelineEvent;
+use crate::run::RunEvent;
+
+impl RunExchange {
+    /// Makes a link to a participant.
+    pub(super) fn join(&mut self, participant: Participant) {
+        let node = participant.node;
+        // A former process of a node that was started again cannot be reached, and is not to be told of.
+        let is_linked = self.plan.topology().are_linked(self.me, node);
+        if node == self.me || !is_linked || self.plan.is_succeeded(node) {
+            return;
+        }
+        // A founder has had every batch since the first. That is not known if either side is a guest.
+        let is_founder = !self.plan.is_guest(self.me) && !participant.guest;
+        self.effects.push(RunExchangeEffect::Connect(participant));
+        // Nodes that hold other layers have no part in these batches.
+        if self.holds_the_same(node) {
+            self.exchange_event(if is_founder {
+                Event::Founder(node)
+            } else {
+                Event::Joined(node)
+            });
+        }
+    }
+
+    pub(super) fn link_up(&mut self, node: NodeId) {
+        self.link_down(node);
+        self.linked.insert(node);
+        self.tell_linked(node, true);
+        if self.holds_the_same(node) {
+            self.exchange_event(Event::LinkUp(node));
+        }
+        self.tell_progress();
+    }
+
+    pub(super) fn link_down(&mut self, node: NodeId) {
+        if self.drop_link(node) && self.holds_the_same(node) {
+            self.exchange_event(Event::LinkDown(node));
+        }
+    }
+
+    /// A link is gone, as the exchange knows already, if it has to. Returns whether it was there.
+    pub(super) fn drop_link(&mut self, node: NodeId) -> bool {
+        let was_linked = self.linked.remove(&node);
+        if was_linked {
+            self.tell_linked(node, false);
+        }
+        was_linked
+    }
+
+    /// Tells the run and the core of pipelines that a link is up, or down.
+    fn tell_linked(&mut self, node: NodeId, up: bool) {
+        let run = self.run;
+        self.tell_run(RunEvent::Linked { run, node, up });
+        self.pipeline_event(if up {
+            PipelineEvent::LinkUp(node)
+        } else {
+            PipelineEvent::LinkDown(node)
+        });
+    }
+
+    pub(super) fn receive(&mut self, from: NodeId, message: Message) {
+        if !self.linked.contains(&from) {
+            return;
+        }
+        match message {
+            Message::Flow(bytes) => self.pipeline_event(PipelineEvent::FromPeer { from, bytes }),
+            message if self.holds_the_same(from) => self.exchange_event(Event::Received { from, message }),
+            _ => {}
+        }
+    }
+
+    /// Ends the links to former processes of nodes that were started again, once they are gone.
+    pub(super) fn unlink_the_succeeded(&mut self) {
+        let gone = self.pipeline.liveness().gone.iter().copied();
+        let former: Vec<NodeId> = gone.filter(|&node| self.plan.is_succeeded(node)).collect();
+        for node in former {
+            self.effects.push(RunExchangeEffect::Disconnect(node));
+            self.link_down(node);
+        }
+    }
+
+    /// Tells links whether their peers are heard of: a link to a node that is silent is missing for no reason of its own.
+    pub(super) fn tell_links(&mut self, before: &BTreeSet<NodeId>) {
+        let absent = self.pipeline.liveness().absent();
+        let changed = absent.symmetric_difference(before);
+        self.effects.extend(changed.map(|&peer| RunExchangeEffect::Absent {
+            peer,
+            absent: absent.contains(&peer),
+        }));
+    }
+}

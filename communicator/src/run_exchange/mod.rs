@@ -1,0 +1,442 @@
+//! A node's exchange of one run. A pure core: events with the time in, effects out. The exchange's actor carries these out,
+//! and so does the simulation.
+//!
+//! ```text
+//!  orders of the run's core ─▶ ┌─────────────┐ ─▶ progress and settlement, for the run's core
+//!  links, and what comes ────▶ │ RunExchange │ ─▶ links to be made and given up, messages on them
+//!  workers' batches, flows ──▶ │             │ ─▶ messages for workers, hang-ups
+//!  ticks ────────────────────▶ └─────────────┘ ─▶ files to be written, reports, news for people
+//! ```
+//!
+//! Two cores decide with it: [`exchange`](crate::exchange), which batch goes to which node, and
+//! [`pipeline`](crate::pipeline), which message goes to which worker of a pipeline. This one keeps them and the plan
+//! together, seats workers (`seats`), and throttles them (`pauses`); it decides when checkpoints are written
+//! (`checkpoints`) and what the run's core has to know (`progress`).
+
+mod checkpoints;
+mod event;
+mod follow;
+mod links;
+mod pauses;
+mod progress;
+mod seats;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use protocol::ids::{NodeId, OriginId, RunId};
+use protocol::stats::measured::{Moment, NodeUsage};
+use protocol::stats::record_interval;
+use protocol::wire::attach::ToWorker;
+use protocol::wire::link::OriginInfo;
+use protocol::wire::run_plan::{Participant, RunPlan};
+
+use self::checkpoints::Checkpoints;
+pub(crate) use self::event::{ExchangeNews, RunExchangeEffect, RunExchangeEvent, WriteOccasion};
+use self::pauses::Pauses;
+use self::progress::{lacks_checkpoint, progress};
+use crate::checkpoint::{Header, State};
+use crate::exchange::{Event, Exchange};
+use crate::ledger::Ledger;
+use crate::pipeline::{PipelineEvent, PipelineNode};
+use crate::run::{ExchangeOrder, Liveness, Progress, RunEvent, Settlement, WorkerKey};
+use crate::run_files::RunFiles;
+use crate::timing::ClockTimes;
+
+/// A node's exchange of one run.
+pub(crate) struct RunExchange {
+    me: NodeId,
+    run: RunId,
+    plan: RunPlan,
+    exchange: Exchange,
+    pipeline: PipelineNode,
+    clocks: ClockTimes,
+    files: RunFiles,
+    keeps_runs: bool,
+    /// Peers that this node has a link to.
+    linked: BTreeSet<NodeId>,
+    /// This node's workers with their origins.
+    seats: BTreeMap<WorkerKey, OriginId>,
+    /// What this node's workers had alone at the checkpoint that the run goes on from.
+    states: Vec<State>,
+    checkpoints: Checkpoints,
+    /// The number of the order since which no batch is taken; 0 while they are.
+    freeze: u64,
+    /// The progress that the run's core was last told of.
+    told: Option<Progress>,
+    pauses: Pauses,
+    /// Bytes of batches of this node's workers.
+    bytes_encoded: u64,
+    now: Duration,
+    audited: Duration,
+    reported: Duration,
+    /// When the first worker was seated, and when others' batches came last.
+    first: Option<Duration>,
+    last: Option<Duration>,
+    /// The effects of the present event.
+    effects: Vec<RunExchangeEffect>,
+}
+
+/// What an exchange begins with.
+pub(crate) struct RunExchangeArguments {
+    pub(crate) me: NodeId,
+    pub(crate) run: RunId,
+    /// Who takes part.
+    pub(crate) plan: RunPlan,
+    /// The replica to begin with.
+    pub(crate) ledger: Ledger,
+    /// What this node's workers had alone at a checkpoint.
+    pub(crate) states: Vec<State>,
+    /// Where the node keeps its files.
+    pub(crate) files: RunFiles,
+    /// Whether what the run comes to is kept in a checkpoint.
+    pub(crate) keeps_runs: bool,
+    pub(crate) clocks: ClockTimes,
+}
+
+impl RunExchange {
+    /// The exchange of a run that begins, and what is to be done first.
+    pub(crate) fn start(arguments: RunExchangeArguments, now: Duration) -> (Self, Vec<RunExchangeEffect>) {
+        let RunExchangeArguments {
+            me,
+            run,
+            plan,
+            ledger,
+            states,
+            files,
+            keeps_runs,
+            clocks,
+        } = arguments;
+        let mut core = Self {
+            exchange: Exchange::for_run(me, ledger, &plan),
+            pipeline: PipelineNode::new(me, &plan),
+            me,
+            run,
+            plan,
+            clocks,
+            files,
+            keeps_runs,
+            linked: BTreeSet::new(),
+            seats: BTreeMap::new(),
+            states,
+            checkpoints: Checkpoints::default(),
+            freeze: 0,
+            told: None,
+            pauses: Pauses::default(),
+            bytes_encoded: 0,
+            now,
+            audited: now,
+            reported: now,
+            first: None,
+            last: None,
+            effects: Vec::new(),
+        };
+        core.restore_origins();
+        if !core.plan.is_guest(me) && !lacks_checkpoint(&core.exchange, &core.plan, me) {
+            core.exchange_event(Event::Founder(me));
+        }
+        for participant in core.plan.participants.clone() {
+            core.join(participant);
+        }
+        let effects = std::mem::take(&mut core.effects);
+        (core, effects)
+    }
+
+    /// Takes note of what has happened, and says what is to be done, in this order.
+    pub(crate) fn handle(&mut self, event: RunExchangeEvent, now: Duration) -> Vec<RunExchangeEffect> {
+        self.now = now;
+        match event {
+            RunExchangeEvent::Order { order, origin } => {
+                self.carry_out(order, origin);
+                self.tell_progress();
+            }
+            RunExchangeEvent::LinkUp(node) => self.link_up(node),
+            RunExchangeEvent::LinkDown(node) => self.link_down(node),
+            RunExchangeEvent::Received { from, message } => self.receive(from, message),
+            RunExchangeEvent::Sent(node) => self.exchange_event(Event::Progress(node)),
+            RunExchangeEvent::Batch { worker, bytes } => {
+                if self.trains(worker) {
+                    self.bytes_encoded += bytes.len() as u64;
+                    self.exchange_event(Event::Local(bytes));
+                }
+            }
+            RunExchangeEvent::Prefix { worker, prefix } => {
+                // Under its own name only.
+                if self.seats.get(&worker) == Some(&prefix.head.from) {
+                    self.exchange_event(Event::Pass(prefix));
+                }
+            }
+            RunExchangeEvent::Flow { worker, bytes } => {
+                if self.seats.contains_key(&worker) {
+                    self.pipeline_event(PipelineEvent::FromWorker { worker, bytes });
+                }
+            }
+            RunExchangeEvent::Saved { worker, sequence, path } => self.saved(worker, sequence, path),
+            RunExchangeEvent::CheckpointWritten => self.checkpoint_written(),
+            RunExchangeEvent::Tick => self.tick(),
+        }
+        self.pace();
+        std::mem::take(&mut self.effects)
+    }
+
+    /// The core that decides which batch goes to which node.
+    pub(crate) fn exchange(&self) -> &Exchange {
+        &self.exchange
+    }
+
+    /// Who takes part.
+    pub(crate) fn plan(&self) -> &RunPlan {
+        &self.plan
+    }
+
+    /// How far the run is.
+    pub(crate) fn moment(&self, now: Duration) -> Moment {
+        let age = self.first.map(|first| now.saturating_sub(first));
+        Moment {
+            samples: self.exchange.ledger().samples(),
+            seconds: age.unwrap_or_default().as_secs_f64(),
+        }
+    }
+
+    /// For how long workers were throttled.
+    pub(crate) fn paused(&self, now: Duration) -> Duration {
+        self.pauses.total(now)
+    }
+
+    /// Bytes of batches of this node's workers.
+    pub(crate) fn bytes_encoded(&self) -> u64 {
+        self.bytes_encoded
+    }
+
+    /// Origins of a run that is gone on with are all ended, and this node answers for them.
+    fn restore_origins(&mut self) {
+        let applied: Vec<(OriginId, u64)> = self.exchange.ledger().frontier().iter().collect();
+        for (origin, sequence) in applied {
+            self.exchange_event(Event::Origin(OriginInfo {
+                origin,
+                node: self.me,
+                slot: OriginInfo::NO_SLOT,
+                ended: Some(sequence),
+            }));
+        }
+    }
+
+    fn carry_out(&mut self, order: ExchangeOrder, origin: OriginId) {
+        match order {
+            ExchangeOrder::Joined(participant) => self.admit(participant),
+            ExchangeOrder::Liveness(liveness) => self.heed(liveness),
+            ExchangeOrder::Seat { worker, slot } => self.seat(worker, origin, slot),
+            ExchangeOrder::Reseat { worker, slot } => self.reseat(worker, origin, slot),
+            ExchangeOrder::Measure { worker, save } => self.measure(worker, origin, save),
+            ExchangeOrder::Unseat(worker) => self.unseat(worker),
+            ExchangeOrder::StopWorkers { stands_by } => self.stop_workers(stands_by),
+            ExchangeOrder::LeaveWorkers => self.tell_all(&ToWorker::Leave),
+            ExchangeOrder::TakeOver(slots) => {
+                self.pipeline_event(PipelineEvent::TakeOver(slots));
+                self.tell_origins();
+            }
+            ExchangeOrder::GoBack(worker) => {
+                if self.seats.contains_key(&worker) {
+                    self.tell(worker, ToWorker::GoBack(self.moment(self.now)));
+                }
+            }
+            ExchangeOrder::Evaluate => {
+                if let Some((&worker, _)) = self.seats.first_key_value() {
+                    self.tell(worker, ToWorker::Evaluate(self.moment(self.now)));
+                }
+            }
+            ExchangeOrder::Checkpoint => self.checkpoint(self.files.checkpoint(self.run)),
+            ExchangeOrder::Keep => self.write(WriteOccasion::Kept, self.files.checkpoint(self.run), Vec::new()),
+            ExchangeOrder::Freeze { number, fingerprint } => self.freeze(number, fingerprint),
+            ExchangeOrder::Thaw => {
+                self.freeze = 0;
+                self.exchange_event(Event::Freeze(false));
+            }
+            ExchangeOrder::Settle => self.settle(),
+            ExchangeOrder::Finish { worker, save } => self.finish(worker, save),
+        }
+    }
+
+    /// A guest takes part.
+    fn admit(&mut self, participant: Participant) {
+        if self.plan.admit(participant.clone()) {
+            self.exchange.reckon_with_workers(participant.node, participant.workers);
+            self.notice(ExchangeNews::Joined(participant.name.clone()));
+            self.join(participant);
+            self.pipeline_event(PipelineEvent::Admitted);
+        }
+    }
+
+    /// Participants have fallen silent, speak again, or are gone.
+    fn heed(&mut self, liveness: Liveness) {
+        let before = self.pipeline.liveness().clone();
+        let (gone, mut absent) = (liveness.gone.clone(), liveness.absent());
+        self.pipeline_event(PipelineEvent::Liveness(liveness));
+        absent.retain(|&node| self.holds_the_same(node));
+        for &node in gone.difference(&before.gone) {
+            if self.holds_the_same(node) {
+                self.exchange_event(Event::Left(node));
+            }
+        }
+        self.exchange_event(Event::Silent(absent));
+        self.unlink_the_succeeded();
+        self.tell_links(&before.absent());
+        self.tell_origins();
+    }
+
+    /// Takes no further batches, if exactly these are there.
+    fn freeze(&mut self, number: u64, fingerprint: u64) {
+        if self.exchange.fingerprint() == fingerprint {
+            self.freeze = number;
+            self.exchange_event(Event::Freeze(true));
+        }
+    }
+
+    /// Recomputes the ledger's digest and tells what the exchange ends with.
+    fn settle(&mut self) {
+        self.exchange_event(Event::Audit);
+        // A damaged ledger may be replaced before the next tick: that it was not settled in between must be heard.
+        self.tell_progress();
+        self.report();
+        let ledger = self.exchange.ledger();
+        let seconds = self
+            .last
+            .zip(self.first)
+            .map(|(last, first)| last.saturating_sub(first));
+        let stage = self.plan.topology().held_stage(self.me);
+        let settlement = Box::new(Settlement {
+            digest: ledger.audit(),
+            whole: stage.map(|stage| stage.digest(ledger.counts())),
+            samples: ledger.samples(),
+            repeated: ledger.repeated(),
+            seconds: seconds.unwrap_or_default().as_secs_f64(),
+            bytes_sent: self.bytes_encoded,
+            weights: ledger.weight_count() as u64,
+            // The run knows the processes.
+            usage: NodeUsage::default(),
+        });
+        if self.keeps_runs && settlement.digest.is_ok() {
+            self.write(WriteOccasion::Last, self.files.checkpoint(self.run), Vec::new());
+        }
+        self.effects.push(RunExchangeEffect::Settle(settlement));
+    }
+
+    fn tick(&mut self) {
+        self.exchange_event(Event::Tick);
+        // Peers tell of origins, too, whose nodes nobody has heard for long.
+        self.tell_origins();
+        if self.now.saturating_sub(self.audited) >= self.clocks.audit {
+            self.audited = self.now;
+            self.exchange_event(Event::Audit);
+        }
+        self.tell_progress();
+        let age = self.first.map_or(Duration::MAX, |first| self.now.saturating_sub(first));
+        if self.now.saturating_sub(self.reported) >= record_interval(age, self.clocks.report) {
+            self.report();
+        }
+    }
+
+    fn report(&mut self) {
+        self.reported = self.now;
+        self.effects.push(RunExchangeEffect::Report);
+    }
+
+    /// Tells how far the exchange is, when that has changed.
+    fn tell_progress(&mut self) {
+        let progress = progress(self);
+        if self.told != Some(progress) {
+            self.told = Some(progress);
+            self.tell_run(RunEvent::Progress(self.run, progress));
+        }
+    }
+
+    /// Throttles workers, or lets them go on, when that changes.
+    fn pace(&mut self) {
+        let pause = self.exchange.should_pause();
+        if self.pauses.change(pause, self.now) {
+            self.tell_all(&ToWorker::Pause(pause));
+        }
+    }
+
+    /// Writes a checkpoint once all workers have said at which of their batches they have written theirs.
+    fn checkpoint(&mut self, path: PathBuf) {
+        // Workers write theirs first, and make the folder.
+        for (worker, path) in self.checkpoints.ask(path, self.seats.keys().copied()) {
+            self.tell(worker, ToWorker::Save { path });
+        }
+        self.try_checkpoint();
+    }
+
+    fn saved(&mut self, worker: WorkerKey, sequence: Option<u64>, path: PathBuf) {
+        let origin = self.seats.get(&worker).copied();
+        let state = origin
+            .zip(sequence)
+            .map(|(origin, sequence)| State { origin, sequence, path });
+        self.checkpoints.saved(worker, state);
+        self.try_checkpoint();
+    }
+
+    fn try_checkpoint(&mut self) {
+        let Some((path, states)) = self.checkpoints.take_ready() else {
+            return;
+        };
+        self.exchange_event(Event::Audit);
+        if self.exchange.is_damaged() {
+            self.notice(ExchangeNews::CheckpointSkipped);
+            return self.checkpoint_written();
+        }
+        self.write(WriteOccasion::Checkpoint, path, states);
+    }
+
+    fn checkpoint_written(&mut self) {
+        if let Some(path) = self.checkpoints.written() {
+            self.checkpoint(path);
+        }
+    }
+
+    fn write(&mut self, occasion: WriteOccasion, path: PathBuf, states: Vec<State>) {
+        let header = Box::new(Header {
+            run: self.run,
+            job: self.plan.job.clone(),
+            data: self.plan.data.clone(),
+            slots: self.plan.slots(),
+            stage: self.plan.topology().stage(self.me),
+            states,
+        });
+        self.effects.push(RunExchangeEffect::Write { occasion, path, header });
+    }
+
+    /// Whether a node holds the weights that this one holds, so that the two exchange batches.
+    fn holds_the_same(&self, node: NodeId) -> bool {
+        self.plan.topology().same_slice(self.me, node)
+    }
+
+    fn tell_run(&mut self, event: RunEvent) {
+        self.effects.push(RunExchangeEffect::Run(event));
+    }
+
+    fn notice(&mut self, news: ExchangeNews) {
+        self.effects.push(RunExchangeEffect::Notice(news));
+    }
+}
+
+/// The insides of an exchange, for the simulation.
+#[cfg(test)]
+impl RunExchange {
+    pub(crate) fn seats(&self) -> &BTreeMap<WorkerKey, OriginId> {
+        &self.seats
+    }
+
+    pub(crate) fn linked(&self) -> &BTreeSet<NodeId> {
+        &self.linked
+    }
+
+    pub(crate) fn told(&self) -> Option<Progress> {
+        self.told
+    }
+
+    pub(crate) fn liveness(&self) -> &Liveness {
+        self.pipeline.liveness()
+    }
+}

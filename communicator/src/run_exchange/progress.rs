@@ -1,0 +1,49 @@
+//! How far an exchange is, as the run's core has to know it.
+
+use protocol::ids::NodeId;
+use protocol::wire::run_plan::RunPlan;
+
+use super::RunExchange;
+use crate::exchange::Exchange;
+use crate::run::Progress;
+
+/// Reads off an exchange how far it is.
+pub(super) fn progress(of: &RunExchange) -> Progress {
+    let RunExchange {
+        me,
+        plan,
+        exchange,
+        freeze,
+        linked,
+        ..
+    } = of;
+    let (ledger, live) = (exchange.ledger(), &of.pipeline.liveness().live);
+    let total = plan.data.train * u64::from(plan.job.epochs);
+    let is_live = |node: NodeId| live.contains(&node);
+    let ready = if plan.is_guest(*me) {
+        exchange.is_caught_up(is_live)
+    } else if !plan.resumed.is_empty() {
+        // Without the checkpoint there is nothing to go on from.
+        !lacks_checkpoint(exchange, plan, *me)
+    } else {
+        let wants = |node: NodeId| node != *me && plan.topology().are_linked(*me, node);
+        live.iter().all(|&node| !wants(node) || linked.contains(&node))
+    };
+    Progress {
+        ready,
+        stranded: exchange.is_stranded(is_live),
+        complete: ledger.cursors().samples_done() >= total,
+        fingerprint: exchange.fingerprint(),
+        frozen: *freeze,
+        moved: exchange.moved(),
+        damaged: exchange.is_damaged(),
+        samples: ledger.samples(),
+        handed_over: exchange.is_handed_over(is_live),
+    }
+}
+
+/// Whether this node lacks the checkpoint that the run goes on from.
+pub(super) fn lacks_checkpoint(exchange: &Exchange, plan: &RunPlan, me: NodeId) -> bool {
+    let resumed = plan.resumed_by(me);
+    resumed.is_some_and(|resumed| exchange.ledger().samples() < resumed.samples)
+}

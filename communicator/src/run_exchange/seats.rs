@@ -1,0 +1,188 @@
+//! This node's workers in a run: seated with what the ledger has, told who trains and who does not, and in the end asked
+//! what they hold.
+
+use std::path::PathBuf;
+
+use protocol::ids::OriginId;
+use protocol::wire::attach::{Assignment, COUNTS_PER_PIECE, Pace, SaveOrder, ToWorker};
+use protocol::wire::link::OriginInfo;
+
+use super::{ExchangeNews, RunExchange, RunExchangeEffect};
+use crate::checkpoint::State;
+use crate::exchange::Event;
+use crate::pipeline::PipelineEvent;
+use crate::run::{Saving, WorkerKey};
+
+impl RunExchange {
+    /// Gives a worker everything that the ledger has, in one go with being listed for what comes next: it misses
+    /// nothing and gets nothing twice.
+    pub(super) fn seat(&mut self, worker: WorkerKey, origin: OriginId, slot: usize) {
+        // A worker takes the ledger for right, and could never tell that it is not.
+        self.exchange_event(Event::Audit);
+        if self.exchange.is_damaged() {
+            // It is started again, and asks again.
+            return self.effects.push(RunExchangeEffect::HangUp(worker));
+        }
+        self.exchange_event(Event::Origin(OriginInfo {
+            origin,
+            node: self.me,
+            slot: slot as u32,
+            ended: None,
+        }));
+        let restore = self.take_state();
+        self.hear(worker, true);
+        self.hand_over(worker, origin, slot, restore);
+        for slot in self.pipeline.dead_slots().clone() {
+            self.tell(worker, ToWorker::Slot { slot, alive: false });
+        }
+        self.tell_origins();
+        for origin in self.pipeline.dead_origins().clone() {
+            self.tell(worker, ToWorker::Origin { origin, alive: false });
+        }
+        if self.pauses.is_on() {
+            self.tell(worker, ToWorker::Pause(true));
+        }
+        self.first.get_or_insert(self.now);
+        self.seats.insert(worker, origin);
+    }
+
+    /// Gives a worker the ledger.
+    fn hand_over(&mut self, worker: WorkerKey, origin: OriginId, slot: usize, restore: Option<PathBuf>) {
+        let (ledger, topology) = (self.exchange.ledger(), self.plan.topology());
+        let (round, workers) = self.exchange.rounds().unwrap_or((0, self.plan.slots() as u32));
+        let mut messages = Vec::new();
+        // A worker knows those that follow from the seed.
+        if ledger.batches() > 0 || self.plan.job.from.is_some() {
+            let pieces = ledger.counts().chunks(COUNTS_PER_PIECE);
+            messages.extend(pieces.map(|piece| ToWorker::Counts(piece.to_vec())));
+        }
+        messages.push(ToWorker::Begin(Box::new(Assignment {
+            run: self.run,
+            job: self.plan.job.clone(),
+            paced: topology.evaluates_by_itself().then(|| Pace {
+                every: self.plan.evaluation_interval(),
+                seconds: self.moment(self.now).seconds,
+            }),
+            founders: topology.workers(),
+            origin,
+            slot,
+            slots: self.plan.slots(),
+            cursors: ledger.cursors().clone(),
+            batches: ledger.batches(),
+            samples: ledger.samples(),
+            restore,
+            round,
+            workers,
+            pipeline: topology.assignment(self.me),
+        })));
+        for message in messages {
+            self.tell(worker, message);
+        }
+    }
+
+    /// What some worker had alone, if it fits what the ledger has of its batches to the last one. What does not is dropped.
+    fn take_state(&mut self) -> Option<PathBuf> {
+        let frontier = self.exchange.ledger().frontier();
+        let fits = |state: &State| frontier.applied(state.origin) == state.sequence;
+        let (usable, dropped): (Vec<State>, Vec<State>) = self.states.drain(..).partition(fits);
+        for state in dropped {
+            self.notice(ExchangeNews::StateDropped(state.path));
+        }
+        self.states = usable;
+        self.states.pop().map(|state| state.path)
+    }
+
+    /// A worker is gone: what it sent is all that will ever come of its origin.
+    pub(super) fn unseat(&mut self, worker: WorkerKey) {
+        let Some(origin) = self.seats.remove(&worker) else {
+            return;
+        };
+        self.hear(worker, false);
+        self.pipeline_event(PipelineEvent::WorkerLost);
+        self.checkpoints.saved(worker, None);
+        self.try_checkpoint();
+        let Some(&info) = self.exchange.origins().find(|info| info.origin == origin) else {
+            return;
+        };
+        let ended = Some(self.exchange.ledger().frontier().applied(origin));
+        self.exchange_event(Event::Origin(OriginInfo { ended, ..info }));
+    }
+
+    /// Workers take no further step; one of them may stand by.
+    pub(super) fn stop_workers(&mut self, stands_by: Option<WorkerKey>) {
+        for worker in self.workers_but(None) {
+            let stands_by = Some(worker) == stands_by;
+            self.tell(worker, if stands_by { ToWorker::StandBy } else { ToWorker::Stop });
+        }
+    }
+
+    /// All batches have come: a worker tells what it has, and saves the model if it is to.
+    pub(super) fn finish(&mut self, worker: WorkerKey, save: Option<Saving>) {
+        if self.seats.contains_key(&worker) {
+            let save = save.map(|save| self.save_order(save));
+            self.tell(worker, ToWorker::Finish { save });
+        }
+    }
+
+    /// All batches have come, and the workers that had them are gone: another one is given the ledger, to measure and
+    /// save it. It trains nothing, so it has no origin that anybody knows, and what it sends is not listened to.
+    pub(super) fn measure(&mut self, worker: WorkerKey, origin: OriginId, save: Saving) {
+        self.hand_over(worker, origin, 0, None);
+        self.tell(worker, ToWorker::Stop);
+        let save = Some(self.save_order(save));
+        self.tell(worker, ToWorker::Finish { save });
+    }
+
+    /// Seats a worker at the end, for the measurement of its pipeline. Its origin is not announced, so that its batches do not
+    /// count.
+    pub(super) fn reseat(&mut self, worker: WorkerKey, origin: OriginId, slot: usize) {
+        self.hear(worker, true);
+        self.hand_over(worker, origin, slot, None);
+        self.tell(worker, ToWorker::Stop);
+        self.seats.insert(worker, origin);
+    }
+
+    /// Whether batches of a worker count.
+    pub(super) fn trains(&self, worker: WorkerKey) -> bool {
+        let origin = self.seats.get(&worker);
+        origin.is_some_and(|&origin| self.exchange.node_of(origin).is_some())
+    }
+
+    fn save_order(&self, save: Saving) -> SaveOrder {
+        SaveOrder {
+            path: if save.spare {
+                self.files.spare_model(self.run)
+            } else {
+                self.files.model(self.run)
+            },
+            frontier: self.exchange.ledger().frontier().clone(),
+            with_pipeline: save.measures_pipeline,
+        }
+    }
+
+    /// All seated workers, except that of an origin.
+    pub(super) fn workers_but(&self, but: Option<OriginId>) -> Vec<WorkerKey> {
+        let others = self.seats.iter().filter(|(_, origin)| Some(**origin) != but);
+        others.map(|(&worker, _)| worker).collect()
+    }
+
+    /// The worker that an origin belongs to, if it has a seat.
+    pub(super) fn worker_of(&self, origin: OriginId) -> Option<WorkerKey> {
+        let mut seats = self.seats.iter();
+        seats.find(|(_, of)| **of == origin).map(|(&worker, _)| worker)
+    }
+
+    fn hear(&mut self, worker: WorkerKey, is_heard: bool) {
+        self.effects.push(RunExchangeEffect::Hear { worker, is_heard });
+    }
+
+    pub(super) fn tell(&mut self, worker: WorkerKey, message: ToWorker) {
+        self.effects.push(RunExchangeEffect::Tell { worker, message });
+    }
+
+    pub(super) fn tell_all(&mut self, message: &ToWorker) {
+        for worker in self.workers_but(None) {
+            self.tell(worker, message.clone());
+        }
+    }
+}
