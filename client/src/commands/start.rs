@@ -28,16 +28,23 @@ pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
     };
     let out = OutFolder::check(&arguments.out)?;
     let audience = Audience::of(arguments.json);
-    interrupt::watch()?;
     runtime::run_async(async {
         let contact = Arc::new(access::contact(&arguments.cluster).await?);
+        let attached = if arguments.attach {
+            Some(newest(&contact).await?)
+        } else {
+            contact.line().await?;
+            None
+        };
+        // Before a node answers there is nothing to end in good order: a signal ends the program at once.
+        interrupt::watch()?;
         let page = page::of_run(arguments.page.page.as_deref(), &contact, audience).await?;
         let leaves_behind = |run| {
             let (stopping, json) = (false, arguments.json);
             interrupt::leaves_behind(Leaving { run, stopping, json });
         };
-        let run = if arguments.attach {
-            newest(&contact).await?
+        let run = if let Some(run) = attached {
+            run
         } else {
             leaves_behind(None);
             starting::begin(&contact, what, arguments.allow_partial, audience).await?
@@ -60,8 +67,9 @@ pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
             Ok(finished) => finished,
             Err(failure) => return Err(resumable(failure, &contact, run).await),
         };
+        let told = ending::report(&finished, arguments.json);
         page::report::keep(&finished);
-        ending::report(&finished, arguments.json)
+        told
     })
 }
 

@@ -14,6 +14,7 @@ use time::format_description::well_known::Rfc3339;
 
 use crate::failure::Failure;
 use crate::output::{self, notice, quantity};
+use crate::run::interrupt;
 use crate::settings::chosen;
 use crate::timeline::missing;
 
@@ -256,6 +257,7 @@ pub(crate) fn report(finished: &Finished, json: bool) -> Result<(), Failure> {
     } else {
         output::text(&output::fitted(&text(finished), &std::io::stdout()));
     }
+    interrupt::result_told(finished.replicas_agree && !output::is_lost());
     if finished.replicas_agree {
         Ok(())
     } else {

@@ -1,9 +1,9 @@
 //! Signals: the first one asks for an orderly end. A later Ctrl-C ends at once, but leaves nothing behind and says what becomes
-//! of the run. After SIGTERM or SIGHUP the program ends within ten seconds whatever it waits for, be it a node, a disk or the
+//! of the run. So does any signal once the result is told. After SIGTERM or SIGHUP the program ends within ten seconds whatever it waits for, be it a node, a disk or the
 //! reader of its output: whoever sent the signal would kill the program next.
 
 use std::convert::Infallible;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,13 +15,15 @@ use crate::failure::Failure;
 use crate::output::notice;
 use crate::progress;
 
+/// A run that is ended at once has failed, unless its result is told.
+static EXIT_CODE: AtomicI32 = AtomicI32::new(FAILED);
+const FAILED: i32 = 1;
+static RESULT_TOLD: AtomicBool = AtomicBool::new(false);
 static ASKED: AtomicBool = AtomicBool::new(false);
 static TERMINATED: AtomicBool = AtomicBool::new(false);
 static FIRST: Mutex<Option<Instant>> = Mutex::new(None);
 static LEAVING: Mutex<Option<Leaving>> = Mutex::new(None);
 static CLEAN_UP: Mutex<Option<CleanUp>> = Mutex::new(None);
-/// A run that was ended at once has failed.
-const FAILED: i32 = 1;
 /// How often a program that waits for nothing else looks.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// A signal this soon after the first one is of the same key press: keys bounce, and wrappers forward what the terminal
@@ -93,7 +95,7 @@ pub(crate) fn watch_within(limit: Duration) -> Result<(), Failure> {
             ASKED.store(true, Ordering::SeqCst);
             let mut first = FIRST.lock().unwrap_or_else(PoisonError::into_inner);
             let now = Instant::now();
-            if leaves(&mut first, now) {
+            if leaves(&mut first, now) || RESULT_TOLD.load(Ordering::SeqCst) {
                 let orderly = deadline.map_or(now + limit, tokio::time::Instant::into_std);
                 leave_at_once(orderly + CLEAN_UP_LIMIT);
             }
@@ -191,7 +193,7 @@ fn clean(clean_up: CleanUp, by: Instant) -> Option<String> {
 /// that may stand still, and what was written is flushed already.
 fn exit() -> ! {
     // SAFETY: it may be called at any time, and does not return.
-    unsafe { libc::_exit(FAILED) }
+    unsafe { libc::_exit(EXIT_CODE.load(Ordering::SeqCst)) }
 }
 
 /// Whether a signal at this time ends the program at once, given the time of the first one.
@@ -219,6 +221,14 @@ fn say_last_words(cleaned: Option<String>) {
 /// Keeps what is to be said of a run should the program end at once.
 pub(crate) fn leaves_behind(leaving: Leaving) {
     *LEAVING.lock().unwrap_or_else(PoisonError::into_inner) = Some(leaving);
+}
+
+/// Takes down that the result was told. What is done after that is worth no waiting: a signal ends the program at once, with
+/// the exit code of the result.
+pub(crate) fn result_told(well: bool) {
+    *LEAVING.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    EXIT_CODE.store(if well { 0 } else { FAILED }, Ordering::SeqCst);
+    RESULT_TOLD.store(true, Ordering::SeqCst);
 }
 
 /// Takes down that a node has taken the request to stop.
