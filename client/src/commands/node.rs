@@ -63,9 +63,6 @@ fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
     let grace = Duration::from_secs(arguments.node.grace.into());
     if arguments.tied {
         interrupt::ignore()?;
-    } else {
-        // It leaves its run, says good-bye and ends its workers.
-        interrupt::watch_within(grace + Timing::DEFAULT.stop_limit())?;
     }
     runtime::run_async(async {
         let (addresses, security) = access::access(seeds, &arguments.node.security).await?;
@@ -86,6 +83,11 @@ fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
             version: version(),
             timing: Timing::DEFAULT,
         };
+        // Names are resolved, which may take long: until here a signal ends the program at once.
+        if !arguments.tied {
+            // It leaves its run, says good-bye and ends its workers.
+            interrupt::watch_within(grace + Timing::DEFAULT.stop_limit())?;
+        }
         dead_sockets::remove(&config.dir);
         let dir = config.dir.clone();
         let mut node = Node::start(config).await.map_err(failure)?;

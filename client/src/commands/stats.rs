@@ -27,12 +27,13 @@ const DRAW_EVERY: Duration = Duration::from_millis(100);
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(arguments: &Stats) -> Result<(), Failure> {
-    interrupt::watch()?;
     runtime::run_async(async {
         let contact = access::contact(&arguments.cluster).await?;
         if arguments.once {
-            once(&contact, arguments.json).await
-        } else if arguments.json || !std::io::stderr().is_terminal() {
+            return once(&contact, arguments.json).await;
+        }
+        interrupt::watch()?;
+        if arguments.json || !std::io::stderr().is_terminal() {
             tokio::select! {
                 lines = lines(&contact, arguments.json) => lines,
                 () = interrupt::wait() => Ok(()),

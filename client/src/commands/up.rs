@@ -80,7 +80,6 @@ pub(crate) fn run(arguments: &Up) -> Result<(), Failure> {
     if file.exists() {
         Credentials::read(&file).map_err(Failure::bad)?;
     }
-    interrupt::watch()?;
     runtime::run_async(async {
         let fleet = Arc::new(fleet);
         let program = Program::own()?;
@@ -90,6 +89,8 @@ pub(crate) fn run(arguments: &Up) -> Result<(), Failure> {
             Credentials::create(&file).map_err(Failure::bad)?;
             notice::say(&format!("{} holds the new cluster's credentials", file.display()));
         }
+        // Until here nothing was changed on any host: a signal ends the program at once.
+        interrupt::watch()?;
         let brought_up = tokio::select! {
             result = bring_up(&fleet, &mut members, &program, &file, arguments) => result,
             () = interrupt::wait() => Err(vec!["interrupted".into()]),
