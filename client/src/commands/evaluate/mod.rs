@@ -105,6 +105,11 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
         .transpose()
         .map_err(Failure::bad)?;
     let model = model_file::load(&arguments.model).map_err(Failure::bad)?;
+    if arguments.confusion && model.metadata.target.classes().is_empty() {
+        return Err(Failure::input(
+            "--confusion is for classes, but this model predicts numbers: leave it out",
+        ));
+    }
     let part = EvaluatedSamples::of(arguments.data.as_deref(), given.as_ref(), &model.job.data);
     let spec = match (given, part) {
         (None, _) => model.job.data.clone(),
@@ -136,11 +141,6 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
         },
     )
     .map_err(Failure::work)?;
-    if arguments.confusion && dataset.target.classes().is_empty() {
-        return Err(Failure::input(
-            "--confusion is for classes, but this model predicts numbers: leave it out",
-        ));
-    }
     let confusion = match dataset.target {
         Target::Classes(_) => Some(confusion(&model, &dataset, threads)?),
         Target::Numbers(_) => None,
