@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{PipeWriter, Write};
+use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -229,6 +230,66 @@ fn whoever_leaves_a_run_is_told_that_it_goes_on() {
         "{}",
         output.stderr
     );
+}
+
+#[test]
+fn a_signal_ends_a_client_that_no_node_has_answered() {
+    let tau = Tau::new();
+    tau.run(&["credentials", "new", "cluster.pem"]);
+    points_csv(&tau, "points.csv", 60);
+    // Nobody listens there any more.
+    let closed = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .to_string();
+    let start = job("1", &[]);
+    let commands: [(&str, &[&str]); 3] = [("stats", &["--once"]), ("start", &start), ("start", &["--attach"])];
+    for (command, flags) in commands {
+        let mut client = tau.start(&asking(command, &closed, flags));
+        Cluster::wait_until("the client says nothing", || client.log().contains("; asking again"));
+        client.interrupt();
+        // Ended by the signal, not by its own patience.
+        assert_eq!(client.end().code, -1, "{command} {flags:?}");
+    }
+}
+
+#[test]
+fn a_signal_calls_off_a_run_that_is_being_prepared() {
+    let cluster = cluster(2);
+    // It is started before the worker stands still, which is replaced after ten seconds.
+    let mut watching = cluster.tau.start(&asking("stats", &cluster.nodes[0].address, &[]));
+    watching.read_line();
+    // The run cannot begin while this one does not answer.
+    kill("-STOP", cluster.nodes[1].worker());
+    let client = cluster.tau.start(&cluster.asking("start", &job(ENDLESS, &[])));
+    while !watching.read_line().contains("\"state\":\"preparing\"") {}
+    client.interrupt();
+    let output = client.finish();
+    assert_eq!(output.code, 1, "{}", output.stderr);
+    assert_eq!(output.last()["error"], "the run was stopped before it began");
+    assert_eq!(output.objects().len(), 1, "{}", output.stdout);
+}
+
+#[test]
+fn a_report_that_does_not_get_ready_keeps_no_result() {
+    let cluster = cluster(1);
+    let started = cluster.ask("start", &job("3", &["--detach"]));
+    let run = started.last()["run"].as_str().unwrap().to_owned();
+    // Records are written to this pipe, and read from it for the report: its end never comes.
+    let folder = cluster.tau.path("out").join(&run);
+    std::fs::create_dir_all(&folder).unwrap();
+    let pipe = folder.join("metrics.jsonl");
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let _end = File::options().read(true).write(true).open(&pipe).unwrap();
+    let attach = ["--attach", "--out", "out"];
+    let mut client = cluster.tau.start(&cluster.asking("start", &attach));
+    while !client.read_line().contains("\"event\":\"finished\"") {}
+    client.interrupt();
+    let output = client.end();
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    assert!(folder.join("result.json").exists() && folder.join("model.safetensors").exists());
 }
 
 #[test]
