@@ -14,7 +14,8 @@ use crate::harness::watching::{
 };
 use crate::harness::{Tau, points_csv, tells};
 
-const DEEP: &[&str] = &[
+/// A small job whose model has layers enough to be spread.
+pub(crate) const DEEP: &[&str] = &[
     "--data",
     "csv:points.csv",
     "--model",

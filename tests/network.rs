@@ -45,14 +45,14 @@ fn wait_for_nodes(lab: &Netlab, tau: &Tau, count: usize) {
 }
 
 /// Nodes on the hosts of a lab, and a run under way that does not end by itself.
-struct Training {
-    nodes: Vec<Running>,
-    lab: Netlab,
+pub(crate) struct Training {
+    pub(crate) nodes: Vec<Running>,
+    pub(crate) lab: Netlab,
     tau: Tau,
 }
 
 impl Training {
-    fn on(lab: Netlab, hosts: usize) -> Self {
+    pub(crate) fn on(lab: Netlab, hosts: usize) -> Self {
         Self::with(lab, hosts, &job("1000000", &["--detach"]))
     }
 
@@ -67,7 +67,7 @@ impl Training {
     }
 
     /// What a command says of all nodes when the node of a host is asked.
-    fn ask(&self, host: usize, command: &[&str]) -> Vec<Value> {
+    pub(crate) fn ask(&self, host: usize, command: &[&str]) -> Vec<Value> {
         ask(&self.lab, &self.tau, host, command)
     }
 

@@ -116,9 +116,10 @@ impl Cluster {
         self.tau.path(TEMPORARY).to_str().unwrap().into()
     }
 
-    /// The folder of the node that is started next.
+    /// The folder of the node that is started next: the first that no living node has. It may be a dead node's.
     pub(crate) fn next_dir(&self) -> String {
-        format!("node{}", self.nodes.len())
+        let is_free = |dir: &String| self.nodes.iter().all(|node| !node.dir.ends_with(dir));
+        (0..).map(|number| format!("node{number}")).find(is_free).unwrap()
     }
 
     fn listening(&mut self, mut process: Running, dir: &str) -> &Node {
@@ -154,7 +155,7 @@ impl Cluster {
         self.listed_by(&self.nodes[0])
     }
 
-    fn listed_by(&self, node: &Node) -> Vec<Value> {
+    pub(crate) fn listed_by(&self, node: &Node) -> Vec<Value> {
         let output = self.tau.run(&asking(node, "nodes", &[]));
         assert_eq!(output.code, 0, "{}", output.stderr);
         output.objects()
@@ -250,8 +251,8 @@ impl Node {
     }
 }
 
-/// Processes whose arguments hold both texts.
-fn asking<'a>(node: &'a Node, command: &'a str, extra: &[&'a str]) -> Vec<&'a str> {
+/// The arguments of a command that asks a node.
+pub(crate) fn asking<'a>(node: &'a Node, command: &'a str, extra: &[&'a str]) -> Vec<&'a str> {
     let common = [
         command,
         "--cluster",
@@ -263,6 +264,7 @@ fn asking<'a>(node: &'a Node, command: &'a str, extra: &[&'a str]) -> Vec<&'a st
     [&common, extra].concat()
 }
 
+/// Processes whose arguments hold both texts.
 pub(crate) fn processes_with(one: &str, other: &str) -> Vec<u32> {
     let running = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
         let pid: u32 = entry.file_name().to_str()?.parse().ok()?;

@@ -330,6 +330,14 @@ impl Drop for Running {
     }
 }
 
+/// A number from the environment.
+pub(crate) fn variable(name: &str, default: u64) -> u64 {
+    std::env::var(name)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(default)
+}
+
 /// Lines of a log with this event; docs/log-events.md lists all events.
 pub(crate) fn event_lines<'a>(log: &'a str, event: &str) -> Vec<&'a str> {
     let field = format!("event=\"{event}\"");

@@ -1,5 +1,7 @@
 //! What is seen of a run from outside, and what is done to it in the middle.
 
+use std::time::{Duration, Instant};
+
 use serde_json::Value;
 
 use super::Output;
@@ -55,6 +57,12 @@ pub(crate) fn agreed(output: &Output) -> Value {
         "{last}"
     );
     last
+}
+
+/// Lets some time pass in which things take their course.
+pub(crate) fn pass(time: Duration) {
+    let start = Instant::now();
+    Cluster::wait_until("time does not pass", || start.elapsed() >= time);
 }
 
 /// Kills a node and its workers, as a power cut would.
