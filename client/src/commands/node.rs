@@ -17,7 +17,7 @@ use worker::backend::device::Device;
 use worker::dataset::Dataset;
 
 use super::access;
-use crate::args::{ComputeFlags, Join, PORT, Seed};
+use crate::args::{ComputeFlags, PORT, Seed};
 use crate::failure::Failure;
 use crate::http::{self, Secret, Server};
 use crate::local::{cluster, compute};
@@ -42,15 +42,8 @@ struct Listening<'a> {
     worker_socket: String,
 }
 
-pub(crate) fn seed(arguments: &Seed) -> Result<(), Failure> {
-    run(arguments, &[])
-}
-
-pub(crate) fn join(arguments: &Join) -> Result<(), Failure> {
-    run(&arguments.seed, &arguments.seeds)
-}
-
-fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
+/// Runs a node, joined to a cluster if any of its nodes are named.
+pub(crate) fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
     let device = compute::check_compute(&arguments.node.compute)?;
     let dir = arguments.node.dir.clone().unwrap_or_else(|| DIR.into());
     let workers = worker_command(&arguments.node.compute, &device)?;

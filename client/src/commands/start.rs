@@ -11,7 +11,7 @@ use super::access;
 use crate::args::Start;
 use crate::contact::{Answer, Contact, unexpected};
 use crate::failure::Failure;
-use crate::output::{self, Audience, RunEvent, notice};
+use crate::output::{self, Audience};
 use crate::run::folder::run_named;
 use crate::run::interrupt::{self, Leaving};
 use crate::run::out_folder::OutFolder;
@@ -50,11 +50,9 @@ pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
             starting::begin(&contact, what, arguments.allow_partial, audience).await?
         };
         leaves_behind(Some(run));
-        if arguments.json && !arguments.attach {
-            let run = run.to_string();
-            output::line(&RunEvent { event: "started", run });
-        } else if arguments.detach {
-            notice::say(&format!("run {run} has begun; its nodes will save the model"));
+        if !arguments.attach && (arguments.json || arguments.detach) {
+            let sentence = format!("run {run} has begun; its nodes will save the model");
+            output::run_event("started", run, arguments.json, &sentence);
         }
         if arguments.detach {
             return Ok(());

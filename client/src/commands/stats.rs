@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use communicator::Timing;
@@ -16,6 +16,7 @@ use crate::failure::Failure;
 use crate::output::notice::Redirected;
 use crate::output::quality_metric::QualityMetric;
 use crate::run::interrupt;
+use crate::sync::lock;
 use crate::views::terminal::controls::Controls;
 use crate::views::terminal::screen::Screen;
 use crate::views::watching::{self, Shared, Source};
@@ -148,7 +149,7 @@ impl Default for Said {
         Self {
             newest,
             _redirected: Redirected::to(move |text| {
-                *sink.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), text.into()));
+                *lock(&sink) = Some((Instant::now(), text.into()));
             }),
         }
     }
@@ -157,7 +158,7 @@ impl Default for Said {
 impl Said {
     fn newest(&self) -> Option<String> {
         const SHOWN_FOR: Duration = Duration::from_secs(15);
-        let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let newest = lock(&self.newest);
         let fresh = newest.as_ref().filter(|(said, _)| said.elapsed() < SHOWN_FOR);
         fresh.map(|(_, text)| text.clone())
     }
