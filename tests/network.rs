@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::harness::cluster::{Cluster, SMALL, cut_power, job};
 use crate::harness::netlab::Netlab;
-use crate::harness::{Running, Tau, points_csv, tells};
+use crate::harness::{Running, Tau, points_csv, tells, words};
 
 /// Starts the binary on a host of the lab.
 fn on(lab: &Netlab, tau: &Tau, host: usize, arguments: &[&str]) -> Running {
@@ -194,13 +194,7 @@ fn a_guest_whose_hosts_die_before_it_has_a_snapshot_is_free_again() {
     let tau = folder();
     let one = node(&lab, &tau, 1);
     wait_for_nodes(&lab, &tau, 1);
-    let long = [
-        "--model",
-        "dense 800, relu, dense 10",
-        "--epochs",
-        "1000000",
-        "--detach",
-    ];
+    let long = words("--model 'dense 800, relu, dense 10' --epochs 1000000 --detach");
     ask(&lab, &tau, 1, &[&["start"], &long[..]].concat());
     let two = node(&lab, &tau, 2);
     Cluster::wait_until("no snapshot is given", || tells(&one.log(), "snapshot_started"));
