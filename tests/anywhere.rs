@@ -23,7 +23,7 @@ fn a_token_is_all_that_a_machine_needs_to_join_and_nodes_say_what_they_do() {
     let listening: serde_json::Value = serde_json::from_str(&seed.read_line()).unwrap();
     let address = listening["address"].as_str().unwrap();
     let token = tau.run_with(&[("TAU_CREDENTIALS", "cluster.pem")], &["token", "--cluster", address]);
-    assert!(token.stderr.contains("loopback addresses"), "{}", token.stderr);
+    token.says("loopback addresses");
     let token = token.stdout.trim();
 
     let place = ["--listen", "127.0.0.1:0", "--dir", "b"];
@@ -32,8 +32,7 @@ fn a_token_is_all_that_a_machine_needs_to_join_and_nodes_say_what_they_do() {
     Cluster::wait_until("nobody joins by token", || nodes().stdout.lines().count() == 2);
     let (data, layers) = (format!("csv:{data}"), "dense 2");
     let job = ["--data", &data, "--model", layers, "--epochs", "2", "--json"];
-    let run = tau.run(&[&["start", "--cluster", token], job.as_slice()].concat());
-    assert_eq!(run.code, 0, "{}", run.stderr);
+    let run = tau.must(&[&["start", "--cluster", token], job.as_slice()].concat());
     assert_eq!(run.last()["nodes"], 2);
     for event in ["cluster_joined", "run_started", "run_ended", "model_saved"] {
         Cluster::wait_until(event, || tells(&guest.log(), event));
@@ -52,8 +51,7 @@ fn a_token_is_all_that_a_machine_needs_to_join_and_nodes_say_what_they_do() {
         ),
     ] {
         let refused = tau.run(&arguments);
-        assert_eq!(refused.code, 2, "{}", refused.stderr);
-        assert!(refused.stderr.contains(says), "{}", refused.stderr);
+        refused.fails(2, says);
     }
 }
 
@@ -65,11 +63,10 @@ fn a_name_stays_with_a_node_that_is_killed_and_started_again() {
     }
     cluster.wait_for_nodes(2);
     points_csv(&cluster.tau, "points.csv", 600);
-    let started = cluster.ask(
+    cluster.must(
         "start",
         &[&*patient_job("1000000"), &["--detach", "--give-up-after", "3600"]].concat(),
     );
-    assert_eq!(started.code, 0, "{}", started.stderr);
     let states = |cluster: &Cluster| {
         let listed = cluster.listed();
         let text = |node: &serde_json::Value, key: &str| node[key].as_str().unwrap().to_owned();
@@ -83,18 +80,9 @@ fn a_name_stays_with_a_node_that_is_killed_and_started_again() {
 
     // While it lives, nobody else can have its name.
     let refused = cluster.refused_node(&[], &["--name", "lab"]);
-    assert_eq!(refused.code, 1, "{}", refused.stderr);
-    assert!(
-        refused.stderr.contains("already called 'lab': give"),
-        "{}",
-        refused.stderr
-    );
+    refused.fails(1, "already called 'lab': give");
     let refused = cluster.refused_node(&[], &["--name", "desk"]);
-    assert!(
-        refused.stderr.contains("already called 'desk': give"),
-        "{}",
-        refused.stderr
-    );
+    refused.says("already called 'desk': give");
     assert_eq!(states(&cluster), [trains("desk"), trains("lab")]);
 
     let dead = cluster.nodes.pop().unwrap();
@@ -109,8 +97,7 @@ fn a_name_stays_with_a_node_that_is_killed_and_started_again() {
     });
     assert_eq!(states(&cluster), [trains("desk"), trains("lab")]);
     // Nobody waits for the process that is dead, though it would be given up after an hour only.
-    let stopped = cluster.ask("stop", &[]);
-    assert_eq!(stopped.code, 0, "{}", stopped.stderr);
+    cluster.must("stop", &[]);
     let last = cluster.ask("start", &["--attach"]).last();
     assert_eq!(
         (&last["replicas_agree"], &last["nodes"], &last["missing"]),
@@ -129,8 +116,7 @@ fn a_name_that_cannot_stand_in_a_file_name_is_refused() {
     for name in ["", "..", "a/b", "a b", "-x", "a\nb", &"x".repeat(33)] {
         let name = format!("--name={name}");
         let refused = tau.run(&["seed", "--insecure", "--listen", "127.0.0.1:0", &name]);
-        assert_eq!(refused.code, 2, "{}", refused.stderr);
-        assert!(refused.stderr.contains("--name"), "{}", refused.stderr);
+        refused.fails(2, "--name");
     }
     assert!(tau.files_by_kind().is_empty(), "nothing is changed");
 }
@@ -163,7 +149,7 @@ fn flags_win_over_the_environment_and_that_over_the_users_file() {
     // A node that speaks plain text has no use for credentials that are only lying about.
     let taken = ["seed", "--insecure", "--listen", address, "--dir", "x"];
     let refused = tau.run_with(&[("TAU_CREDENTIALS", "none.pem")], &taken);
-    assert!(refused.stderr.contains("cannot be listened on"), "{}", refused.stderr);
+    refused.says("cannot be listened on");
     let refused = tau.run(&[&taken[..], &["--credentials", "cluster.pem"]].concat());
     assert!(
         refused.code == 2 && refused.stderr.contains("not both"),
@@ -221,8 +207,7 @@ fn the_doctor_names_who_is_ill() {
 fn shells_and_manuals_know_every_command() {
     let tau = Tau::new();
     for shell in ["bash", "zsh", "fish"] {
-        let script = tau.run(&["completions", shell]);
-        assert_eq!(script.code, 0, "{}", script.stderr);
+        let script = tau.must(&["completions", shell]);
         assert!(script.stdout.contains("predict"), "{shell}");
     }
     assert_eq!(tau.run(&["man", "pages"]).code, 0);
@@ -243,8 +228,7 @@ fn a_join_that_cannot_be_says_why() {
     let own = port.to_string();
     let place = ["--listen", &own, "--dir", "own", "--insecure", "--json"];
     let alone = cluster.tau.run(&[&["join", &own], place.as_slice()].concat());
-    assert_eq!(alone.code, 2, "{}", alone.stderr);
-    assert!(alone.stderr.contains("is this node itself"), "{}", alone.stderr);
+    alone.fails(2, "is this node itself");
 
     let place = ["--listen", "127.0.0.1:0", "--dir", "plain", "--insecure", "--json"];
     let plain = cluster

@@ -14,18 +14,12 @@ use serde_json::Value;
 
 use crate::harness::cluster::{Cluster, cut_power, kill, processes_with};
 use crate::harness::netlab::Netlab;
-use crate::harness::{Output, Running, Tau, tells};
+use crate::harness::watching::pass;
+use crate::harness::{Output, Running, Tau, tells, variable};
 
 const HOSTS: usize = 5;
 /// What one event is given before the next.
 const BETWEEN: Duration = Duration::from_secs(2);
-
-fn variable(name: &str, default: u64) -> u64 {
-    std::env::var(name)
-        .ok()
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(default)
-}
 
 /// The hosts, and what is wrong with them at the moment.
 struct World {
@@ -239,12 +233,6 @@ impl World {
     }
 }
 
-/// Lets some time pass in which things take their course.
-fn pass(time: Duration) {
-    let start = Instant::now();
-    Cluster::wait_until("time does not pass", || start.elapsed() >= time);
-}
-
 /// A job that takes longer than the chaos on two cores: what that does to the weights has to be mended, too.
 fn train(world: &World, seconds: u64, extra: &[&str]) -> Output {
     let epochs = (seconds / 3).max(20).to_string();
@@ -263,8 +251,7 @@ fn chaos_ends_in_agreement() {
     let (seed, seconds) = (variable("TAU_CHAOS_SEED", 1), variable("TAU_CHAOS_SECONDS", 30));
     println!("replay with TAU_CHAOS_SEED={seed} TAU_CHAOS_SECONDS={seconds}");
     let mut random = CounterRng::new(seed, 0);
-    let started = train(&world, seconds, &["--detach"]);
-    assert_eq!(started.code, 0, "{}", started.stderr);
+    train(&world, seconds, &["--detach"]).ok();
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(seconds) {
         pass(BETWEEN);

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{PipeWriter, Write};
+use std::net::TcpListener;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -18,27 +19,11 @@ const PATIENCE: Duration = Duration::from_mins(1);
 /// What a run lasts that is stopped.
 const ENDLESS: &str = "1000000";
 
-fn cluster(nodes: usize) -> Cluster {
-    let cluster = Cluster::of(nodes);
-    points_csv(&cluster.tau, "points.csv", 600);
-    cluster
-}
-
 /// The arguments of a command that asks some nodes.
 fn asking<'a>(command: &'a str, nodes: &'a str, extra: &[&'a str]) -> Vec<&'a str> {
     let mut arguments = vec![command, "--cluster", nodes, "--credentials", "cluster.pem", "--json"];
     arguments.extend_from_slice(extra);
     arguments
-}
-
-/// The end of a run in which so many nodes took part.
-fn finished(output: &Output, nodes: usize) -> Value {
-    assert_eq!(output.code, 0, "{}\n{}", output.stdout, output.stderr);
-    let finished = output.last();
-    assert_eq!(finished["event"], "finished", "{finished}");
-    assert_eq!(finished["replicas_agree"], true, "{finished}");
-    assert_eq!(finished["nodes"], nodes, "{finished}");
-    finished
 }
 
 /// Every record is printed once. Those of seconds in which nothing is trained may be alike.
@@ -64,7 +49,7 @@ fn wait_until_it_asks_another(client: &Running) {
 
 #[test]
 fn a_client_whose_node_stands_still_goes_on_with_another() {
-    let cluster = cluster(3);
+    let cluster = Cluster::of(3);
     let [first, second, _] = &cluster.nodes[..] else {
         unreachable!()
     };
@@ -81,13 +66,13 @@ fn a_client_whose_node_stands_still_goes_on_with_another() {
     assert_eq!(stopped.last()["event"], "stopping", "{}", stopped.stderr);
     kill("-CONT", first.process.pid());
     let output = client.finish();
-    finished(&output, 3);
+    output.finished(3);
     assert_no_record_twice(&output);
 }
 
 #[test]
 fn a_client_whose_node_dies_names_it_and_has_the_model() {
-    let mut cluster = cluster(3);
+    let mut cluster = Cluster::of(3);
     let mut client = cluster.tau.start(&cluster.asking("start", &job(ENDLESS, &[])));
     client.wait_until_trains();
     let dead = cluster.nodes.remove(0);
@@ -99,14 +84,14 @@ fn a_client_whose_node_dies_names_it_and_has_the_model() {
     }
     client.interrupt();
     let output = client.finish();
-    let finished = finished(&output, 2);
+    let finished = output.finished(2);
     assert_eq!(finished["missing"], serde_json::json!([dead.name]), "{finished}");
     assert_no_record_twice(&output);
 }
 
 #[test]
 fn any_address_of_a_list_will_do() {
-    let cluster = cluster(1);
+    let cluster = Cluster::of(1);
     let port = cluster.nodes[0].address.rsplit(':').next().unwrap();
     // A name may stand for several addresses, of which a node listens on one.
     for nodes in [
@@ -121,7 +106,7 @@ fn any_address_of_a_list_will_do() {
 
 #[test]
 fn what_no_node_answers_for_a_minute_is_given_up_and_all_are_named() {
-    let cluster = cluster(2);
+    let cluster = Cluster::of(2);
     let mut client = cluster.tau.start(&cluster.asking("start", &job(ENDLESS, &[])));
     client.wait_until_trains();
     let since = Instant::now();
@@ -141,15 +126,14 @@ fn what_no_node_answers_for_a_minute_is_given_up_and_all_are_named() {
 
 #[test]
 fn wrong_credentials_are_said_at_once() {
-    let cluster = cluster(1);
+    let cluster = Cluster::of(1);
     cluster.tau.run(&["credentials", "new", "other.pem"]);
     let since = Instant::now();
     let address = &cluster.nodes[0].address;
     let output = cluster
         .tau
         .run(&["nodes", "--cluster", address, "--credentials", "other.pem"]);
-    assert_eq!(output.code, 1);
-    assert!(output.stderr.contains("same credentials"), "{}", output.stderr);
+    output.fails(1, "same credentials");
     assert!(
         since.elapsed() < Duration::from_secs(50),
         "no minute is waited for that"
@@ -158,28 +142,23 @@ fn wrong_credentials_are_said_at_once() {
 
 #[test]
 fn a_client_without_credentials_is_told_to_give_them() {
-    let cluster = cluster(1);
+    let cluster = Cluster::of(1);
     let address = &cluster.nodes[0].address;
     let output = cluster.tau.run(&["nodes", "--cluster", address, "--insecure"]);
-    assert_eq!(output.code, 1);
-    assert!(
-        output.stderr.contains("give them with --credentials FILE"),
-        "{}",
-        output.stderr
-    );
+    output.fails(1, "give them with --credentials FILE");
     assert!(!output.stderr.contains("same release"), "{}", output.stderr);
 }
 
 #[test]
 fn a_run_is_attached_to_at_a_node_that_was_started_again() {
-    let mut cluster = cluster(2);
+    let mut cluster = Cluster::of(2);
     let early = cluster.ask("start", &["--attach"]);
     assert_eq!(early.code, 1);
     for node in &cluster.nodes {
-        assert!(early.stderr.contains(&node.address), "{}", early.stderr);
+        early.says(&node.address);
     }
     let started = cluster.ask("start", &job("2", &[]));
-    let run = finished(&started, 2)["run"].clone();
+    let run = started.finished(2)["run"].clone();
     let first = cluster.nodes.remove(0);
     first.stop();
     let second = cluster.nodes[0].address.clone();
@@ -190,28 +169,26 @@ fn a_run_is_attached_to_at_a_node_that_was_started_again() {
     });
     let attached = cluster
         .tau
-        .run(&asking("start", &again, &["--attach", "--out", "attached"]));
-    assert_eq!(attached.code, 0, "{}", attached.stderr);
+        .must(&asking("start", &again, &["--attach", "--out", "attached"]));
     assert_eq!(attached.last()["run"], run);
 }
 
 #[test]
 fn two_signals_of_one_key_press_end_the_run_in_good_order() {
-    let cluster = cluster(1);
+    let cluster = Cluster::of(1);
     let mut client = cluster.tau.start(&cluster.asking("start", &job(ENDLESS, &[])));
     client.wait_until_trains();
     client.interrupt();
     // Two that come at the very same time are one signal.
     std::thread::sleep(Duration::from_millis(20));
     client.interrupt();
-    let output = client.finish();
-    assert_eq!(output.code, 0, "{}", output.stderr);
+    let output = client.finish().ok();
     assert_eq!(output.last()["event"], "finished");
 }
 
 #[test]
 fn whoever_leaves_a_run_is_told_that_it_goes_on() {
-    let cluster = cluster(1);
+    let cluster = Cluster::of(1);
     let mut client = cluster.tau.start(&cluster.asking("start", &job(ENDLESS, &[])));
     client.wait_until_trains();
     // The stop reaches nobody.
@@ -232,8 +209,67 @@ fn whoever_leaves_a_run_is_told_that_it_goes_on() {
 }
 
 #[test]
+fn a_signal_ends_a_client_that_no_node_has_answered() {
+    let tau = Tau::new();
+    tau.run(&["credentials", "new", "cluster.pem"]);
+    points_csv(&tau, "points.csv", 60);
+    // Nobody listens there any more.
+    let closed = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .to_string();
+    let start = job("1", &[]);
+    let commands: [(&str, &[&str]); 3] = [("stats", &["--once"]), ("start", &start), ("start", &["--attach"])];
+    for (command, flags) in commands {
+        let mut client = tau.start(&asking(command, &closed, flags));
+        Cluster::wait_until("the client says nothing", || client.log().contains("; asking again"));
+        client.interrupt();
+        // Ended by the signal, not by its own patience.
+        assert_eq!(client.end().code, -1, "{command} {flags:?}");
+    }
+}
+
+#[test]
+fn a_signal_calls_off_a_run_that_is_being_prepared() {
+    let cluster = Cluster::of(2);
+    // It is started before the worker stands still, which is replaced after ten seconds.
+    let mut watching = cluster.tau.start(&asking("stats", &cluster.nodes[0].address, &[]));
+    watching.read_line();
+    // The run cannot begin while this one does not answer.
+    kill("-STOP", cluster.nodes[1].worker());
+    let client = cluster.tau.start(&cluster.asking("start", &job(ENDLESS, &[])));
+    while !watching.read_line().contains("\"state\":\"preparing\"") {}
+    client.interrupt();
+    let output = client.finish();
+    assert_eq!(output.code, 1, "{}", output.stderr);
+    assert_eq!(output.last()["error"], "the run was stopped before it began");
+    assert_eq!(output.objects().len(), 1, "{}", output.stdout);
+}
+
+#[test]
+fn a_report_that_does_not_get_ready_keeps_no_result() {
+    let cluster = Cluster::of(1);
+    let started = cluster.ask("start", &job("3", &["--detach"]));
+    let run = started.last()["run"].as_str().unwrap().to_owned();
+    // Records are written to this pipe, and read from it for the report: its end never comes.
+    let folder = cluster.tau.path("out").join(&run);
+    std::fs::create_dir_all(&folder).unwrap();
+    let pipe = folder.join("metrics.jsonl");
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let _end = File::options().read(true).write(true).open(&pipe).unwrap();
+    let attach = ["--attach", "--out", "out"];
+    let mut client = cluster.tau.start(&cluster.asking("start", &attach));
+    while !client.read_line().contains("\"event\":\"finished\"") {}
+    client.interrupt();
+    client.end().ok();
+    assert!(folder.join("result.json").exists() && folder.join("model.safetensors").exists());
+}
+
+#[test]
 fn a_start_whose_node_dies_before_it_begins_is_asked_of_another_once() {
-    let mut cluster = cluster(3);
+    let mut cluster = Cluster::of(3);
     // It is started before the worker stands still, which is replaced after ten seconds.
     let mut watching = cluster.tau.start(&asking("stats", &cluster.nodes[1].address, &[]));
     watching.read_line();
@@ -250,7 +286,7 @@ fn a_start_whose_node_dies_before_it_begins_is_asked_of_another_once() {
     kill("-KILL", dead.process.pid());
     kill("-CONT", held);
     let output = client.finish();
-    let finished = finished(&output, 2);
+    let finished = output.finished(2);
     let new = finished["samples"].as_u64().unwrap() - finished["repeated_samples"].as_u64().unwrap();
     assert_eq!(new, 3 * 480, "{finished}");
     let started = output.objects().into_iter().filter(|line| line["event"] == "started");
@@ -260,9 +296,9 @@ fn a_start_whose_node_dies_before_it_begins_is_asked_of_another_once() {
 
 #[test]
 fn a_model_that_is_not_the_runs_is_fetched_from_another_node() {
-    let cluster = cluster(2);
+    let cluster = Cluster::of(2);
     let output = cluster.ask("start", &job("3", &[]));
-    let digest = finished(&output, 2)["digest"].clone();
+    let digest = output.finished(2)["digest"].clone();
     let node = &cluster.nodes[0];
     let run = std::fs::read_dir(&node.dir)
         .unwrap()
@@ -273,7 +309,7 @@ fn a_model_that_is_not_the_runs_is_fetched_from_another_node() {
     *bytes.last_mut().unwrap() ^= 1;
     std::fs::write(&model, bytes).unwrap();
     let again = cluster.ask("start", &["--attach", "--out", "again"]);
-    assert_eq!(finished(&again, 2)["digest"], digest);
+    assert_eq!(again.finished(2)["digest"], digest);
     let saved = cluster.tau.path("again/latest/model.safetensors");
     let evaluated = cluster.tau.run(&[
         "evaluate",
@@ -336,8 +372,7 @@ impl Training {
         let after = |word: &str| arguments[arguments.iter().position(|one| *one == word).unwrap() + 1];
         let (address, credentials) = (after("join"), after("--credentials"));
         let asked = ["checkpoint", "--cluster", address, "--credentials", credentials];
-        let asked = self.tau.run(&asked);
-        assert_eq!(asked.code, 0, "{}", asked.stderr);
+        self.tau.must(&asked);
         Cluster::wait_until("no checkpoints are written", || self.checkpoints("tmp/").len() == 3);
     }
 
@@ -382,15 +417,11 @@ fn a_local_cluster_whose_first_node_stands_still_ends_well() {
     let training = Training::start(ENDLESS);
     let first = training.first_node();
     kill("-STOP", first);
-    // So long that the client has turned to another node.
-    let since = Instant::now();
-    while since.elapsed() < Duration::from_secs(13) {
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    wait_until_it_asks_another(&training.client);
     kill("-CONT", first);
     training.client.interrupt();
     let output = training.client.finish();
-    finished(&output, 3);
+    output.finished(3);
     assert_eq!(
         training.tau.files_by_kind(),
         [kept_in("out"), vec!["points.csv".into()]].concat()
@@ -405,7 +436,7 @@ fn a_local_cluster_whose_first_node_is_killed_ends_well() {
     training.client.wait_until_trains();
     training.client.interrupt();
     let output = training.client.finish();
-    let finished = finished(&output, 2);
+    let finished = output.finished(2);
     assert_eq!(finished["missing"].as_array().unwrap().len(), 1, "{finished}");
     assert_eq!(
         training.tau.files_by_kind(),
@@ -435,7 +466,7 @@ fn a_model_that_finds_no_place_in_the_end_is_left_with_its_nodes_files() {
     );
     // It is the user's now: the next one leaves it alone.
     std::fs::remove_file(training.tau.path("out")).unwrap();
-    finished(&Training::again(&training.tau, &training.temporary), 3);
+    Training::again(&training.tau, &training.temporary).finished(3);
     let models = training.tau.files().into_iter().filter(|file| left.contains(file));
     assert!(models.into_iter().any(|file| file.ends_with(".safetensors")));
 }
@@ -451,7 +482,7 @@ fn what_a_killed_local_cluster_leaves_is_removed_by_the_next() {
     });
     let left = |tau: &Tau| tau.files().iter().filter(|file| file.starts_with("tmp/")).count();
     assert!(left(&training.tau) > 0, "a killed process cleans nothing up");
-    finished(&Training::again(&training.tau, &training.temporary), 3);
+    Training::again(&training.tau, &training.temporary).finished(3);
     assert_eq!(left(&training.tau), 0);
     let folders = std::fs::read_dir(&training.temporary).unwrap().count();
     assert_eq!(folders, 0);
@@ -465,7 +496,7 @@ fn a_terminated_local_cluster_leaves_nothing_but_its_model() {
     let output = training.client.end();
     training.wait_for_no_processes();
     if output.code == 0 {
-        let model = finished(&output, 3)["model"].as_str().unwrap().to_owned();
+        let model = output.finished(3)["model"].as_str().unwrap().to_owned();
         assert!(Path::new(&model).is_file(), "{model}");
         assert_eq!(std::fs::read_dir(&training.temporary).unwrap().count(), 0);
     } else {
@@ -511,17 +542,17 @@ fn what_a_terminated_client_cannot_copy_stays_where_it_says() {
         "stay in {}, because they could not be copied to --out: ",
         folder.path().display()
     );
-    assert!(output.stderr.contains(&sentence), "{}", output.stderr);
+    output.says(&sentence);
     assert!(!folder.path().join("cluster.pem").exists(), "what is private goes");
     // It is the user's now: the next one leaves it alone.
     std::fs::remove_file(training.tau.path("out")).unwrap();
-    finished(&Training::again(&training.tau, &training.temporary), 3);
+    Training::again(&training.tau, &training.temporary).finished(3);
     assert_eq!(training.checkpoints("tmp/"), kept);
 }
 
 #[test]
 fn a_terminated_client_stops_its_run_though_the_nodes_it_asks_first_stand_still() {
-    let cluster = cluster(3);
+    let cluster = Cluster::of(3);
     let [first, second, third] = &cluster.nodes[..] else {
         unreachable!()
     };
@@ -543,14 +574,13 @@ fn a_terminated_client_stops_its_run_though_the_nodes_it_asks_first_stand_still(
     for node in [first, second] {
         kill("-CONT", node.process.pid());
     }
-    let attached = cluster.ask("start", &["--attach"]);
-    assert_eq!(attached.code, 0, "{}", attached.stderr);
+    let attached = cluster.must("start", &["--attach"]);
     assert_eq!(attached.last()["event"], "finished");
 }
 
 #[test]
 fn sockets_of_dead_nodes_are_removed_when_a_node_starts() {
-    let mut cluster = cluster(1);
+    let mut cluster = Cluster::of(1);
     let dead = cluster.nodes.remove(0);
     kill("-KILL", dead.process.pid());
     drop(dead.process);
@@ -588,8 +618,7 @@ fn a_job_that_nodes_would_not_take_is_refused() {
     let start = tau.run(&asking("start", "127.0.0.1:9", &["job.toml"]));
     let train = tau.run(&["train", "job.toml"]);
     for output in [start, train] {
-        assert_eq!(output.code, 2, "{}", output.stderr);
-        assert!(output.stderr.contains("the job text has"), "{}", output.stderr);
+        output.fails(2, "the job text has");
     }
 }
 

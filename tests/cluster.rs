@@ -1,27 +1,13 @@
 //! Clusters of real processes: nodes that find each other, runs that end in agreement, and everybody who cannot or
 //! must not take part.
 
-use serde_json::Value;
-
 use crate::harness::cluster::{Cluster, job, kill, processes_with};
 use crate::harness::{Tau, kept_in, points_csv};
-
-/// The last object of a run that went well.
-fn finished(output: &crate::harness::Output, nodes: usize) -> Value {
-    assert_eq!(output.code, 0, "{}", output.stderr);
-    let last = output.last();
-    assert_eq!(last["event"], "finished", "{last}");
-    assert_eq!(last["replicas_agree"], true, "{last}");
-    assert_eq!(last["nodes"], nodes, "{last}");
-    assert_eq!(last["missing"].as_array().unwrap().len(), 0, "{last}");
-    last
-}
 
 #[test]
 fn three_nodes_agree_and_show_what_they_do() {
     let cluster = Cluster::of(3);
-    points_csv(&cluster.tau, "points.csv", 600);
-    let last = finished(&cluster.ask("start", &job("20", &[])), 3);
+    let last = cluster.ask("start", &job("20", &[])).finished_by_all(3);
     assert_eq!(last["participants"].as_array().unwrap().len(), 3);
     // Every sample in every epoch, and where two claimed the same shard some of them twice.
     let samples = last["samples"].as_u64().unwrap();
@@ -40,8 +26,7 @@ fn three_nodes_agree_and_show_what_they_do() {
             assert!(node.get(key).is_some(), "{key} is missing in {node}");
         }
     }
-    let stats = cluster.ask("stats", &["--once"]);
-    assert_eq!(stats.code, 0, "{}", stats.stderr);
+    let stats = cluster.must("stats", &["--once"]);
     assert_eq!(stats.stdout.lines().count(), 3, "{}", stats.stdout);
 }
 
@@ -60,7 +45,7 @@ fn nodes_find_each_other_in_any_order() {
     // A third knows only the second, and learns of the first.
     cluster.start(Some(&b), "127.0.0.1:0", &[]);
     cluster.wait_for_nodes(3);
-    finished(&cluster.ask("start", &job("2", &[])), 3);
+    cluster.ask("start", &job("2", &[])).finished_by_all(3);
 }
 
 #[test]
@@ -73,7 +58,7 @@ fn several_workers_of_a_node_take_part() {
         let workers = cluster.listed();
         workers.iter().filter_map(|node| node["workers"].as_u64()).sum::<u64>() == 3
     });
-    finished(&cluster.ask("start", &job("5", &[])), 2);
+    cluster.ask("start", &job("5", &[])).finished_by_all(2);
 }
 
 #[test]
@@ -97,32 +82,28 @@ fn a_worker_attached_by_hand_takes_part() {
         &job("5", &[])[..],
     ]
     .concat();
-    finished(&cluster.tau.run(&start), 1);
+    cluster.tau.run(&start).finished_by_all(1);
 }
 
 #[test]
 fn a_run_that_is_stopped_saves_what_it_has() {
     let cluster = Cluster::of(2);
-    points_csv(&cluster.tau, "points.csv", 600);
     let mut client = cluster.tau.start(&cluster.asking("start", &job("1000000", &[])));
     client.wait_until_trains();
-    let stopping = cluster.ask("stop", &[]);
-    assert_eq!(stopping.code, 0, "{}", stopping.stderr);
-    let last = finished(&client.finish(), 2);
+    cluster.must("stop", &[]);
+    let last = client.finish().finished_by_all(2);
     assert!(last["epochs"].as_f64().unwrap() < 1e6);
     let again = cluster.ask("stop", &[]);
-    assert_eq!(again.code, 1);
-    assert!(again.stderr.contains("no run"), "{}", again.stderr);
+    again.fails(1, "no run");
 }
 
 #[test]
 fn a_client_may_die_and_another_take_over() {
     let cluster = Cluster::of(3);
-    points_csv(&cluster.tau, "points.csv", 600);
     let mut client = cluster.tau.start(&cluster.asking("start", &job("400", &[])));
     assert!(client.read_line().contains("started"));
     drop(client);
-    let last = finished(&cluster.ask("start", &["--attach"]), 3);
+    let last = cluster.ask("start", &["--attach"]).finished_by_all(3);
     let digests = cluster.saved_digests();
     assert!(
         digests[0].len() == 3 && digests[0].iter().all(|digest| *digest == last["digest"]),
@@ -133,15 +114,13 @@ fn a_client_may_die_and_another_take_over() {
 #[test]
 fn runs_after_each_other_do_not_mix() {
     let cluster = Cluster::of(2);
-    points_csv(&cluster.tau, "points.csv", 600);
-    let first = finished(&cluster.ask("start", &job("3", &[])), 2);
-    let second = finished(
-        &cluster.ask(
+    let first = cluster.ask("start", &job("3", &[])).finished_by_all(2);
+    let second = cluster
+        .ask(
             "start",
             &job("3", &["--seed", "2", "--model", "dense 8, tanh, dense 2"]),
-        ),
-        2,
-    );
+        )
+        .finished_by_all(2);
     assert_ne!(first["digest"], second["digest"]);
     let mut digests = cluster.saved_digests();
     digests.sort_by_key(|run| run[0] != first["digest"]);
@@ -156,7 +135,6 @@ fn runs_after_each_other_do_not_mix() {
 #[test]
 fn a_busy_cluster_says_so() {
     let cluster = Cluster::of(2);
-    points_csv(&cluster.tau, "points.csv", 600);
     let mut client = cluster.tau.start(&cluster.asking("start", &job("1000000", &[])));
     client.read_line();
     let refused = cluster.ask("start", &job("1", &[]));
@@ -167,7 +145,7 @@ fn a_busy_cluster_says_so() {
         refused.stderr
     );
     client.interrupt();
-    finished(&client.finish(), 2);
+    client.finish().finished_by_all(2);
 }
 
 #[test]
@@ -197,7 +175,7 @@ fn a_node_with_other_data_is_named_and_the_user_decides() {
         left_out.contains("holds other data") && left_out.contains("points.csv"),
         "{left_out}"
     );
-    finished(&partial, 2);
+    partial.finished_by_all(2);
 }
 
 #[test]
@@ -212,8 +190,7 @@ fn a_node_of_another_release_or_cluster_is_turned_away() {
     );
     cluster.tau.run(&["credentials", "new", "other.pem"]);
     let refused = cluster.refused_node(&[], &["--credentials", "other.pem"]);
-    assert_eq!(refused.code, 1, "{}", refused.stderr);
-    assert!(refused.stderr.contains("same credentials"), "{}", refused.stderr);
+    refused.fails(1, "same credentials");
     // Its worker has nothing to add.
     assert!(!refused.stderr.contains("no node listens"), "{}", refused.stderr);
     let elsewhere = cluster.tau.run(&["seed", "--listen", "0.0.0.0:0", "--insecure"]);
@@ -226,8 +203,7 @@ fn a_node_that_stops_is_gone_at_once_and_one_that_is_killed_soon() {
     let mut cluster = Cluster::of(3);
     let leaving = cluster.nodes.pop().unwrap().process;
     leaving.interrupt();
-    let output = leaving.finish();
-    assert_eq!(output.code, 0, "{}", output.stderr);
+    leaving.finish().ok();
     Cluster::wait_until("it is still listed", || cluster.listed().len() == 2);
     drop(cluster.nodes.pop());
     Cluster::wait_until("its death is not noticed", || {
@@ -242,7 +218,6 @@ fn a_node_that_stops_is_gone_at_once_and_one_that_is_killed_soon() {
 #[test]
 fn a_worker_that_dies_is_replaced_and_a_node_that_dies_is_missing() {
     let mut cluster = Cluster::of(3);
-    points_csv(&cluster.tau, "points.csv", 600);
     let client = {
         let mut client = cluster.tau.start(&cluster.asking("start", &job("1500", &[])));
         client.read_line();
@@ -255,19 +230,14 @@ fn a_worker_that_dies_is_replaced_and_a_node_that_dies_is_missing() {
         now.len() == workers.len() && !now.contains(&workers[0])
     });
     let dead = cluster.nodes.pop().unwrap().name;
-    let output = client.finish();
-    assert_eq!(output.code, 0, "{}", output.stderr);
-    let last = output.last();
-    assert_eq!(last["replicas_agree"], true, "{last}");
+    let last = client.finish().agreed();
     assert_eq!(last["missing"], serde_json::json!([dead]), "{last}");
 }
 
 #[test]
 fn a_worker_that_is_stuck_is_replaced() {
     let cluster = Cluster::of(2);
-    points_csv(&cluster.tau, "points.csv", 600);
-    let started = cluster.ask("start", &job("1000000", &["--detach"]));
-    assert_eq!(started.code, 0, "{}", started.stderr);
+    cluster.must("start", &job("1000000", &["--detach"]));
     let workers = cluster.processes("worker");
     kill("-STOP", workers[0]);
     Cluster::wait_until("no worker has taken its place", || {
@@ -276,22 +246,18 @@ fn a_worker_that_is_stuck_is_replaced() {
     });
     // The new one trains: both stop, and close their origins.
     assert_eq!(cluster.ask("stop", &[]).code, 0);
-    finished(&cluster.ask("start", &["--attach"]), 2);
+    cluster.ask("start", &["--attach"]).finished_by_all(2);
 }
 
 #[test]
 fn a_node_that_leaves_in_the_middle_of_a_run_does_not_hold_it_up() {
     let mut cluster = Cluster::of(3);
-    points_csv(&cluster.tau, "points.csv", 600);
     let mut client = cluster.tau.start(&cluster.asking("start", &job("1500", &[])));
     client.wait_until_trains();
     let leaving = cluster.nodes.pop().unwrap();
     leaving.process.interrupt();
     assert_eq!(leaving.process.finish().code, 0);
-    let output = client.finish();
-    assert_eq!(output.code, 0, "{}", output.stderr);
-    let last = output.last();
-    assert_eq!(last["replicas_agree"], true, "{last}");
+    let last = client.finish().agreed();
     assert_eq!(last["missing"], serde_json::json!([leaving.name]), "{last}");
     assert!(
         last["epochs"].as_f64().unwrap() > 1000.0,
@@ -302,7 +268,6 @@ fn a_node_that_leaves_in_the_middle_of_a_run_does_not_hold_it_up() {
 #[test]
 fn two_starts_at_once_end_in_one_run() {
     let cluster = Cluster::of(2);
-    points_csv(&cluster.tau, "points.csv", 600);
     let arguments = job("3", &[]);
     let ask = |node: usize| {
         let address = cluster.nodes[node].address.as_str();
@@ -341,7 +306,7 @@ fn a_local_cluster_leaves_nothing_behind() {
     run.read_line();
     assert!(!processes_with(&temporary, "join").is_empty());
     run.interrupt();
-    finished(&run.finish(), 2);
+    run.finish().finished_by_all(2);
     assert_eq!(tau.files_by_kind(), [kept_in("out"), vec![data.clone()]].concat());
     assert!(processes_with(&temporary, "").is_empty());
     // Twice: at once, and without a model.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use protocol::stats::{FIGURES, RUN_FIGURES};
 use serde_json::Value;
 
-use crate::harness::{Tau, idx_folder, kept_in, points_csv};
+use crate::harness::{Tau, idx_folder, kept_in, points_csv, words};
 
 const SMALL: &[&str] = &[
     "--model",
@@ -30,8 +30,7 @@ pub(crate) fn train(tau: &Tau, data: &str, extra: &[&str]) -> crate::harness::Ou
 fn training_ends_with_a_model_that_evaluates_alike() {
     let tau = Tau::new();
     let csv = points_csv(&tau, "points.csv", 600);
-    let output = train(&tau, &format!("csv:{csv}"), &[]);
-    assert_eq!(output.code, 0, "{}", output.stderr);
+    let output = train(&tau, &format!("csv:{csv}"), &[]).ok();
     let finished = output.last();
     assert_eq!(finished["event"], "finished");
     assert_eq!(finished["replicas_agree"], true);
@@ -42,8 +41,7 @@ fn training_ends_with_a_model_that_evaluates_alike() {
     assert!(finished["compression"].as_f64().unwrap() > 1.0);
     let model = finished["model"].as_str().unwrap();
     assert!(std::path::Path::new(model).is_absolute());
-    let evaluated = tau.run(&["evaluate", model, "--data", &format!("csv:{csv}"), "--json"]);
-    assert_eq!(evaluated.code, 0, "{}", evaluated.stderr);
+    let evaluated = tau.must(&["evaluate", model, "--data", &format!("csv:{csv}"), "--json"]);
     for key in ["accuracy", "loss", "digest"] {
         assert_eq!(evaluated.last()[key], finished[key], "{key}");
     }
@@ -56,8 +54,7 @@ fn the_same_job_gives_the_same_model_to_the_bit() {
     // Dropout draws numbers too.
     let model = "dense 16, relu, dropout 0.3, dense 2";
     let digest = |seed: &str| {
-        let output = train(&tau, &format!("csv:{csv}"), &["--seed", seed, "--model", model]);
-        assert_eq!(output.code, 0, "{}", output.stderr);
+        let output = train(&tau, &format!("csv:{csv}"), &["--seed", seed, "--model", model]).ok();
         output.last()["digest"].clone()
     };
     let first = digest("1");
@@ -120,15 +117,7 @@ fn a_run_of_one_step_trains() {
 fn a_run_that_diverges_fails_and_leaves_only_what_happened() {
     let tau = Tau::new();
     let csv = points_csv(&tau, "points.csv", 400);
-    let flags = [
-        "--optimiser",
-        "sgd:100000",
-        "--density",
-        "1",
-        "--epochs",
-        "100",
-        "--back-off=false",
-    ];
+    let flags = words("--optimiser sgd:100000 --density 1 --epochs 100 --back-off=false");
     let output = train(&tau, &format!("csv:{csv}"), &flags);
     assert_eq!(output.code, 1, "{}", output.stderr);
     let failed = output.last();
@@ -146,14 +135,8 @@ fn a_run_that_diverges_fails_and_leaves_only_what_happened() {
     );
     // Neither its model nor its figures are missing without a word.
     let shown = tau.run(&["show", "tau-out/latest/model.safetensors"]);
-    assert_eq!(shown.code, 2, "{}", shown.stderr);
-    assert!(
-        shown.stderr.contains("has no model, because the run failed"),
-        "{}",
-        shown.stderr
-    );
-    let report = tau.run(&["report", "tau-out"]);
-    assert_eq!(report.code, 0, "{}", report.stderr);
+    shown.fails(2, "has no model, because the run failed");
+    tau.must(&["report", "tau-out"]);
     let report = std::fs::read_to_string(tau.path("tau-report/report.md")).unwrap();
     assert!(report.contains("failed: ") && report.contains("diverged"), "{report}");
     // However many nodes have seen it, it is said once.
@@ -177,17 +160,7 @@ fn a_job_file_is_the_flags() {
         .last();
     assert_eq!(by_file["digest"], by_flags["digest"]);
     let overruled = tau
-        .run(&[
-            "train",
-            "--nodes",
-            "1",
-            "job.toml",
-            "--threads",
-            "1",
-            "--json",
-            "--epochs",
-            "1",
-        ])
+        .run(&words("train --nodes 1 job.toml --threads 1 --json --epochs 1"))
         .last();
     assert_eq!(overruled["epochs"], 1.0);
 }
@@ -203,8 +176,8 @@ fn idx_files_raw_and_zipped_are_one_dataset() {
                 &tau,
                 &format!("idx:{folder}"),
                 &["--model", "conv 3 3x3, relu, maxpool 2, flatten, dense 2"],
-            );
-            assert_eq!(output.code, 0, "{}", output.stderr);
+            )
+            .ok();
             output.last()["digest"].clone()
         })
         .collect();
@@ -240,8 +213,7 @@ fn ctrl_c_saves_what_there_is() {
     let mut running = tau.start(&arguments);
     running.wait_until_trains();
     running.interrupt();
-    let output = running.finish();
-    assert_eq!(output.code, 0, "{}", output.stderr);
+    let output = running.finish().ok();
     let finished = output.last();
     assert_eq!(
         (&finished["event"], &finished["replicas_agree"]),
@@ -271,16 +243,7 @@ fn json_is_all_there_is_on_standard_output() {
         let object: Value = serde_json::from_str(line).unwrap();
         assert!(object["event"].is_string(), "{line}");
     }
-    let plain = tau.run(&[
-        "train",
-        "--data",
-        &format!("csv:{csv}"),
-        "--model",
-        "dense 2",
-        "--threads",
-        "1",
-    ]);
-    assert_eq!(plain.code, 0, "{}", plain.stderr);
+    let plain = tau.must(&words(&format!("train --data csv:{csv} --model 'dense 2' --threads 1")));
     // What came out goes to standard output, what is said meanwhile does not.
     assert!(plain.stdout.starts_with("accuracy "), "{}", plain.stdout);
     assert!(plain.stdout.contains("replicas agree") && !plain.stderr.contains("replicas agree"));

@@ -23,8 +23,7 @@ fn noise_csv(tau: &Tau, name: &str, rows: u32) {
 fn a_run_that_learned_nothing_says_so() {
     let tau = Tau::new();
     noise_csv(&tau, "noise.csv", 800);
-    let output = train(&tau, "csv:noise.csv", &["--minibatch", "5000"]);
-    assert_eq!(output.code, 0, "{}", output.stderr);
+    let output = train(&tau, "csv:noise.csv", &["--minibatch", "5000"]).ok();
     let finished = output.last();
     let (base, accuracy) = (&finished["base_rate"], &finished["accuracy"]);
     assert!((0.6..0.9).contains(&base.as_f64().unwrap()), "{base}");
@@ -33,18 +32,12 @@ fn a_run_that_learned_nothing_says_so() {
         warning.contains("better than always guessing the most frequent class"),
         "{accuracy}: {warning}"
     );
-    assert!(output.stderr.contains(warning), "{}", output.stderr);
-    assert!(
-        output
-            .stderr
-            .contains("a minibatch of 5000 is larger than the training data"),
-        "{}",
-        output.stderr
-    );
+    output.says(warning);
+    output.says("a minibatch of 5000 is larger than the training data");
     let model = finished["model"].as_str().unwrap();
     let evaluated = tau.run(&["evaluate", model, "--json"]);
     assert_eq!(&evaluated.last()["base_rate"], base);
-    assert!(evaluated.stderr.contains(warning), "{}", evaluated.stderr);
+    evaluated.says(warning);
     let text = tau.run(&["evaluate", model]).stdout;
     let rate = format!(
         "(always guessing the most frequent class: {:.2} %)",
@@ -62,8 +55,7 @@ fn a_run_that_learned_something_is_compared_with_guessing_and_not_warned_of() {
     assert_eq!(finished["warnings"], serde_json::json!([]), "{finished}");
     assert!(finished["base_rate"].as_f64().unwrap() < 0.7, "{finished}");
     // Threads without a core of their own are told of, once.
-    let crowded = train(&tau, &data, &["--threads", "1000"]);
-    assert_eq!(crowded.code, 0, "{}", crowded.stderr);
+    let crowded = train(&tau, &data, &["--threads", "1000"]).ok();
     assert_eq!(
         crowded.stderr.matches("slow each other down").count(),
         1,
@@ -78,8 +70,7 @@ fn a_run_ends_when_it_gets_no_better() {
     let tau = Tau::new();
     noise_csv(&tau, "noise.csv", 8000);
     let patient = ["--epochs", "100000", "--patience", &PATIENCE.to_string()];
-    let output = train(&tau, "csv:noise.csv", &patient);
-    assert_eq!(output.code, 0, "{}", output.stderr);
+    let output = train(&tau, "csv:noise.csv", &patient).ok();
     let finished = output.last();
     assert_eq!(finished["reason"], "patience_over", "{finished}");
     let losses = losses(&finished);
@@ -145,8 +136,7 @@ fn the_best_weights_are_kept_by_all_nodes_however_the_run_ends() {
     let train = |nodes: &str, ends: [&str; 2]| {
         let epochs = ["--epochs", "100000"];
         let arguments = [&job[..], &epochs, &["--nodes", nodes], &ends].concat();
-        let output = tau.run(&arguments);
-        assert_eq!(output.code, 0, "{}", output.stderr);
+        let output = tau.must(&arguments);
         output.last()
     };
     // Four evaluations and the last one, for which a slow machine is given more time.
@@ -188,8 +178,7 @@ fn the_best_weights_are_kept_by_all_nodes_however_the_run_ends() {
 /// What a run on points came to.
 fn trained_points(tau: &Tau, extra: &[&str]) -> Value {
     let csv = points_csv(tau, "points.csv", 600);
-    let output = train(tau, &format!("csv:{csv}"), extra);
-    assert_eq!(output.code, 0, "{}", output.stderr);
+    let output = train(tau, &format!("csv:{csv}"), extra).ok();
     output.last()
 }
 
@@ -210,10 +199,10 @@ fn a_run_begins_with_a_models_weights() {
         &tau,
         &csv,
         &["--model", "dense 16, relu, dense 5, relu, dense 2", "--from", model],
-    );
-    assert_eq!(wider.code, 0, "{}", wider.stderr);
+    )
+    .ok();
     let said = "except 2.bias, 2.weight, 4.bias, 4.weight, which start from random values";
-    assert!(wider.stderr.contains(said), "{}", wider.stderr);
+    wider.says(said);
     let other = train(
         &tau,
         &csv,
@@ -239,8 +228,7 @@ fn nodes_begin_with_the_model_that_lies_on_all_of_them() {
     let first = trained_points(&cluster.tau, &[]);
     std::fs::copy(first["model"].as_str().unwrap(), cluster.tau.path("old.safetensors")).unwrap();
     let still = ["--optimiser", "sgd:1e-9", "--from", "old.safetensors"];
-    let started = cluster.ask("start", &job("2", &still));
-    assert_eq!(started.code, 0, "{}", started.stderr);
+    let started = cluster.must("start", &job("2", &still));
     let last = started.last();
     assert_eq!(
         (&last["digest"], &last["nodes"]),
@@ -248,18 +236,12 @@ fn nodes_begin_with_the_model_that_lies_on_all_of_them() {
         "{last}"
     );
     let missing = cluster.ask("start", &job("2", &["--from", "none.safetensors"]));
-    assert_eq!(missing.code, 1);
-    assert!(
-        missing.stderr.contains("none.safetensors could not be read"),
-        "{}",
-        missing.stderr
-    );
+    missing.fails(1, "none.safetensors could not be read");
 }
 
 #[test]
 fn a_finished_run_goes_on_with_more_epochs() {
     let cluster = Cluster::of(2);
-    points_csv(&cluster.tau, "points.csv", 600);
     let first = cluster.ask("start", &job("2", &[])).last();
     let trained = |run: &Value| run["samples"].as_u64().unwrap() - run["repeated_samples"].as_u64().unwrap();
     assert_eq!(trained(&first), 2 * 480, "{first}");
@@ -279,8 +261,7 @@ fn a_finished_run_goes_on_with_more_epochs() {
             .count()
     };
     Cluster::wait_until("what the run has come to is not kept", || kept(&cluster, run) == 2);
-    let output = cluster.ask("start", &["--resume", run, "--epochs", "5", "--keep", "best"]);
-    assert_eq!(output.code, 0, "{}", output.stderr);
+    let output = cluster.must("start", &["--resume", run, "--epochs", "5", "--keep", "best"]);
     let longer = output.last();
     assert_eq!(trained(&longer), 5 * 480, "{longer}");
     assert_eq!(longer["replicas_agree"], true);
@@ -289,7 +270,6 @@ fn a_finished_run_goes_on_with_more_epochs() {
         kept(&cluster, run) == 2
     });
     // From where the client has kept it, too.
-    let latest = cluster.ask("start", &["--resume", "tau-out/latest", "--epochs", "6"]);
-    assert_eq!(latest.code, 0, "{}", latest.stderr);
+    let latest = cluster.must("start", &["--resume", "tau-out/latest", "--epochs", "6"]);
     assert_eq!(trained(&latest.last()), 6 * 480, "{}", latest.stdout);
 }

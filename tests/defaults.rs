@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::harness::{Output, Tau};
+use crate::harness::{Output, Tau, words};
 
 /// Random numbers that are the same everywhere (SplitMix64).
 struct Random(u64);
@@ -67,18 +67,9 @@ fn write_table(tau: &Tau, name: &str, rows: usize, row: fn(&mut Random, usize) -
 
 fn train(tau: &Tau, table: &str, nodes: &str, seed: &str) -> Output {
     let data = format!("csv:{table}");
-    let output = tau.run(&[
-        "train",
-        "--json",
-        "--threads",
-        "1",
-        "--data",
-        &data,
-        "--nodes",
-        nodes,
-        "--seed",
-        seed,
-    ]);
+    let output = tau.run(&words(&format!(
+        "train --json --threads 1 --data {data} --nodes {nodes} --seed {seed}"
+    )));
     assert_eq!(output.code, 0, "{table} on {nodes} nodes: {}", output.stderr);
     output
 }
@@ -121,8 +112,7 @@ fn small_tables_are_learned_with_nothing_but_the_data_on_one_node_and_on_three()
 fn a_run_says_what_was_chosen_and_a_job_file_trains_it_again() {
     let tau = Tau::new();
     write_table(&tau, "moons.csv", 400, moons);
-    let said = tau.run(&["train", "--threads", "1", "--data", "csv:moons.csv", "--nodes", "2"]);
-    assert_eq!(said.code, 0, "{}", said.stderr);
+    let said = tau.must(&["train", "--threads", "1", "--data", "csv:moons.csv", "--nodes", "2"]);
     let line = said.stderr.lines().find(|line| line.contains("chosen by the nodes: "));
     let line = line.unwrap_or_else(|| panic!("{}", said.stderr));
     for word in [
@@ -138,15 +128,7 @@ fn a_run_says_what_was_chosen_and_a_job_file_trains_it_again() {
     let first = std::fs::read_to_string(tau.path("tau-out/latest/result.json")).unwrap();
     let first: serde_json::Value = serde_json::from_str(&first).unwrap();
     let again = tau
-        .run(&[
-            "train",
-            "--json",
-            "--threads",
-            "1",
-            "--nodes",
-            "1",
-            "tau-out/latest/job.toml",
-        ])
+        .run(&words("train --json --threads 1 --nodes 1 tau-out/latest/job.toml"))
         .last();
     assert_eq!(again["digest"], first["digest"]);
     assert_eq!(
@@ -161,29 +143,9 @@ fn a_run_that_diverges_is_trained_once_more_at_half_the_rate() {
     let tau = Tau::new();
     write_table(&tau, "noisy.csv", 400, noisy);
     // Of a line by least squares, steps beyond a certain length go further up with each; half of it is short enough.
-    let flags = [
-        "--model",
-        "dense",
-        "--optimiser",
-        "sgd:1.2",
-        "--clip",
-        "none",
-        "--minibatch",
-        "320",
-        "--epochs",
-        "400",
-    ];
+    let flags = words("--model dense --optimiser sgd:1.2 --clip none --minibatch 320 --epochs 400");
     let job = [
-        &[
-            "train",
-            "--json",
-            "--threads",
-            "1",
-            "--data",
-            "csv:noisy.csv",
-            "--nodes",
-            "2",
-        ],
+        &words("train --json --threads 1 --data csv:noisy.csv --nodes 2")[..],
         &flags[..],
     ]
     .concat();

@@ -4,9 +4,9 @@ use serde_json::Value;
 
 use crate::harness::cluster::{Cluster, Node, SOON, job, kill};
 use crate::harness::watching::{
-    agreed, checkpoints, kill_node, stats, stats_of, stop, wait_until_trains, wait_until_trains_on,
+    checkpoints, kill_node, stats, stop, wait_for_record, wait_until_all_train, wait_until_trains, wait_until_trains_on,
 };
-use crate::harness::{Running, event_lines, points_csv, tells};
+use crate::harness::{Running, event_lines, tells, words};
 
 /// The training samples of the digits inside the program.
 const SAMPLES: u64 = 60_000;
@@ -34,10 +34,16 @@ fn start_long(cluster: &Cluster, job: &[&str], node: &str) -> (Running, u64) {
         if !client.is_over() && 4 * done <= epochs * SAMPLES {
             return (client, epochs);
         }
-        let output = client.finish();
-        assert_eq!(output.code, 0, "{}", output.stderr);
+        client.finish().ok();
     }
     panic!("this machine trains all samples faster than its nodes say so")
+}
+
+/// Waits until a node says that it has not sent something yet.
+fn wait_for_residual(cluster: &Cluster, node: &str) {
+    wait_for_record(cluster, "the node does not say what it has not sent", |record| {
+        record["node"] == node && record["residual_norm"].as_f64() > Some(0.0)
+    });
 }
 
 /// Waits until another worker has taken the place of a node's only one.
@@ -71,9 +77,7 @@ fn a_worker_that_is_killed_is_replaced_and_stats_say_what_is_lost() {
     let cluster = Cluster::training(2);
     let name = cluster.nodes[0].name.clone();
     // Workers say every second how much they have not sent yet.
-    Cluster::wait_until("nobody says what it has not sent", || {
-        stats_of(&cluster, &name).is_some_and(|record| record["residual_norm"].as_f64() > Some(0.0))
-    });
+    wait_for_residual(&cluster, &name);
     let dead = cluster.nodes[0].worker();
     kill("-KILL", dead);
     wait_until_replaced(&cluster.nodes[0], dead);
@@ -129,10 +133,7 @@ fn survivors_train_what_a_dead_node_leaves() {
     let mut cluster = Cluster::of(4);
     let (client, epochs) = start_long(&cluster, SOON, &cluster.nodes[3].name);
     let dead = kill_node(&mut cluster, 3);
-    let output = client.finish();
-    assert_eq!(output.code, 0, "{}", output.stderr);
-    let last = output.last();
-    assert_eq!(last["replicas_agree"], true, "{last}");
+    let last = client.finish().agreed();
     assert_eq!(last["missing"], Value::from(vec![dead]), "{last}");
     let count = |key: &str| last[key].as_u64().unwrap();
     let (samples, repeated) = (count("samples"), count("repeated_samples"));
@@ -151,12 +152,10 @@ fn a_node_that_is_terminated_hands_over_its_samples_and_what_it_has_learned() {
         let job = ["--trainers", "all", "--exchange", exchange];
         let (client, epochs) = start_long(&cluster, &job, &cluster.nodes[2].name);
         let node = cluster.nodes.remove(2);
-        let ended = node.terminate();
-        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        let ended = node.terminate().ok();
         assert!(tells(&ended.stderr, "leaving_run"), "{}", ended.stderr);
-        let last = agreed(&client.finish());
-        let count = |key: &str| last[key].as_u64().unwrap();
-        assert_eq!(count("samples") - count("repeated_samples"), epochs * SAMPLES, "{last}");
+        let last = client.finish().trained(epochs * SAMPLES);
+        assert_eq!(last["nodes"], 2, "{last}");
         // All but what is less than a step of the lattice for each weight.
         assert!(last["residual_lost"].as_f64() < Some(1e-3), "{last}");
     }
@@ -166,14 +165,9 @@ fn a_node_that_is_terminated_hands_over_its_samples_and_what_it_has_learned() {
 fn what_a_node_without_time_to_leave_has_not_sent_is_counted() {
     let mut cluster = Cluster::of(2);
     let name = cluster.add(&["--grace", "0"]).name.clone();
-    points_csv(&cluster.tau, "points.csv", 600);
-    let started = cluster.ask("start", &job("1000000", &["--detach"]));
-    assert_eq!(started.code, 0, "{}", started.stderr);
-    Cluster::wait_until("the node does not say what it has not sent", || {
-        stats_of(&cluster, &name).is_some_and(|record| record["residual_norm"].as_f64() > Some(0.0))
-    });
-    let ended = cluster.nodes.pop().unwrap().terminate();
-    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    cluster.must("start", &job("1000000", &["--detach"]));
+    wait_for_residual(&cluster, &name);
+    cluster.nodes.pop().unwrap().terminate().ok();
     let last = stop(&cluster);
     assert_eq!(last["missing"], Value::from(vec![name]), "{last}");
     assert!(last["residual_lost"].as_f64() > Some(0.0), "{last}");
@@ -185,8 +179,7 @@ fn the_only_node_of_a_run_that_is_terminated_keeps_a_checkpoint() {
     let name = cluster.nodes[0].name.clone();
     wait_until_trains(&cluster, &name);
     let node = cluster.nodes.remove(0);
-    let ended = node.terminate();
-    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let ended = node.terminate().ok();
     let kept = checkpoints(&cluster);
     let told = event_lines(&ended.stderr, "checkpoint_kept");
     assert!(
@@ -207,12 +200,8 @@ fn others_finish_what_a_guest_had_begun() {
     let guest = cluster.add(&[]).name.clone();
     wait_until_trains(&cluster, &guest);
     kill_node(&mut cluster, 2);
-    let output = client.finish();
-    assert_eq!(output.code, 0, "{}", output.stderr);
-    let last = output.last();
-    let count = |key: &str| last[key].as_u64().unwrap();
     // A guest lives on shards of others, and dies with one half done.
-    assert_eq!(count("samples") - count("repeated_samples"), 3 * SAMPLES, "{last}");
+    client.finish().trained(3 * SAMPLES);
 }
 
 #[test]
@@ -226,8 +215,7 @@ fn a_run_goes_on_after_all_nodes_were_killed() {
         .sum();
     // One that is asked for while another is written is not forgotten.
     for _ in 0..5 {
-        let asked = cluster.ask("checkpoint", &[]);
-        assert_eq!(asked.code, 0, "{}", asked.stderr);
+        cluster.must("checkpoint", &[]);
     }
     Cluster::wait_until("no checkpoints are written", || checkpoints(&cluster).len() == 2);
     while !cluster.nodes.is_empty() {
@@ -245,18 +233,9 @@ fn a_run_goes_on_after_all_nodes_were_killed() {
     }
     cluster.wait_for_nodes(3);
     let unknown = cluster.ask("start", &["--resume", "tau-node/0123456789abcdef"]);
-    assert_eq!(unknown.code, 1);
-    assert!(
-        unknown.stderr.contains("no node has a checkpoint"),
-        "{}",
-        unknown.stderr
-    );
-    let resumed = cluster.ask("start", &["--resume", &format!("tau-node/{run}"), "--detach"]);
-    assert_eq!(resumed.code, 0, "{}", resumed.stderr);
-    let names: Vec<String> = cluster.nodes.iter().map(|node| node.name.clone()).collect();
-    for name in &names {
-        wait_until_trains(&cluster, name);
-    }
+    unknown.fails(1, "no node has a checkpoint");
+    cluster.must("start", &["--resume", &format!("tau-node/{run}"), "--detach"]);
+    wait_until_all_train(&cluster);
     let last = stop(&cluster);
     assert_eq!(
         (&last["nodes"], &last["missing"]),
@@ -291,9 +270,7 @@ fn a_run_goes_on_after_all_nodes_were_killed() {
 #[test]
 fn checkpoints_are_written_now_and_then() {
     let mut cluster = Cluster::of(1);
-    points_csv(&cluster.tau, "points.csv", 600);
-    let started = cluster.ask("start", &job("1000000", &["--checkpoint-every", "0.2", "--detach"]));
-    assert_eq!(started.code, 0, "{}", started.stderr);
+    cluster.must("start", &job("1000000", &["--checkpoint-every", "0.2", "--detach"]));
     let written = |cluster: &Cluster| event_lines(&cluster.nodes[0].process.log(), "checkpoint_written").len();
     Cluster::wait_until("no checkpoints are written", || written(&cluster) >= 3);
     kill_node(&mut cluster, 0);
@@ -302,8 +279,7 @@ fn checkpoints_are_written_now_and_then() {
     let run = files[0].split('/').nth(1).unwrap().to_owned();
     cluster.add(&[]);
     cluster.wait_for_nodes(1);
-    let resumed = cluster.ask("start", &["--resume", &format!("tau-node/{run}"), "--detach"]);
-    assert_eq!(resumed.code, 0, "{}", resumed.stderr);
+    cluster.must("start", &["--resume", &format!("tau-node/{run}"), "--detach"]);
     wait_until_trains(&cluster, &cluster.nodes[0].name);
     let log = cluster.nodes[0].process.log();
     assert!(tells(&log, "run_resumed"), "{log}");
@@ -321,24 +297,14 @@ fn only_a_run_can_be_gone_on_with() {
         output.stderr
     };
     assert!(refused(&["--resume", "tau-node/nothing"]).contains("does not name a run"));
-    let other = [
-        "--resume",
-        "tau-node/0123456789abcdef",
-        "--epochs",
-        "3",
-        "--seed",
-        "3",
-        "--lr-schedule",
-        "constant",
-    ];
+    let other = words("--resume tau-node/0123456789abcdef --epochs 3 --seed 3 --lr-schedule constant");
     let flags = refused(&other);
     assert!(
         flags.contains("in which --lr-schedule, --seed cannot be changed"),
         "{flags}"
     );
     let idle = cluster.ask("checkpoint", &[]);
-    assert_eq!(idle.code, 1);
-    assert!(idle.stderr.contains("no run"), "{}", idle.stderr);
+    idle.fails(1, "no run");
 }
 
 #[test]
@@ -351,16 +317,12 @@ fn flipped_bits_are_reported_and_healed() {
 
     const MODEL: &str = "dense 4096, relu, dense 2";
     let cluster = Cluster::of(3);
-    points_csv(&cluster.tau, "points.csv", 600);
     // At a τ this large hardly a weight changes, so that a replica can be recognised in a process's memory.
     let job = ["--data", "csv:points.csv", "--model", MODEL, "--tau", "0.25"];
     let job = [&job[..], &["--optimiser", "sgd:0.08,momentum=0.9"]].concat();
     let job = [&job[..], &["--seed", "7", "--epochs", "1000000", "--detach"]].concat();
-    let started = cluster.ask("start", &job);
-    assert_eq!(started.code, 0, "{}", started.stderr);
-    for node in &cluster.nodes {
-        wait_until_trains(&cluster, &node.name);
-    }
+    cluster.must("start", &job);
+    wait_until_all_train(&cluster);
     let layout = Layout::new(&MODEL.parse::<ModelSpec>().unwrap(), Shape::Flat(2), 2).unwrap();
     let counts = initial_counts(&layout, 7);
     let in_ledger: Vec<[u8; 4]> = counts.iter().map(|count| count.to_ne_bytes()).collect();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::harness::cluster::{Cluster, job};
 use crate::harness::memory::resident;
-use crate::harness::points_csv;
+use crate::harness::watching::stop;
 
 /// Connections that are opened; a node lets 256 be under way at a time.
 const STRANGERS: usize = 1000;
@@ -29,9 +29,7 @@ fn first_bytes(stranger: usize) -> Vec<u8> {
 #[cfg(target_os = "linux")]
 fn strangers_neither_stop_a_run_nor_fill_the_memory() {
     let cluster = Cluster::of(2);
-    points_csv(&cluster.tau, "points.csv", 600);
-    let started = cluster.ask("start", &job("1000000", &["--detach"]));
-    assert_eq!(started.code, 0, "{}", started.stderr);
+    cluster.must("start", &job("1000000", &["--detach"]));
     let node = &cluster.nodes[0];
     let before = resident(node.process.pid());
 
@@ -63,9 +61,6 @@ fn strangers_neither_stop_a_run_nor_fill_the_memory() {
         assert!(answer.len() < 100, "{} bytes were told to a stranger", answer.len());
     }
 
-    let stopped = cluster.ask("stop", &[]);
-    assert_eq!(stopped.code, 0, "{}", stopped.stderr);
-    let last = cluster.ask("start", &["--attach"]).last();
-    assert_eq!(last["replicas_agree"], true, "{last}");
+    let last = stop(&cluster);
     assert_eq!(last["nodes"], 2, "{last}");
 }

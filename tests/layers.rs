@@ -10,11 +10,12 @@ use serde_json::Value;
 
 use crate::harness::cluster::{Cluster, Node, SOON, kill};
 use crate::harness::watching::{
-    agreed, checkpoints, kill_node, stats_of, stop, wait_until_trains, wait_until_trains_on,
+    checkpoints, kill_node, stop, wait_for_record, wait_until_trains, wait_until_trains_on,
 };
 use crate::harness::{Tau, points_csv, tells};
 
-const DEEP: &[&str] = &[
+/// A small job whose model has layers enough to be spread.
+pub(crate) const DEEP: &[&str] = &[
     "--data",
     "csv:points.csv",
     "--model",
@@ -33,8 +34,7 @@ const AT_ONCE: Duration = Duration::from_secs(25);
 /// What the assembled model reaches must be what the pipeline has measured.
 fn assert_is_as_good(tau: &Tau, finished: &Value) {
     let model = finished["model"].as_str().unwrap();
-    let evaluated = tau.run(&["evaluate", model, "--data", "csv:points.csv", "--json"]);
-    assert_eq!(evaluated.code, 0, "{}", evaluated.stderr);
+    let evaluated = tau.must(&["evaluate", model, "--data", "csv:points.csv", "--json"]);
     assert_eq!(evaluated.last()["accuracy"], finished["accuracy"], "{finished}");
 }
 
@@ -75,19 +75,13 @@ fn layers_on_several_nodes_train_agree_and_end_in_one_model() {
 #[test]
 fn another_pipeline_trains_what_a_dead_node_leaves() {
     let mut cluster = Cluster::of(4);
-    points_csv(&cluster.tau, "points.csv", 600);
     let job = ["--exchange", "layers:groups=2", "--epochs", "200"];
     let job = [DEEP, SOON, &job].concat();
     let mut client = cluster.tau.start(&cluster.asking("start", &job));
     client.wait_until_trains();
     let dead = kill_node(&mut cluster, 3);
-    let output = client.finish();
-    assert_eq!(output.code, 0, "{}", output.stderr);
-    let last = output.last();
-    assert_eq!(last["replicas_agree"], true, "{last}");
+    let last = client.finish().trained(200 * 480);
     assert_eq!(last["missing"], Value::from(vec![dead]), "{last}");
-    let count = |key: &str| last[key].as_u64().unwrap();
-    assert_eq!(count("samples") - count("repeated_samples"), 200 * 480, "{last}");
     assert_is_as_good(&cluster.tau, &last);
 }
 
@@ -107,35 +101,26 @@ fn take(cluster: &mut Cluster, name: &str) -> Node {
 #[test]
 fn another_pipeline_trains_on_when_a_leader_is_terminated() {
     let mut cluster = Cluster::of(4);
-    points_csv(&cluster.tau, "points.csv", 600);
     let leader = led_by(&cluster);
     let leads = take(&mut cluster, &leader);
     let job = ["--exchange", "layers:groups=2", "--epochs", "600"];
     let mut client = cluster.tau.start(&cluster.asking("start", &[DEEP, &job].concat()));
     client.read_line();
     wait_until_trains(&cluster, &leader);
-    let ended = leads.terminate();
-    assert_eq!(ended.code, 0, "{}", ended.stderr);
-    let output = client.finish();
-    assert_eq!(output.code, 0, "{}", output.stderr);
-    let last = output.last();
+    leads.terminate().ok();
+    let last = client.finish().trained(600 * 480);
     assert_eq!(last["missing"], Value::from(vec![leader]), "{last}");
-    let count = |key: &str| last[key].as_u64().unwrap();
-    assert_eq!(count("samples") - count("repeated_samples"), 600 * 480, "{last}");
     assert_is_as_good(&cluster.tau, &last);
 }
 
 #[test]
 fn a_pipeline_whose_nodes_are_all_terminated_is_gone_on_with() {
     let mut cluster = Cluster::of(2);
-    points_csv(&cluster.tau, "points.csv", 600);
     let job = ["--exchange", "layers:groups=2", "--epochs", "1500", "--detach"];
-    let started = cluster.ask("start", &[DEEP, &job].concat());
-    assert_eq!(started.code, 0, "{}", started.stderr);
+    cluster.must("start", &[DEEP, &job].concat());
     wait_until_trains(&cluster, &led_by(&cluster));
     while let Some(node) = cluster.nodes.pop() {
-        let ended = node.terminate();
-        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        node.terminate().ok();
     }
     let kept = checkpoints(&cluster);
     assert_eq!(kept.len(), 2, "{kept:?}");
@@ -144,19 +129,16 @@ fn a_pipeline_whose_nodes_are_all_terminated_is_gone_on_with() {
     cluster.add(&[]);
     cluster.add(&[]);
     cluster.wait_for_nodes(2);
-    let last = agreed(&cluster.ask("start", &["--resume", &run]));
-    let count = |key: &str| last[key].as_u64().unwrap();
-    assert_eq!(count("samples") - count("repeated_samples"), 1500 * 480, "{last}");
+    let last = cluster.ask("start", &["--resume", &run]).trained(1500 * 480);
+    assert_eq!(last["nodes"], 2, "{last}");
     assert_is_as_good(&cluster.tau, &last);
 }
 
 #[test]
 fn a_pipeline_waits_for_who_stands_still_and_for_a_worker_that_is_started_again() {
     let cluster = Cluster::of(3);
-    points_csv(&cluster.tau, "points.csv", 600);
     let job = ["--exchange", "layers:groups=3", "--epochs", "1000000", "--detach"];
-    let started = cluster.ask("start", &[DEEP, SOON, &job].concat());
-    assert_eq!(started.code, 0, "{}", started.stderr);
+    cluster.must("start", &[DEEP, SOON, &job].concat());
     let leader = led_by(&cluster);
     wait_until_trains(&cluster, &leader);
     for node in &cluster.nodes {
@@ -174,7 +156,6 @@ fn a_pipeline_waits_for_who_stands_still_and_for_a_worker_that_is_started_again(
 #[test]
 fn whose_worker_a_pipeline_waits_for_is_named() {
     let cluster = Cluster::of(2);
-    points_csv(&cluster.tau, "points.csv", 600);
     let (leader, other) = (led_by(&cluster), &cluster.nodes[1]);
     let asked = &cluster.nodes[0].address;
     let start = ["start", "--cluster", asked, "--credentials", "cluster.pem"];
@@ -195,26 +176,22 @@ fn whose_worker_a_pipeline_waits_for_is_named() {
     kill("-KILL", other.worker());
     wait_until_trains_on(&cluster, &leader);
     client.interrupt();
-    let output = client.finish();
-    assert_eq!(output.code, 0, "{}", output.stderr);
+    client.finish().ok();
 }
 
 #[test]
 fn a_worker_that_dies_at_the_end_is_replaced_and_the_model_measured() {
     for exchange in ["layers:groups=2", "layers:slices=2"] {
         let cluster = Cluster::of(2);
-        points_csv(&cluster.tau, "points.csv", 600);
         let leader = led_by(&cluster);
         for node in &cluster.nodes {
             let job = ["--exchange", exchange, "--epochs", "1000000", "--detach"];
-            let started = cluster.ask("start", &[DEEP, SOON, &job].concat());
-            assert_eq!(started.code, 0, "{}", started.stderr);
+            cluster.must("start", &[DEEP, SOON, &job].concat());
             wait_until_trains(&cluster, &leader);
             // It makes no further step, and is gone before the others have ended.
             let worker = node.worker();
             kill("-STOP", worker);
-            let stopped = cluster.ask("stop", &[]);
-            assert_eq!(stopped.code, 0, "{}", stopped.stderr);
+            cluster.must("stop", &[]);
             kill("-KILL", worker);
             let output = cluster.ask("start", &["--attach"]);
             assert_eq!(output.code, 0, "{exchange}, {}: {}", node.name, output.stderr);
@@ -229,11 +206,9 @@ fn a_worker_that_dies_at_the_end_is_replaced_and_the_model_measured() {
 #[test]
 fn two_pipelines_that_are_stopped_are_free_at_once() {
     let cluster = Cluster::of(4);
-    points_csv(&cluster.tau, "points.csv", 600);
     for _ in 0..4 {
         let job = ["--exchange", "layers:groups=2", "--epochs", "1000000", "--detach"];
-        let started = cluster.ask("start", &[DEEP, &job].concat());
-        assert_eq!(started.code, 0, "{}", started.stderr);
+        cluster.must("start", &[DEEP, &job].concat());
         wait_until_trains(&cluster, &led_by(&cluster));
         stop(&cluster);
         let stopped = Instant::now();
@@ -258,10 +233,8 @@ fn kill_named(cluster: &mut Cluster, name: &str) {
 #[test]
 fn a_spare_node_and_one_that_comes_take_over_what_dead_ones_held() {
     let mut cluster = Cluster::of(5);
-    points_csv(&cluster.tau, "points.csv", 600);
     let job = ["--exchange", "layers:groups=2", "--epochs", "1000000"];
-    let started = cluster.ask("start", &[DEEP, SOON, &job, &["--detach"]].concat());
-    assert_eq!(started.code, 0, "{}", started.stderr);
+    cluster.must("start", &[DEEP, SOON, &job, &["--detach"]].concat());
     // They stand in rows by their addresses.
     let mut nodes: Vec<(SocketAddr, String)> = cluster
         .nodes
@@ -276,8 +249,8 @@ fn a_spare_node_and_one_that_comes_take_over_what_dead_ones_held() {
     let [_, _, leader, follower, spare] = [0, 1, 2, 3, 4].map(|at| nodes[at].1.clone());
     wait_until_trains(&cluster, &leader);
     kill_named(&mut cluster, &follower);
-    Cluster::wait_until("the spare node takes no part", || {
-        stats_of(&cluster, &spare).is_some_and(|record| record["state"] == "training")
+    wait_for_record(&cluster, "the spare node takes no part", |record| {
+        record["node"] == *spare && record["state"] == "training"
     });
     wait_until_trains_on(&cluster, &leader);
     kill_named(&mut cluster, &leader);
@@ -301,14 +274,12 @@ fn a_spare_node_and_one_that_comes_take_over_what_dead_ones_held() {
 #[test]
 fn the_only_pipeline_that_loses_a_node_says_what_to_resume_and_is_gone_on_with() {
     let mut cluster = Cluster::of(2);
-    points_csv(&cluster.tau, "points.csv", 600);
     let job = ["--exchange", "layers:groups=2", "--epochs", "1500"];
     let mut client = cluster
         .tau
         .start(&cluster.asking("start", &[DEEP, SOON, &job].concat()));
     client.wait_until_trains();
-    let asked = cluster.ask("checkpoint", &[]);
-    assert_eq!(asked.code, 0, "{}", asked.stderr);
+    cluster.must("checkpoint", &[]);
     Cluster::wait_until("no checkpoints are written", || checkpoints(&cluster).len() == 2);
     let dead = kill_node(&mut cluster, 1);
     let output = client.finish();
@@ -318,20 +289,19 @@ fn the_only_pipeline_that_loses_a_node_says_what_to_resume_and_is_gone_on_with()
         format!("because {dead} cannot be reached"),
         format!("'tau start --resume {run}'"),
     ] {
-        assert!(output.stderr.contains(&piece), "{}", output.stderr);
+        output.says(&piece);
     }
 
     let half = cluster.ask("start", &["--resume", &run]);
     assert_eq!(half.code, 1, "{}", half.stderr);
     let piece = "no node has a checkpoint of pipeline stage";
-    assert!(half.stderr.contains(piece), "{}", half.stderr);
+    half.says(piece);
 
     cluster.add(&[]);
     cluster.add(&[]);
     cluster.wait_for_nodes(3);
-    let last = agreed(&cluster.ask("start", &["--resume", &run]));
-    let count = |key: &str| last[key].as_u64().unwrap();
-    assert_eq!(count("samples") - count("repeated_samples"), 1500 * 480, "{last}");
+    let last = cluster.ask("start", &["--resume", &run]).trained(1500 * 480);
+    assert_eq!(last["nodes"], 2, "{last}");
     assert_is_as_good(&cluster.tau, &last);
 }
 

@@ -21,6 +21,7 @@ use tokio::io::AsyncReadExt;
 use crate::harness::cluster::{Cluster, job};
 use crate::harness::liar::{self, Deaf, Ear, Liar, PATIENCE};
 use crate::harness::memory::resident;
+use crate::harness::watching::stop;
 use crate::harness::{event_lines, points_csv};
 
 /// How much more memory a node may take, whatever it is told.
@@ -33,8 +34,7 @@ const LIAR: &str = "liar::a_liar";
 
 /// The nodes' samples so far, by name.
 fn samples(cluster: &Cluster) -> Vec<(String, u64)> {
-    let records = cluster.ask("stats", &["--once"]);
-    assert_eq!(records.code, 0, "{}", records.stderr);
+    let records = cluster.must("stats", &["--once"]);
     let of = |record: Value| {
         let name = record["node"].as_str().unwrap().to_string();
         (name, record["samples"].as_u64().unwrap_or(0))
@@ -60,8 +60,7 @@ fn a_member_that_lies_harms_nobody() {
     let cluster = Cluster::of(2);
     // Enough that epochs take a while: what is remembered of each would be taken for the liar's doing.
     points_csv(&cluster.tau, "points.csv", 60_000);
-    let started = cluster.ask("start", &job("1000000", &["--detach"]));
-    assert_eq!(started.code, 0, "{}", started.stderr);
+    cluster.must("start", &job("1000000", &["--detach"]));
     wait_until_trained_on(&cluster, "the start");
     let nodes: Vec<&str> = cluster.nodes.iter().map(|node| node.address.as_str()).collect();
     let credentials = cluster.tau.path("cluster.pem");
@@ -127,10 +126,7 @@ fn a_member_that_lies_harms_nobody() {
         .filter(|node| node["state"] != "silent")
         .count();
     assert_eq!(alive, 2);
-    let stopped = cluster.ask("stop", &[]);
-    assert_eq!(stopped.code, 0, "{}", stopped.stderr);
-    let last = cluster.ask("start", &["--attach"]).last();
-    assert_eq!(last["replicas_agree"], true, "{last}");
+    let last = stop(&cluster);
     assert_eq!(last["nodes"], 2, "{last}");
     assert_eq!(last["missing"], Value::Array(Vec::new()), "{last}");
 }

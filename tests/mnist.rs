@@ -8,8 +8,7 @@ fn two_epochs_of_mnist_reach_98_percent() {
     let run = ["train", "--nodes", "1", "--threads", "1", "--epochs", "2", "--json"];
     // Measured: 0.9847, and 0.9782 with SGD. Deterministic on one machine; another processor's rounding may move it a little.
     for (optimiser, reached) in [("muon", 0.98), ("sgd:0.08,momentum=0.9", 0.97)] {
-        let output = tau.run(&[&run[..], &["--optimiser", optimiser]].concat());
-        assert_eq!(output.code, 0, "{}", output.stderr);
+        let output = tau.must(&[&run[..], &["--optimiser", optimiser]].concat());
         let finished = output.last();
         assert!(finished["accuracy"].as_f64().unwrap() >= reached, "{finished}");
         assert!(finished["compression"].as_f64().unwrap() >= 1000.0, "{finished}");
@@ -39,10 +38,7 @@ fn orthogonal_updates_of_two_nodes_train_and_agree() {
     let run = ["train", "--nodes", "2", "--threads", "1", "--epochs", "1", "--json"];
     let model = ["--model", "dense 512, relu, dense 128, relu, dense"];
     let job = ["--optimiser", "muon", "--density", "auto:bytes=800"];
-    let output = tau.run(&[&run[..], &model, &job].concat());
-    assert_eq!(output.code, 0, "{}", output.stderr);
-    let finished = output.last();
-    assert_eq!(finished["replicas_agree"], true, "{finished}");
+    let finished = tau.run(&[&run[..], &model, &job].concat()).agreed();
     // Measured: 0.9795 to 0.9805.
     assert!(finished["accuracy"].as_f64().unwrap() >= 0.97, "{finished}");
     // Of 468,874 weights as floats, 800 bytes are one in 2,300; the first batches, before τ is found, may be larger.
@@ -63,8 +59,7 @@ fn a_target_that_was_measured_is_the_saved_models() {
     ] {
         let text = target.to_string();
         let run = ["train", "--nodes", "3", "--threads", "1", "--epochs", "9", "--json"];
-        let output = tau.run(&[&run[..], &["--target-accuracy", &text, "--exchange", exchange]].concat());
-        assert_eq!(output.code, 0, "{}", output.stderr);
+        let output = tau.must(&[&run[..], &["--target-accuracy", &text, "--exchange", exchange]].concat());
         let finished = output.last();
         assert_eq!(finished["reason"], "target_reached", "{finished}");
         assert_eq!(finished["replicas_agree"], true, "{finished}");

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::harness::cluster::{Cluster, SMALL, cut_power, job};
 use crate::harness::netlab::Netlab;
-use crate::harness::{Running, Tau, points_csv, tells};
+use crate::harness::{Running, Tau, points_csv, tells, words};
 
 /// Starts the binary on a host of the lab.
 fn on(lab: &Netlab, tau: &Tau, host: usize, arguments: &[&str]) -> Running {
@@ -45,14 +45,14 @@ fn wait_for_nodes(lab: &Netlab, tau: &Tau, count: usize) {
 }
 
 /// Nodes on the hosts of a lab, and a run under way that does not end by itself.
-struct Training {
-    nodes: Vec<Running>,
-    lab: Netlab,
+pub(crate) struct Training {
+    pub(crate) nodes: Vec<Running>,
+    pub(crate) lab: Netlab,
     tau: Tau,
 }
 
 impl Training {
-    fn on(lab: Netlab, hosts: usize) -> Self {
+    pub(crate) fn on(lab: Netlab, hosts: usize) -> Self {
         Self::with(lab, hosts, &job("1000000", &["--detach"]))
     }
 
@@ -67,7 +67,7 @@ impl Training {
     }
 
     /// What a command says of all nodes when the node of a host is asked.
-    fn ask(&self, host: usize, command: &[&str]) -> Vec<Value> {
+    pub(crate) fn ask(&self, host: usize, command: &[&str]) -> Vec<Value> {
         ask(&self.lab, &self.tau, host, command)
     }
 
@@ -194,13 +194,7 @@ fn a_guest_whose_hosts_die_before_it_has_a_snapshot_is_free_again() {
     let tau = folder();
     let one = node(&lab, &tau, 1);
     wait_for_nodes(&lab, &tau, 1);
-    let long = [
-        "--model",
-        "dense 800, relu, dense 10",
-        "--epochs",
-        "1000000",
-        "--detach",
-    ];
+    let long = words("--model 'dense 800, relu, dense 10' --epochs 1000000 --detach");
     ask(&lab, &tau, 1, &[&["start"], &long[..]].concat());
     let two = node(&lab, &tau, 2);
     Cluster::wait_until("no snapshot is given", || tells(&one.log(), "snapshot_started"));

@@ -48,8 +48,7 @@ fn numbers_are_predicted_by_a_network_of_blocks_and_all_nodes_save_the_same_file
         "--minibatch",
         "16",
     ];
-    let run = cluster.ask("start", &job);
-    assert_eq!(run.code, 0, "{}", run.stderr);
+    let run = cluster.must("start", &job);
     let last = run.last();
     assert_eq!(last["replicas_agree"], true, "{last}");
     let (r2, mae) = (last["r2"].as_f64().unwrap(), last["mae"].as_f64().unwrap());

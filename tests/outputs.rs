@@ -9,13 +9,12 @@ use std::process::Command;
 use std::sync::mpsc::channel;
 
 use crate::command_line::train;
-use crate::harness::{LIFETIME, TRAIN_POINTS, Tau, points_csv, skip};
+use crate::harness::{LIFETIME, TRAIN_POINTS, Tau, points_csv, skip, words};
 
 /// A small model, and where it lies.
 fn trained(tau: &Tau) -> String {
     let csv = points_csv(tau, "points.csv", 60);
-    let output = train(tau, &format!("csv:{csv}"), &[]);
-    assert_eq!(output.code, 0, "{}", output.stderr);
+    let output = train(tau, &format!("csv:{csv}"), &[]).ok();
     output.last()["model"].as_str().unwrap().to_owned()
 }
 
@@ -38,8 +37,7 @@ fn an_export_follows_links_and_refuses_what_it_cannot_replace() {
     for (path, says) in [("far", "a folder"), ("socket", "a socket")] {
         let before = metadata(tau.path(path)).unwrap().file_type();
         let refused = export(path);
-        assert_eq!(refused.code, 2, "{}", refused.stderr);
-        assert!(refused.stderr.contains(says), "{}", refused.stderr);
+        refused.fails(2, says);
         assert_eq!(metadata(tau.path(path)).unwrap().file_type(), before);
     }
 }
@@ -120,18 +118,7 @@ fn control_characters_reach_scripts_and_not_terminals() {
     };
     let rows: Vec<String> = (0..60).map(|row| format!("{},{}", row % 2, label(row))).collect();
     std::fs::write(tau.path("odd.csv"), format!("\x1b[1mx,kind\n{}\n", rows.join("\n"))).unwrap();
-    let trained = tau.run(&[
-        "train",
-        "--nodes",
-        "1",
-        "--data",
-        "csv:odd.csv",
-        "--model",
-        "dense",
-        "--epochs",
-        "1",
-    ]);
-    assert_eq!(trained.code, 0, "{}", trained.stderr);
+    let trained = tau.must(&words("train --nodes 1 --data csv:odd.csv --model dense --epochs 1"));
     let model = "tau-out/latest/model.safetensors";
     let refused = tau.run(&["show", "\x1b[31m.safetensors"]);
     for output in [
@@ -148,7 +135,7 @@ fn control_characters_reach_scripts_and_not_terminals() {
         );
         assert!(!text.contains("\nsecond"), "{text}");
     }
-    assert!(refused.stderr.contains("\\u{1b}[31m.safetensors"), "{}", refused.stderr);
+    refused.says("\\u{1b}[31m.safetensors");
     let predicted = tau.run(&["predict", model, "--data", "csv:odd.csv"]);
     assert!(
         predicted.stdout.contains("\x1b[31mred\x07\nsecond"),
@@ -162,13 +149,8 @@ fn something_else_of_the_name_latest_is_named_and_stays() {
     let tau = Tau::new();
     points_csv(&tau, "points.csv", 60);
     std::fs::create_dir_all(tau.path("tau-out/latest")).unwrap();
-    let trained = tau.run(&TRAIN_POINTS);
-    assert_eq!(trained.code, 0, "{}", trained.stderr);
-    assert!(
-        trained.stderr.contains("tau-out/latest is not a symbolic link"),
-        "{}",
-        trained.stderr
-    );
+    let trained = tau.must(&TRAIN_POINTS);
+    trained.says("tau-out/latest is not a symbolic link");
     let (_, saved) = trained.stdout.split_once("model saved as ").unwrap();
     assert!(std::path::Path::new(saved.trim()).is_file(), "{saved}");
     assert!(tau.path("tau-out/latest").is_dir() && !tau.path("tau-out/latest").is_symlink());

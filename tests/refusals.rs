@@ -1,7 +1,7 @@
 //! What cannot be done is refused: with exit code 2 and one sentence, before anything is written.
 
 use crate::command_line::train;
-use crate::harness::{Tau, idx_folder, points_csv};
+use crate::harness::{Tau, idx_folder, points_csv, words};
 
 /// Runs a command that must be refused: exit code 2, one sentence with `says`, nothing written.
 fn refused(tau: &Tau, arguments: &[&str], says: &str) {
@@ -94,19 +94,10 @@ fn bad_jobs_are_refused() {
 #[test]
 fn all_mistakes_are_reported_at_once() {
     let tau = Tau::new();
-    let output = tau.run(&[
-        "train",
-        "--epochs",
-        "0",
-        "--density",
-        "7",
-        "--model",
-        "nothing",
-        "--json",
-    ]);
+    let output = tau.run(&words("train --epochs 0 --density 7 --model nothing --json"));
     assert_eq!(output.code, 2);
     for key in ["--epochs", "--density", "--model"] {
-        assert!(output.stderr.contains(key), "{}", output.stderr);
+        output.says(key);
     }
     assert_eq!(output.last()["event"], "failed");
     assert!(tau.files().is_empty());

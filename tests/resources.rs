@@ -7,7 +7,6 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::harness::cluster::{Cluster, job, kill};
-use crate::harness::watching::agreed;
 use crate::harness::{Output, Tau, event_lines, points_csv, skip};
 
 /// Its model takes 80 KB.
@@ -32,7 +31,7 @@ fn saved(dir: &Path) -> Vec<String> {
 fn one_cannot_save(cluster: &mut Cluster, without: usize, says: &str) {
     cluster.wait_for_nodes(2);
     points_csv(&cluster.tau, "points.csv", 300);
-    let last = agreed(&cluster.ask("start", &job("2", WIDE)));
+    let last = cluster.ask("start", &job("2", WIDE)).finished(2);
     assert!(tau_model(&cluster.tau, "tau-out/latest/model.safetensors") == last["digest"]);
     let other = &cluster.nodes[1 - without];
     // A node's journal, and a checkpoint of what the run has come to, may lie there too.
@@ -56,8 +55,7 @@ fn one_cannot_save(cluster: &mut Cluster, without: usize, says: &str) {
 
 /// The digest of a model that is whole.
 fn tau_model(tau: &Tau, model: &str) -> serde_json::Value {
-    let evaluated = tau.run(&["evaluate", model, "--data", "csv:points.csv", "--json"]);
-    assert_eq!(evaluated.code, 0, "{}", evaluated.stderr);
+    let evaluated = tau.must(&["evaluate", model, "--data", "csv:points.csv", "--json"]);
     evaluated.last()["digest"].clone()
 }
 
@@ -126,8 +124,7 @@ fn a_client_that_cannot_save_says_where_and_can_come_back() {
         "{error}"
     );
     assert!(!cluster.tau.path("tau-out/latest/model.safetensors").exists());
-    let again = cluster.ask("start", &["--attach"]);
-    assert_eq!(again.code, 0, "{}", again.stderr);
+    cluster.must("start", &["--attach"]);
 }
 
 /// Checks that a node was refused as a user's mistake, in one sentence, and has left nothing.
@@ -183,13 +180,12 @@ fn a_network_that_is_too_large_for_a_node_is_refused_and_told_how_to_be_spread()
     // In kilobytes, as `ulimit` has it.
     cluster.add_limited("-v 3000000");
     cluster.wait_for_nodes(1);
-    points_csv(&cluster.tau, "points.csv", 600);
     let large = "dense 8192, relu, dense 8192, relu, dense 8192, relu, dense 2";
     let job = ["--data", "csv:points.csv", "--model", large, "--optimiser", "adam"];
     let refused = cluster.ask("start", &job);
     assert_eq!(refused.code, 1, "{}", refused.stderr);
     for word in ["GB", "--exchange layers"] {
-        assert!(refused.stderr.contains(word), "{}", refused.stderr);
+        refused.says(word);
     }
 }
 
@@ -225,8 +221,7 @@ fn a_node_without_descriptors_waits_quietly_and_recovers() {
     let more = ["--nofile=64:", "--pid", &pid.to_string()];
     assert!(Command::new("prlimit").args(more).status().unwrap().success());
     points_csv(&cluster.tau, "points.csv", 300);
-    let output = cluster.ask("start", &job("2", &[]));
-    assert_eq!(output.code, 0, "{}", output.stderr);
+    cluster.must("start", &job("2", &[]));
     let logged = cluster.nodes.remove(0).stop();
     let about_it = event_lines(&logged, "accept_failed").len();
     assert!((1..5).contains(&about_it), "{logged}");
@@ -245,8 +240,7 @@ fn data_that_is_gone_or_changed_is_named_by_the_node_and_the_others_go_on() {
             cluster.add(&["--data-root", root]);
         }
         cluster.wait_for_nodes(2);
-        let started = cluster.ask("start", &job("1000000", &["--detach"]));
-        assert_eq!(started.code, 0, "{}", started.stderr);
+        cluster.must("start", &job("1000000", &["--detach"]));
         match rows {
             None => std::fs::remove_file(cluster.tau.path("other/points.csv")).unwrap(),
             Some(rows) => drop(points_csv(&cluster.tau, "other/points.csv", rows)),
@@ -258,7 +252,7 @@ fn data_that_is_gone_or_changed_is_named_by_the_node_and_the_others_go_on() {
             event_lines(&log, event).iter().any(|line| line.contains(file))
         });
         assert_eq!(cluster.ask("stop", &[]).code, 0);
-        agreed(&cluster.ask("start", &["--attach"]));
+        cluster.ask("start", &["--attach"]).finished(2);
         cluster.nodes.pop().unwrap().stop();
     }
 }
@@ -293,8 +287,7 @@ fn data_outside_a_nodes_root_is_not_read() {
 #[test]
 fn a_seed_of_another_cluster_does_not_keep_a_node_from_the_next() {
     let mut cluster = Cluster::of(1);
-    let made = cluster.tau.run(&["credentials", "new", "other.pem"]);
-    assert_eq!(made.code, 0, "{}", made.stderr);
+    cluster.tau.must(&["credentials", "new", "other.pem"]);
     let ours = cluster.nodes[0].address.clone();
     let theirs = cluster
         .start(None, "127.0.0.1:0", &["--credentials", "other.pem"])

@@ -2,20 +2,9 @@
 
 use std::process::Command;
 
-use serde_json::Value;
-
 use crate::harness::cluster::{Cluster, job, kill};
-use crate::harness::{Output, Tau, event_lines, points_csv, tells};
-
-/// The last object of a run that trained every sample so many times in all; those that two workers claimed are told.
-fn trained_all(output: &Output, samples: u64) -> Value {
-    assert_eq!(output.code, 0, "{}", output.stderr);
-    let last = output.last();
-    assert_eq!(last["replicas_agree"], true, "{last}");
-    let number = |name: &str| last[name].as_u64().unwrap();
-    assert_eq!(number("samples") - number("repeated_samples"), samples, "{last}");
-    last
-}
+use crate::harness::watching::wait_for_record;
+use crate::harness::{Tau, event_lines, points_csv, tells};
 
 #[test]
 fn few_samples_among_many_workers_with_large_minibatches_are_all_trained() {
@@ -28,7 +17,7 @@ fn few_samples_among_many_workers_with_large_minibatches_are_all_trained() {
         let job = ["--data", "csv:points.csv", "--model", "dense 2", "--epochs", "3"];
         let arguments = [&["train", "--json"], &job[..], &shape[..]].concat();
         let output = tau.run_with(&[("TAU_LOG", "warn")], &arguments);
-        trained_all(&output, 360);
+        output.trained(360);
         assert!(!tells(&output.stderr, "batch_rejected"), "{}", output.stderr);
     }
 }
@@ -37,24 +26,20 @@ fn few_samples_among_many_workers_with_large_minibatches_are_all_trained() {
 fn a_worker_is_seated_after_many_epochs_of_few_samples() {
     let mut cluster = Cluster::of(1);
     points_csv(&cluster.tau, "points.csv", 40);
-    let started = cluster.ask("start", &job("1000000", &["--minibatch", "32", "--detach"]));
-    assert_eq!(started.code, 0, "{}", started.stderr);
-    Cluster::wait_until("it does not train", || {
-        let stats = cluster.ask("stats", &["--once"]).last();
-        stats["samples"].as_u64().is_some_and(|samples| samples > 32 * 2_000)
+    cluster.must("start", &job("1000000", &["--minibatch", "32", "--detach"]));
+    wait_for_record(&cluster, "it does not train", |record| {
+        record["samples"].as_u64() > Some(32 * 2_000)
     });
     let dead = cluster.processes("worker")[0];
     kill("-KILL", dead);
     Cluster::wait_until("no worker has taken its place", || {
         cluster.processes("worker").first().is_some_and(|&new| new != dead)
     });
-    Cluster::wait_until("the new worker does not train", || {
-        let stats = cluster.ask("stats", &["--once"]).last();
-        stats["samples_per_second"].as_f64().is_some_and(|speed| speed > 0.0)
+    wait_for_record(&cluster, "the new worker does not train", |record| {
+        record["samples_per_second"].as_f64() > Some(0.0)
     });
     assert_eq!(cluster.ask("stop", &[]).code, 0);
-    let ended = cluster.ask("start", &["--attach"]);
-    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let ended = cluster.must("start", &["--attach"]);
     assert_eq!(ended.last()["repeated_samples"], 0, "{}", ended.stdout);
     let logged = cluster.nodes.pop().unwrap().stop();
     // The one that was killed may have been in the middle of a word; nobody else's socket is closed.
@@ -85,7 +70,7 @@ fn what_is_no_file_is_not_opened_and_the_next_run_begins() {
         let error = refused.last()["error"].to_string();
         assert!(refused.code == 1 && error.contains(says), "{data}: {error}");
     }
-    trained_all(&cluster.ask("start", &job("2", &[])), 160);
+    cluster.ask("start", &job("2", &[])).trained(160);
 }
 
 #[test]
@@ -99,12 +84,11 @@ fn a_user_trains_on_files_of_theirs_wherever_they_are() {
         [&shape[..], &["--data", data]].concat()
     };
     for data in [&absolute, "csv:link.csv"] {
-        trained_all(&tau.run(&arguments(data)), 160);
+        tau.run(&arguments(data)).trained(160);
     }
     let kept = [&arguments(&absolute)[..], &["--data-root", "."]].concat();
     let refused = tau.run(&kept);
-    assert_eq!(refused.code, 2, "{}", refused.stderr);
-    assert!(refused.stderr.contains("lies outside"), "{}", refused.stderr);
+    refused.fails(2, "lies outside");
     let zero = tau.run(&arguments("csv:/dev/zero"));
     assert!(zero.code == 2 && zero.stderr.contains("is a device"), "{}", zero.stderr);
 }

@@ -1,7 +1,9 @@
 //! Strategies other than the default one, on the same runtime: they train, and their replicas agree.
 
 use crate::harness::cluster::{Cluster, SMALL, SOON, cut_power, kill};
-use crate::harness::watching::{checkpoints, kill_node, stop, wait_until_trains, wait_until_trains_on};
+use crate::harness::watching::{
+    checkpoints, kill_node, stop, wait_until_all_train, wait_until_trains, wait_until_trains_on,
+};
 use crate::harness::{Tau, points_csv};
 
 const DENSE: &[&str] = &["--exchange", "mesh:every=8,async"];
@@ -31,8 +33,7 @@ fn dense_exchanges_train_and_agree() {
         ("best:every=8", 0.08),
     ] {
         let run = ["train", "--nodes", "3", "--threads", "1", "--epochs", "20", "--json"];
-        let output = tau.run(&[&run, SMALL, &["--exchange", exchange]].concat());
-        assert_eq!(output.code, 0, "{}", output.stderr);
+        let output = tau.must(&[&run, SMALL, &["--exchange", exchange]].concat());
         let finished = output.last();
         assert_eq!(finished["replicas_agree"], true, "{exchange}: {finished}");
         assert!(finished["accuracy"].as_f64().unwrap() > 0.95, "{exchange}: {finished}");
@@ -73,14 +74,10 @@ fn rounds_of_the_best_go_on_whoever_stands_still_comes_or_dies() {
 
 fn rounds_go_on(exchange: &str) {
     let mut cluster = Cluster::of(3);
-    points_csv(&cluster.tau, "points.csv", 600);
     let endless = ["--exchange", exchange, "--epochs", "1000000", "--detach"];
-    let started = cluster.ask("start", &[SMALL, SOON, &endless].concat());
-    assert_eq!(started.code, 0, "{}", started.stderr);
+    cluster.must("start", &[SMALL, SOON, &endless].concat());
     let names: Vec<String> = cluster.nodes.iter().map(|node| node.name.clone()).collect();
-    for name in &names {
-        wait_until_trains(&cluster, name);
-    }
+    wait_until_all_train(&cluster);
     let pid = cluster.nodes[2].process.pid();
     kill("-STOP", pid);
     wait_until_trains_on(&cluster, &names[1]);
@@ -117,15 +114,10 @@ fn rounds_go_on_after_all_nodes_were_killed() {
 fn resumes(exchange: &str) {
     const NODES: usize = 3;
     let mut cluster = Cluster::of(NODES);
-    points_csv(&cluster.tau, "points.csv", 600);
     let endless = ["--exchange", exchange, "--epochs", "1000000", "--detach"];
-    let started = cluster.ask("start", &[SMALL, SOON, &endless].concat());
-    assert_eq!(started.code, 0, "{}", started.stderr);
-    for node in &cluster.nodes {
-        wait_until_trains(&cluster, &node.name);
-    }
-    let asked = cluster.ask("checkpoint", &[]);
-    assert_eq!(asked.code, 0, "{}", asked.stderr);
+    cluster.must("start", &[SMALL, SOON, &endless].concat());
+    wait_until_all_train(&cluster);
+    cluster.must("checkpoint", &[]);
     Cluster::wait_until("no checkpoints are written", || checkpoints(&cluster).len() == NODES);
     while !cluster.nodes.is_empty() {
         kill_node(&mut cluster, 0);
@@ -135,11 +127,8 @@ fn resumes(exchange: &str) {
         cluster.add(&[]);
     }
     cluster.wait_for_nodes(NODES);
-    let resumed = cluster.ask("start", &["--resume", &format!("tau-node/{run}"), "--detach"]);
-    assert_eq!(resumed.code, 0, "{}", resumed.stderr);
-    for node in &cluster.nodes {
-        wait_until_trains(&cluster, &node.name);
-    }
+    cluster.must("start", &["--resume", &format!("tau-node/{run}"), "--detach"]);
+    wait_until_all_train(&cluster);
     let last = stop(&cluster);
     assert_eq!(last["nodes"], NODES, "{last}");
 }
@@ -147,16 +136,12 @@ fn resumes(exchange: &str) {
 #[test]
 fn a_dense_exchange_survives_a_death() {
     let mut cluster = Cluster::of(3);
-    points_csv(&cluster.tau, "points.csv", 600);
     let endless = [SMALL, SOON, DENSE, &["--epochs", "1000000", "--max-seconds", "3"]].concat();
     let mut client = cluster.tau.start(&cluster.asking("start", &endless));
     client.wait_until_trains();
     let victim = cluster.nodes.pop().unwrap();
     cut_power(victim.process.pid(), victim.dir.to_str().unwrap());
-    let output = client.finish();
-    assert_eq!(output.code, 0, "{}", output.stderr);
-    let finished = output.last();
-    assert_eq!(finished["replicas_agree"], true, "{finished}");
+    let finished = client.finish().agreed();
     assert_eq!(finished["missing"][0], victim.name.as_str(), "{finished}");
 }
 
@@ -164,8 +149,7 @@ fn a_dense_exchange_survives_a_death() {
 fn a_strategy_without_a_tau_takes_none() {
     let tau = Tau::new();
     let output = tau.run(&["train", "--exchange", "mesh", "--density", "0.1"]);
-    assert_eq!(output.code, 2, "{}", output.stderr);
-    assert!(output.stderr.contains("leave density out"), "{}", output.stderr);
+    output.fails(2, "leave density out");
     let output = tau.run(&["train", "--exchange", "gossip"]);
     assert!(
         output

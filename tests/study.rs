@@ -63,8 +63,7 @@ fn a_study_that_is_killed_goes_on_and_reports_the_same_runs() {
     kill("-KILL", study.pid());
     assert_ne!(study.finish().code, 0);
     let kept = rows(&tau);
-    let output = tau.run(&[STUDY, SMALL].concat());
-    assert_eq!(output.code, 0, "{}", output.stderr);
+    let output = tau.must(&[STUDY, SMALL].concat());
     assert_eq!(output.last()["event"], "report", "{}", output.last());
     let all = rows(&tau);
     assert_eq!(all[..kept.len()], kept[..], "what was kept is not run again");
@@ -96,13 +95,11 @@ fn a_study_that_is_killed_goes_on_and_reports_the_same_runs() {
     }
     let page = std::fs::read(tau.path("study/report.html")).unwrap();
     // Nothing is left to do: the same report.
-    let output = tau.run(&[STUDY, SMALL].concat());
-    assert_eq!(output.code, 0, "{}", output.stderr);
+    tau.must(&[STUDY, SMALL].concat());
     assert_eq!(rows(&tau), all);
     assert_eq!(std::fs::read(tau.path("study/report.html")).unwrap(), page);
     // And so has whoever asks for a report of the folder.
-    let output = tau.run(&["report", "study", "--out", "again"]);
-    assert_eq!(output.code, 0, "{}", output.stderr);
+    tau.must(&["report", "study", "--out", "again"]);
     assert_eq!(std::fs::read(tau.path("again/report.html")).unwrap(), page);
 }
 
@@ -114,12 +111,7 @@ fn ctrl_c_ends_a_study_which_says_how_it_goes_on() {
     study.read_line();
     study.interrupt();
     let output = study.finish();
-    assert_eq!(output.code, 1, "{}", output.stderr);
-    assert!(
-        output.stderr.contains("run the same command again"),
-        "{}",
-        output.stderr
-    );
+    output.fails(1, "run the same command again");
     let kept = rows(&tau).len();
     assert!((1..32).contains(&kept), "{kept}");
     let files = names(&tau.path("study"));
@@ -161,8 +153,7 @@ fn bad_studies_are_refused_in_a_sentence_and_change_nothing() {
     std::fs::create_dir(tau.path("study")).unwrap();
     std::fs::write(tau.path("study/study.toml"), "title = \"other\"\nexperiment = []\n").unwrap();
     let output = tau.run(&[STUDY, SMALL].concat());
-    assert_eq!(output.code, 2, "{}", output.stderr);
-    assert!(output.stderr.contains("holds another study"), "{}", output.stderr);
+    output.fails(2, "holds another study");
     assert_eq!(names(&tau.path("study")), ["study.toml"]);
 }
 
@@ -183,8 +174,7 @@ fn a_runs_folder_says_what_it_came_to_and_can_be_reported() {
             "--evaluations",
             "4",
         ];
-        let output = tau.run(&[&run, SMALL].concat());
-        assert_eq!(output.code, 0, "{}", output.stderr);
+        let output = tau.must(&[&run, SMALL].concat());
         let text = std::fs::read_to_string(tau.path(out).join("latest/result.json")).unwrap();
         let kept: Value = serde_json::from_str(&text).unwrap();
         assert_eq!(kept, output.last(), "the last line");
@@ -203,8 +193,7 @@ fn a_runs_folder_says_what_it_came_to_and_can_be_reported() {
             assert!(node["wire_out"].as_u64().unwrap() > 0, "{node}");
         }
     }
-    let output = tau.run(&["report", "one", "two", "--json"]);
-    assert_eq!(output.code, 0, "{}", output.stderr);
+    let output = tau.must(&["report", "one", "two", "--json"]);
     assert_eq!(output.last()["runs"], 2);
     let text = std::fs::read_to_string(tau.path("tau-report/report.md")).unwrap();
     assert!(

@@ -10,6 +10,8 @@ mod command_line;
 mod controls;
 mod defaults;
 mod deploy;
+#[cfg(target_os = "linux")]
+mod drills;
 mod faults;
 mod fleet;
 mod hostile;

@@ -103,8 +103,7 @@ fn the_live_view_is_driven_by_keys_and_tells_how_a_run_goes_and_ends() {
     });
     view.wait_for(&format!("{killed} fell silent"));
 
-    let stopped = cluster.ask("stop", &[]);
-    assert_eq!(stopped.code, 0, "{}", stopped.stderr);
+    cluster.must("stop", &[]);
     let over = view.wait_for("finished: accuracy ");
     let sentence = over.join(" ");
     assert!(sentence.contains("replicas agree (2 of 3; missing: "), "{sentence}");
@@ -206,7 +205,6 @@ fn control_c_leaves_no_bar_behind() {
 #[test]
 fn a_bar_names_whom_it_waits_for() {
     let cluster = Cluster::of(2);
-    points_csv(&cluster.tau, "points.csv", 600);
     let asked = &cluster.nodes[0].address;
     let start = ["start", "--cluster", asked, "--credentials", "cluster.pem"];
     let job = [SMALL, &["--epochs", "1000000", "--give-up-after", "45"]].concat();
@@ -252,6 +250,5 @@ fn without_a_terminal_a_line_now_and_then_tells_how_far_it_is() {
     });
     assert!(!running.log().contains(['█', '░', '\x1b']), "{}", running.log());
     running.interrupt();
-    let output = running.finish();
-    assert_eq!(output.code, 0, "{}", output.stderr);
+    running.finish().ok();
 }

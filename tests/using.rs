@@ -7,21 +7,19 @@ use std::process::{Command, Output};
 use serde_json::Value;
 
 use crate::command_line::train;
-use crate::harness::{CANNOT, Tau, idx_folder, points_csv, skip};
+use crate::harness::{CANNOT, Tau, idx_folder, points_csv, skip, words};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
 /// A model that tells two clouds of points apart, and where it lies.
 fn trained(tau: &Tau) -> String {
     let csv = points_csv(tau, "points.csv", 600);
-    let output = train(tau, &format!("csv:{csv}"), &[]);
-    assert_eq!(output.code, 0, "{}", output.stderr);
+    let output = train(tau, &format!("csv:{csv}"), &[]).ok();
     output.last()["model"].as_str().unwrap().to_owned()
 }
 
 fn predictions(tau: &Tau, model: &str, data: &str) -> Vec<Value> {
-    let output = tau.run(&["predict", model, "--data", data, "--json"]);
-    assert_eq!(output.code, 0, "{}", output.stderr);
+    let output = tau.must(&["predict", model, "--data", data, "--json"]);
     output.objects()
 }
 
@@ -57,16 +55,9 @@ fn samples_without_labels_are_predicted_in_their_order_wherever_their_columns_ar
     assert!(lines[2].starts_with("side1,0."), "{lines:?}");
 
     let more = tau
-        .run(&[
-            "predict",
-            &model,
-            "--data",
-            "csv:new.csv",
-            "--all",
-            "--row",
-            "--id",
-            "x",
-        ])
+        .run(&words(&format!(
+            "predict {model} --data csv:new.csv --all --row --id x"
+        )))
         .stdout;
     let lines: Vec<&str> = more.lines().collect();
     assert_eq!(lines[0], "class,probability,row,x,side0,side1");
@@ -85,8 +76,7 @@ fn samples_without_labels_are_predicted_in_their_order_wherever_their_columns_ar
     assert_eq!(predictions(&tau, &model, "csv:points.csv").len(), 600);
     write("lacking.csv", "x,z\n1,2\n");
     let refused = tau.run(&["predict", &model, "--data", "csv:lacking.csv"]);
-    assert_eq!(refused.code, 2);
-    assert!(refused.stderr.contains("no column 'y'"), "{}", refused.stderr);
+    refused.fails(2, "no column 'y'");
 }
 
 #[test]
@@ -192,8 +182,8 @@ fn an_exported_model_answers_alike() {
         &tau,
         &format!("idx:{images}"),
         &["--model", layers, "--out", "convolution"],
-    );
-    assert_eq!(output.code, 0, "{}", output.stderr);
+    )
+    .ok();
     let convolution = output.last()["model"].as_str().unwrap().to_owned();
     // Texts, gaps and, once, a number to predict: all of that is in the file.
     let colours = ["red", "blue", "green"];
@@ -213,8 +203,7 @@ fn an_exported_model_answers_alike() {
     .unwrap();
     let table = |options: &str| {
         let data = format!("csv:shop.csv?onehot=colour&missing=mean{options}");
-        let output = train(&tau, &data, &["--model", "dense 8, relu, dense"]);
-        assert_eq!(output.code, 0, "{}", output.stderr);
+        let output = train(&tau, &data, &["--model", "dense 8, relu, dense"]).ok();
         output.last()["model"].as_str().unwrap().to_owned()
     };
     for (model, data) in [
@@ -275,8 +264,7 @@ fn the_python_of_the_documents_runs_as_printed() {
         }
         std::fs::write(tau.path("sums.csv"), rows).unwrap();
         let common = ["train", "--nodes", "1", "--threads", "1", "--json"];
-        let output = tau.run(&[&common, flags].concat());
-        assert_eq!(output.code, 0, "{}", output.stderr);
+        tau.must(&[&common, flags].concat());
         tau
     };
     let (readme, usage) = (python_in("README.md"), python_in("docs/usage.md"));

@@ -22,6 +22,7 @@ mod run;
 mod runtime;
 mod settings;
 mod study;
+mod sync;
 mod timeline;
 mod version;
 mod views;
@@ -46,8 +47,8 @@ fn main() -> ExitCode {
         Command::Train(train) => (train.json, commands::train::run(*train)),
         Command::Credentials(CredentialsCommand::New { file }) => (false, commands::credentials::new(&file)),
         Command::Token(token) => (false, commands::token::run(&token)),
-        Command::Seed(seed) => (seed.json, commands::node::seed(&seed)),
-        Command::Join(join) => (join.seed.json, commands::node::join(&join)),
+        Command::Seed(seed) => (seed.json, commands::node::run(&seed, &[])),
+        Command::Join(join) => (join.seed.json, commands::node::run(&join.seed, &join.seeds)),
         Command::Up(up) => (false, commands::up::run(&up)),
         Command::Down(down) => (false, commands::down::run(&down)),
         Command::Doctor(doctor) => (doctor.json, commands::doctor::run(&doctor)),

@@ -1,6 +1,5 @@
 """Nodes as processes of this machine: starting them, asking them, disturbing them, and leaving nothing behind."""
 
-import contextlib
 import json
 import pathlib
 import signal
@@ -30,10 +29,10 @@ def workers(node):
 class Node:
     """One node of a cluster, through all its lives. Its name is another in each of them."""
 
-    def __init__(self, cluster, number, *, place=(), listen="127.0.0.1:0", flags=(), directory=None, seats=1):
+    def __init__(self, cluster, number, *, place=(), listen="127.0.0.1:0", flags=(), seats=1):
         self.cluster, self.number, self.place = cluster, number, list(place)
         self.listen, self.flags, self.seats = listen, list(flags), seats
-        self.directory = directory or f"node{number}"
+        self.directory = f"node{number}"
         self.log = cluster.folder / f"node{number}.log"
         self.process = self.name = self.address = None
 
@@ -151,11 +150,7 @@ class Cluster:
         """All nodes as this one sees them, by name."""
         return {one["node"]: one for one in self.ask(node, "nodes", limit=limit) if one.get("event") == "node"}
 
-    def state(self, node):
-        """What a node says of itself; None where it says nothing."""
-        return self.members(node).get(node.name, {}).get("state")
-
-    def wait_until_ready(self, asked=None, limit=READY_LIMIT):
+    def wait_until_ready(self, asked=None):
         """Waits until those asked, or all, are in no run, and see all nodes with all their workers."""
         lacking = []
 
@@ -164,9 +159,9 @@ class Cluster:
             return not lacking
 
         try:
-            until("", ready, limit, pause=0.1)
+            until("", ready, READY_LIMIT, pause=0.1)
         except Failed:
-            raise Failed(f"{limit:.0f} s later the next run could not begin: {', '.join(lacking)}") from None
+            raise Failed(f"{READY_LIMIT:.0f} s later the next run could not begin: {', '.join(lacking)}") from None
 
     def lacks(self, asked):
         """What keeps a run from beginning, as one node sees it."""
@@ -183,10 +178,3 @@ class Cluster:
             elif told["workers"] < node.seats:
                 found.append(f"node {node.number} has {told['workers']} of {node.seats} workers")
         return found
-
-    def print_logs(self, write, most):
-        """The end of every node's log, for whoever has to find out why something failed."""
-        for node in self.nodes:
-            with contextlib.suppress(OSError):
-                write(f"---- node {node.number}, lately {node.name}")
-                write(node.log.read_text(errors="replace")[-most:])

@@ -25,15 +25,6 @@ def parse_idx(data):
     return dimensions, bytearray(data[start:])
 
 
-def write_points(path, rows):
-    """Points on two sides of a line."""
-    with path.open("w") as file:
-        file.write("x,y,side\n")
-        for row in range(rows):
-            side = row % 2
-            file.write(f"{row * 37 % 101 / 50 - 1 + 3 * side},{row * 53 % 101 / 50 - 1 - 2 * side},side{side}\n")
-
-
 def write_many_classes(path, inputs, classes):
     """Every one of many classes has two rows."""
     with path.open("w") as file:

@@ -159,13 +159,6 @@ class Process:
         except ValueError:
             raise Failed(f"no result from '{self.name}': {self.complaint()}") from None
 
-    def rest(self, deadline):
-        """The objects that are still to come, once the command has ended."""
-        found = []
-        while (line := self.line(deadline)) is not None:
-            found.append(json.loads(line))
-        return found
-
     def come(self):
         """The objects that have come since the last call, each with the moment at which it came; waits for none."""
         found = []

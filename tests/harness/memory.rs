@@ -21,11 +21,7 @@ pub(crate) fn resident(pid: u32) -> u64 {
 pub(crate) fn flip_bits(pid: u32, weights: &[[u8; 4]], bit: usize, flips: usize) {
     // What moves while it is looked for would be hit where it is no more.
     kill("-STOP", pid);
-    let memory = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(format!("/proc/{pid}/mem"))
-        .unwrap();
+    let memory = open(pid);
     let windows: HashMap<[u8; 4], usize> = weights
         .windows(WINDOW)
         .enumerate()
@@ -57,6 +53,31 @@ pub(crate) fn flip_bits(pid: u32, weights: &[[u8; 4]], bit: usize, flips: usize)
         memory.write_all_at(&byte, address).unwrap();
     }
     kill("-CONT", pid);
+}
+
+/// Flips a bit behind these bytes, so many bytes from their end, wherever a process's memory has them, but in so many places
+/// at most. Returns the number of places.
+pub(crate) fn flip_behind(pid: u32, bytes: &[u8], distance: usize, most: usize) -> usize {
+    let memory = open(pid);
+    let mut hit = 0;
+    for (start, held) in writable(pid, &memory) {
+        let found = held.windows(bytes.len() + distance + 1).enumerate();
+        for (at, window) in found.filter(|(_, window)| window.starts_with(bytes)).take(most - hit) {
+            let flipped = [window[window.len() - 1] ^ 4];
+            memory
+                .write_all_at(&flipped, start + (at + window.len() - 1) as u64)
+                .unwrap();
+            hit += 1;
+        }
+    }
+    hit
+}
+
+/// The memory of a process, to be read and written.
+fn open(pid: u32) -> File {
+    let mut options = OpenOptions::new();
+    let memory = options.read(true).write(true).open(format!("/proc/{pid}/mem"));
+    memory.unwrap()
 }
 
 /// The writable memory of a process that belongs to no file.

@@ -37,6 +37,60 @@ pub(crate) struct Output {
 }
 
 impl Output {
+    /// The output of a command that must have succeeded.
+    #[track_caller]
+    pub(crate) fn ok(self) -> Self {
+        assert_eq!(self.code, 0, "{}", self.stderr);
+        self
+    }
+
+    /// Asserts that something was said on standard error.
+    #[track_caller]
+    pub(crate) fn says(&self, piece: &str) {
+        assert!(self.stderr.contains(piece), "{}", self.stderr);
+    }
+
+    /// Asserts that the command failed with this code, and said why.
+    #[track_caller]
+    pub(crate) fn fails(&self, code: i32, says: &str) {
+        assert_eq!(self.code, code, "{}", self.stderr);
+        self.says(says);
+    }
+
+    /// The result of a run that must have ended with equal replicas.
+    #[track_caller]
+    pub(crate) fn agreed(&self) -> Value {
+        assert_eq!(self.code, 0, "{}\n{}", self.stdout, self.stderr);
+        let last = self.last();
+        assert_eq!(last["replicas_agree"], true, "{last}");
+        last
+    }
+
+    /// The result of a run to whose end so many nodes must have taken part.
+    #[track_caller]
+    pub(crate) fn finished(&self, nodes: usize) -> Value {
+        let last = self.agreed();
+        assert_eq!(last["nodes"], nodes, "{last}");
+        last
+    }
+
+    /// The same of a run that must have lost no node.
+    #[track_caller]
+    pub(crate) fn finished_by_all(&self, nodes: usize) -> Value {
+        let last = self.finished(nodes);
+        assert_eq!(last["missing"], Value::Array(Vec::new()), "{last}");
+        last
+    }
+
+    /// The result of a run that must have trained exactly so many samples, but for those that two workers had claimed.
+    #[track_caller]
+    pub(crate) fn trained(&self, samples: u64) -> Value {
+        let last = self.agreed();
+        let count = |key: &str| last[key].as_u64().unwrap();
+        assert_eq!(count("samples") - count("repeated_samples"), samples, "{last}");
+        last
+    }
+
     /// The lines of standard output, as JSON.
     pub(crate) fn objects(&self) -> Vec<Value> {
         let lines = self.stdout.lines();
@@ -90,6 +144,12 @@ impl Tau {
 
     pub(crate) fn run(&self, arguments: &[&str]) -> Output {
         self.run_with(&[], arguments)
+    }
+
+    /// Runs a command that must succeed.
+    #[track_caller]
+    pub(crate) fn must(&self, arguments: &[&str]) -> Output {
+        self.run(arguments).ok()
     }
 
     pub(crate) fn run_with(&self, environment: &[(&str, &str)], arguments: &[&str]) -> Output {
@@ -328,6 +388,24 @@ impl Drop for Running {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The words of a command line. Single quotes keep words together.
+pub(crate) fn words(line: &str) -> Vec<&str> {
+    let pieces = line.split('\'').enumerate();
+    let words = pieces.flat_map(|(at, piece)| match at % 2 {
+        0 => piece.split_whitespace().collect(),
+        _ => vec![piece],
+    });
+    words.collect()
+}
+
+/// A number from the environment.
+pub(crate) fn variable(name: &str, default: u64) -> u64 {
+    std::env::var(name)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(default)
 }
 
 /// Lines of a log with this event; docs/log-events.md lists all events.

@@ -1,60 +1,70 @@
 //! What is seen of a run from outside, and what is done to it in the middle.
 
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
 use serde_json::Value;
 
-use super::Output;
-use super::cluster::{Cluster, cut_power};
+use super::cluster::{Cluster, PATIENCE, cut_power};
 
 /// The newest record of each node.
 pub(crate) fn stats(cluster: &Cluster) -> Vec<Value> {
     cluster.ask("stats", &["--once"]).objects()
 }
 
-/// The newest record of one node.
-pub(crate) fn stats_of(cluster: &Cluster, node: &str) -> Option<Value> {
-    stats(cluster).into_iter().find(|record| record["node"] == node)
+/// Waits for a record of this moment or later of which this holds. Records come once a second from every node.
+pub(crate) fn wait_for_record(cluster: &Cluster, what: &str, mut holds: impl FnMut(&Value) -> bool) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+    let since = Instant::now();
+    let mut records = cluster.tau.start(&cluster.asking("stats", &[]));
+    loop {
+        assert!(since.elapsed() < PATIENCE, "{what}");
+        let record: Value = serde_json::from_str(&records.read_line()).unwrap();
+        if record["time"].as_f64() >= Some(now) && holds(&record) {
+            return;
+        }
+    }
 }
 
 /// Waits until a node has trained some samples.
 pub(crate) fn wait_until_trains(cluster: &Cluster, node: &str) {
-    Cluster::wait_until(&format!("{node} does not train"), || {
-        stats_of(cluster, node)
-            .is_some_and(|record| record["state"] == "training" && record["samples"].as_u64() > Some(0))
+    wait_until_train(cluster, &[node]);
+}
+
+/// Waits until each of these nodes has trained some samples.
+pub(crate) fn wait_until_train(cluster: &Cluster, nodes: &[&str]) {
+    let mut waited: Vec<&str> = nodes.to_vec();
+    wait_for_record(cluster, &format!("not all of {nodes:?} train"), |record| {
+        let trains = record["state"] == "training" && record["samples"].as_u64() > Some(0);
+        waited.retain(|node| !(trains && record["node"] == **node));
+        waited.is_empty()
     });
+}
+
+/// Waits until all nodes have trained some samples.
+pub(crate) fn wait_until_all_train(cluster: &Cluster) {
+    let names: Vec<&str> = cluster.nodes.iter().map(|node| &*node.name).collect();
+    wait_until_train(cluster, &names);
 }
 
 /// Waits until a node has trained more than it had.
 pub(crate) fn wait_until_trains_on(cluster: &Cluster, node: &str) {
-    let trained = || {
-        stats_of(cluster, node)
-            .and_then(|record| record["samples"].as_u64())
-            .unwrap_or(0)
-    };
-    let before = trained();
-    Cluster::wait_until(&format!("{node} does not train any more"), || trained() > before);
+    let mut before = None;
+    wait_for_record(cluster, &format!("{node} does not train any more"), |record| {
+        record["node"] == node
+            && record["samples"].as_u64() > Some(*before.get_or_insert(record["samples"].as_u64().unwrap_or(0)))
+    });
 }
 
 /// Ends the run and returns its last object, which says that all agree.
 pub(crate) fn stop(cluster: &Cluster) -> Value {
-    let stopped = cluster.ask("stop", &[]);
-    assert_eq!(stopped.code, 0, "{}", stopped.stderr);
-    let output = cluster.ask("start", &["--attach"]);
-    assert_eq!(output.code, 0, "{}", output.stderr);
-    let last = output.last();
-    assert_eq!(last["replicas_agree"], true, "{last}");
-    last
+    cluster.must("stop", &[]);
+    cluster.ask("start", &["--attach"]).agreed()
 }
 
-/// The last object of a run of two nodes that agree.
-pub(crate) fn agreed(output: &Output) -> Value {
-    assert_eq!(output.code, 0, "{}", output.stderr);
-    let last = output.last();
-    assert_eq!(
-        (&last["replicas_agree"], &last["nodes"]),
-        (&true.into(), &2.into()),
-        "{last}"
-    );
-    last
+/// Lets some time pass in which things take their course.
+pub(crate) fn pass(time: Duration) {
+    let start = Instant::now();
+    Cluster::wait_until("time does not pass", || start.elapsed() >= time);
 }
 
 /// Kills a node and its workers, as a power cut would.

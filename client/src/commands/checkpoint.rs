@@ -6,7 +6,7 @@ use super::access;
 use crate::args::Ask;
 use crate::contact::unexpected;
 use crate::failure::Failure;
-use crate::output::{self, RunEvent, notice};
+use crate::output;
 use crate::runtime;
 
 pub(crate) fn run(arguments: &Ask) -> Result<(), Failure> {
@@ -14,14 +14,8 @@ pub(crate) fn run(arguments: &Ask) -> Result<(), Failure> {
         let contact = access::contact(&arguments.cluster).await?;
         match contact.ask(Request::Order(RunOrder::Checkpoint)).await? {
             Reply::Ordered(run) => {
-                if arguments.json {
-                    output::line(&RunEvent {
-                        event: "checkpointing",
-                        run: run.to_string(),
-                    });
-                } else {
-                    notice::say(&format!("every node writes a checkpoint of run {run} under its --dir"));
-                }
+                let sentence = format!("every node writes a checkpoint of run {run} under its --dir");
+                output::run_event("checkpointing", run, arguments.json, &sentence);
                 Ok(())
             }
             other => Err(unexpected(other)),

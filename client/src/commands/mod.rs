@@ -22,3 +22,13 @@ pub(crate) mod token;
 pub(crate) mod train;
 pub(crate) mod up;
 pub(crate) mod worker;
+
+use std::error::Error;
+use std::str::FromStr;
+
+use crate::failure::Failure;
+
+/// The value of a flag that may be left out.
+fn parsed<T: FromStr<Err: Error>>(text: Option<&str>) -> Result<Option<T>, Failure> {
+    text.map(str::parse).transpose().map_err(Failure::bad)
+}

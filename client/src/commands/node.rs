@@ -17,7 +17,7 @@ use worker::backend::device::Device;
 use worker::dataset::Dataset;
 
 use super::access;
-use crate::args::{ComputeFlags, Join, PORT, Seed};
+use crate::args::{ComputeFlags, PORT, Seed};
 use crate::failure::Failure;
 use crate::http::{self, Secret, Server};
 use crate::local::{cluster, compute};
@@ -42,15 +42,8 @@ struct Listening<'a> {
     worker_socket: String,
 }
 
-pub(crate) fn seed(arguments: &Seed) -> Result<(), Failure> {
-    run(arguments, &[])
-}
-
-pub(crate) fn join(arguments: &Join) -> Result<(), Failure> {
-    run(&arguments.seed, &arguments.seeds)
-}
-
-fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
+/// Runs a node, joined to a cluster if any of its nodes are named.
+pub(crate) fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
     let device = compute::check_compute(&arguments.node.compute)?;
     let dir = arguments.node.dir.clone().unwrap_or_else(|| DIR.into());
     let workers = worker_command(&arguments.node.compute, &device)?;
@@ -63,9 +56,6 @@ fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
     let grace = Duration::from_secs(arguments.node.grace.into());
     if arguments.tied {
         interrupt::ignore()?;
-    } else {
-        // It leaves its run, says good-bye and ends its workers.
-        interrupt::watch_within(grace + Timing::DEFAULT.stop_limit())?;
     }
     runtime::run_async(async {
         let (addresses, security) = access::access(seeds, &arguments.node.security).await?;
@@ -86,6 +76,11 @@ fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
             version: version(),
             timing: Timing::DEFAULT,
         };
+        // Names are resolved, which may take long: until here a signal ends the program at once.
+        if !arguments.tied {
+            // It leaves its run, says good-bye and ends its workers.
+            interrupt::watch_within(grace + Timing::DEFAULT.stop_limit())?;
+        }
         dead_sockets::remove(&config.dir);
         let dir = config.dir.clone();
         let mut node = Node::start(config).await.map_err(failure)?;

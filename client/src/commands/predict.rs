@@ -10,6 +10,7 @@ use worker::dataset::{Dataset, Target};
 use worker::evaluate::predict::{Prediction, predict, probabilities};
 use worker::model_file;
 
+use super::parsed;
 use crate::args::Predict;
 use crate::failure::Failure;
 use crate::local::compute;
@@ -20,12 +21,7 @@ pub(crate) fn run(arguments: &Predict) -> Result<(), Failure> {
     let threads = compute::threads(arguments.threads, 1)?;
     let spec: DataSpec = arguments.data.parse().map_err(Failure::bad)?;
     let model = model_file::load(&arguments.model).map_err(Failure::bad)?;
-    let id: Option<Column> = arguments
-        .id
-        .as_deref()
-        .map(str::parse)
-        .transpose()
-        .map_err(Failure::bad)?;
+    let id: Option<Column> = parsed(arguments.id.as_deref())?;
     let inputs = Dataset::named_inputs(&spec, model.metadata.known(), id.as_ref()).map_err(Failure::bad)?;
     let (target, outputs) = (&model.metadata.target, model.layout.outputs());
     if arguments.all && target.classes().is_empty() {

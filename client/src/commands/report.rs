@@ -20,7 +20,10 @@ use crate::study::store;
 use crate::views::page;
 
 pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
-    let mut material = nothing();
+    let mut material = Material {
+        title: "Runs".into(),
+        ..Material::default()
+    };
     for folder in &arguments.folders {
         take(folder, &mut material).map_err(|why| not_a_run(folder, &why))?;
     }
@@ -60,17 +63,6 @@ fn not_a_run(folder: &Path, why: &str) -> Failure {
         "{} is not the folder of a run or a study: {why}",
         folder.display()
     ))
-}
-
-/// What a report has before anything is taken into it.
-fn nothing() -> Material {
-    Material {
-        title: "Runs".into(),
-        experiments: Vec::new(),
-        rows: Vec::new(),
-        missing: 0,
-        failed: Vec::new(),
-    }
 }
 
 /// Takes what a folder holds: a study, a run, or several runs.
@@ -152,11 +144,8 @@ fn take_run(folder: &Path, material: &mut Material) -> Result<(), String> {
     if !material.experiments.iter().any(|known| known.name == RUNS) {
         material.experiments.push(Experiment {
             name: RUNS.into(),
-            about: String::new(),
-            nodes: Vec::new(),
             target: job.target_accuracy,
-            references: Vec::new(),
-            job: toml::Table::new(),
+            ..Experiment::default()
         });
     }
     material.rows.push(Row {

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use protocol::job::JobDraft;
-use protocol::stats::measured::Scores;
+use protocol::stats::measured::{Scores, number_or_null};
 use serde::{Deserialize, Serialize};
 use worker::model_file::{self, Model};
 
@@ -52,6 +52,7 @@ struct RunResult {
     base_rate: Option<f64>,
     #[serde(default)]
     mae: Option<f64>,
+    #[serde(deserialize_with = "number_or_null")]
     loss: f64,
     seconds: f64,
     samples: u64,
@@ -174,5 +175,20 @@ fn named(names: &[String]) -> String {
     match names.len() {
         count if count > NAMES_MAX => format!("{count}: {some}, …"),
         count => format!("{count}: {some}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_whose_loss_is_no_number_is_shown() {
+        let folder = tempfile::tempdir().unwrap();
+        let result = r#"{"digest": "00ff", "accuracy": 0.5, "loss": null, "seconds": 1.5, "samples": 10,
+            "participants": ["a"], "replicas_agree": true}"#;
+        std::fs::write(folder.path().join(RESULT), result).unwrap();
+        let shown = result_beside(&folder.path().join("model.safetensors"), "00ff").unwrap();
+        assert!(shown.accuracy == 0.5 && shown.loss.is_nan());
     }
 }

@@ -11,7 +11,7 @@ use super::access;
 use crate::args::Start;
 use crate::contact::{Answer, Contact, unexpected};
 use crate::failure::Failure;
-use crate::output::{self, Audience, RunEvent, notice};
+use crate::output::{self, Audience};
 use crate::run::folder::run_named;
 use crate::run::interrupt::{self, Leaving};
 use crate::run::out_folder::OutFolder;
@@ -28,26 +28,31 @@ pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
     };
     let out = OutFolder::check(&arguments.out)?;
     let audience = Audience::of(arguments.json);
-    interrupt::watch()?;
     runtime::run_async(async {
         let contact = Arc::new(access::contact(&arguments.cluster).await?);
+        let attached = if arguments.attach {
+            Some(newest(&contact).await?)
+        } else {
+            contact.line().await?;
+            None
+        };
+        // Before a node answers there is nothing to end in good order: a signal ends the program at once.
+        interrupt::watch()?;
         let page = page::of_run(arguments.page.page.as_deref(), &contact, audience).await?;
         let leaves_behind = |run| {
             let (stopping, json) = (false, arguments.json);
             interrupt::leaves_behind(Leaving { run, stopping, json });
         };
-        let run = if arguments.attach {
-            newest(&contact).await?
+        let run = if let Some(run) = attached {
+            run
         } else {
             leaves_behind(None);
             starting::begin(&contact, what, arguments.allow_partial, audience).await?
         };
         leaves_behind(Some(run));
-        if arguments.json && !arguments.attach {
-            let run = run.to_string();
-            output::line(&RunEvent { event: "started", run });
-        } else if arguments.detach {
-            notice::say(&format!("run {run} has begun; its nodes will save the model"));
+        if !arguments.attach && (arguments.json || arguments.detach) {
+            let sentence = format!("run {run} has begun; its nodes will save the model");
+            output::run_event("started", run, arguments.json, &sentence);
         }
         if arguments.detach {
             return Ok(());
@@ -60,8 +65,9 @@ pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
             Ok(finished) => finished,
             Err(failure) => return Err(resumable(failure, &contact, run).await),
         };
+        let told = ending::report(&finished, arguments.json);
         page::report::keep(&finished);
-        ending::report(&finished, arguments.json)
+        told
     })
 }
 

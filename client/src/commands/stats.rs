@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use communicator::Timing;
@@ -16,6 +16,7 @@ use crate::failure::Failure;
 use crate::output::notice::Redirected;
 use crate::output::quality_metric::QualityMetric;
 use crate::run::interrupt;
+use crate::sync::lock;
 use crate::views::terminal::controls::Controls;
 use crate::views::terminal::screen::Screen;
 use crate::views::watching::{self, Shared, Source};
@@ -27,12 +28,13 @@ const DRAW_EVERY: Duration = Duration::from_millis(100);
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(arguments: &Stats) -> Result<(), Failure> {
-    interrupt::watch()?;
     runtime::run_async(async {
         let contact = access::contact(&arguments.cluster).await?;
         if arguments.once {
-            once(&contact, arguments.json).await
-        } else if arguments.json || !std::io::stderr().is_terminal() {
+            return once(&contact, arguments.json).await;
+        }
+        interrupt::watch()?;
+        if arguments.json || !std::io::stderr().is_terminal() {
             tokio::select! {
                 lines = lines(&contact, arguments.json) => lines,
                 () = interrupt::wait() => Ok(()),
@@ -147,7 +149,7 @@ impl Default for Said {
         Self {
             newest,
             _redirected: Redirected::to(move |text| {
-                *sink.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), text.into()));
+                *lock(&sink) = Some((Instant::now(), text.into()));
             }),
         }
     }
@@ -156,7 +158,7 @@ impl Default for Said {
 impl Said {
     fn newest(&self) -> Option<String> {
         const SHOWN_FOR: Duration = Duration::from_secs(15);
-        let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        let newest = lock(&self.newest);
         let fresh = newest.as_ref().filter(|(said, _)| said.elapsed() < SHOWN_FOR);
         fresh.map(|(_, text)| text.clone())
     }

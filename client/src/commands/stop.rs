@@ -2,14 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use protocol::ids::RunId;
 use protocol::wire::control::{Reply, Request, RunOrder};
 
 use super::access;
 use crate::args::Ask;
 use crate::contact::{Contact, unexpected};
 use crate::failure::Failure;
-use crate::output::{self, RunEvent, notice};
+use crate::output;
 use crate::run::follow::{SUCCESSOR_LIMIT, awaits_successor};
 use crate::runtime;
 
@@ -19,19 +18,19 @@ const LOOK_AGAIN: Duration = Duration::from_millis(200);
 pub(crate) fn run(arguments: &Ask) -> Result<(), Failure> {
     runtime::run_async(async {
         let contact = access::contact(&arguments.cluster).await?;
-        match stop(&contact).await? {
+        let (event, run, means) = match stop(&contact).await? {
             Reply::Ordered(run) => {
                 let means = "is stopping: its workers train no further, and its nodes settle and save the model";
-                say("stopping", run, means, arguments.json);
-                Ok(())
+                ("stopping", run, means)
             }
             Reply::CalledOff(run) => {
                 let means = "was called off before training began; there is no model to save";
-                say("called_off", run, means, arguments.json);
-                Ok(())
+                ("called_off", run, means)
             }
-            other => Err(unexpected(other)),
-        }
+            other => return Err(unexpected(other)),
+        };
+        output::run_event(event, run, arguments.json, &format!("run {run} {means}"));
+        Ok(())
     })
 }
 
@@ -48,14 +47,5 @@ async fn stop(contact: &Contact) -> Result<Reply, Failure> {
             return Ok(reply);
         }
         tokio::time::sleep(LOOK_AGAIN).await;
-    }
-}
-
-fn say(event: &'static str, run: RunId, means: &str, json: bool) {
-    if json {
-        let run = run.to_string();
-        output::line(&RunEvent { event, run });
-    } else {
-        notice::say(&format!("run {run} {means}"));
     }
 }

@@ -15,7 +15,7 @@ use crate::contact::{Answer, Contact, unexpected};
 use crate::failure::Failure;
 use crate::local::compute;
 use crate::local::run::{LocalRun, OnFailure};
-use crate::output::{self, Audience, notice};
+use crate::output::{self, Audience, notice, quantity};
 use crate::run::out_folder::OutFolder;
 use crate::run::starting::{self, What};
 use crate::run::{follow, interrupt};
@@ -312,12 +312,11 @@ fn progress(run: &Planned, done: usize, total: usize, spent: Duration, made: u32
         format!(", about {} left", in_words(seconds))
     };
     format!(
-        "run {} of {total}{left}: {}, {} on {} {}, {} split, seed {}",
+        "run {} of {total}{left}: {}, {} on {}, {} split, seed {}",
         done + 1,
         run.experiment,
         run.job.exchange,
-        run.nodes,
-        if run.nodes == 1 { "node" } else { "nodes" },
+        quantity::of(run.nodes, "node"),
         run.job.split,
         run.job.seed
     )

@@ -21,6 +21,7 @@ pub(crate) fn run(arguments: Train) -> Result<(), Failure> {
         notice::say(&format!("note: {crowded}"));
     }
     let finished = runtime::run_async(run.run(&out, Audience::of(json), OnFailure::Rescue, &arguments.page))?;
+    let told = ending::report(&finished, json);
     page::report::keep(&finished);
-    ending::report(&finished, json)
+    told
 }

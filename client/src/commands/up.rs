@@ -20,6 +20,7 @@ use crate::failure::Failure;
 use crate::fleet::hosts::{self, Host};
 use crate::fleet::{Fleet, Listening, RemoteFailure, SurveyedHost, quoted};
 use crate::local::cluster;
+use crate::output::text_layout::capitalised;
 use crate::output::{self, notice};
 use crate::run::interrupt;
 use crate::runtime;
@@ -80,7 +81,6 @@ pub(crate) fn run(arguments: &Up) -> Result<(), Failure> {
     if file.exists() {
         Credentials::read(&file).map_err(Failure::bad)?;
     }
-    interrupt::watch()?;
     runtime::run_async(async {
         let fleet = Arc::new(fleet);
         let program = Program::own()?;
@@ -90,6 +90,8 @@ pub(crate) fn run(arguments: &Up) -> Result<(), Failure> {
             Credentials::create(&file).map_err(Failure::bad)?;
             notice::say(&format!("{} holds the new cluster's credentials", file.display()));
         }
+        // Until here nothing was changed on any host: a signal ends the program at once.
+        interrupt::watch()?;
         let brought_up = tokio::select! {
             result = bring_up(&fleet, &mut members, &program, &file, arguments) => result,
             () = interrupt::wait() => Err(vec!["interrupted".into()]),
@@ -196,7 +198,7 @@ async fn look(fleet: &Arc<Fleet>, hosts: Vec<Host>) -> Result<Vec<Member>, Failu
 
 /// Whether this program can be what runs on all of them.
 fn check(members: &[Member], program: &Program) -> Result<(), Failure> {
-    let own = format!("{} {}", capital(std::env::consts::OS), std::env::consts::ARCH);
+    let own = format!("{} {}", capitalised(std::env::consts::OS), std::env::consts::ARCH);
     let wrong = |member: &Member| {
         let (host, found) = (&member.host, &member.found);
         if found.machine != own {
@@ -223,13 +225,6 @@ fn check(members: &[Member], program: &Program) -> Result<(), Failure> {
     }
     wrong.push("nothing was changed on any host".into());
     Err(Failure::Refused(wrong))
-}
-
-fn capital(word: &str) -> String {
-    let mut letters = word.chars();
-    letters
-        .next()
-        .map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
 /// Copies, starts and waits. A sentence for each host where that fails.

@@ -9,7 +9,7 @@ mod troubles;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::{Arc, MutexGuard, PoisonError};
+use std::sync::{Arc, MutexGuard};
 use std::time::{Duration, Instant};
 
 use communicator::Timing;
@@ -24,6 +24,7 @@ use tokio::sync::Mutex;
 
 use crate::failure::Failure;
 use crate::output::notice;
+use crate::sync::lock;
 use directory::Directory;
 pub(crate) use survey::{Answer, Unanswered};
 use troubles::Troubles;
@@ -83,7 +84,7 @@ impl Contact {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Asks a question that may be asked twice, until any node answers.

@@ -41,7 +41,8 @@ impl Secret {
                     std::fs::create_dir_all(folder)?;
                     let mut options = std::fs::OpenOptions::new();
                     let mut file = options.write(true).create_new(true).mode(0o600).open(&path)?;
-                    writeln!(file, "{}", secret.0)
+                    // Half a token would keep the next start from drawing another one.
+                    writeln!(file, "{}", secret.0).inspect_err(|_| drop(std::fs::remove_file(&path)))
                 };
                 write().map_err(|error| {
                     Failure::Failed(format!("cannot write the token file {}: {error}", path.display()))

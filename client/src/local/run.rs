@@ -6,7 +6,6 @@ use std::sync::Arc;
 use communicator::usage::{Workers, check_memory};
 use protocol::job::Job;
 use protocol::stats::Finished;
-use worker::backend::device::Device;
 use worker::model_file::first_weights;
 use worker::task::job_layout;
 
@@ -63,8 +62,15 @@ impl LocalRun {
                 quantity::of(cores, "core")
             )));
         }
-        let (mut flags, device) = compute_flags(flags, nodes)?;
-        let crowded = compute::crowded(nodes * flags.workers, flags.threads.unwrap_or(1), &device);
+        let device = compute::check_compute(flags)?;
+        let workers = nodes * flags.workers;
+        let threads = compute::threads(flags.threads, workers)?.0;
+        let crowded = compute::crowded(workers, threads, &device);
+        // A relative folder means the same to the nodes, which run where this process does.
+        let mut flags = ComputeFlags {
+            threads: Some(threads),
+            ..flags.clone()
+        };
         if job.checkpoint_every.is_some() {
             return Err(Failure::input(
                 "--checkpoint-every needs nodes that keep running: start nodes with 'tau seed' and 'tau join', and \
@@ -115,18 +121,6 @@ impl LocalRun {
             ended => ended,
         }
     }
-}
-
-/// What every node is started with.
-fn compute_flags(flags: &ComputeFlags, nodes: usize) -> Result<(ComputeFlags, Device), Failure> {
-    let device = compute::check_compute(flags)?;
-    let threads = compute::threads(flags.threads, nodes * flags.workers)?;
-    // A relative folder means the same to the nodes, which run where this process does.
-    let flags = ComputeFlags {
-        threads: Some(threads.0),
-        ..flags.clone()
-    };
-    Ok((flags, device))
 }
 
 /// Lets the nodes open what the user named, wherever it lies: they are the user's own, and so are the files. Only who gives

@@ -9,6 +9,7 @@ pub(crate) mod text_layout;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use protocol::ids::RunId;
 use ratatui::crossterm::terminal;
 use serde::Serialize;
 
@@ -35,11 +36,19 @@ impl Audience {
     }
 }
 
-/// Something that happened to a run.
-#[derive(Serialize)]
-pub(crate) struct RunEvent {
-    pub(crate) event: &'static str,
-    pub(crate) run: String,
+/// Tells what has happened to a run: to scripts, or to people in a sentence.
+pub(crate) fn run_event(event: &'static str, run: RunId, json: bool, sentence: &str) {
+    #[derive(Serialize)]
+    struct RunEvent {
+        event: &'static str,
+        run: String,
+    }
+    if json {
+        let run = run.to_string();
+        line(&RunEvent { event, run });
+    } else {
+        notice::say(sentence);
+    }
 }
 
 /// Text for people with lines that fit the terminal behind a stream, if there is one.

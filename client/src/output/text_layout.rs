@@ -1,4 +1,4 @@
-//! What to leave out where space is short.
+//! Texts as they are laid out: what to leave out where space is short, where lines are broken.
 
 /// Which of these fit side by side in `width`, with a gap between neighbours. Each is given by its width and its rank;
 /// those of the highest rank go first.
@@ -48,6 +48,13 @@ pub(crate) fn wrapped(text: &str, width: usize) -> String {
         }
     }
     out
+}
+
+/// A text that begins with a capital letter.
+pub(crate) fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    let first = letters.next().into_iter().flat_map(char::to_uppercase);
+    first.chain(letters.as_str().chars()).collect()
 }
 
 #[cfg(test)]

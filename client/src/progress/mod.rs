@@ -10,13 +10,14 @@ pub(crate) mod waiting;
 use protocol::reasons::waiting::WaitingFor;
 use std::io::{IsTerminal, Write};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use ratatui::crossterm::terminal;
 
 use crate::output::notice::{self, Redirected};
 use crate::output::{Audience, fitted, printable};
+use crate::sync::lock;
 use crate::timeline::Summary;
 use bar::{Bar, TICK};
 
@@ -65,7 +66,7 @@ struct State {
 
 impl SharedBar {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Draws the bar, if there is one any more.
@@ -104,7 +105,7 @@ fn write(text: &str) {
 
 /// Takes the bar away, if one is shown, because the program ends at once.
 pub(crate) fn erase() {
-    if let Some(shown) = SHOWN.lock().unwrap_or_else(PoisonError::into_inner).take() {
+    if let Some(shown) = lock(&SHOWN).take() {
         shown.erase();
     }
 }
@@ -136,7 +137,7 @@ impl View {
         })));
         let drawn = means == Means::Bar;
         if drawn {
-            *SHOWN.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&shown));
+            *lock(&SHOWN) = Some(Arc::clone(&shown));
         }
         Self {
             _ticking: drawn.then(|| keep_drawing(Arc::clone(&shown))),
@@ -196,7 +197,7 @@ impl View {
 impl Drop for View {
     fn drop(&mut self) {
         self.clear();
-        let mut shown = SHOWN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shown = lock(&SHOWN);
         if shown.as_ref().is_some_and(|shown| Arc::ptr_eq(shown, &self.shown)) {
             *shown = None;
         }

@@ -1,12 +1,15 @@
 //! Opens data, and tells people how far that is if it takes long.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use protocol::job::data::DataSpec;
 use worker::dataset::{Dataset, DatasetError, Progress};
+
+use super::{ERASE, write};
+use crate::sync::lock;
 
 /// Who waits shorter is told nothing.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -36,7 +39,7 @@ struct ProgressLine {
 impl ProgressLine {
     fn show(&self, progress: Progress) {
         let now = Instant::now();
-        let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut next = lock(&self.next);
         if now < *next {
             return;
         }
@@ -51,15 +54,9 @@ impl ProgressLine {
 
     fn erase(&self) {
         if self.drawn {
-            write("\r\x1b[K");
+            write(ERASE);
         }
     }
-}
-
-/// A terminal that is gone cannot be helped.
-fn write(text: &str) {
-    let mut out = std::io::stderr().lock();
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
 fn sentence(progress: Progress) -> String {

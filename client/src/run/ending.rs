@@ -14,6 +14,7 @@ use time::format_description::well_known::Rfc3339;
 
 use crate::failure::Failure;
 use crate::output::{self, notice, quantity};
+use crate::run::interrupt;
 use crate::settings::chosen;
 use crate::timeline::missing;
 
@@ -67,9 +68,7 @@ pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) ->
         succeeds: status.succeeds.map(|run| run.to_string()),
         reason: result.stop.map_or("trained", StopReason::name),
         patience: status.job.patience,
-        kept: Some(status.job.keep)
-            .filter(|keep| *keep == Keep::Best)
-            .and_then(|_| brought_back(result)),
+        kept: brought_back(result).filter(|_| status.job.keep == Keep::Best),
         warnings: result
             .base_rate
             // Weights of classes give accuracy away for that of rare classes, which is not measured here.
@@ -116,23 +115,16 @@ fn why_early(reason: &str, patience: Option<u32>) -> Option<String> {
     }
 }
 
-/// What stands beside an accuracy: how good it would be to guess.
-fn beside(base_rate: Option<String>) -> String {
-    base_rate.map_or_else(String::new, |rate| {
-        format!(" (always guessing the most frequent class: {rate})")
-    })
-}
-
 /// How good a model is, for people: its accuracy, written so, beside its base rate or, where it predicts numbers, R² and how
 /// far it is off.
 pub(crate) fn how_good(scores: Scores, base_rate: Option<f64>, written: impl Fn(f64) -> String) -> String {
     let Scores { accuracy, loss, mae } = scores;
     match mae {
-        None => format!(
-            "accuracy {}{}, loss {loss:.4}",
-            written(accuracy),
-            beside(base_rate.map(written))
-        ),
+        None => {
+            let guessing = |rate| format!(" (always guessing the most frequent class: {})", written(rate));
+            let beside = base_rate.map_or_else(String::new, guessing);
+            format!("accuracy {}{beside}, loss {loss:.4}", written(accuracy))
+        }
         Some(mae) => format!("R² {accuracy:.4}, mean absolute error {mae:.4}, loss {loss:.4}"),
     }
 }
@@ -171,11 +163,6 @@ fn overfitted(finished: &Finished) -> Option<String> {
 
 /// For people: what came out, what it cost, and where it is.
 fn text(finished: &Finished) -> String {
-    let Finished {
-        samples,
-        samples_per_second,
-        ..
-    } = finished;
     let scores = Scores {
         accuracy: finished.accuracy,
         loss: finished.loss,
@@ -184,9 +171,9 @@ fn text(finished: &Finished) -> String {
     let mut text = format!(
         "{} on test samples\n{} samples in {} ({} samples/s) by {}\n",
         how_good(scores, finished.base_rate, quantity::accuracy),
-        quantity::count(*samples as f64),
+        quantity::count(finished.samples as f64),
         quantity::seconds(finished.seconds),
-        quantity::count(*samples_per_second),
+        quantity::count(finished.samples_per_second),
         quantity::of(finished.nodes, "node")
     );
     // A node alone sends nothing to anybody.
@@ -256,6 +243,7 @@ pub(crate) fn report(finished: &Finished, json: bool) -> Result<(), Failure> {
     } else {
         output::text(&output::fitted(&text(finished), &std::io::stdout()));
     }
+    interrupt::result_told(finished.replicas_agree && !output::is_lost());
     if finished.replicas_agree {
         Ok(())
     } else {

@@ -1,10 +1,10 @@
 //! Signals: the first one asks for an orderly end. A later Ctrl-C ends at once, but leaves nothing behind and says what becomes
-//! of the run. After SIGTERM or SIGHUP the program ends within ten seconds whatever it waits for, be it a node, a disk or the
+//! of the run. So does any signal once the result is told. After SIGTERM or SIGHUP the program ends within ten seconds whatever it waits for, be it a node, a disk or the
 //! reader of its output: whoever sent the signal would kill the program next.
 
 use std::convert::Infallible;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,14 +14,17 @@ use tokio::signal::unix::{self, SignalKind};
 use crate::failure::Failure;
 use crate::output::notice;
 use crate::progress;
+use crate::sync::lock;
 
+/// A run that is ended at once has failed, unless its result is told.
+static EXIT_CODE: AtomicI32 = AtomicI32::new(FAILED);
+const FAILED: i32 = 1;
+static RESULT_TOLD: AtomicBool = AtomicBool::new(false);
 static ASKED: AtomicBool = AtomicBool::new(false);
 static TERMINATED: AtomicBool = AtomicBool::new(false);
 static FIRST: Mutex<Option<Instant>> = Mutex::new(None);
 static LEAVING: Mutex<Option<Leaving>> = Mutex::new(None);
 static CLEAN_UP: Mutex<Option<CleanUp>> = Mutex::new(None);
-/// A run that was ended at once has failed.
-const FAILED: i32 = 1;
 /// How often a program that waits for nothing else looks.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// A signal this soon after the first one is of the same key press: keys bounce, and wrappers forward what the terminal
@@ -91,9 +94,9 @@ pub(crate) fn watch_within(limit: Duration) -> Result<(), Failure> {
                 deadline.get_or_insert(tokio::time::Instant::now() + limit);
             }
             ASKED.store(true, Ordering::SeqCst);
-            let mut first = FIRST.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut first = lock(&FIRST);
             let now = Instant::now();
-            if leaves(&mut first, now) {
+            if leaves(&mut first, now) || RESULT_TOLD.load(Ordering::SeqCst) {
                 let orderly = deadline.map_or(now + limit, tokio::time::Instant::into_std);
                 leave_at_once(orderly + CLEAN_UP_LIMIT);
             }
@@ -167,7 +170,7 @@ where
 /// Ends the program, and leaves nothing behind that can be removed by this time.
 fn leave_at_once(cleaned_by: Instant) -> ! {
     // Held to the end: whoever else would remove what is cleaned up waits for that.
-    let mut clean_up = CLEAN_UP.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut clean_up = lock(&CLEAN_UP);
     let said = clean_up.take().and_then(|clean_up| clean(clean_up, cleaned_by));
     say_last_words(said);
     exit()
@@ -191,7 +194,7 @@ fn clean(clean_up: CleanUp, by: Instant) -> Option<String> {
 /// that may stand still, and what was written is flushed already.
 fn exit() -> ! {
     // SAFETY: it may be called at any time, and does not return.
-    unsafe { libc::_exit(FAILED) }
+    unsafe { libc::_exit(EXIT_CODE.load(Ordering::SeqCst)) }
 }
 
 /// Whether a signal at this time ends the program at once, given the time of the first one.
@@ -201,7 +204,7 @@ fn leaves(first: &mut Option<Instant>, now: Instant) -> bool {
 
 /// Says what was cleaned up, and what becomes of the run, where the progress bar was.
 fn say_last_words(cleaned: Option<String>) {
-    let leaving = *LEAVING.lock().unwrap_or_else(PoisonError::into_inner);
+    let leaving = *lock(&LEAVING);
     let (said, wait) = mpsc::channel::<()>();
     let _ = thread::Builder::new().name("last-words".into()).spawn(move || {
         progress::erase();
@@ -218,12 +221,20 @@ fn say_last_words(cleaned: Option<String>) {
 
 /// Keeps what is to be said of a run should the program end at once.
 pub(crate) fn leaves_behind(leaving: Leaving) {
-    *LEAVING.lock().unwrap_or_else(PoisonError::into_inner) = Some(leaving);
+    *lock(&LEAVING) = Some(leaving);
+}
+
+/// Takes down that the result was told. What is done after that is worth no waiting: a signal ends the program at once, with
+/// the exit code of the result.
+pub(crate) fn result_told(well: bool) {
+    *lock(&LEAVING) = None;
+    EXIT_CODE.store(if well { 0 } else { FAILED }, Ordering::SeqCst);
+    RESULT_TOLD.store(true, Ordering::SeqCst);
 }
 
 /// Takes down that a node has taken the request to stop.
 pub(crate) fn stop_sent() {
-    if let Some(leaving) = &mut *LEAVING.lock().unwrap_or_else(PoisonError::into_inner) {
+    if let Some(leaving) = &mut *lock(&LEAVING) {
         leaving.stopping = true;
     }
 }
@@ -231,12 +242,12 @@ pub(crate) fn stop_sent() {
 /// Sets the clean-up that precedes an end at once. It sends sentences on what becomes of the run's files, of which the last
 /// one is said, and is abandoned where it takes too long.
 pub(crate) fn at_exit(clean_up: impl FnOnce(&mpsc::Sender<String>) + Send + 'static) {
-    *CLEAN_UP.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(clean_up));
+    *lock(&CLEAN_UP) = Some(Box::new(clean_up));
 }
 
 /// Drops the clean-up, before there is nothing left for it. Does not return if the program is ending at once.
 pub(crate) fn forget_at_exit() {
-    *CLEAN_UP.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    *lock(&CLEAN_UP) = None;
 }
 
 /// Whether the user wants the work to end.

@@ -5,6 +5,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use worker::backend::device::Device;
 
+use crate::local::compute;
+use crate::output::quantity;
+
 /// A machine, as far as it explains figures.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Machine {
@@ -23,11 +26,9 @@ pub(crate) struct Machine {
 impl Machine {
     /// This one, with workers that compute on this device, with so many threads if the user said so.
     pub(crate) fn here(device: &Device, threads: Option<usize>) -> Self {
-        let threads = match threads {
-            Some(1) => "1 thread each".into(),
-            Some(threads) => format!("{threads} threads each"),
-            None => "all cores shared out".into(),
-        };
+        let threads = threads.map_or("all cores shared out".into(), |threads| {
+            format!("{} each", quantity::of(threads, "thread"))
+        });
         let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let value = |text: &str, key: &str| {
             let line = text.lines().find(|line| line.starts_with(key))?;
@@ -41,7 +42,7 @@ impl Machine {
             .unwrap_or(0);
         Self {
             processor: value(&text("/proc/cpuinfo"), "model name").unwrap_or_else(|| std::env::consts::ARCH.into()),
-            cores: std::thread::available_parallelism().map_or(1, usize::from),
+            cores: compute::cores(),
             memory_gb: (kilobytes + (1 << 19)) >> 20,
             workers: format!("workers on {device}, {threads}"),
             version: crate::version::VERSION.into(),

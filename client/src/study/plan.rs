@@ -28,7 +28,7 @@ pub(crate) struct Study {
 }
 
 /// What is compared with each other, under the same conditions.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Experiment {
     pub(crate) name: String,
     /// What it asks, and what its figures mean.
@@ -104,22 +104,19 @@ impl Study {
 
     /// A study with one experiment: what a command line says, and no more.
     pub(crate) fn of_flags() -> Self {
-        let lists = [("exchange", "strom"), ("split", "random")];
-        let mut job: Table = lists
-            .map(|(key, value)| (key.into(), Value::from(value)))
-            .into_iter()
-            .collect();
-        job.insert("seed".into(), Value::from(1));
+        let job = Table::from_iter([
+            ("exchange".into(), Value::from("strom")),
+            ("split".into(), Value::from("random")),
+            ("seed".into(), Value::from(1)),
+        ]);
         Self {
             title: "A study".into(),
             order: one(),
             experiments: vec![Experiment {
                 name: DEFAULT_NAME.into(),
-                about: String::new(),
                 nodes: three(),
-                target: None,
-                references: Vec::new(),
                 job,
+                ..Experiment::default()
             }],
         }
     }

@@ -1,7 +1,7 @@
 //! Watching a cluster: a timeline that is kept up to date, from outside or from within one of its nodes.
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use communicator::node::Inquiry;
@@ -13,6 +13,7 @@ use crate::clock;
 use crate::contact::stats_reader::StatsReader;
 use crate::contact::{Contact, unexpected};
 use crate::failure::Failure;
+use crate::sync::lock;
 use crate::timeline::{Facts, Timeline};
 
 /// How often it is asked how far the run is, and who is there.
@@ -69,6 +70,8 @@ pub(crate) struct Shared {
     timeline: Arc<Mutex<Timeline>>,
     /// When anybody answered last; before that, when the watch began.
     answered: Arc<Mutex<Instant>>,
+    /// Why nothing is heard.
+    trouble: Arc<Mutex<Option<String>>>,
 }
 
 impl Default for Shared {
@@ -76,22 +79,24 @@ impl Default for Shared {
         Self {
             timeline: Arc::default(),
             answered: Arc::new(Mutex::new(Instant::now())),
+            trouble: Arc::default(),
         }
     }
 }
 
 impl Shared {
     pub(crate) fn lock(&self) -> MutexGuard<'_, Timeline> {
-        self.timeline.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.timeline)
     }
 
     /// For how long nobody has answered.
     pub(crate) fn unanswered(&self) -> Duration {
-        self.answered.lock().unwrap_or_else(PoisonError::into_inner).elapsed()
+        lock(&self.answered).elapsed()
     }
 
-    fn answer(&self) {
-        *self.answered.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+    /// Why nothing is heard.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        lock(&self.trouble).clone()
     }
 }
 
@@ -102,36 +107,27 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 pub(crate) struct Watch {
     pub(crate) source: Source,
     pub(crate) timeline: Shared,
-    /// Why nothing is heard.
-    trouble: Arc<Mutex<Option<String>>>,
     watching: JoinHandle<()>,
 }
 
 impl Watch {
     /// Begins to watch. Where nobody answers, it is tried again.
     pub(crate) fn start(source: Source) -> Arc<Self> {
-        let (timeline, trouble) = (Shared::default(), Arc::new(Mutex::new(None)));
-        let (asked, kept, noted) = (source.clone(), timeline.clone(), Arc::clone(&trouble));
+        let timeline = Shared::default();
+        let (asked, kept) = (source.clone(), timeline.clone());
         let watching = tokio::spawn(async move {
             let mut reader = Reader::default();
             loop {
-                let Err(failure) = keep(&asked, &kept, &mut reader, &noted).await;
-                let reason = failure.reasons().join("; ");
-                *noted.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
+                let Err(failure) = keep(&asked, &kept, &mut reader).await;
+                *lock(&kept.trouble) = Some(failure.reasons().join("; "));
                 tokio::time::sleep(TRY_AGAIN).await;
             }
         });
         Arc::new(Self {
             source,
             timeline,
-            trouble,
             watching,
         })
-    }
-
-    /// Why nothing is heard.
-    pub(crate) fn trouble(&self) -> Option<String> {
-        self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
@@ -143,20 +139,15 @@ impl Drop for Watch {
 
 /// Keeps a timeline up to date until nobody answers any more.
 pub(crate) async fn watch(source: &Source, timeline: &Shared) -> Result<Infallible, Failure> {
-    keep(source, timeline, &mut Reader::default(), &Mutex::default()).await
+    keep(source, timeline, &mut Reader::default()).await
 }
 
 /// The same from where a reader is, and without trouble once somebody answers.
-async fn keep(
-    source: &Source,
-    timeline: &Shared,
-    reader: &mut Reader,
-    trouble: &Mutex<Option<String>>,
-) -> Result<Infallible, Failure> {
+async fn keep(source: &Source, timeline: &Shared, reader: &mut Reader) -> Result<Infallible, Failure> {
     let reading = async {
         loop {
             let news = source.news(reader).await?;
-            *trouble.lock().unwrap_or_else(PoisonError::into_inner) = None;
+            *lock(&timeline.trouble) = None;
             timeline.lock().take(&news);
         }
     };
@@ -168,7 +159,7 @@ async fn keep(
             if let Reply::Nodes(members) = source.ask(Request::Nodes).await? {
                 timeline.lock().take_members(&members);
             }
-            timeline.answer();
+            *lock(&timeline.answered) = Instant::now();
             tokio::time::sleep(LOOK_AGAIN).await;
         }
     };

@@ -8,6 +8,7 @@ use protocol::wire::control::{Reply, Request, SILENT};
 use super::{Finding, ok, problem, warning};
 use crate::clock;
 use crate::contact::{Answer, Contact, Unanswered};
+use crate::output::quantity;
 
 /// A clock that is further from this machine's is wrong, or this machine's is.
 const CLOCK_SLACK: f64 = 5.0;
@@ -96,10 +97,7 @@ fn answered(node: &NodeReport, asked: SocketAddr) -> Finding {
     ok(format!(
         "{name} answers at {asked}: {}, {} on {}",
         node.state,
-        match node.workers {
-            1 => "1 worker".into(),
-            several => format!("{several} workers"),
-        },
+        quantity::of(node.workers, "worker"),
         node.device
     ))
 }

@@ -7,7 +7,7 @@ mod machine;
 use protocol::stats::EventLine;
 use serde::Serialize;
 
-use super::access;
+use super::{access, parsed};
 use crate::args::Doctor;
 use crate::failure::Failure;
 use crate::settings::config_file::ConfigFile;
@@ -56,12 +56,7 @@ fn problem(found: impl Into<String>, advice: impl Into<String>) -> Finding {
 
 pub(crate) fn run(arguments: &Doctor) -> Result<(), Failure> {
     let asked = !arguments.cluster.cluster.is_empty() || !ConfigFile::read()?.cluster.is_empty();
-    let data = arguments
-        .data
-        .as_deref()
-        .map(str::parse)
-        .transpose()
-        .map_err(Failure::bad)?;
+    let data = parsed(arguments.data.as_deref())?;
     runtime::run_async(async {
         let mut findings = machine::machine().await;
         match (asked, data) {

@@ -23,9 +23,9 @@ pub(crate) struct Confusion {
     /// What always naming the most frequent class would reach.
     baseline: f64,
     /// The mean recall of the classes that have samples.
-    balanced_accuracy: f64,
+    pub(crate) balanced_accuracy: f64,
     /// The mean F1 of the classes that have samples or were named.
-    macro_f1: f64,
+    pub(crate) macro_f1: f64,
 }
 
 /// How well one class is told from the others.
@@ -71,14 +71,6 @@ impl Confusion {
             per_class,
             matrix,
         }
-    }
-
-    pub(crate) fn balanced_accuracy(&self) -> f64 {
-        self.balanced_accuracy
-    }
-
-    pub(crate) fn macro_f1(&self) -> f64 {
-        self.macro_f1
     }
 
     /// What is wrong with a model that was to treat all its classes alike: whether it is better than guessing at that.

@@ -20,6 +20,7 @@ use worker::model_file::{self, Model};
 use worker::task::objective::Objective;
 
 use super::evaluate::confusion::Confusion;
+use super::parsed;
 use crate::args::Evaluate;
 use crate::failure::Failure;
 use crate::local::compute;
@@ -98,13 +99,13 @@ fn is_same_file(given: &Path, trained: &Path) -> bool {
 
 pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
     let threads = compute::threads(arguments.threads, 1)?;
-    let given: Option<DataSpec> = arguments
-        .data
-        .as_deref()
-        .map(str::parse)
-        .transpose()
-        .map_err(Failure::bad)?;
+    let given: Option<DataSpec> = parsed(arguments.data.as_deref())?;
     let model = model_file::load(&arguments.model).map_err(Failure::bad)?;
+    if arguments.confusion && model.metadata.target.classes().is_empty() {
+        return Err(Failure::input(
+            "--confusion is for classes, but this model predicts numbers: leave it out",
+        ));
+    }
     let part = EvaluatedSamples::of(arguments.data.as_deref(), given.as_ref(), &model.job.data);
     let spec = match (given, part) {
         (None, _) => model.job.data.clone(),
@@ -136,11 +137,6 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
         },
     )
     .map_err(Failure::work)?;
-    if arguments.confusion && dataset.target.classes().is_empty() {
-        return Err(Failure::input(
-            "--confusion is for classes, but this model predicts numbers: leave it out",
-        ));
-    }
     let confusion = match dataset.target {
         Target::Classes(_) => Some(confusion(&model, &dataset, threads)?),
         Target::Numbers(_) => None,
@@ -166,8 +162,8 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
             r2: evaluation.mae.map(|_| evaluation.accuracy),
             mae: evaluation.mae,
             loss: evaluation.loss,
-            balanced_accuracy: confusion.as_ref().map(Confusion::balanced_accuracy),
-            macro_f1: confusion.as_ref().map(Confusion::macro_f1),
+            balanced_accuracy: confusion.as_ref().map(|one| one.balanced_accuracy),
+            macro_f1: confusion.as_ref().map(|one| one.macro_f1),
             samples: evaluation.samples,
             samples_in_data: dataset.train.len() + dataset.test.len(),
             digest: &metadata.digest,
@@ -181,12 +177,8 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
             metadata.digest
         );
         if let Some(confusion) = &confusion {
-            let balanced = quantity::accuracy(confusion.balanced_accuracy());
-            let _ = writeln!(
-                text,
-                "balanced accuracy {balanced}, macro F1 {:.4}",
-                confusion.macro_f1()
-            );
+            let balanced = quantity::accuracy(confusion.balanced_accuracy);
+            let _ = writeln!(text, "balanced accuracy {balanced}, macro F1 {:.4}", confusion.macro_f1);
         }
         if let Some(confusion) = confusion.filter(|_| arguments.confusion) {
             text = format!("{text}\n{}", confusion.text(room()));

@@ -10,13 +10,14 @@ use communicator::Timing;
 use communicator::control::CallError;
 use protocol::ids::RunId;
 use protocol::job::{Job, JobDraft};
-use protocol::wire::control::{Reply, Request};
+use protocol::wire::control::{Reply, Request, RunOrder};
 use tokio::time::sleep;
 
 use crate::contact::{ANSWER_LIMIT, Contact, NodeConnection, unexpected};
 use crate::failure::Failure;
 use crate::output::{Audience, notice};
 use crate::progress::View;
+use crate::run::interrupt;
 use start_outcome::{Before, StartOutcome, infer_outcome};
 
 /// How long a cluster may take to get ready: large files are read and hashed.
@@ -75,7 +76,9 @@ impl Attempt<'_> {
                     Err(_) => break,
                 },
                 () = sleep(LOOK_AGAIN) => {
-                    if let Ok(reply) = line.connection.ask(Request::Status, ANSWER_LIMIT).await {
+                    // A run that is called off is the answer to its request.
+                    let request = if interrupt::asked() { Request::Order(RunOrder::Stop) } else { Request::Status };
+                    if let Ok(reply) = line.connection.ask(request, ANSWER_LIMIT).await {
                         heard = Instant::now();
                         if let Reply::Status(Some(status)) = reply {
                             waits(&status.waiting);

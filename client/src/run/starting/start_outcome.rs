@@ -54,56 +54,39 @@ impl Before {
     }
 }
 
-/// What a node says of the run.
-enum RunSighting<'a> {
-    Silent,
-    Gone,
-    Preparing,
-    Begun(RunId),
-    CalledOff(&'a RunFailure),
-    Nothing,
-}
-
 /// Judges by what all nodes say. `job`: what was to be trained; unknown if an earlier run was to be gone on with.
 pub(super) fn infer_outcome(asked: SocketAddr, job: Option<&Job>, before: &Before, answers: &[Answer]) -> StartOutcome {
-    let sights: BTreeMap<SocketAddr, RunSighting> = answers
+    let known: BTreeMap<SocketAddr, StartOutcome> = answers
         .iter()
-        .map(|answer| (answer.address, sight(answer, job, before)))
+        .filter_map(|answer| Some((answer.address, known_by(answer, job, before)?)))
         .collect();
-    for (&address, sight) in &sights {
-        if let RunSighting::Begun(run) = sight {
-            return StartOutcome::Begun(*run, address);
-        }
-    }
-    if sights.values().any(|sight| matches!(sight, RunSighting::Preparing)) {
-        return StartOutcome::Open;
-    }
-    match sights.get(&asked) {
-        Some(RunSighting::CalledOff(reason)) => StartOutcome::CalledOff((*reason).clone()),
-        // Whoever was asked and is there no more, or is there again and knows nothing of it, will not begin it.
-        Some(RunSighting::Gone | RunSighting::Nothing) => StartOutcome::Nothing,
-        _ => StartOutcome::Open,
-    }
+    let begun = known.values().find(|known| matches!(known, StartOutcome::Begun(..)));
+    let open = known.values().find(|known| **known == StartOutcome::Open);
+    // A node that is silent may begin the run yet. One that was asked and is there no more, or is there again and knows
+    // nothing of the run, will not.
+    let outcome = begun.or(open).or_else(|| known.get(&asked));
+    outcome.cloned().unwrap_or(StartOutcome::Open)
 }
 
-fn sight<'a>(answer: &'a Answer, job: Option<&Job>, before: &Before) -> RunSighting<'a> {
+/// What one node knows of the run; none if it is silent.
+fn known_by(answer: &Answer, job: Option<&Job>, before: &Before) -> Option<StartOutcome> {
     match answer.reply {
-        Err(Unanswered::Gone) => return RunSighting::Gone,
-        Err(Unanswered::Silent) => return RunSighting::Silent,
+        Err(Unanswered::Gone) => return Some(StartOutcome::Nothing),
+        Err(Unanswered::Silent) => return None,
         Ok(_) => {}
     }
     let ours = |status: &&RunStatus| {
         before.is_new(status, answer.address) && job.is_none_or(|job| job.may_become(&status.job))
     };
     let Some(status) = answer.status().filter(ours) else {
-        return RunSighting::Nothing;
+        return Some(StartOutcome::Nothing);
     };
-    match &status.outcome {
+    Some(match &status.outcome {
         // Samples are counted when it begins.
-        Some(Err(reason)) if status.train == 0 => RunSighting::CalledOff(reason),
-        None if status.phase == Phase::Preparing => RunSighting::Preparing,
-        _ => RunSighting::Begun(status.run),
-    }
+        Some(Err(reason)) if status.train == 0 => StartOutcome::CalledOff(reason.clone()),
+        None if status.phase == Phase::Preparing => StartOutcome::Open,
+        _ => StartOutcome::Begun(status.run, answer.address),
+    })
 }
 
 #[cfg(test)]
@@ -173,10 +156,6 @@ mod tests {
         // It was short, or failed when it had begun.
         let over = RunStatus {
             train: 10,
-            workers: 3,
-            chosen: BoundedVec::default(),
-            succeeds: None,
-            successor: None,
             ..status(7, Phase::Ended, Some(RunFailure::NotMeasured))
         };
         assert_eq!(verdict(&[says_not(A, Unanswered::Gone), says(B, Some(over))]), found);
@@ -193,34 +172,30 @@ mod tests {
     #[test]
     fn who_is_silent_may_begin_yet() {
         let off = || Some(status(7, Phase::Ended, Some(RunFailure::CoordinatorLost)));
-        assert_eq!(
-            verdict(&[says_not(A, Unanswered::Silent), says(B, None)]),
-            StartOutcome::Open
-        );
-        assert_eq!(
-            verdict(&[says_not(A, Unanswered::Silent), says(B, off())]),
-            StartOutcome::Open
-        );
-        assert_eq!(verdict(&[says(B, None)]), StartOutcome::Open, "nothing is known of A");
+        let silent = || says_not(A, Unanswered::Silent);
+        // Nothing is known of A in the last one.
+        for answers in [
+            vec![silent(), says(B, None)],
+            vec![silent(), says(B, off())],
+            vec![says(B, None)],
+        ] {
+            assert_eq!(verdict(&answers), StartOutcome::Open, "{answers:?}");
+        }
     }
 
     #[test]
     fn only_who_is_gone_or_knows_nothing_of_it_is_asked_again() {
         let off = || Some(status(7, Phase::Ended, Some(RunFailure::Stopped)));
         let old = || Some(status(1, Phase::Ended, Some(RunFailure::NotMeasured)));
-        assert_eq!(
-            verdict(&[says_not(A, Unanswered::Gone), says(B, off())]),
-            StartOutcome::Nothing
-        );
-        assert_eq!(
-            verdict(&[says_not(A, Unanswered::Gone), says(B, old())]),
-            StartOutcome::Nothing
-        );
-        assert_eq!(verdict(&[says(A, old()), says(B, old())]), StartOutcome::Nothing);
-        assert_eq!(
-            verdict(&[says(A, off()), says(B, off())]),
-            StartOutcome::CalledOff(RunFailure::Stopped)
-        );
+        let gone = || says_not(A, Unanswered::Gone);
+        for (a, b, outcome) in [
+            (gone(), off(), StartOutcome::Nothing),
+            (gone(), old(), StartOutcome::Nothing),
+            (says(A, old()), old(), StartOutcome::Nothing),
+            (says(A, off()), off(), StartOutcome::CalledOff(RunFailure::Stopped)),
+        ] {
+            assert_eq!(verdict(&[a, says(B, b)]), outcome);
+        }
     }
 
     #[test]
@@ -238,10 +213,6 @@ mod tests {
         let of = |status| infer_outcome(at(A), Some(&job(3)), &before, &[says(A, None), says(B, Some(status))]);
         let over = RunStatus {
             train: 10,
-            workers: 3,
-            chosen: BoundedVec::default(),
-            succeeds: None,
-            successor: None,
             ..status(5, Phase::Ended, Some(RunFailure::NotMeasured))
         };
         assert_eq!(of(over), StartOutcome::Nothing);

@@ -4,6 +4,8 @@ use super::Section;
 use super::chart::{self, Axis, Bar, ChartLine, Style};
 use super::figures::{SECONDS, SPEED, StudyFigure, how_good, taken};
 use crate::output::quality_metric::QualityMetric;
+use crate::output::quantity;
+use crate::output::text_layout::capitalised;
 use crate::study::plan::Reference;
 use crate::study::row::Point;
 use crate::study::series::{Group, Series, node_counts};
@@ -20,17 +22,22 @@ pub(super) struct Picture {
 /// Where a point's height comes from.
 type Height = fn(&Point) -> f64;
 
-const SAMPLES: Axis = Axis {
-    name: "samples",
-    number: short,
-    from_zero: true,
-    whole: false,
-};
 const TIME: Axis = Axis {
     name: "seconds",
     number: plain,
     from_zero: true,
     whole: false,
+};
+const SAMPLES: Axis = Axis {
+    name: "samples",
+    number: short,
+    ..TIME
+};
+const NODES: Axis = Axis {
+    name: "nodes",
+    from_zero: false,
+    whole: true,
+    ..TIME
 };
 /// How good models are.
 fn good(metric: QualityMetric) -> Axis {
@@ -41,15 +48,9 @@ fn good(metric: QualityMetric) -> Axis {
             QualityMetric::R2 => plain,
         },
         from_zero: false,
-        whole: false,
+        ..TIME
     }
 }
-const NODES: Axis = Axis {
-    name: "nodes",
-    number: plain,
-    from_zero: false,
-    whole: true,
-};
 
 /// All pictures of an experiment.
 pub(super) fn pictures(section: &Section<'_>) -> Vec<Picture> {
@@ -96,7 +97,12 @@ fn courses(section: &Section<'_>, nodes: usize) -> Vec<Picture> {
                 });
             }
         }
-        let title = format!("{} over {}, {}", capital(metric.name()), axis.name, of_nodes(nodes));
+        let title = format!(
+            "{} over {}, {}",
+            capitalised(metric.name()),
+            axis.name,
+            quantity::of(nodes, "node")
+        );
         (!lines.is_empty()).then(|| Picture {
             svg: chart::lines(&title, axis, good(metric), &lines),
             title,
@@ -105,14 +111,6 @@ fn courses(section: &Section<'_>, nodes: usize) -> Vec<Picture> {
     };
     let pictures = [over(SAMPLES, |one| one.samples as f64), over(TIME, |one| one.seconds)];
     pictures.into_iter().flatten().collect()
-}
-
-fn of_nodes(nodes: usize) -> String {
-    if nodes == 1 {
-        "1 node".into()
-    } else {
-        format!("{nodes} nodes")
-    }
 }
 
 /// Time, speed-up and accuracy by nodes.
@@ -124,16 +122,14 @@ fn by_nodes(section: &Section<'_>) -> Vec<Picture> {
             .map(|(at, one)| line(one, at, |group| group.summary(|run| figure.of(run, None))))
             .collect();
         lines.extend(references(section, published));
-        over_nodes(format!("{} by nodes", capital(figure.name)), y, section, &lines)
+        over_nodes(format!("{} by nodes", capitalised(figure.name)), y, section, &lines)
     };
     vec![
         by(
             &SECONDS,
             Axis {
-                name: "seconds",
                 number: |seconds| format!("{} s", plain(seconds)),
-                from_zero: true,
-                whole: false,
+                ..TIME
             },
             |reference| &reference.seconds,
         ),
@@ -215,8 +211,7 @@ fn speed_up(section: &Section<'_>) -> Picture {
     let factor = Axis {
         name: "times",
         number: |times| format!("{} ×", plain(times)),
-        from_zero: true,
-        whole: false,
+        ..TIME
     };
     over_nodes("Speed-up in samples/s by nodes".into(), factor, section, &lines)
 }
@@ -253,7 +248,7 @@ fn compared(section: &Section<'_>, figure: &StudyFigure, nodes: usize) -> Option
         ("time to target", Some(target)) => format!(" {}", section.quality_metric().text(target)),
         _ => String::new(),
     };
-    let title = format!("{}{beside}, {}", capital(figure.name), of_nodes(nodes));
+    let title = format!("{}{beside}, {}", capitalised(figure.name), quantity::of(nodes, "node"));
     let says_something = bars.iter().any(|bar| bar.mean > 0.0);
     says_something.then(|| Picture {
         svg: chart::bars(&title, &bars),
@@ -280,7 +275,7 @@ fn by_split(section: &Section<'_>, nodes: usize) -> Picture {
                 .and_then(|group| bar(one.label.clone(), Some(at), group, &figure, None)),
         );
     }
-    let title = format!("{} by split, {}", capital(figure.name), of_nodes(nodes));
+    let title = format!("{} by split, {}", capitalised(figure.name), quantity::of(nodes, "node"));
     Picture {
         svg: chart::bars(&title, &bars),
         title,
@@ -303,13 +298,6 @@ fn published(section: &Section<'_>, split: &str) -> Vec<Bar> {
         })
     });
     found.collect()
-}
-
-fn capital(text: &str) -> String {
-    let mut letters = text.chars();
-    letters
-        .next()
-        .map_or_else(String::new, |first| first.to_uppercase().chain(letters).collect())
 }
 
 fn plain(number: f64) -> String {

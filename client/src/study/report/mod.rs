@@ -25,7 +25,7 @@ use figures::how_good;
 pub(crate) const RUNS: &str = "runs";
 
 /// What a report is made of.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Material {
     pub(crate) title: String,
     pub(crate) experiments: Vec<Experiment>,

@@ -98,23 +98,16 @@ impl RunDocuments {
 
     /// The part of them that a page shows beside the run's course.
     pub(super) fn shown(&self) -> Outcome {
-        let chosen = |key: &str| {
-            self.result
-                .as_ref()
-                .is_some_and(|result| result.chosen.contains_key(key))
-        };
+        let result = self.result.as_ref();
         let settings = job_file::keys_of(&self.job).into_iter().map(|(key, value)| Setting {
-            chosen: chosen(&key),
+            chosen: result.is_some_and(|result| result.chosen.contains_key(&key)),
             key,
             value,
         });
         Outcome {
             settings: settings.collect(),
-            figures: self.result.as_ref().map_or_else(Vec::new, RunResult::figures),
-            warnings: self
-                .result
-                .as_ref()
-                .map_or_else(Vec::new, |result| result.warnings.clone()),
+            figures: result.map_or_else(Vec::new, RunResult::figures),
+            warnings: result.map_or_else(Vec::new, |result| result.warnings.clone()),
         }
     }
 }

@@ -11,7 +11,7 @@ mod text;
 
 use protocol::reasons::texts;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use hyper::StatusCode;
@@ -24,6 +24,7 @@ use crate::contact::Contact;
 use crate::failure::Failure;
 use crate::http::{self, Answer, Question, Secret, Server};
 use crate::output::{self, Audience, notice};
+use crate::sync::lock;
 use crate::timeline::End;
 use news::{News, PageKnows};
 pub(crate) use replay::Replay;
@@ -59,20 +60,15 @@ pub(crate) enum Model {
     /// The file that the node has kept.
     OfNode,
     /// The file that the client which follows the run has saved, once it has.
-    OfClient(Arc<Mutex<Option<String>>>),
+    OfClient(Arc<OnceLock<String>>),
 }
 
 impl Model {
-    /// A client's model, which is not saved yet.
-    pub(crate) fn of_client() -> Self {
-        Self::OfClient(Arc::default())
-    }
-
     /// The client's file; empty before it is saved.
     fn saved(&self) -> Option<String> {
         match self {
             Self::OfNode => None,
-            Self::OfClient(saved) => Some(lock(saved).clone().unwrap_or_default()),
+            Self::OfClient(saved) => Some(saved.get().cloned().unwrap_or_default()),
         }
     }
 
@@ -97,26 +93,22 @@ struct Looks {
     /// When it was looked at last.
     last: Mutex<Option<Instant>>,
     /// When somebody was first told how the run ended.
-    told_end: Mutex<Option<Instant>>,
+    told_end: OnceLock<Instant>,
 }
 
 impl Looks {
     fn note(&self, tells_end: bool) {
         *lock(&self.last) = Some(Instant::now());
         if tells_end {
-            lock(&self.told_end).get_or_insert_with(Instant::now);
+            self.told_end.get_or_init(Instant::now);
         }
     }
 
     /// Whether a page is open that has not been told how it ended. All that are open ask within a second of the first.
     fn are_wanted(&self) -> bool {
-        let is_within = |moment: &Mutex<Option<Instant>>, limit| lock(moment).is_some_and(|at| at.elapsed() < limit);
-        is_within(&self.last, LAST_LOOK) && (lock(&self.told_end).is_none() || is_within(&self.told_end, ASKS_EVERY))
+        let is_open = lock(&self.last).is_some_and(|at| at.elapsed() < LAST_LOOK);
+        is_open && self.told_end.get().is_none_or(|at| at.elapsed() < ASKS_EVERY)
     }
-}
-
-fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Page {
@@ -156,17 +148,10 @@ impl Page {
         })
     }
 
-    /// Takes in where the client has saved the model.
-    fn saved(&self, model: &str) {
-        if let Model::OfClient(saved) = &self.model {
-            *lock(saved) = Some(model.into());
-        }
-    }
-
     /// Shows where the model of a run that has ended is, and waits until whoever looks has seen it, though not for long.
     pub(crate) async fn last_look(&self, ended: &Result<Finished, Failure>) {
-        if let Ok(finished) = ended {
-            self.saved(&finished.model);
+        if let (Ok(finished), Model::OfClient(saved)) = (ended, &self.model) {
+            saved.get_or_init(|| finished.model.clone());
         }
         let start = Instant::now();
         while start.elapsed() < LAST_LOOK && self.looks.are_wanted() {
@@ -197,7 +182,7 @@ pub(crate) async fn of_run(
         secret: Secret::draw()?,
         // Whoever may start runs may end them.
         may_stop: true,
-        model: Model::of_client(),
+        model: Model::OfClient(Arc::default()),
     };
     let page = Page::live(flags, Watch::start(Source::Cluster(Arc::clone(contact)))).await?;
     announce(&page, audience == Audience::Scripts);
@@ -255,12 +240,12 @@ fn news(question: &Question, shows: &Shows, looks: &Looks) -> Answer {
     let said = PageKnows {
         generation: count("generation") as u32,
         points: count("points") as usize,
-        evaluated: question.number("evaluated").unwrap_or(-1.0),
+        evaluated: question.number("evaluated"),
         events: count("events"),
     };
     let text = match shows {
         Shows::Live(live) => {
-            let trouble = live.watch.trouble();
+            let trouble = live.watch.timeline.trouble();
             let timeline = live.watch.timeline.lock();
             let end = timeline.facts().and_then(|facts| facts.end.as_ref());
             looks.note(end.is_some_and(|end| live.model.is_known(end)));

@@ -9,25 +9,14 @@ use crate::output::quantity;
 use crate::timeline::{Facts, Happened, Node, Point, Summary, Timeline};
 
 /// What a page has already.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct PageKnows {
     pub(super) generation: u32,
     pub(super) points: usize,
     /// The second of the newest evaluation.
-    pub(super) evaluated: f64,
+    pub(super) evaluated: Option<f64>,
     /// The number of the newest event.
     pub(super) events: u64,
-}
-
-impl Default for PageKnows {
-    fn default() -> Self {
-        Self {
-            generation: 0,
-            points: 0,
-            evaluated: -1.0,
-            events: 0,
-        }
-    }
 }
 
 /// An answer to a page.
@@ -205,7 +194,8 @@ impl<'a> News<'a> {
             0
         };
         let columns: Vec<_> = timeline.nodes().figures().filter(|figure| figure.on_page).collect();
-        let evaluations = timeline.evaluations().iter().copied();
+        let is_new = |one: &Evaluation| known.evaluated.is_none_or(|newest| one.seconds > newest);
+        let evaluations = timeline.evaluations().iter().copied().filter(is_new);
         Self {
             version: crate::version::VERSION,
             source: "",
@@ -218,7 +208,7 @@ impl<'a> News<'a> {
             generation,
             points_from,
             points: &curve.points()[points_from..],
-            evaluations: evaluations.filter(|new| new.seconds > known.evaluated).collect(),
+            evaluations: evaluations.collect(),
             events: timeline.happened_after(known.events).map(PageEntry::from).collect(),
             may_stop: false,
             trouble: None,

@@ -13,7 +13,7 @@ use crate::run::folder::RESULT;
 use crate::run::journal::{EVENTS, METRICS};
 use crate::timeline::{End, Facts, Timeline, TimelineEntry};
 
-/// Records that are held; of a longer run they are thinned out evenly.
+/// Records that are held; those of a longer run are thinned out evenly.
 const RECORDS_MAX: usize = 40_000;
 
 /// A run in its folder.
@@ -159,54 +159,69 @@ impl Replay {
     }
 }
 
-/// The records of a run, as many as are held. A client that was killed has left half a line.
+/// A record on its way into memory.
+struct NumberedRecord {
+    record: StatsRecord,
+    /// Its place among those of its node.
+    number: usize,
+    /// Whether it tells something that no other record does: it is never left out.
+    stays: bool,
+}
+
+/// The records of a run, as many as are held, and the number of its node's records that each of them stands for. A client
+/// that was killed has left half a line.
 fn records(folder: &Path) -> std::io::Result<(Vec<StatsRecord>, usize)> {
-    let every = lines(folder, METRICS)?.count().div_ceil(RECORDS_MAX).max(1);
-    let mut counts = BTreeMap::new();
-    let mut records: Vec<StatsRecord> = Vec::new();
-    // The newest record of each node is kept, too: it has the node's last figures.
-    let mut newest: BTreeMap<String, StatsRecord> = BTreeMap::new();
-    let mut evaluated = 0.0;
+    let mut held: Vec<NumberedRecord> = Vec::new();
+    // The newest record of each node is held, too: it has the node's last figures.
+    let mut newest: BTreeMap<String, NumberedRecord> = BTreeMap::new();
+    let (mut every, mut thinnable, mut evaluated) = (1, 0, 0.0);
     for line in lines(folder, METRICS)? {
-        let Ok(record) = serde_json::from_str::<StatsRecord>(&line?) else {
+        let Ok(record) = serde_json::from_slice::<StatsRecord>(&line?) else {
             continue;
         };
         // Lines of evaluations are no node's; records have them as well.
         if record.node.is_empty() {
             continue;
         }
-        let count: &mut usize = counts.entry(record.node.clone()).or_default();
         let measured = record.told_evaluations().map(|one| one.seconds).fold(0.0, f64::max);
-        // What is of one second only is never left out.
-        if count.is_multiple_of(every) || !record.said.is_empty() || measured > evaluated {
-            newest.remove(&record.node);
-            records.push(record);
-        } else {
-            newest.insert(record.node.clone(), record);
-        }
+        let node = record.node.clone();
+        let one = NumberedRecord {
+            number: newest.get(&node).map_or(0, |before| before.number + 1),
+            stays: !record.said.is_empty() || measured > evaluated,
+            record,
+        };
         evaluated = measured.max(evaluated);
-        *count += 1;
+        let before = newest.insert(node, one);
+        if let Some(before) = before.filter(|one| one.stays || one.number.is_multiple_of(every)) {
+            thinnable += usize::from(!before.stays);
+            held.push(before);
+        }
+        if thinnable > RECORDS_MAX {
+            every = usize::saturating_mul(every, 2);
+            held.retain(|one| one.stays || one.number.is_multiple_of(every));
+            thinnable = held.iter().filter(|one| !one.stays).count();
+        }
     }
-    records.extend(newest.into_values());
-    records.sort_by(|one, other| one.time.total_cmp(&other.time));
-    Ok((records, every))
+    held.extend(newest.into_values());
+    held.sort_by(|one, other| one.record.time.total_cmp(&other.record.time));
+    Ok((held.into_iter().map(|one| one.record).collect(), every))
 }
 
 /// Reads the lines of `events.jsonl`; lines of an unknown kind are left out.
 fn notes(folder: &Path) -> std::io::Result<Vec<Note>> {
     let mut notes = Vec::new();
     for line in lines(folder, EVENTS)? {
-        notes.extend(serde_json::from_str::<Note>(&line?).ok());
+        notes.extend(serde_json::from_slice::<Note>(&line?).ok());
     }
     Ok(notes)
 }
 
 /// The lines of a file in a run's folder; none if there is no such file, as after a full disk.
-fn lines(folder: &Path, name: &str) -> std::io::Result<impl Iterator<Item = std::io::Result<String>>> {
+fn lines(folder: &Path, name: &str) -> std::io::Result<impl Iterator<Item = std::io::Result<Vec<u8>>>> {
     let file = match File::open(folder.join(name)) {
         Ok(file) => Some(file),
         Err(error) if error.kind() == ErrorKind::NotFound => None,
         Err(error) => return Err(error),
     };
-    Ok(file.into_iter().flat_map(|file| BufReader::new(file).lines()))
+    Ok(file.into_iter().flat_map(|file| BufReader::new(file).split(b'\n')))
 }

@@ -206,6 +206,25 @@ mod tests {
     }
 
     #[test]
+    fn half_a_line_is_left_out_and_records_that_cannot_be_read_are_named() {
+        let folder = folder(&["ü".into()], 3);
+        let metrics = folder.path().join(METRICS);
+        // The client died between the two bytes of a letter.
+        let mut records = std::fs::read(&metrics).unwrap();
+        let letter = records.windows(2).rposition(|pair| pair == "ü".as_bytes()).unwrap();
+        records.truncate(letter + 1);
+        std::fs::write(&metrics, records).unwrap();
+        let page = data(&of_folder(folder.path()).unwrap());
+        assert_eq!(page["nodes"][0]["node"], "ü");
+        assert_eq!(page["facts"]["end"]["accuracy"], 0.9);
+
+        std::fs::remove_file(&metrics).unwrap();
+        std::fs::create_dir(&metrics).unwrap();
+        let why = of_folder(folder.path()).unwrap_err();
+        assert!(why.starts_with("metrics.jsonl could not be read"), "{why}");
+    }
+
+    #[test]
     fn a_failed_run_and_one_without_records_have_reports() {
         let folder = folder(&["a".into()], 2);
         std::fs::remove_file(folder.path().join(METRICS)).unwrap();

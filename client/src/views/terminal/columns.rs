@@ -170,33 +170,25 @@ pub(super) fn telling(nodes: &Nodes) -> Vec<Column> {
 /// The columns that fit, and the gap between them: with titles in full where all of them do.
 pub(super) fn shown(nodes: &Nodes, sort: Sort, width: usize) -> (Vec<VisibleColumn>, usize) {
     let all = telling(nodes);
+    let visible = |column: Column, title: &str, most: usize| {
+        let title = titled(&column, title, sort);
+        let words = if column.words {
+            column.longest(nodes).min(most)
+        } else {
+            0
+        };
+        let width = title.chars().count().max(column.least).max(words);
+        VisibleColumn { column, title, width }
+    };
     let long: Vec<VisibleColumn> = all
         .iter()
-        .map(|&column| {
-            let title = titled(&column, column.long, sort);
-            let width = title.chars().count().max(column.least);
-            let width = if column.words {
-                width.max(column.longest(nodes))
-            } else {
-                width
-            };
-            VisibleColumn { column, title, width }
-        })
+        .map(|&column| visible(column, column.long, usize::MAX))
         .collect();
     let gap = 2;
     if long.iter().map(|one| one.width + gap).sum::<usize>() <= width + gap {
         return (long, gap);
     }
-    let short = all.iter().map(|&column| {
-        let title = titled(&column, column.title, sort);
-        let most = column.longest(nodes).min(column.most);
-        let width = title
-            .chars()
-            .count()
-            .max(column.least)
-            .max(if column.words { most } else { 0 });
-        VisibleColumn { column, title, width }
-    });
+    let short = all.iter().map(|&column| visible(column, column.title, column.most));
     let short: Vec<VisibleColumn> = short.collect();
     let sizes: Vec<(usize, u8)> = short.iter().map(|one| (one.width, one.column.rank)).collect();
     let kept = crate::output::text_layout::visible_parts(&sizes, 1, width);

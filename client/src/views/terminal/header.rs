@@ -9,7 +9,7 @@ use super::units::{loss, precise};
 use crate::output::quality_metric::QualityMetric;
 use crate::output::quantity;
 use crate::output::text_layout::{cut, visible_parts};
-use crate::timeline::{End, Facts, Summary, Timeline};
+use crate::timeline::{End, Summary, Timeline};
 
 const GAP: &str = "  ";
 /// So much of a run's name tells it from others.
@@ -27,7 +27,9 @@ pub(super) fn draw(timeline: &Timeline, frame: &mut Frame, area: Rect) {
     let first = Line::from(texts.collect::<Vec<_>>().join(GAP)).bold();
     let lines = [
         Some(first),
-        timeline.facts().map(|facts| Line::from(job(facts, area.width))),
+        timeline
+            .facts()
+            .map(|facts| Line::from(cut(&facts.job(), area.width.into()))),
     ];
     for (line, row) in lines.into_iter().flatten().zip(area.rows()) {
         frame.render_widget(line, row);
@@ -44,7 +46,8 @@ fn parts(timeline: &Timeline) -> Vec<(String, u8)> {
     if timeline.run().is_empty() {
         parts.push(("no run".into(), 3));
     } else {
-        parts.push((format!("run {}", short_name(timeline.run())), 4));
+        let short: String = timeline.run().chars().take(RUN_WIDTH).collect();
+        parts.push((format!("run {short}"), 4));
     }
     parts.push((summary.state.clone(), 1));
     if timeline.run().is_empty() {
@@ -82,10 +85,6 @@ fn parts(timeline: &Timeline) -> Vec<(String, u8)> {
     parts
 }
 
-fn short_name(run: &str) -> String {
-    run.chars().take(RUN_WIDTH).collect()
-}
-
 /// Time gone, and of how much, where that can be told.
 fn time(summary: &Summary) -> String {
     let elapsed = quantity::clock(summary.elapsed);
@@ -93,11 +92,6 @@ fn time(summary: &Summary) -> String {
         Some(left) => format!("{elapsed} of {}", quantity::clock(summary.elapsed + left)),
         None => elapsed,
     }
-}
-
-fn job(facts: &Facts, width: u16) -> String {
-    let job = facts.job();
-    cut(&job, width.into())
 }
 
 /// What there is to say: how the run ended or what it waits for, and what was said to the user.

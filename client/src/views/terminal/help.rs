@@ -1,7 +1,7 @@
 //! What columns and keys mean, above all else until a key is pressed.
 
 use ratatui::Frame;
-use ratatui::layout::Rect;
+use ratatui::layout::Constraint;
 use ratatui::style::Stylize;
 use ratatui::text::{Line, Span, Text};
 use ratatui::widgets::{Block, Clear};
@@ -44,7 +44,8 @@ pub(super) fn draw(nodes: &Nodes, frame: &mut Frame) {
     lines.extend(KEYS.map(Line::from));
     let widest = lines.iter().map(Line::width).max().unwrap_or(0) + 4;
     let height = lines.len() + if bordered { 2 } else { 0 };
-    let area = centred(screen, widest, height);
+    let length = |number: usize| Constraint::Length(u16::try_from(number).unwrap_or(u16::MAX));
+    let area = screen.centered(length(widest), length(height));
     frame.render_widget(Clear, area);
     let block = if bordered {
         Block::bordered().title(" columns and keys ")
@@ -53,15 +54,4 @@ pub(super) fn draw(nodes: &Nodes, frame: &mut Frame) {
     };
     frame.render_widget(Text::from(lines), block.inner(area));
     frame.render_widget(block, area);
-}
-
-fn centred(screen: Rect, width: usize, height: usize) -> Rect {
-    let width = u16::try_from(width).unwrap_or(u16::MAX).min(screen.width);
-    let height = u16::try_from(height).unwrap_or(u16::MAX).min(screen.height);
-    Rect {
-        x: screen.x + (screen.width - width) / 2,
-        y: screen.y + (screen.height - height) / 2,
-        width,
-        height,
-    }
 }

@@ -17,6 +17,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::Stylize;
 use ratatui::text::{Line, Text};
 
+use crate::output::text_layout;
 use crate::timeline::Timeline;
 use controls::Controls;
 use screen_layout::ScreenLayout;
@@ -92,29 +93,13 @@ fn notes(timeline: &Timeline, said: Option<&str>, width: u16) -> Text<'static> {
 /// A sentence in lines: between words where they fit, anywhere where they do not.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let width = width.max(1);
-    let mut lines = Vec::new();
-    let mut line = String::new();
-    let mut length = 0;
-    for word in text.split(' ') {
-        let long = word.chars().count();
-        if length > 0 && length + 1 + long <= width {
-            line.push(' ');
-            length += 1;
-        } else if length > 0 {
-            lines.push(std::mem::take(&mut line));
-            length = 0;
-        }
-        for character in word.chars() {
-            if length == width {
-                lines.push(std::mem::take(&mut line));
-                length = 0;
-            }
-            line.push(character);
-            length += 1;
-        }
+    let lines = text_layout::wrapped(text, width);
+    let mut pieces = Vec::new();
+    for line in lines.lines() {
+        let letters: Vec<char> = line.chars().collect();
+        pieces.extend(letters.chunks(width).map(String::from_iter));
     }
-    lines.push(line);
-    lines
+    pieces
 }
 
 #[cfg(test)]

@@ -454,7 +454,7 @@ fn sentences_are_broken_between_words_where_they_can_be() {
     assert_eq!(wrapped("a word or two", 7), ["a word", "or two"]);
     assert_eq!(wrapped("unbreakable", 4), ["unbr", "eaka", "ble"]);
     assert_eq!(wrapped("so unbreakable", 5), ["so", "unbre", "akabl", "e"]);
-    assert_eq!(wrapped("", 0), [""]);
+    assert!(wrapped("", 0).is_empty());
 }
 
 #[test]
