@@ -39,6 +39,7 @@ use protocol::wire::prefix::Prefix;
 use thiserror::Error;
 
 use crate::backend::device::Device;
+use crate::machine::panics;
 use crate::machine::parallel::Threads;
 use crate::pipeline::PipelineEvent;
 use crate::training::ToTraining;
@@ -132,14 +133,16 @@ fn beat(writer: Writer) -> io::Result<()> {
     Ok(())
 }
 
-/// A thread that panics takes the process along: a worker that trains no more must not look like one that does. The
-/// node starts another.
+/// A thread that panics takes the process along, unless the panic is caught: a worker that trains no more must not look like
+/// one that does. The node starts another.
 fn end_on_panic() {
     const CRASHED: i32 = 101;
     let say = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        say(panic);
-        std::process::exit(CRASHED);
+        if !panics::is_caught() {
+            say(panic);
+            std::process::exit(CRASHED);
+        }
     }));
 }
 
