@@ -221,7 +221,8 @@ impl<T: Trainer> Learner<T> {
 
     /// Takes what leaves next of a worker that is ending.
     pub(super) fn leave_for_good(&mut self) -> Result<Option<Leaving>, TrainingError> {
-        self.ending.next(&mut self.trainer, self.emission.keeps_residual())
+        let left = self.ending.next(&mut self.trainer, self.emission.keeps_residual());
+        left.map_err(|error| self.blame(error))
     }
 
     /// Appends a batch that leaves without a step.

@@ -497,7 +497,8 @@ impl<T: Trainer> Training<T> {
             pass,
             self.learner.applied.digest(),
             self.learner.identity.origin,
-        )?;
+        )
+        .map_err(|error| self.learner.blame(error))?;
         let contents = prefix.encode().map_err(|error| TrainError::Device(error.to_string()))?;
         encoded.extend(contents);
         Ok(Next::Passed(step))

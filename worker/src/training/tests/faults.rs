@@ -102,3 +102,38 @@ fn a_step_that_leaves_the_range_is_the_runs_fault_unless_a_bit_had_flipped() {
     );
     assert!(is_spoilt(&outcome(Some(2), far)));
 }
+
+/// Whether what leaves is a residual, or a worker's part of a mean.
+#[test]
+fn numbers_that_cannot_leave_are_the_runs_fault_unless_a_bit_had_flipped() {
+    let (_folder, dataset) = points(200);
+    let edge = protocol::weights::lattice::RANGE_ERROR_STEPS - 1;
+    let leaving = |flips_at: Option<u64>, count: i32| {
+        let mut counts = [0; WEIGHTS];
+        counts[3] = count;
+        let mut trainer = FakeTrainer::new(&counts);
+        trainer.flips_at = flips_at;
+        let mut training = Training::new(trainer, &job(|_| {}), &dataset, Identity::alone(7)).unwrap();
+        while training.trainer().times[3] == 0.0 {
+            training.step(true, &mut Vec::new()).unwrap();
+        }
+        training.leave();
+        training.step(false, &mut Vec::new())
+    };
+    let averaging = |flips_at: Option<u64>, _: i32| {
+        let mut trainer = FakeTrainer::new(&[0; WEIGHTS]);
+        trainer.flips_at = flips_at;
+        trainer.times[0] = f32::NAN;
+        let job = job_by("stepwise:every=2", |_| {});
+        let mut training = Training::new(trainer, &job, &dataset, Identity::alone(7)).unwrap();
+        training.step(false, &mut Vec::new())?;
+        training.step(false, &mut Vec::new())
+    };
+    for outcome in [&leaving as &dyn Fn(Option<u64>, i32) -> _, &averaging] {
+        let diverged = outcome(None, edge);
+        assert!(matches!(diverged, Err(TrainingError::Train(_))), "{diverged:?}");
+        // With its tenth bit flipped the weight is at the edge.
+        let spoilt = outcome(Some(1), edge ^ (1 << 9));
+        assert!(is_spoilt(&spoilt), "{spoilt:?}");
+    }
+}
