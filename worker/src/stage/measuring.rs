@@ -63,8 +63,9 @@ impl<W> Measuring<W> {
         };
     }
 
-    pub(super) fn is_leading(&self) -> bool {
-        self.leading.is_some()
+    /// The number of minibatches that are judged, where this worker leads.
+    pub(super) fn judged(&self) -> Option<u32> {
+        self.leading.as_ref().map(|leading| leading.judged)
     }
 
     /// Counts a minibatch that is judged. Returns whether this worker waits for one.

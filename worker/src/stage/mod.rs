@@ -332,20 +332,15 @@ impl<L: Layers> StageModel<L> {
         Ok(())
     }
 
-    /// Whether this worker has the whole pipeline measured.
-    pub fn leads_evaluation(&self) -> bool {
-        self.measuring.is_leading()
+    /// The number of evaluation minibatches that are judged, where this worker has the whole pipeline measured.
+    pub fn judged(&self) -> Option<u32> {
+        self.measuring.judged()
     }
 
     /// Takes the scores of an evaluation that is done.
     pub fn take_scores(&mut self) -> Option<Scores> {
         let count = self.dataset.test.len();
         self.measuring.take_scores(&self.eval_objective, count)
-    }
-
-    /// Gives up an evaluation that nobody waits for any more.
-    pub fn drop_evaluation(&mut self) {
-        self.measuring = Measuring::default();
     }
 
     /// Forgets what is under way.

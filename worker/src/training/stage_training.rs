@@ -32,8 +32,9 @@ use crate::trainer::{StateError, Trainer};
 /// The time for which a leader calls its pipeline together before it leaves the remaining samples to other pipelines. Nodes
 /// that are gone are given up sooner: these are there, and a worker of theirs may be opening large data.
 const GIVEN_UP_AFTER: Duration = Duration::from_mins(5);
-/// How long a follower that is told to stop waits for its leader, which is told so, too, and gives up what is under way. A call
-/// of a leader that is gone may have come on a longer way than the word that it is gone.
+/// How long a follower that is told to stop waits for its leader while it hears nothing of its pipeline. The leader is told so,
+/// too, and gives up the minibatch that is under way, but not an evaluation. A call of a leader that is gone may have come on a
+/// longer way than the word that it is gone.
 const LEADER_ENDS_WITHIN: Duration = Duration::from_secs(10);
 /// How long a worker waits that has too many batches on their way out.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
@@ -78,7 +79,7 @@ pub struct StageTraining<T> {
     measuring: Option<Moment>,
     /// Orders to finish that wait to be carried out.
     finishes: VecDeque<Finish>,
-    /// Since when a follower that is told to stop has waited for its leader.
+    /// Since when a follower that is told to stop has waited for its leader and heard nothing of its pipeline.
     stopping_since: Option<Duration>,
     is_closed: bool,
     norm_told: Duration,
@@ -182,6 +183,7 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         self.save()?;
         // Evaluation samples go through between two steps, also where another worker leads.
         if self.advance_evaluation(now)? {
+            self.stopping_since = None;
             return Ok(StageProgress::Worked);
         }
         if self.is_closed {
@@ -222,12 +224,13 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
     }
 
     fn hear_pipeline(&mut self, event: PipelineEvent, now: Duration) {
-        let evaluated = self.evaluates();
+        if matches!(event, PipelineEvent::Flow(_)) {
+            self.stopping_since = None;
+        }
+        let judged = self.judged();
         self.learner.trainer.stage_mut().hear(event);
         self.note_lost_minibatch();
-        if evaluated && !self.evaluates() {
-            self.lose_evaluation(now);
-        }
+        self.note_evaluation(judged, now);
     }
 
     /// Takes note of a minibatch that was lost with the pipeline: it is led again.
@@ -238,11 +241,21 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         }
     }
 
-    /// Takes note of an evaluation that was lost with the pipeline.
-    fn lose_evaluation(&mut self, now: Duration) {
-        self.measuring = None;
+    /// Takes note of an evaluation that has gone on since this many minibatches of it were judged, or was lost with the
+    /// pipeline.
+    fn note_evaluation(&mut self, judged_before: Option<u32>, now: Duration) {
+        let judged = self.judged();
+        if judged == judged_before {
+            return;
+        }
+        if judged.is_none() {
+            self.measuring = None;
+        }
         if let Some(finish) = self.finishes.front_mut() {
-            finish.broke(now);
+            match judged {
+                Some(_) => finish.advanced(now),
+                None => finish.broke(now),
+            }
         }
     }
 
@@ -516,9 +529,14 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         Ok(())
     }
 
+    /// The minibatches that are judged of the evaluation that this worker waits for, if it waits for one.
+    fn judged(&self) -> Option<u32> {
+        self.learner.trainer.stage().judged()
+    }
+
     /// Whether this worker waits for an evaluation.
     fn evaluates(&self) -> bool {
-        self.learner.trainer.stage().leads_evaluation()
+        self.judged().is_some()
     }
 
     /// Begins the evaluation that is due, if this worker leads a whole pipeline and nothing of it is under way. Returns whether
@@ -538,12 +556,11 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
 
     /// Goes on with an evaluation. Returns whether something was done for it.
     fn advance_evaluation(&mut self, now: Duration) -> Result<bool, TrainingError> {
-        let evaluated = self.evaluates();
+        let judged = self.judged();
         let advanced = self.learner.trainer.advance_evaluation()?;
         match advanced {
             Advance::Done => self.end_evaluation()?,
-            Advance::Worked | Advance::Waits if evaluated && !self.evaluates() => self.lose_evaluation(now),
-            Advance::Worked | Advance::Waits => {}
+            Advance::Worked | Advance::Waits => self.note_evaluation(judged, now),
         }
         Ok(advanced != Advance::Waits)
     }
@@ -579,11 +596,13 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
                     return Ok(StageProgress::Waits(CALL_AGAIN));
                 }
                 self.learner.trainer.begin_evaluation()?;
+                self.note_evaluation(None, now);
                 return Ok(StageProgress::Worked);
             }
-            // An evaluation that another worker leads may still pass through.
+            // What still comes of an evaluation must not count in the next one. One that another worker leads may still pass
+            // through.
             if self.evaluates() {
-                self.learner.trainer.stage_mut().drop_evaluation();
+                self.learner.trainer.stage_mut().reset();
             }
             if let Some(finish) = self.finishes.pop_front() {
                 self.answer(finish, None)?;

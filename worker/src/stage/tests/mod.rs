@@ -62,7 +62,7 @@ impl Wires {
         loop {
             match trainer.advance_evaluation().unwrap() {
                 Advance::Worked => self.send(trainer),
-                Advance::Waits if trainer.stage().leads_evaluation() => self.listen(trainer),
+                Advance::Waits if trainer.stage().judged().is_some() => self.listen(trainer),
                 Advance::Waits | Advance::Done => return,
             }
         }
