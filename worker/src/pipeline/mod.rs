@@ -14,7 +14,6 @@
 //!
 //! Whatever breaks, a pipeline begins anew with another *generation*: the leader calls until the last one answers, and then
 //! leads the minibatch again that was under way. A worker whose pipeline is broken waits, and loses nothing of its own.
-
 //!
 //! [`Pipeline`] is the part of this that knows no numbers: who belongs to which generation, and which minibatches are begun. It
 //! is pure: it hears events, and what it says lies in its outbox until the caller sends it. The numbers are the business of
@@ -36,6 +35,8 @@ use protocol::wire::flow::{Flow, FlowBody, FlowHead, Lead, StageAddress};
 pub use event::PipelineEvent;
 pub(crate) use event::{Heard, StageInput};
 use planted::{Bug, planted};
+
+use crate::trainer::PipelineViolation;
 
 /// How long a leader waits for the answer to a call when it has heard that somebody has not, to its first call, and at most to
 /// a later one.
@@ -274,6 +275,15 @@ impl Pipeline {
         Heard::Broken
     }
 
+    /// Gives up what is under way because another worker has sent what no honest one sends.
+    pub(crate) fn refuse(&mut self, violation: PipelineViolation) -> Heard {
+        tracing::warn!(
+            event = "pipeline_violation", pipeline = self.place.pipeline, stage = self.place.stage, %violation,
+            "another worker of this pipeline broke its protocol; waiting for its leader to call again"
+        );
+        self.reset()
+    }
+
     /// Tells all that this generation is over, where a leader makes no further steps and so does not call either: a worker that
     /// is not through with the last step may wait for another that has given it up. Said once: where a worker cannot be reached,
     /// each message to it is answered by the word that the pipeline is broken.
@@ -291,7 +301,9 @@ impl Pipeline {
             PipelineEvent::Stopping if !self.leads() => return Heard::Nothing,
             PipelineEvent::Broken | PipelineEvent::Stopping => return self.reset(),
         };
-        if flow.head.to != self.place.stage {
+        // No generation has the number 0: a worker of none says that it waits for a call, and nothing else.
+        let is_of_none = flow.head.generation == 0 && !matches!(flow.head.body, FlowBody::Reset);
+        if flow.head.to != self.place.stage || is_of_none {
             return Heard::Nothing;
         }
         match &flow.head.body {
@@ -332,7 +344,7 @@ impl Pipeline {
             return Heard::Nothing;
         }
         let content = match flow.head.body.clone() {
-            FlowBody::Ready => {
+            FlowBody::Ready if self.leads() => {
                 self.whole = true;
                 self.joining_since = None;
                 (self.last_join, self.pause) = (None, JOIN_EVERY);
@@ -347,8 +359,11 @@ impl Pipeline {
                 self.over = true;
                 return self.reset();
             }
-            FlowBody::Lead(lead) if self.begun.len() >= self.begun_max() || !self.is_sound(&lead) => {
-                return self.reset();
+            FlowBody::Lead(_) if self.begun.len() >= self.begun_max() => {
+                return self.refuse(PipelineViolation::TooMany);
+            }
+            FlowBody::Lead(lead) if self.leads() || flow.head.from != 0 || !self.is_sound(&lead) => {
+                return self.refuse(PipelineViolation::Minibatch);
             }
             FlowBody::Lead(lead) => return self.follow(*lead),
             FlowBody::Forward {
@@ -373,7 +388,7 @@ impl Pipeline {
             },
             FlowBody::Measure(samples) => StageInput::Measure(samples),
             FlowBody::EvalTotals(totals) => StageInput::EvalTotals(totals),
-            FlowBody::Join | FlowBody::Reset | FlowBody::End { .. } => return Heard::Nothing,
+            FlowBody::Join | FlowBody::Ready | FlowBody::Reset | FlowBody::End { .. } => return Heard::Nothing,
         };
         match content.step() {
             Some(step) if self.begun(step).is_none() => self.keep_unannounced(step, content, flow),
@@ -403,7 +418,7 @@ impl Pipeline {
             return Heard::Nothing;
         }
         if self.unannounced.len() >= self.kept_max() {
-            return self.reset();
+            return self.refuse(PipelineViolation::TooMany);
         }
         self.unannounced.push_back((content, flow));
         Heard::Nothing

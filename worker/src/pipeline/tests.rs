@@ -207,6 +207,35 @@ fn a_minibatch_that_no_leader_makes_is_not_taken() {
     }
 }
 
+/// A worker belongs to no generation before it was called, and after its pipeline broke.
+#[test]
+fn messages_of_no_generation_change_nothing() {
+    let mut world = World::new(2);
+    world.carry();
+    let lead = FlowBody::Lead(Box::new(Lead { step: 1, ..minibatch() }));
+    for (to, from, body) in [(0, 1, FlowBody::Ready), (1, 0, lead), (1, 0, FlowBody::Join)] {
+        let mut head = world.pipelines[usize::from(from)].head(to, 0, body);
+        head.from = from;
+        let heard = world.hear(to.into(), PipelineEvent::Flow(Flow::without_numbers(head)));
+        assert_eq!(heard, Heard::Nothing);
+    }
+    assert!(world.pipelines.iter().all(|pipeline| !pipeline.is_whole()));
+    assert_eq!((world.led(), world.sent.len()), (vec![None], 0));
+}
+
+#[test]
+fn only_the_leader_leads() {
+    for (to, from) in [(0, 1), (2, 1)] {
+        let mut world = World::new(3);
+        world.join();
+        world.carry();
+        let lead = FlowBody::Lead(Box::new(Lead { step: 1, ..minibatch() }));
+        world.pipelines[from].say(to, lead);
+        assert!(world.carry().contains(&to));
+        assert!(world.pipelines.iter().all(|pipeline| !pipeline.is_under_way()));
+    }
+}
+
 #[test]
 fn steps_rise() {
     let mut world = World::new(2);

@@ -12,7 +12,7 @@ use super::{Advance, DeferredGradient, Layers, Returned, StageArrays, StageModel
 use crate::model::ops::matmul::WriteMode;
 use crate::pipeline::StageInput;
 use crate::task::augmentation;
-use crate::trainer::TrainError;
+use crate::trainer::{PipelineViolation, TrainError};
 
 /// Numbers that have come, what they are for, and which stage made them.
 pub(super) struct Piece {
@@ -51,6 +51,11 @@ impl MinibatchProgress {
             loss: 0.0,
             is_complete: false,
         }
+    }
+
+    /// The number of the minibatch's step.
+    pub(super) fn step(&self) -> u64 {
+        self.lead.step
     }
 
     /// Whether the gradient is complete.
@@ -210,9 +215,9 @@ impl<L: Layers> StageModel<L> {
             }
             // Where it would become a gradient, each minibatch has its turn.
             StageInput::Forward { step, .. } | StageInput::Backward { step, .. } => (step, 0),
-            StageInput::Measure(_) | StageInput::EvalTotals(_) => return Err(TrainError::PipelineBroken),
+            StageInput::Measure(_) | StageInput::EvalTotals(_) => return Err(PipelineViolation::Numbers.into()),
         };
-        if step > progress.lead.step + in_flight as u64 {
+        if step > progress.lead.step.saturating_add(in_flight as u64) {
             self.later.push(piece);
             return Ok(());
         }
@@ -230,13 +235,11 @@ impl<L: Layers> StageModel<L> {
                 layer_range,
                 ..
             } => {
-                let Some(before) = self.before(layer_range) else {
-                    return Err(TrainError::PipelineBroken);
-                };
+                let before = self.before(layer_range).ok_or(PipelineViolation::Numbers)?;
                 let shares = before.shares().to_vec();
                 let from = from - before.owners().start;
                 let key = (step, micro_batch, layer_range);
-                match self.forward.take(key, from, shares.len(), numbers) {
+                match self.forward.take(key, from, shares.len(), numbers)? {
                     None => Ok(()),
                     Some(pieces) if self.is_last(layer_range) => {
                         self.run_loss_head(progress, micro_batch, side_by_side(pieces, &shares), arrays)
@@ -257,7 +260,7 @@ impl<L: Layers> StageModel<L> {
             } => {
                 let after = self.layer_ranges[usize::from(layer_range) + 1].owners();
                 let key = (step, micro_batch, layer_range);
-                match self.backward.take(key, from - after.start, after.len(), numbers) {
+                match self.backward.take(key, from - after.start, after.len(), numbers)? {
                     None => Ok(()),
                     Some(pieces) => {
                         let output_gradients = added_up(pieces);
@@ -277,9 +280,7 @@ impl<L: Layers> StageModel<L> {
         weights: &L::Weights,
         inputs: Vec<f32>,
     ) -> Result<(), TrainError> {
-        let (Some(at), step) = (self.slice_of(layer_range), lead.step) else {
-            return Err(TrainError::PipelineBroken);
-        };
+        let (at, step) = (self.slice_of(layer_range).ok_or(PipelineViolation::Numbers)?, lead.step);
         let outputs =
             self.slices[at].forward((step, micro_batch), weights, micro_batch_key(lead, micro_batch), inputs)?;
         let layer_range = layer_range + 1;
@@ -319,9 +320,7 @@ impl<L: Layers> StageModel<L> {
         arrays: &mut StageArrays<'_, L>,
     ) -> Result<(), TrainError> {
         let layer_range = (self.layer_ranges.len() - 1) as u8;
-        let Some(at) = self.slice_of(layer_range) else {
-            return Err(TrainError::PipelineBroken);
-        };
+        let at = self.slice_of(layer_range).ok_or(PipelineViolation::Numbers)?;
         let own = micro_batch_of(&progress.lead, micro_batch);
         self.dataset.train.answers().gather(own, &mut self.loss.answers);
         let share = own.len() as f32 / progress.lead.samples.len() as f32;
@@ -340,21 +339,15 @@ impl<L: Layers> StageModel<L> {
         came: (Vec<f32>, f32),
         arrays: &mut StageArrays<'_, L>,
     ) -> Result<(), TrainError> {
-        let Some(at) = self.slice_of(layer_range) else {
-            return Err(TrainError::PipelineBroken);
-        };
-        match self.slices[at].backward(
+        let at = self.slice_of(layer_range).ok_or(PipelineViolation::Numbers)?;
+        let returned = self.slices[at].backward(
             (progress.lead.step, micro_batch),
             came,
             progress.written(at),
             arrays.gradient,
-        )? {
-            Some(returned) => {
-                self.returned(progress, at, micro_batch, returned);
-                Ok(())
-            }
-            None => Err(TrainError::PipelineBroken),
-        }
+        )?;
+        self.returned(progress, at, micro_batch, returned.ok_or(PipelineViolation::Numbers)?);
+        Ok(())
     }
 
     /// A micro-batch has come back through what is held of a layer range: its gradients go on, and what is left of its

@@ -13,6 +13,7 @@ mod minibatch;
 #[cfg(test)]
 mod tests;
 
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -26,8 +27,8 @@ use crate::model::ops::MeanLoss;
 use crate::model::ops::matmul::WriteMode;
 use crate::pipeline::{Heard, Pipeline, PipelineEvent, StageInput};
 use crate::task::objective::{Objective, Task};
-use crate::trainer::TrainError;
 use crate::trainer::gradient_source::{GradientSource, step_key};
+use crate::trainer::{PipelineViolation, TrainError};
 pub use fake::FakeStageTrainer;
 use gathering::Gathering;
 pub use holds_stage::HoldsStage;
@@ -227,7 +228,7 @@ impl<L: Layers> StageModel<L> {
     /// others count it as trained: then the event is held until the step is made.
     pub fn hear(&mut self, event: PipelineEvent) {
         if self.progress.as_ref().is_some_and(MinibatchProgress::is_back) {
-            return self.held.push_back(event);
+            return self.hold(event);
         }
         let generation = self.pipeline.generation();
         let heard = self.pipeline.hear(event);
@@ -247,10 +248,20 @@ impl<L: Layers> StageModel<L> {
             Heard::Input(StageInput::Measure(samples), flow) => self.receive_measured(samples, flow),
             Heard::Input(StageInput::EvalTotals(totals), _) => {
                 if !self.measuring.judge(&totals) {
-                    self.reset();
+                    self.refuse(PipelineViolation::Numbers);
                 }
             }
             Heard::Input(input, flow) => self.receive(input, &flow),
+        }
+    }
+
+    /// Holds an event until the step is made. The pipeline is given up then if more come than belong to the minibatches in
+    /// flight, and the rest of them is not kept.
+    fn hold(&mut self, event: PipelineEvent) {
+        match self.held.len().cmp(&self.pipeline.kept_max()) {
+            Ordering::Less => self.held.push_back(event),
+            Ordering::Equal => self.held.push_back(PipelineEvent::Broken),
+            Ordering::Greater => {}
         }
     }
 
@@ -262,9 +273,18 @@ impl<L: Layers> StageModel<L> {
     /// Keeps numbers that have come, or gives the pipeline up if they cannot be for this worker.
     fn receive(&mut self, input: StageInput, flow: &Flow) {
         match self.read(input, flow) {
-            Some(piece) if self.received.len() < self.pipeline.kept_max() => self.received.push_back(piece),
-            _ => self.reset(),
+            None => self.refuse(PipelineViolation::Numbers),
+            Some(_) if self.received.len() + self.later.len() >= self.pipeline.kept_max() => {
+                self.refuse(PipelineViolation::TooMany);
+            }
+            Some(piece) => self.received.push_back(piece),
         }
+    }
+
+    /// Gives up what is under way because another worker has sent what no honest one sends.
+    fn refuse(&mut self, violation: PipelineViolation) {
+        self.pipeline.refuse(violation);
+        self.clear();
     }
 
     /// Gives up what is under way. Other workers that wait for an answer are told that there is none.
@@ -297,8 +317,8 @@ impl<L: Layers> StageModel<L> {
     /// Gives the pipeline up if a piece of work broke it.
     fn unless_broken(&mut self, advanced: Result<Advance, TrainError>) -> Result<Advance, TrainError> {
         match advanced {
-            Err(TrainError::PipelineBroken) => {
-                self.reset();
+            Err(TrainError::Violation(violation)) => {
+                self.refuse(violation);
                 Ok(Advance::Worked)
             }
             advanced => advanced,
@@ -312,7 +332,7 @@ impl<L: Layers> StageModel<L> {
         };
         // There is room for as many micro-batches as the job says.
         if usize::from(lead.micro_batches) > self.micro_batches {
-            return Err(TrainError::PipelineBroken);
+            return Err(PipelineViolation::Minibatch.into());
         }
         self.progress = Some(MinibatchProgress::new(lead.clone(), self.slices.len()));
         self.own.extend(self.later.drain(..));
@@ -323,6 +343,8 @@ impl<L: Layers> StageModel<L> {
     fn take_loss(&mut self) -> Option<f32> {
         let progress = self.progress.take_if(|progress| progress.is_done())?;
         self.pipeline.led();
+        self.forward.retain(|&(step, ..)| step > progress.step());
+        self.backward.retain(|&(step, ..)| step > progress.step());
         Some(progress.loss())
     }
 
@@ -371,6 +393,7 @@ impl<L: Layers> GradientSource for StageModel<L> {
         _key: u64,
         _gradient: &mut L::Gradient,
     ) -> Result<f32, TrainError> {
-        self.take_loss().ok_or(TrainError::PipelineBroken)
+        self.take_loss()
+            .ok_or_else(|| TrainError::Device("the gradient of this stage is not complete".into()))
     }
 }

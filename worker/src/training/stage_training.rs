@@ -156,13 +156,19 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
             }
             event if self.is_computing() || !self.waiting.is_empty() => {
                 self.waiting.push_back(event);
-                if self.waiting.len() >= WAITING_MAX {
+                if self.waiting.len() == WAITING_MAX && self.is_computing() {
                     self.hear_pipeline(PipelineEvent::Broken, now);
                 }
             }
             event => self.take(event, now)?,
         }
         Ok(())
+    }
+
+    /// Whether there is room for further events. If not, the present minibatch is given up or goes on without any, and there is
+    /// room soon.
+    pub fn has_room(&self) -> bool {
+        self.waiting.len() < WAITING_MAX
     }
 
     /// Does one piece of work, if there is any. Where `is_full` too many batches are on their way out.
