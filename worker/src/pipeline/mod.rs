@@ -33,7 +33,7 @@ use protocol::rng::splitmix64;
 use protocol::wire::flow::{Flow, FlowBody, FlowHead, Lead, StageAddress};
 
 pub use event::PipelineEvent;
-pub(crate) use event::{Heard, StageInput};
+pub(crate) use event::Heard;
 use planted::{Bug, planted};
 
 use crate::trainer::PipelineViolation;
@@ -76,7 +76,7 @@ pub struct Pipeline {
     done: u64,
     /// Messages for a minibatch that the leader has not announced to this worker yet; other stages received the announcement
     /// earlier.
-    unannounced: VecDeque<(StageInput, Flow)>,
+    unannounced: VecDeque<Flow>,
     /// The leader has no further ones.
     over: bool,
     /// This worker makes no further steps, and only helps to measure.
@@ -343,56 +343,36 @@ impl Pipeline {
             }
             return Heard::Nothing;
         }
-        let content = match flow.head.body.clone() {
+        match &flow.head.body {
             FlowBody::Ready if self.leads() => {
                 self.whole = true;
                 self.joining_since = None;
                 (self.last_join, self.pause) = (None, JOIN_EVERY);
-                return Heard::Nothing;
+                Heard::Nothing
             }
             // A leader that was started again may have lost what it had made last. Nobody makes it with it any more.
             FlowBody::Lead(_) if self.closed => {
                 self.say(0, FlowBody::End { done: self.done });
-                return Heard::Nothing;
+                Heard::Nothing
             }
             FlowBody::End { .. } if self.leads() => {
                 self.over = true;
-                return self.reset();
+                self.reset()
             }
             FlowBody::Lead(_) if self.begun.len() >= self.begun_max() => {
-                return self.refuse(PipelineViolation::TooMany);
+                self.refuse(PipelineViolation::TooMany)
             }
-            FlowBody::Lead(lead) if self.leads() || flow.head.from != 0 || !self.is_sound(&lead) => {
-                return self.refuse(PipelineViolation::Minibatch);
+            FlowBody::Lead(lead) if self.leads() || flow.head.from != 0 || !self.is_sound(lead) => {
+                self.refuse(PipelineViolation::Minibatch)
             }
-            FlowBody::Lead(lead) => return self.follow(*lead),
-            FlowBody::Forward {
-                step,
-                micro_batch,
-                layer_range,
-            } => StageInput::Forward {
-                step,
-                micro_batch,
-                layer_range,
-            },
-            FlowBody::Backward {
-                step,
-                micro_batch,
-                layer_range,
-                loss,
-            } => StageInput::Backward {
-                step,
-                micro_batch,
-                layer_range,
-                loss,
-            },
-            FlowBody::Measure(samples) => StageInput::Measure(samples),
-            FlowBody::EvalTotals(totals) => StageInput::EvalTotals(totals),
-            FlowBody::Join | FlowBody::Ready | FlowBody::Reset | FlowBody::End { .. } => return Heard::Nothing,
-        };
-        match content.step() {
-            Some(step) if self.begun(step).is_none() => self.keep_unannounced(step, content, flow),
-            _ => Heard::Input(content, flow),
+            FlowBody::Lead(lead) => self.follow(Lead::clone(lead)),
+            &(FlowBody::Forward { step, .. } | FlowBody::Backward { step, .. }) if self.begun(step).is_none() => {
+                self.keep_unannounced(step, flow)
+            }
+            FlowBody::Forward { .. } | FlowBody::Backward { .. } | FlowBody::Measure(_) | FlowBody::EvalTotals(_) => {
+                Heard::Input(flow)
+            }
+            FlowBody::Join | FlowBody::Ready | FlowBody::Reset | FlowBody::End { .. } => Heard::Nothing,
         }
     }
 
@@ -403,7 +383,7 @@ impl Pipeline {
         self.begun.push_back(lead);
         // Another may lead than the one that had no more.
         self.over = false;
-        let is_of_it = |(content, _): &(StageInput, Flow)| content.step() == Some(step);
+        let is_of_it = |flow: &Flow| flow.head.body.step() == Some(step);
         let (early, others) = self.unannounced.drain(..).partition(is_of_it);
         self.unannounced = others;
         Heard::Begun {
@@ -413,14 +393,14 @@ impl Pipeline {
     }
 
     /// Keeps what has come of a minibatch that this worker has not heard of. Of what was given up something may still come.
-    fn keep_unannounced(&mut self, step: u64, content: StageInput, flow: Flow) -> Heard {
+    fn keep_unannounced(&mut self, step: u64, flow: Flow) -> Heard {
         if self.leads() || step <= self.newest {
             return Heard::Nothing;
         }
         if self.unannounced.len() >= self.kept_max() {
             return self.refuse(PipelineViolation::TooMany);
         }
-        self.unannounced.push_back((content, flow));
+        self.unannounced.push_back(flow);
         Heard::Nothing
     }
 

@@ -303,7 +303,7 @@ fn what_comes_before_the_leaders_word_of_it_waits() {
         let Heard::Begun { early, .. } = world.hear(2, PipelineEvent::Flow(lead)) else {
             panic!("the minibatch must begin");
         };
-        let steps: Vec<_> = early.iter().map(|(input, _)| input.step()).collect();
+        let steps: Vec<_> = early.iter().map(|flow| flow.head.body.step()).collect();
         assert_eq!(steps, [Some(step)], "messages of another minibatch must wait for it");
     }
     // What is over is not kept, and more than anybody would send costs the pipeline.

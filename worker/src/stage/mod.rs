@@ -20,12 +20,12 @@ use std::sync::Arc;
 use protocol::job::augment::Augment;
 use protocol::job::model::{LayerRange, Partition, PipelineStage, StageSlice};
 use protocol::stats::measured::Scores;
-use protocol::wire::flow::{Flow, Lead};
+use protocol::wire::flow::{Flow, FlowBody, Lead};
 
 use crate::dataset::{Answers, Dataset};
 use crate::model::ops::MeanLoss;
 use crate::model::ops::matmul::WriteMode;
-use crate::pipeline::{Heard, Pipeline, PipelineEvent, StageInput};
+use crate::pipeline::{Heard, Pipeline, PipelineEvent};
 use crate::task::objective::{Objective, Task};
 use crate::trainer::gradient_source::{GradientSource, step_key};
 use crate::trainer::{PipelineViolation, TrainError};
@@ -213,7 +213,7 @@ impl<L: Layers> StageModel<L> {
                     micro_batches: self.micro_batches.min(lead.samples.len()).max(1) as u16,
                     ..lead
                 };
-                self.own.push_back(Piece::begun(lead.step));
+                self.own.push_back(Piece::samples(lead.step, 0));
                 self.pipeline.begin(lead);
             }
         }
@@ -240,18 +240,17 @@ impl<L: Layers> StageModel<L> {
             Heard::Nothing | Heard::Joined => {}
             Heard::Broken => self.clear(),
             Heard::Begun { step, early } => {
-                self.received.push_back(Piece::begun(step));
-                for (input, flow) in early {
-                    self.receive(input, &flow);
+                if self.slice_of(0).is_some() {
+                    self.received.push_back(Piece::samples(step, 0));
                 }
+                early.iter().for_each(|flow| self.receive(flow));
             }
-            Heard::Input(StageInput::Measure(samples), flow) => self.receive_measured(samples, flow),
-            Heard::Input(StageInput::EvalTotals(totals), _) => {
-                if !self.measuring.judge(&totals) {
-                    self.refuse(PipelineViolation::Numbers);
-                }
-            }
-            Heard::Input(input, flow) => self.receive(input, &flow),
+            Heard::Input(flow) => match &flow.head.body {
+                FlowBody::Measure(samples) => self.receive_measured(samples.clone(), flow),
+                FlowBody::EvalTotals(totals) if self.measuring.judge(totals) => {}
+                FlowBody::EvalTotals(_) => self.refuse(PipelineViolation::Numbers),
+                _ => self.receive(&flow),
+            },
         }
     }
 
@@ -271,8 +270,8 @@ impl<L: Layers> StageModel<L> {
     }
 
     /// Keeps numbers that have come, or gives the pipeline up if they cannot be for this worker.
-    fn receive(&mut self, input: StageInput, flow: &Flow) {
-        match self.read(input, flow) {
+    fn receive(&mut self, flow: &Flow) {
+        match self.read(flow) {
             None => self.refuse(PipelineViolation::Numbers),
             Some(_) if self.received.len() + self.later.len() >= self.pipeline.kept_max() => {
                 self.refuse(PipelineViolation::TooMany);
