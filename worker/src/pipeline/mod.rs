@@ -32,8 +32,8 @@ use protocol::log::batch::CURSORS_MAX;
 use protocol::rng::splitmix64;
 use protocol::wire::flow::{Flow, FlowBody, FlowHead, Lead, StageAddress};
 
-pub use event::PipelineEvent;
 pub(crate) use event::Heard;
+pub use event::PipelineEvent;
 use planted::{Bug, planted};
 
 use crate::trainer::PipelineViolation;
@@ -359,9 +359,7 @@ impl Pipeline {
                 self.over = true;
                 self.reset()
             }
-            FlowBody::Lead(_) if self.begun.len() >= self.begun_max() => {
-                self.refuse(PipelineViolation::TooMany)
-            }
+            FlowBody::Lead(_) if self.begun.len() >= self.begun_max() => self.refuse(PipelineViolation::TooMany),
             FlowBody::Lead(lead) if self.leads() || flow.head.from != 0 || !self.is_sound(lead) => {
                 self.refuse(PipelineViolation::Minibatch)
             }
