@@ -5,7 +5,6 @@
 //! worker of a pipeline leads and chooses minibatches as any worker does; the others follow.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,10 +18,10 @@ use protocol::wire::flow::Lead;
 use super::ending::Ending;
 use super::finish::Finish;
 use super::learner::Learner;
-use super::messages::{Closing, FromTraining, StepTime, ToTraining};
+use super::messages::{FromTraining, StepTime, ToTraining};
 use super::minibatches::{Minibatch, Minibatches};
 use super::throttle::Throttle;
-use super::{Identity, State, Step, TrainingError};
+use super::{FOR_EVER, Identity, LOOK_AGAIN, State, Step, TrainingError};
 use crate::emission::Plan;
 use crate::pipeline::planted::{Bug, planted};
 use crate::pipeline::{LED_CURSORS_MAX, Pipeline, PipelineEvent};
@@ -36,18 +35,10 @@ const GIVEN_UP_AFTER: Duration = Duration::from_mins(5);
 /// too, and gives up the minibatch that is under way, but not an evaluation. A call of a leader that is gone may have come on a
 /// longer way than the word that it is gone.
 const LEADER_ENDS_WITHIN: Duration = Duration::from_secs(10);
-/// How long a worker waits that has too many batches on their way out.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// How long a worker waits for others at a time.
 const WAIT: Duration = Duration::from_secs(1);
-/// How long a worker waits that has nothing to do but what it is told.
-const FOR_EVER: Duration = Duration::from_hours(1);
 /// How often a leader with an unanswered order looks after it.
 const CALL_AGAIN: Duration = Duration::from_millis(100);
-/// How often the norm of the residual is told.
-const NORM_EVERY: Duration = Duration::from_secs(1);
-/// How often the weights are audited.
-const AUDIT_EVERY: Duration = Duration::from_secs(30);
 /// The most messages that wait while a minibatch is computed. If more come, the minibatch is given up for them.
 const WAITING_MAX: usize = 1 << 10;
 
@@ -71,8 +62,6 @@ pub struct StageTraining<T> {
     throttle: Throttle,
     /// Messages that wait until the present minibatch is done: the weights stay as they are until then.
     waiting: VecDeque<ToTraining>,
-    /// Files that wait for a moment at which a batch has counted every step.
-    saves: Vec<PathBuf>,
     /// An evaluation that waits for a moment at which nothing of the pipeline is under way.
     measure_due: Option<Moment>,
     /// The evaluation that passes through the pipeline, and the moment that it is of.
@@ -82,8 +71,6 @@ pub struct StageTraining<T> {
     /// Since when a follower that is told to stop has waited for its leader and heard nothing of its pipeline.
     stopping_since: Option<Duration>,
     is_closed: bool,
-    norm_told: Duration,
-    audited: Duration,
     /// What is to be told, in its order.
     outbox: Vec<FromTraining>,
 }
@@ -98,20 +85,17 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         now: Duration,
     ) -> Result<Self, TrainingError> {
         let mut training = Self {
-            learner: Learner::new(trainer, job, classes, identity)?,
+            learner: Learner::new(trainer, job, classes, identity, now)?,
             minibatches: Minibatches::of_pipeline(),
             stands_alone: false,
             has_led: false,
             throttle: Throttle::default(),
             waiting: VecDeque::new(),
-            saves: Vec::new(),
             measure_due: None,
             measuring: None,
             finishes: VecDeque::new(),
             stopping_since: None,
             is_closed: false,
-            norm_told: now,
-            audited: now,
             outbox: Vec::new(),
         };
         training.send_flows();
@@ -186,7 +170,9 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         while let Some(event) = self.waiting.pop_front() {
             self.take(event, now)?;
         }
-        self.save()?;
+        while let Some(saved) = self.learner.answer_save(self.is_closed, false)? {
+            self.outbox.push(saved);
+        }
         // Evaluation samples go through between two steps, also where another worker leads.
         if self.advance_evaluation(now)? {
             self.stopping_since = None;
@@ -443,15 +429,7 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         for event in self.learner.trainer.stage_mut().take_held() {
             self.hear_pipeline(event, now);
         }
-        if now.saturating_sub(self.norm_told) >= NORM_EVERY {
-            self.norm_told = now;
-            let norm = self.learner.trainer.residual_norm()?;
-            self.outbox.push(FromTraining::ResidualNorm(norm));
-        }
-        if now.saturating_sub(self.audited) >= AUDIT_EVERY {
-            self.audited = now;
-            self.learner.audit()?;
-        }
+        self.outbox.extend(self.learner.check(now)?);
         Ok(())
     }
 
@@ -500,39 +478,12 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
 
     /// Closes the origin: this worker makes no further steps, and only helps to measure.
     fn close(&mut self) -> Result<StageProgress, TrainingError> {
-        self.learner.audit()?;
+        // A follower never says that the run is to end.
+        let closing = self.learner.close(0, self.leads())?;
         self.pipeline_mut().close();
-        let all_trained = self.learner.job.keep == Keep::Best && self.learner.plan.is_complete();
-        let status = OriginStatus {
-            last: true,
-            // A follower never says that the run is to end; nor does a leader that is told to close when all is trained.
-            stop: self.leads() && self.learner.ending.stops_the_run() && !all_trained,
-            ..OriginStatus::default()
-        };
-        let mut encoded = Vec::new();
-        self.learner.write_batch_now(Payload::default(), status, &mut encoded)?;
-        let residual_norm = self.learner.trainer.residual_norm()?;
-        self.outbox
-            .push(FromTraining::Closed(Closing { encoded, residual_norm }));
+        self.outbox.push(FromTraining::Closed(closing));
         self.is_closed = true;
         Ok(StageProgress::Worked)
-    }
-
-    /// Hands out what was asked for, if this is a moment for it. Batches go the same way, so whoever reads both knows
-    /// between which two it was.
-    fn save(&mut self) -> Result<(), TrainingError> {
-        while let Some(path) = self.saves.pop() {
-            let state = if self.is_closed {
-                None
-            } else if let Some(state) = self.learner.state()? {
-                Some(Box::new(state))
-            } else {
-                self.saves.push(path);
-                return Ok(());
-            };
-            self.outbox.push(FromTraining::State { path, state });
-        }
-        Ok(())
     }
 
     /// The minibatches that are judged of the evaluation that this worker waits for, if it waits for one.
@@ -618,39 +569,26 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
     }
 
     fn answer(&mut self, finish: Finish, scores: Option<Scores>) -> Result<(), TrainingError> {
-        let trainer = &self.learner.trainer;
-        let save = match finish.order {
-            Some(order) => Some((order, trainer.copy_weights()?)),
-            None => None,
-        };
-        let digest = trainer.digest()?;
-        self.outbox.push(FromTraining::Finished { digest, save, scores });
+        self.outbox.push(self.learner.finished(finish.order, scores)?);
         Ok(())
     }
 
     fn take(&mut self, event: ToTraining, now: Duration) -> Result<(), TrainingError> {
+        if let ToTraining::Slot { slot, alive } = event
+            && slot == self.learner.identity.slot
+        {
+            self.stands_alone = !alive;
+        }
+        let Some(event) = self.learner.hear(event)? else {
+            return Ok(());
+        };
         match event {
-            ToTraining::Apply(batch) => drop(self.learner.apply(&batch)?),
-            ToTraining::ApplyBundle(bundle) => drop(self.learner.apply_bundle(&bundle)?),
-            ToTraining::Jump(sums, order) => drop(self.learner.jump(&sums, &order)?),
             ToTraining::Pause(is_paused) => self.throttle.pause(is_paused),
-            ToTraining::Origin { origin, alive } => self.learner.set_origin_alive(origin, alive),
-            ToTraining::Slot { slot, alive } => {
-                if slot == self.learner.identity.slot {
-                    self.stands_alone = !alive;
-                }
-                self.learner.set_slot_alive(slot, alive);
-            }
             ToTraining::Copy(moment) => self.measure_due = Some(moment),
             ToTraining::CopyLast(moment, answer) => {
                 let weights = self.learner.trainer.copy_weights()?;
                 self.outbox.push(FromTraining::LastWeights(weights, moment, answer));
             }
-            ToTraining::Save(path) => self.saves.push(path),
-            ToTraining::Stop => self.learner.ending.stop(),
-            ToTraining::Leave => self.learner.ending.leave(),
-            ToTraining::StandBy => self.learner.ending.stand_by(),
-            ToTraining::GoBack(weights) => self.learner.ending.go_back(weights),
             ToTraining::Finish(order) => {
                 if order.is_some() {
                     self.finishes.retain(|finish| finish.order.is_none());
@@ -659,7 +597,7 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
             }
             ToTraining::Pipeline(event) => self.hear_pipeline(event, now),
             // Pipelines know no rounds.
-            ToTraining::GoOn(_) | ToTraining::GoOnPassing(_) => {}
+            _ => {}
         }
         Ok(())
     }

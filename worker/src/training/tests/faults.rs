@@ -35,7 +35,7 @@ fn an_audit_finds_nothing_wrong_with_own_and_others_batches() {
         emitted(&mut training, &mut Vec::new());
         let changes = [change(1, step % 2 == 0), change(5, true)];
         training.apply(&foreign(&changes, Tau::nearest(0.01), 1, step)).unwrap();
-        training.audit().unwrap();
+        training.learner.audit().unwrap();
     }
 }
 
@@ -47,9 +47,9 @@ fn a_bit_that_flips_convicts_its_replica() {
     trainer.fails_at = Some(3);
     let mut training = Training::new(trainer, &job(|_| {}), &dataset, Identity::alone(7)).unwrap();
     emitted(&mut training, &mut Vec::new());
-    training.audit().unwrap();
+    training.learner.audit().unwrap();
     emitted(&mut training, &mut Vec::new());
-    assert!(is_spoilt(&training.audit()));
+    assert!(is_spoilt(&training.learner.audit()));
     // What looks like a run that diverges is this worker's fault alone.
     assert!(is_spoilt(&training.step(false, &mut Vec::new())));
 }
@@ -117,7 +117,7 @@ fn numbers_that_cannot_leave_are_the_runs_fault_unless_a_bit_had_flipped() {
         while training.trainer().times[3] == 0.0 {
             training.step(true, &mut Vec::new()).unwrap();
         }
-        training.leave();
+        training.learner.ending.leave();
         training.step(false, &mut Vec::new())
     };
     let averaging = |flips_at: Option<u64>, _: i32| {

@@ -62,10 +62,9 @@ fn a_stop_ends_it_after_the_step() {
     let mut training = fake(&job(|_| {}), &dataset);
     let mut encoded = Vec::new();
     emitted(&mut training, &mut encoded);
-    training.stop();
+    training.learner.ending.stop();
     assert_eq!(training.step(false, &mut encoded).unwrap(), Next::Done);
-    let mut last = Vec::new();
-    training.close(&mut last).unwrap();
+    let last = training.close().unwrap().encoded;
     let last = Batch::decode(&last, WEIGHTS).unwrap();
     assert_eq!(
         (last.header.sequence, last.header.status),
@@ -202,8 +201,8 @@ fn what_others_do_is_not_done_again_and_what_they_leave_is_taken_over() {
         Next::Waiting,
         "the worker must wait for the shard that the other worker has begun"
     );
-    one.origin(OriginId(1), false);
-    one.slot(1, false);
+    one.learner.set_origin_alive(OriginId(1), false);
+    one.learner.set_slot_alive(1, false);
     while let Next::Emitted(_) = one.step(false, &mut Vec::new()).unwrap() {}
     assert_eq!(one.step(false, &mut Vec::new()).unwrap(), Next::Done);
     let mut trained = [one.trainer().trained.clone(), other.trainer().trained.clone()].concat();
@@ -226,7 +225,7 @@ fn what_came_other_than_as_batches_moves_weights_and_progress() {
         cursors: Cursors::default(),
     };
     let progress = training.progress();
-    training.jump(&sums, &order).unwrap();
+    training.learner.jump(&sums, &order).unwrap();
     let after = training.trainer().copy_weights().unwrap();
     assert_eq!(after[1] - before[1], protocol::weights::lattice::weight_of(500));
     assert_eq!(after[5] - before[5], protocol::weights::lattice::weight_of(-70_000));
@@ -235,7 +234,7 @@ fn what_came_other_than_as_batches_moves_weights_and_progress() {
         "the residual must not change"
     );
     assert!(training.progress() > progress);
-    training.audit().unwrap();
+    training.learner.audit().unwrap();
 }
 
 #[test]
