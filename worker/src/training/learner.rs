@@ -102,8 +102,8 @@ impl<T: Trainer> Learner<T> {
             ToTraining::Apply(batch) => drop(self.apply(&batch)?),
             ToTraining::ApplyBundle(bundle) => drop(self.apply_bundle(&bundle)?),
             ToTraining::Jump(sums, order) => drop(self.jump(&sums, &order)?),
-            ToTraining::Origin { origin, alive } => self.set_origin_alive(origin, alive),
-            ToTraining::Slot { slot, alive } => self.set_slot_alive(slot, alive),
+            ToTraining::Origin { origin, alive } => self.plan.set_origin_alive(origin, alive),
+            ToTraining::Slot { slot, alive } => self.plan.set_slot_alive(slot, alive),
             ToTraining::Save(path) => self.saves.push(path),
             ToTraining::Stop => self.ending.stop(),
             ToTraining::Leave => self.ending.leave(),
@@ -374,24 +374,6 @@ impl<T: Trainer> Learner<T> {
         self.plan.batch_left();
         self.applied.count_own(&header);
         Ok(())
-    }
-
-    /// Notes that an origin sends no batches any more, so that what it began is free; or that it does so again.
-    pub(super) fn set_origin_alive(&mut self, origin: protocol::ids::OriginId, alive: bool) {
-        if alive {
-            self.plan.origin_alive(origin);
-        } else {
-            self.plan.origin_dead(origin);
-        }
-    }
-
-    /// Notes that a slot has lost its worker, or has one again.
-    pub(super) fn set_slot_alive(&mut self, slot: usize, alive: bool) {
-        if alive {
-            self.plan.slot_alive(slot);
-        } else {
-            self.plan.slot_dead(slot);
-        }
     }
 
     /// Applies another origin's batch, which was decoded and so is valid.

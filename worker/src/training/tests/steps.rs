@@ -201,8 +201,8 @@ fn what_others_do_is_not_done_again_and_what_they_leave_is_taken_over() {
         Next::Waiting,
         "the worker must wait for the shard that the other worker has begun"
     );
-    one.learner.set_origin_alive(OriginId(1), false);
-    one.learner.set_slot_alive(1, false);
+    one.learner.plan.set_origin_alive(OriginId(1), false);
+    one.learner.plan.set_slot_alive(1, false);
     while let Next::Emitted(_) = one.step(false, &mut Vec::new()).unwrap() {}
     assert_eq!(one.step(false, &mut Vec::new()).unwrap(), Next::Done);
     let mut trained = [one.trainer().trained.clone(), other.trainer().trained.clone()].concat();

@@ -92,7 +92,7 @@ impl World {
         }
         training.resume(&cursors, self.ledger.len() as u64, cursors.samples_done());
         for &dead in &self.dead {
-            training.learner.set_origin_alive(dead, false);
+            training.learner.plan.set_origin_alive(dead, false);
         }
         Worker {
             training,
@@ -146,7 +146,7 @@ impl World {
                 let worker = self.worker(at, slots);
                 self.workers[at] = worker;
                 for other in &mut self.workers {
-                    other.training.learner.set_origin_alive(dead, false);
+                    other.training.learner.plan.set_origin_alive(dead, false);
                 }
             }
             _ => self.step(at),
