@@ -24,6 +24,8 @@ mod scaling;
 mod scratch;
 mod source;
 mod target;
+#[cfg(test)]
+mod test_support;
 
 use std::path::Path;
 
