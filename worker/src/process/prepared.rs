@@ -1,6 +1,5 @@
 //! A job that is ready to be trained: its data open, its shapes known.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -8,7 +7,6 @@ use protocol::job::Job;
 use protocol::job::augment::Augment;
 use protocol::job::data::DataInfo;
 use protocol::job::model::{Layout, Partition, PipelineStage, initial_counts};
-use protocol::log::cursor::Cursors;
 use protocol::rng::splitmix64;
 use protocol::sentence::sentence;
 use protocol::wire::attach::Assignment;
@@ -174,16 +172,10 @@ impl Prepared {
         // Not the origin, which is drawn anew each time: the same job on one node gives the same model.
         let dropout_seed = splitmix64(self.job.seed ^ splitmix64(identity.slot as u64));
         let start = Start {
-            job: self.job.clone(),
             dataset: Arc::clone(&self.dataset),
             weights,
             identity,
-            cursors: assignment.cursors.clone(),
-            batches: assignment.batches,
-            samples: assignment.samples,
-            restore: assignment.restore.clone(),
-            round: assignment.round,
-            workers: assignment.workers,
+            assignment: assignment.clone(),
         };
         let task = Task::of_job(&self.job, Arc::clone(&self.dataset)).map_err(|error| error.to_string())?;
         let (layout, rule) = (self.layout.clone(), self.job.optimiser.rule);
@@ -246,38 +238,33 @@ impl Prepared {
 
 /// Where and how a training begins, whatever computes.
 struct Start {
-    job: Job,
     dataset: Arc<Dataset>,
     weights: usize,
     identity: Identity,
-    cursors: Cursors,
-    batches: u64,
-    samples: u64,
-    restore: Option<PathBuf>,
-    round: u64,
-    workers: u32,
+    assignment: Assignment,
 }
 
 impl Start {
     fn training<T: Trainer>(self, trainer: T) -> Result<Training<T>, TrainingError> {
-        let mut training = Training::new(trainer, &self.job, &self.dataset, self.identity)?;
-        training.resume(&self.cursors, self.batches, self.samples);
-        training.join_rounds(self.round, self.workers);
+        let begin = &self.assignment;
+        let mut training = Training::new(trainer, &begin.job, &self.dataset, self.identity)?;
+        training.resume(&begin.cursors, begin.batches, begin.samples);
+        training.join_rounds(begin.round, begin.workers);
         self.restore(|state| training.restore(state));
         Ok(training)
     }
 
     fn stage_training<T: Trainer + HoldsStage>(self, trainer: T) -> Result<StageTraining<T>, TrainingError> {
-        let classes = self.dataset.train.classes();
-        let mut training = StageTraining::new(trainer, &self.job, classes, self.identity, Duration::ZERO)?;
-        training.resume(&self.cursors, self.batches, self.samples);
+        let (begin, classes) = (&self.assignment, self.dataset.train.classes());
+        let mut training = StageTraining::new(trainer, &begin.job, classes, self.identity, Duration::ZERO)?;
+        training.resume(&begin.cursors, begin.batches, begin.samples);
         self.restore(|state| training.restore(state));
         Ok(training)
     }
 
     /// Restores what a worker had alone, if there is such a file. A residual that is lost is no reason not to train.
     fn restore(self, restore: impl FnOnce(State) -> Result<(), StateError>) {
-        let Some(path) = self.restore else {
+        let Some(path) = self.assignment.restore else {
             return;
         };
         let restored = state_file::load(&path, self.weights)
