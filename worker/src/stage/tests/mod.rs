@@ -357,12 +357,7 @@ fn with_old_first_layers(job: &Job, data: &Arc<Dataset>, steps: usize, in_flight
         let samples = samples(step);
         let inputs = augmentation::gathered(data, Augment::default(), &samples, 0, &mut loss.answers);
         let rows = from_rows(&Cpu::default(), samples.len(), data.train.features(), inputs).unwrap();
-        let pass = ops::Pass {
-            parameters: parameters.clone(),
-            key: 0,
-            statistics: ops::Statistics::Minibatch,
-            backward: ops::BackwardContext::default(),
-        };
+        let pass = ops::Pass::new(parameters.clone(), 0, ops::Statistics::Minibatch);
         let lent = parameters.lend_gradient(vec![0.0; weights.len()]).unwrap();
         let descent = network.descend(&loss, &pass, rows, lent).unwrap();
         let gradient = parameters.take_gradient(descent.gradients).unwrap();
