@@ -19,7 +19,8 @@ use super::applied::Applied;
 use super::ending::Ending;
 use super::pending::Pending;
 use super::{
-    AUDIT_EVERY, Closing, Counters, FromTraining, Identity, NORM_EVERY, State, Step, ToTraining, TrainingError,
+    AUDIT_EVERY, Closing, Counters, FromTraining, Identity, NORM_EVERY, Next, State, Step, ToTraining, TrainingError,
+    planted,
 };
 use crate::emission::{self, Emission, Leaving, NextStep, Plan};
 use crate::learning::multi_worker::Settings;
@@ -307,7 +308,7 @@ impl<T: Trainer> Learner<T> {
     }
 
     /// Takes what the emission still owes where there is nothing to train, for now or for good.
-    pub(super) fn rest(&mut self) -> Result<Option<Leaving>, TrainingError> {
+    fn rest(&mut self) -> Result<Option<Leaving>, TrainingError> {
         if !matches!(self.ending, Ending::No | Ending::Stop | Ending::Leaving(_)) {
             return Ok(None);
         }
@@ -316,22 +317,48 @@ impl<T: Trainer> Learner<T> {
     }
 
     /// Takes what leaves next of a worker that is ending.
-    pub(super) fn leave_for_good(&mut self) -> Result<Option<Leaving>, TrainingError> {
+    fn leave_for_good(&mut self) -> Result<Option<Leaving>, TrainingError> {
         let left = self.ending.next(&mut self.trainer, self.emission.keeps_residual());
         left.map_err(|error| self.blame(error))
     }
 
-    /// Appends a batch that leaves without a step.
-    pub(super) fn emit(
-        &mut self,
-        left: Leaving,
-        status: OriginStatus,
-        encoded: &mut Vec<u8>,
-    ) -> Result<Step, TrainingError> {
+    /// Goes on where there is nothing to train, for now or for good: what the emission still owes leaves, and pending work is
+    /// counted. Appends the batch that leaves, if one does, in this round.
+    pub(super) fn pause(&mut self, round: u64, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
+        let mut left = self.rest()?;
+        if left.is_none() && self.is_ending() {
+            if self.ending.stands_by() {
+                return Ok(Next::Waiting);
+            }
+            left = self.leave_for_good()?;
+            if left.is_none() {
+                return Ok(Next::Done);
+            }
+        }
+        // Where the best weights are kept, a worker's node says when it may close.
+        if left.is_none() && self.plan.is_complete() && self.job.keep == Keep::Last {
+            return Ok(Next::Done);
+        }
+        // Nobody else may train the samples that no batch counts yet: others would wait for a worker that waits with them.
+        let counts_pending =
+            self.emission.weighting().is_none() && !self.pending.is_empty() && !planted::keeps_last_cursors();
+        if left.is_none() && !counts_pending {
+            return Ok(Next::Waiting);
+        }
         let mut step = Step::without_samples(self.staleness());
-        step.left(&left);
-        self.write_batch_now(left.payload, status, encoded)?;
-        Ok(step)
+        let payload = match left {
+            Some(left) => {
+                step.left(&left);
+                left.payload
+            }
+            None => Payload::default(),
+        };
+        let status = OriginStatus {
+            round,
+            ..OriginStatus::default()
+        };
+        self.write_batch_now(payload, status, encoded)?;
+        Ok(Next::Emitted(step))
     }
 
     /// Appends a batch that no gradient belongs to, of the weights as they are now.

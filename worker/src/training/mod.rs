@@ -24,7 +24,7 @@ mod throttle;
 use std::time::Duration;
 
 use protocol::ids::{OriginId, RunId};
-use protocol::job::{Job, Keep, RoundWeighting};
+use protocol::job::{Job, RoundWeighting};
 use protocol::log::batch::{Batch, OriginStatus, Payload, RoundPhase};
 use protocol::log::cursor::Cursors;
 use protocol::weights::dense::Dense;
@@ -246,29 +246,12 @@ impl<T: Trainer> Training<T> {
         Ok(Next::Emitted(step))
     }
 
-    /// There is nothing to train, for now or for good: what the emission still owes leaves.
+    /// There is nothing to train, for now or for good.
     fn pause(&mut self, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
-        if let Some(left) = self.learner.rest()? {
-            let status = self.status(OriginStatus::default());
-            return self.learner.emit(left, status, encoded).map(Next::Emitted);
+        match self.learner.pause(self.round.number(), encoded)? {
+            Next::Waiting if !self.is_ending() => self.say_idle(encoded),
+            next => Ok(next),
         }
-        if self.is_ending() {
-            return self.end(encoded);
-        }
-        // Where the best weights are kept, a worker's node says when it may close.
-        if self.learner.plan.is_complete() && self.learner.job.keep == Keep::Last {
-            return Ok(Next::Done);
-        }
-        // Nobody else may train the samples that no batch counts yet: others would wait for a worker that waits with
-        // them.
-        if self.learner.emission.weighting().is_none()
-            && !self.learner.pending.is_empty()
-            && !planted::keeps_last_cursors()
-        {
-            self.write_batch_now(OriginStatus::default(), encoded)?;
-            return Ok(Next::Emitted(Step::without_samples(self.staleness())));
-        }
-        self.say_idle(encoded)
     }
 
     /// Goes on to the next minibatch. Returns `false` if there is none now.
@@ -334,12 +317,6 @@ impl<T: Trainer> Training<T> {
         self.learner.write_batch(payload, status, encoded)
     }
 
-    /// Appends a batch without changes, of the weights as they are now.
-    fn write_batch_now(&mut self, status: OriginStatus, encoded: &mut Vec<u8>) -> Result<(), TrainingError> {
-        let status = self.status(status);
-        self.learner.write_batch_now(Payload::default(), status, encoded)
-    }
-
     /// Applies another origin's batch, which was decoded and so is valid.
     pub fn apply(&mut self, batch: &Batch) -> Result<Range, TrainingError> {
         self.learner.apply(batch)
@@ -347,20 +324,6 @@ impl<T: Trainer> Training<T> {
 
     fn is_ending(&self) -> bool {
         self.learner.is_ending()
-    }
-
-    /// A worker that does not train goes on to end.
-    fn end(&mut self, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
-        if self.learner.ending.stands_by() {
-            return Ok(Next::Waiting);
-        }
-        match self.learner.leave_for_good()? {
-            Some(left) => {
-                let status = self.status(OriginStatus::default());
-                self.learner.emit(left, status, encoded).map(Next::Emitted)
-            }
-            None => Ok(Next::Done),
-        }
     }
 
     /// Whether this worker has come to a round and waits for the others.
@@ -440,11 +403,11 @@ impl<T: Trainer> Training<T> {
         if self.learner.emission.weighting().is_none() || self.round.set_idle(true) {
             return Ok(Next::Waiting);
         }
-        let status = OriginStatus {
+        let status = self.status(OriginStatus {
             round_phase: RoundPhase::Idle,
             ..OriginStatus::default()
-        };
-        self.write_batch_now(status, encoded)?;
+        });
+        self.learner.write_batch_now(Payload::default(), status, encoded)?;
         Ok(Next::Emitted(Step::without_samples(self.staleness())))
     }
 

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::ids::OriginId;
-use protocol::job::{Job, Keep};
-use protocol::log::batch::{OriginStatus, Payload};
+use protocol::job::Job;
+use protocol::log::batch::OriginStatus;
 use protocol::log::cursor::Cursors;
 use protocol::stats::measured::{Evaluation, Moment, Scores};
 use protocol::wire::flow::Lead;
@@ -442,38 +442,15 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         self.outbox.push(FromTraining::Step { encoded, step, time });
     }
 
-    /// There is nothing to train, for now or for good: what the emission still owes leaves, and pending work is counted.
+    /// There is nothing to train, for now or for good.
     fn pause(&mut self) -> Result<StageProgress, TrainingError> {
         let mut encoded = Vec::new();
-        let mut left = self.learner.rest()?;
-        if left.is_none() && self.learner.is_ending() {
-            if self.learner.ending.stands_by() {
-                return Ok(StageProgress::Waits(WAIT));
-            }
-            left = self.learner.leave_for_good()?;
-            if left.is_none() {
-                return self.close();
-            }
+        match self.learner.pause(0, &mut encoded)? {
+            Next::Done => return self.close(),
+            Next::Emitted(step) => self.tell_step(step, Some(encoded)),
+            _ => return Ok(StageProgress::Waits(WAIT)),
         }
-        if let Some(left) = left {
-            let step = self.learner.emit(left, OriginStatus::default(), &mut encoded)?;
-            self.tell_step(step, Some(encoded));
-            return Ok(StageProgress::Worked);
-        }
-        // Where the best weights are kept, a worker's node says when it may close.
-        if self.learner.plan.is_complete() && self.learner.job.keep == Keep::Last {
-            return self.close();
-        }
-        // Nobody else may train the samples that no batch counts yet: others would wait for a worker that waits with
-        // them.
-        if !self.learner.pending.is_empty() {
-            self.learner
-                .write_batch_now(Payload::default(), OriginStatus::default(), &mut encoded)?;
-            let step = Step::without_samples(self.learner.staleness());
-            self.tell_step(step, Some(encoded));
-            return Ok(StageProgress::Worked);
-        }
-        Ok(StageProgress::Waits(WAIT))
+        Ok(StageProgress::Worked)
     }
 
     /// Closes the origin: this worker makes no further steps, and only helps to measure.
