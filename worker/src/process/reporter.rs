@@ -117,9 +117,8 @@ impl Reporting {
                 FromTraining::Fed => self.writer.message(&FromWorker::Fed)?,
                 FromTraining::ResidualNorm(norm) => self.stats.residual_norm = norm,
                 FromTraining::Weights(weights, moment) => self.evaluate(weights, moment)?,
-                FromTraining::WeightsInTurn(weights, moment) => self.evaluator()?.ask_in_turn(weights, moment),
-                FromTraining::LastWeights(weights, moment, answer) => {
-                    self.evaluator()?.ask_last(weights, moment, answer);
+                FromTraining::WeightsInTurn(weights, moment, answer) => {
+                    self.evaluator()?.ask_in_turn(weights, moment, answer);
                 }
                 FromTraining::State { path, state } => self.save_state(path, state)?,
                 FromTraining::Closed(closing) => {

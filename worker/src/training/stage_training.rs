@@ -564,7 +564,8 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
             ToTraining::Copy(moment) => self.measure_due = Some(moment),
             ToTraining::CopyLast(moment, answer) => {
                 let weights = self.learner.trainer.copy_weights()?;
-                self.outbox.push(FromTraining::LastWeights(weights, moment, answer));
+                self.outbox
+                    .push(FromTraining::WeightsInTurn(weights, moment, Some(answer)));
             }
             ToTraining::Finish(order) => {
                 if order.is_some() {

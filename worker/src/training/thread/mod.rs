@@ -284,7 +284,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
         let samples = self.training.samples_applied();
         if let Some(moment) = self.pace.as_mut().and_then(|pace| pace.due(samples)) {
             let weights = self.training.trainer().copy_weights()?;
-            self.outbox.send(FromTraining::WeightsInTurn(weights, moment))?;
+            self.outbox.send(FromTraining::WeightsInTurn(weights, moment, None))?;
         }
         Ok(())
     }
@@ -319,7 +319,8 @@ impl<'a, T: Trainer> Loop<'a, T> {
             }
             ToTraining::CopyLast(moment, answer) => {
                 let weights = self.training.trainer().copy_weights()?;
-                self.outbox.send(FromTraining::LastWeights(weights, moment, answer))?;
+                self.outbox
+                    .send(FromTraining::WeightsInTurn(weights, moment, Some(answer)))?;
             }
             ToTraining::Finish(order) => {
                 if order.is_some() {
