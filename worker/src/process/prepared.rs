@@ -177,27 +177,23 @@ impl Prepared {
             identity,
             assignment: assignment.clone(),
         };
-        let task = Task::of_job(&self.job, Arc::clone(&self.dataset)).map_err(|error| error.to_string())?;
         let (layout, rule) = (self.layout.clone(), self.job.optimiser.rule);
         let (threads, minibatch) = (self.threads, self.job.minibatch as usize);
         if let (Some((partition, _)), Some(assigned), Some(pipelines)) =
             (stage.cloned(), assignment.pipeline, self.job.exchange.pipelines())
         {
-            let (eval_objective, micro_batches, own) = (
-                self.eval_task().objective,
-                usize::from(pipelines.micro),
-                assignment.origin.0,
-            );
-            let samples = self.dataset.train.len();
             let in_flight = pipelines.decided(assigned.cut).in_flight(assigned.pipelines as usize);
-            let (place, stages) = (assigned.place, partition.len() as u8);
+            let pipeline = Pipeline::new(
+                assigned.place,
+                partition.len() as u8,
+                in_flight,
+                assignment.origin.0,
+                self.dataset.train.len(),
+            );
+            let membership = Membership::of_job(&self.job, &self.dataset, partition, pipeline);
             let membership = Membership {
-                task,
-                eval_objective,
-                pipeline: Pipeline::new(place, stages, in_flight, own, samples),
-                partition,
-                micro_batches,
                 dropout_seed,
+                ..membership.map_err(|error| error.to_string())?
             };
             let started = match self.device {
                 Device::Cpu => thread::start_stage(threads, move || {
@@ -206,7 +202,7 @@ impl Prepared {
                 }),
                 #[cfg(feature = "cuda")]
                 Device::Cuda { ordinal, precision, .. } => {
-                    let part = (self.job.step_samples() as usize).div_ceil(micro_batches);
+                    let part = (self.job.step_samples() as usize).div_ceil(membership.micro_batches);
                     thread::start_stage(threads, move || {
                         let gpu = Gpu::open(ordinal, precision).map_err(TrainError::from)?;
                         let trainer = CudaStageTrainer::in_pipeline(gpu, membership, &counts, rule, part)?;
@@ -216,6 +212,7 @@ impl Prepared {
             };
             return started.map_err(|error| format!("the training thread could not be started: {error}"));
         }
+        let task = Task::of_job(&self.job, Arc::clone(&self.dataset)).map_err(|error| error.to_string())?;
         let started = match self.device {
             Device::Cpu => thread::start(threads, assignment.paced, move || {
                 let trainer = CpuTrainer::new(task, &layout, &counts, rule, dropout_seed, threads)?;

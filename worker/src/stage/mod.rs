@@ -17,6 +17,7 @@ use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use protocol::job::Job;
 use protocol::job::augment::Augment;
 use protocol::job::model::{LayerRange, Partition, PipelineStage, StageSlice};
 use protocol::stats::measured::Scores;
@@ -26,7 +27,7 @@ use crate::dataset::{Answers, Dataset};
 use crate::model::ops::MeanLoss;
 use crate::model::ops::matmul::WriteMode;
 use crate::pipeline::{Heard, Pipeline, PipelineEvent};
-use crate::task::objective::{Objective, Task};
+use crate::task::objective::{Objective, ObjectiveError, Task};
 use crate::trainer::gradient_source::{GradientSource, step_key};
 use crate::trainer::{PipelineViolation, TrainError};
 pub use fake::FakeStageTrainer;
@@ -59,21 +60,21 @@ impl Membership {
         self.partition.stage(usize::from(self.pipeline.stage()))
     }
 
-    #[cfg(test)]
+    /// What a worker needs for a job on this data, with no seed of its own.
     pub(crate) fn of_job(
-        job: &protocol::job::Job,
+        job: &Job,
         dataset: &Arc<Dataset>,
         partition: Partition,
         pipeline: Pipeline,
-    ) -> Self {
-        Self {
-            task: Task::of_job(job, Arc::clone(dataset)).unwrap(),
+    ) -> Result<Self, ObjectiveError> {
+        Ok(Self {
+            task: Task::of_job(job, Arc::clone(dataset))?,
             eval_objective: Objective::for_evaluation(job, &dataset.target),
             partition,
             pipeline,
-            micro_batches: job.exchange.pipelines().unwrap().micro.into(),
+            micro_batches: job.exchange.pipelines().map_or(1, |spec| spec.micro.into()),
             dropout_seed: 1,
-        }
+        })
     }
 }
 

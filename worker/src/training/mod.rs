@@ -129,12 +129,6 @@ impl<T: Trainer> Training<T> {
         &self.learner.trainer
     }
 
-    /// The fraction of the run's samples that are in applied batches.
-    #[must_use]
-    pub fn progress(&self) -> f64 {
-        self.learner.applied.progress()
-    }
-
     /// Samples in applied batches, other origins' included.
     #[must_use]
     pub fn samples_applied(&self) -> u64 {

@@ -174,7 +174,7 @@ fn in_a_pipeline_on(on: &[On], job: &Job, data: &Arc<Dataset>, steps: u64) -> (V
                 // Only the leader's key decides.
                 let membership = Membership {
                     dropout_seed: if number == 0 { SEED } else { 99 },
-                    ..Membership::of_job(&job, &data, partition, pipeline)
+                    ..Membership::of_job(&job, &data, partition, pipeline).unwrap()
                 };
                 let (own, losses, scores) = match on {
                     On::Cpu => {

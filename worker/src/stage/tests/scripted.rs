@@ -10,7 +10,7 @@ fn among(job: &Job, data: &Arc<Dataset>, stage: u8) -> CpuStageTrainer {
     let (stages, in_flight) = (partition.len() as u8, pipelines.in_flight(1));
     let pipeline = Pipeline::new(place, stages, in_flight, 1, data.train.len());
     let counts = partition.stage(usize::from(stage)).initial_counts(job.seed);
-    let membership = Membership::of_job(job, data, partition, pipeline);
+    let membership = Membership::of_job(job, data, partition, pipeline).unwrap();
     CpuStageTrainer::in_pipeline(membership, &counts, job.optimiser.rule, Threads(1)).unwrap()
 }
 

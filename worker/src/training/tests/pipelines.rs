@@ -162,7 +162,7 @@ fn training(
         dataset.train.len(),
     );
     let counts = partition.stage(stage).initial_counts(job.seed);
-    let membership = Membership::of_job(job, dataset, partition, pipeline);
+    let membership = Membership::of_job(job, dataset, partition, pipeline).unwrap();
     let trainer = CpuStageTrainer::in_pipeline(membership, &counts, job.optimiser.rule, Threads(1))?;
     let identity = Identity::alone(1 + stage as u64);
     StageTraining::new(trainer, job, dataset.train.classes(), identity, Duration::ZERO)

@@ -15,7 +15,7 @@ fn every_sample_is_trained_once_an_epoch_and_counted() {
     let mut cursors = protocol::log::cursor::Cursors::default();
     cursors.extend(found.iter().flat_map(|batch| batch.header.cursors.clone()));
     assert_eq!(cursors.samples_done(), 320);
-    assert_eq!(training.progress(), 1.0);
+    assert_eq!(training.learner.applied.progress(), 1.0);
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn others_changes_and_samples_count() {
     training.apply(&foreign(&changes, tau, 80, 0)).unwrap();
     let expected = before + Digest::of_changes(&changes, tau);
     assert_eq!(training.trainer().digest().unwrap(), Some(expected));
-    assert_eq!(training.progress(), 0.5);
+    assert_eq!(training.learner.applied.progress(), 0.5);
 }
 
 #[test]
@@ -224,7 +224,7 @@ fn what_came_other_than_as_batches_moves_weights_and_progress() {
         samples: 20,
         cursors: Cursors::default(),
     };
-    let progress = training.progress();
+    let progress = training.learner.applied.progress();
     training.learner.jump(&sums, &order).unwrap();
     let after = training.trainer().copy_weights().unwrap();
     assert_eq!(after[1] - before[1], protocol::weights::lattice::weight_of(500));
@@ -233,7 +233,7 @@ fn what_came_other_than_as_batches_moves_weights_and_progress() {
         (training.trainer().residual_norm().unwrap() - residual).abs() < 1e-5,
         "the residual must not change"
     );
-    assert!(training.progress() > progress);
+    assert!(training.learner.applied.progress() > progress);
     training.learner.audit().unwrap();
 }
 
