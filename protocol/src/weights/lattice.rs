@@ -110,9 +110,10 @@ impl fmt::Display for Tau {
 }
 
 /// How far out the furthest weight is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Range {
     /// All weights are within ±8.
+    #[default]
     Safe,
     /// A weight is beyond ±8: still exact, but on its way out.
     Alarm,

@@ -99,6 +99,17 @@ pub enum FlowBody {
     },
 }
 
+impl FlowBody {
+    /// The step of the minibatch that a message's numbers belong to.
+    #[must_use]
+    pub fn step(&self) -> Option<u64> {
+        match *self {
+            Self::Forward { step, .. } | Self::Backward { step, .. } => Some(step),
+            _ => None,
+        }
+    }
+}
+
 /// A minibatch, for those that did not choose it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Lead {

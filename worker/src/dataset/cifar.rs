@@ -1,6 +1,6 @@
 //! The binary files of CIFAR-10 and CIFAR-100: a label or two, then 3 × 32 × 32 bytes, again and again.
 
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use protocol::job::model::Shape;
@@ -63,7 +63,7 @@ pub(super) fn open(
     let directory = root::resolve(directory, data_root)?;
     let (version, folder) = find(&directory)?;
     let classes = match known {
-        None => names(version, &folder),
+        None => names(version, &folder, data_root)?,
         Some(known) => {
             let classes = known.target.classes();
             if known.input != INPUT || *known.scaling != Scaling::Unit || classes.len() != version.classes {
@@ -100,8 +100,14 @@ fn find(directory: &Path) -> Result<(&'static Version, PathBuf), DatasetError> {
 }
 
 /// The names of the classes, or else their numbers.
-fn names(version: &Version, folder: &Path) -> Vec<String> {
-    let text = std::fs::read_to_string(folder.join(version.names)).unwrap_or_default();
+fn names(version: &Version, folder: &Path, data_root: Option<&Path>) -> Result<Vec<String>, DatasetError> {
+    let mut text = String::new();
+    match root::resolve(&folder.join(version.names), data_root).and_then(|path| source::open(&path)) {
+        // What is no text has no names.
+        Ok(mut file) => drop(file.read_to_string(&mut text)),
+        Err(DatasetError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
     let names: Vec<String> = text
         .lines()
         .map(str::trim)
@@ -109,9 +115,9 @@ fn names(version: &Version, folder: &Path) -> Vec<String> {
         .map(str::to_owned)
         .collect();
     if names.len() == version.classes {
-        return names;
+        return Ok(names);
     }
-    (0..version.classes).map(|class| class.to_string()).collect()
+    Ok((0..version.classes).map(|class| class.to_string()).collect())
 }
 
 fn read_file(path: &Path, version: &Version, labels: &mut Vec<u32>, images: &mut Vec<u8>) -> Result<(), DatasetError> {
@@ -176,6 +182,23 @@ mod tests {
         assert_eq!((read.train.labels(), read.target.outputs()), (&[99, 5][..], 100));
         let other = open(hundred.path(), None, Some(ten.known())).unwrap_err().to_string();
         assert!(other.contains("100 classes"), "{other}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn names_of_classes_are_read_like_all_data() {
+        let outer = tempfile::tempdir().unwrap();
+        let root = outer.path().join("root");
+        std::fs::create_dir(&root).unwrap();
+        std::fs::write(root.join("train.bin"), records(&[&[0, 99]])).unwrap();
+        std::fs::write(root.join("test.bin"), records(&[&[1, 7]])).unwrap();
+        assert!(open(&root, Some(&root), None).is_ok(), "names must not be needed");
+        let names: Vec<String> = (0..100).map(|class| format!("secret {class}")).collect();
+        std::fs::write(outer.path().join("names"), names.join("\n")).unwrap();
+        std::os::unix::fs::symlink("../names", root.join("fine_label_names.txt")).unwrap();
+        assert_eq!(open(&root, None, None).unwrap().target.classes()[9], "secret 9");
+        let error = open(&root, Some(&root), None).unwrap_err();
+        assert!(matches!(error, DatasetError::OutsideRoot { .. }), "{error}");
     }
 
     #[test]

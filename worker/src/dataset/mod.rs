@@ -24,6 +24,8 @@ mod scaling;
 mod scratch;
 mod source;
 mod target;
+#[cfg(test)]
+mod test_support;
 
 use std::path::Path;
 
@@ -151,10 +153,9 @@ impl Dataset {
         match spec {
             DataSpec::BuiltinMnist => Ok(builtin::open(Some(known))?.test),
             DataSpec::Idx { directory } => idx::inputs(directory, known),
-            DataSpec::Csv { file, separator, table } => {
-                csv::inputs(Source::new(file, Form::Text(*separator), &|_| {}), table, known)
+            DataSpec::Csv { file, table, .. } | DataSpec::Parquet { file, table } => {
+                csv::inputs(Source::new(file, Form::of(spec), &|_| {}), table, known)
             }
-            DataSpec::Parquet { file, table } => csv::inputs(Source::new(file, Form::Parquet, &|_| {}), table, known),
             DataSpec::Npz { file, .. } => npz::inputs(file, known),
             DataSpec::Cifar { directory } => Ok(cifar::open(directory, None, Some(known))?.test),
             DataSpec::Images { directory, images } => Ok(images::inputs(directory, *images, known)?.0),
@@ -166,16 +167,10 @@ impl Dataset {
     pub fn named_inputs(spec: &DataSpec, known: Known<'_>, id: Option<&Column>) -> Result<Inputs, DatasetError> {
         let ids = match (spec, id) {
             (_, None) => None,
-            (DataSpec::Csv { file, separator, table }, Some(id)) => {
-                let source = Source::new(file, Form::Text(*separator), &|_| {});
+            (DataSpec::Csv { file, table, .. } | DataSpec::Parquet { file, table }, Some(id)) => {
+                let source = Source::new(file, Form::of(spec), &|_| {});
                 Some(csv::column(source, table, known, id)?)
             }
-            (DataSpec::Parquet { file, table }, Some(id)) => Some(csv::column(
-                Source::new(file, Form::Parquet, &|_| {}),
-                table,
-                known,
-                id,
-            )?),
             (_, Some(id)) => {
                 return Err(DatasetError::NoColumns {
                     data: spec.to_string(),
@@ -235,11 +230,7 @@ impl Dataset {
                     TestSplit::File(test) => Some(root::resolve(test, data_root)?),
                     TestSplit::Share(_) => None,
                 };
-                let form = match spec {
-                    DataSpec::Csv { separator, .. } => Form::Text(*separator),
-                    _ => Form::Parquet,
-                };
-                let source = Source::new(&file, form, watcher);
+                let source = Source::new(&file, Form::of(spec), watcher);
                 csv::open(source, test_file.as_deref(), table, seed, known).map_err(|error| match error {
                     DatasetError::Csv(error) => error.with_cure(spec).into(),
                     other => other,

@@ -10,7 +10,7 @@ use crate::machine::parallel::{Threads, map_parts};
 use crate::model::evaluation::MINIBATCH;
 use crate::model::network::Network;
 use crate::model::ops::loss;
-use crate::model::ops::{BackwardContext, CpuLayer, OpError, Parameters, Pass, Statistics, from_rows, network, values};
+use crate::model::ops::{CpuLayer, OpError, Parameters, Pass, Statistics, from_rows, network, values};
 use crate::model::program::{ImageOrder, Program};
 
 /// What a model says of one sample.
@@ -57,12 +57,11 @@ impl Predictor {
     pub(crate) fn new(layout: &Layout, weights: Vec<f32>, statistics: Vec<f32>) -> Result<Self, OpError> {
         let program = Program::new(layout, ImageOrder::BySample).for_evaluation();
         Ok(Self {
-            pass: Pass {
-                parameters: Parameters::new(&Cpu::default(), weights)?,
-                key: 0,
-                statistics: Statistics::Given(Arc::new(statistics)),
-                backward: BackwardContext::default(),
-            },
+            pass: Pass::new(
+                Parameters::new(&Cpu::default(), weights)?,
+                0,
+                Statistics::Given(Arc::new(statistics)),
+            ),
             network: network(program, Threads(1)),
         })
     }

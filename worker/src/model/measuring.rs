@@ -11,7 +11,7 @@ use protocol::job::model::Layout;
 
 use crate::dataset::{Answers, Samples};
 use crate::machine::parallel::Threads;
-use crate::model::ops::{BackwardContext, OpError, Parameters, Pass, Statistics, exact_network, from_rows, network};
+use crate::model::ops::{OpError, Parameters, Pass, Statistics, exact_network, from_rows, network};
 use crate::model::program::{ImageOrder, Op, Program};
 
 /// The work that is worth it, in products, and the samples that are taken at least and at most.
@@ -46,12 +46,11 @@ pub fn measure(
     train.gather(&samples, &mut inputs, &mut answers);
     let x = from_rows(&Cpu::default(), samples.len(), train.features(), inputs)?;
     let noted = Arc::new(Mutex::new(vec![0.0; statistics]));
-    let pass = Pass {
-        parameters: Parameters::new(&Cpu::default(), weights.to_vec())?,
-        key: 0,
-        statistics: Statistics::Noted(Arc::clone(&noted)),
-        backward: BackwardContext::default(),
-    };
+    let pass = Pass::new(
+        Parameters::new(&Cpu::default(), weights.to_vec())?,
+        0,
+        Statistics::Noted(Arc::clone(&noted)),
+    );
     let network = match bits {
         Bits::Any => network(program, threads),
         Bits::Fixed => exact_network(program, threads),

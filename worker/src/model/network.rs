@@ -182,7 +182,7 @@ mod tests {
 
     use crate::dataset::Answers;
     use crate::machine::parallel::Threads;
-    use crate::model::ops::{BackwardContext, MeanLoss, Parameters, Pass, Statistics, from_rows, network, values};
+    use crate::model::ops::{MeanLoss, Parameters, Pass, Statistics, from_rows, network, values};
     use crate::model::program::{ImageOrder, Program};
     use crate::task::objective::Objective;
 
@@ -209,12 +209,7 @@ mod tests {
         let text = "sigmoid, conv 3 3x3 stride 2 pad 1, batchnorm, tanh, avgpool 2, residual [ conv 4 1x1 nobias, groupnorm 2, silu ], conv 4 2x2, gelu, maxpool 1, flatten, dense 6, layernorm, sigmoid, dropout 0.1, dense 5, leakyrelu, dense";
         let layout = layout(text, shape, 3);
         let device = Cpu::default();
-        let mut pass = Pass {
-            parameters: initial_parameters(&layout),
-            key: 0,
-            statistics: Statistics::Minibatch,
-            backward: BackwardContext::default(),
-        };
+        let mut pass = Pass::new(initial_parameters(&layout), 0, Statistics::Minibatch);
         let network = network(Program::new(&layout, ImageOrder::BySample), Threads(1));
         let loss = MeanLoss {
             objective: Objective::Classes {
@@ -251,12 +246,7 @@ mod tests {
             width: 8,
         };
         let layout = layout("conv 3 3x3, relu, flatten, dense 3", shape, 3);
-        let pass = Pass {
-            parameters: initial_parameters(&layout),
-            key: 0,
-            statistics: Statistics::Minibatch,
-            backward: BackwardContext::default(),
-        };
+        let pass = Pass::new(initial_parameters(&layout), 0, Statistics::Minibatch);
         let gradient = |threads| {
             let x = (0..5 * 128).map(|i| (i % 13) as f32 / 13.0).collect();
             let x = from_rows(&Cpu::default(), 5, 128, x).unwrap();

@@ -1,6 +1,6 @@
 //! What a worker hears of its pipeline, and what follows from it.
 
-use protocol::wire::flow::{EvalBatch, EvalTotals, Flow};
+use protocol::wire::flow::Flow;
 
 /// What a worker hears of its pipeline.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,42 +27,8 @@ pub(crate) enum Heard {
         /// The number of the minibatch's step.
         step: u64,
         /// The numbers that came before.
-        early: Vec<(StageInput, Flow)>,
+        early: Vec<Flow>,
     },
     /// Numbers have come that can be computed with.
-    Input(StageInput, Flow),
-}
-
-/// What numbers that have come are for.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum StageInput {
-    /// A micro-batch of a minibatch that has begun: its samples go through the first layers.
-    Begun { step: u64, micro_batch: u16 },
-    /// A micro-batch on its way forward.
-    Forward {
-        step: u64,
-        micro_batch: u16,
-        layer_range: u8,
-    },
-    /// The gradients of a micro-batch, on their way backward.
-    Backward {
-        step: u64,
-        micro_batch: u16,
-        layer_range: u8,
-        loss: f32,
-    },
-    /// Evaluation samples.
-    Measure(EvalBatch),
-    /// How evaluation samples were predicted.
-    EvalTotals(EvalTotals),
-}
-
-impl StageInput {
-    /// The step of the minibatch that the numbers belong to.
-    pub(crate) fn step(&self) -> Option<u64> {
-        match *self {
-            Self::Begun { step, .. } | Self::Forward { step, .. } | Self::Backward { step, .. } => Some(step),
-            Self::Measure(_) | Self::EvalTotals(_) => None,
-        }
-    }
+    Input(Flow),
 }

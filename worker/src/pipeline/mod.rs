@@ -14,7 +14,6 @@
 //!
 //! Whatever breaks, a pipeline begins anew with another *generation*: the leader calls until the last one answers, and then
 //! leads the minibatch again that was under way. A worker whose pipeline is broken waits, and loses nothing of its own.
-
 //!
 //! [`Pipeline`] is the part of this that knows no numbers: who belongs to which generation, and which minibatches are begun. It
 //! is pure: it hears events, and what it says lies in its outbox until the caller sends it. The numbers are the business of
@@ -33,9 +32,11 @@ use protocol::log::batch::CURSORS_MAX;
 use protocol::rng::splitmix64;
 use protocol::wire::flow::{Flow, FlowBody, FlowHead, Lead, StageAddress};
 
+pub(crate) use event::Heard;
 pub use event::PipelineEvent;
-pub(crate) use event::{Heard, StageInput};
 use planted::{Bug, planted};
+
+use crate::trainer::PipelineViolation;
 
 /// How long a leader waits for the answer to a call when it has heard that somebody has not, to its first call, and at most to
 /// a later one.
@@ -75,7 +76,7 @@ pub struct Pipeline {
     done: u64,
     /// Messages for a minibatch that the leader has not announced to this worker yet; other stages received the announcement
     /// earlier.
-    unannounced: VecDeque<(StageInput, Flow)>,
+    unannounced: VecDeque<Flow>,
     /// The leader has no further ones.
     over: bool,
     /// This worker makes no further steps, and only helps to measure.
@@ -274,6 +275,15 @@ impl Pipeline {
         Heard::Broken
     }
 
+    /// Gives up what is under way because another worker has sent what no honest one sends.
+    pub(crate) fn refuse(&mut self, violation: PipelineViolation) -> Heard {
+        tracing::warn!(
+            event = "pipeline_violation", pipeline = self.place.pipeline, stage = self.place.stage, %violation,
+            "another worker of this pipeline broke its protocol; waiting for its leader to call again"
+        );
+        self.reset()
+    }
+
     /// Tells all that this generation is over, where a leader makes no further steps and so does not call either: a worker that
     /// is not through with the last step may wait for another that has given it up. Said once: where a worker cannot be reached,
     /// each message to it is answered by the word that the pipeline is broken.
@@ -291,7 +301,9 @@ impl Pipeline {
             PipelineEvent::Stopping if !self.leads() => return Heard::Nothing,
             PipelineEvent::Broken | PipelineEvent::Stopping => return self.reset(),
         };
-        if flow.head.to != self.place.stage {
+        // No generation has the number 0: a worker of none says that it waits for a call, and nothing else.
+        let is_of_none = flow.head.generation == 0 && !matches!(flow.head.body, FlowBody::Reset);
+        if flow.head.to != self.place.stage || is_of_none {
             return Heard::Nothing;
         }
         match &flow.head.body {
@@ -331,53 +343,34 @@ impl Pipeline {
             }
             return Heard::Nothing;
         }
-        let content = match flow.head.body.clone() {
-            FlowBody::Ready => {
+        match &flow.head.body {
+            FlowBody::Ready if self.leads() => {
                 self.whole = true;
                 self.joining_since = None;
                 (self.last_join, self.pause) = (None, JOIN_EVERY);
-                return Heard::Nothing;
+                Heard::Nothing
             }
             // A leader that was started again may have lost what it had made last. Nobody makes it with it any more.
             FlowBody::Lead(_) if self.closed => {
                 self.say(0, FlowBody::End { done: self.done });
-                return Heard::Nothing;
+                Heard::Nothing
             }
             FlowBody::End { .. } if self.leads() => {
                 self.over = true;
-                return self.reset();
+                self.reset()
             }
-            FlowBody::Lead(lead) if self.begun.len() >= self.begun_max() || !self.is_sound(&lead) => {
-                return self.reset();
+            FlowBody::Lead(_) if self.begun.len() >= self.begun_max() => self.refuse(PipelineViolation::TooMany),
+            FlowBody::Lead(lead) if self.leads() || flow.head.from != 0 || !self.is_sound(lead) => {
+                self.refuse(PipelineViolation::Minibatch)
             }
-            FlowBody::Lead(lead) => return self.follow(*lead),
-            FlowBody::Forward {
-                step,
-                micro_batch,
-                layer_range,
-            } => StageInput::Forward {
-                step,
-                micro_batch,
-                layer_range,
-            },
-            FlowBody::Backward {
-                step,
-                micro_batch,
-                layer_range,
-                loss,
-            } => StageInput::Backward {
-                step,
-                micro_batch,
-                layer_range,
-                loss,
-            },
-            FlowBody::Measure(samples) => StageInput::Measure(samples),
-            FlowBody::EvalTotals(totals) => StageInput::EvalTotals(totals),
-            FlowBody::Join | FlowBody::Reset | FlowBody::End { .. } => return Heard::Nothing,
-        };
-        match content.step() {
-            Some(step) if self.begun(step).is_none() => self.keep_unannounced(step, content, flow),
-            _ => Heard::Input(content, flow),
+            FlowBody::Lead(lead) => self.follow(Lead::clone(lead)),
+            &(FlowBody::Forward { step, .. } | FlowBody::Backward { step, .. }) if self.begun(step).is_none() => {
+                self.keep_unannounced(step, flow)
+            }
+            FlowBody::Forward { .. } | FlowBody::Backward { .. } | FlowBody::Measure(_) | FlowBody::EvalTotals(_) => {
+                Heard::Input(flow)
+            }
+            FlowBody::Join | FlowBody::Ready | FlowBody::Reset | FlowBody::End { .. } => Heard::Nothing,
         }
     }
 
@@ -388,7 +381,7 @@ impl Pipeline {
         self.begun.push_back(lead);
         // Another may lead than the one that had no more.
         self.over = false;
-        let is_of_it = |(content, _): &(StageInput, Flow)| content.step() == Some(step);
+        let is_of_it = |flow: &Flow| flow.head.body.step() == Some(step);
         let (early, others) = self.unannounced.drain(..).partition(is_of_it);
         self.unannounced = others;
         Heard::Begun {
@@ -398,14 +391,14 @@ impl Pipeline {
     }
 
     /// Keeps what has come of a minibatch that this worker has not heard of. Of what was given up something may still come.
-    fn keep_unannounced(&mut self, step: u64, content: StageInput, flow: Flow) -> Heard {
+    fn keep_unannounced(&mut self, step: u64, flow: Flow) -> Heard {
         if self.leads() || step <= self.newest {
             return Heard::Nothing;
         }
         if self.unannounced.len() >= self.kept_max() {
-            return self.reset();
+            return self.refuse(PipelineViolation::TooMany);
         }
-        self.unannounced.push_back((content, flow));
+        self.unannounced.push_back(flow);
         Heard::Nothing
     }
 

@@ -17,6 +17,14 @@ impl World {
         }
     }
 
+    /// A pipeline that has joined.
+    fn whole(stages: u8) -> Self {
+        let mut world = Self::new(stages);
+        world.join();
+        world.carry();
+        world
+    }
+
     /// Takes what all have to say.
     fn collect(&mut self) {
         for pipeline in &mut self.pipelines {
@@ -93,9 +101,7 @@ fn a_pipeline_is_whole_when_the_last_one_has_answered() {
 
 #[test]
 fn who_was_started_again_breaks_the_attempt_and_is_called() {
-    let mut world = World::new(3);
-    world.join();
-    world.carry();
+    let mut world = World::whole(3);
     world.lead(1);
     world.carry();
     world.pipelines[2] = member(2, 3);
@@ -109,9 +115,7 @@ fn who_was_started_again_breaks_the_attempt_and_is_called() {
 
 #[test]
 fn what_is_of_another_attempt_is_over_and_its_sender_learns_that() {
-    let mut world = World::new(3);
-    world.join();
-    world.carry();
+    let mut world = World::whole(3);
     assert_eq!(world.hear(1, PipelineEvent::Broken), Heard::Broken);
     assert_eq!(world.carry(), [0], "the leader must be told of the broken connection");
     world.lead(4);
@@ -130,9 +134,7 @@ fn what_is_of_another_attempt_is_over_and_its_sender_learns_that() {
 
 #[test]
 fn the_end_is_told_to_each_and_a_leader_after_it_takes_it_back() {
-    let mut world = World::new(3);
-    world.join();
-    world.carry();
+    let mut world = World::whole(3);
     assert!(world.pipelines.iter().all(|pipeline| !pipeline.is_over()));
     world.pipelines[0].close();
     // One of them is gone; the other hears it all the same.
@@ -172,9 +174,7 @@ fn who_has_closed_is_called_and_not_led() {
 
 #[test]
 fn a_follower_whose_way_to_the_leader_is_broken_says_so_once() {
-    let mut world = World::new(2);
-    world.join();
-    world.carry();
+    let mut world = World::whole(2);
     for _ in 0..3 {
         assert_eq!(world.hear(1, PipelineEvent::Broken), Heard::Broken);
     }
@@ -191,9 +191,7 @@ fn a_minibatch_that_no_leader_makes_is_not_taken() {
         |lead| lead.learning_rate = f64::NAN,
     ];
     for change in wrong {
-        let mut world = World::new(3);
-        world.join();
-        world.carry();
+        let mut world = World::whole(3);
         let mut lead = minibatch();
         change(&mut lead);
         let told = FlowBody::Lead(Box::new(lead));
@@ -207,11 +205,36 @@ fn a_minibatch_that_no_leader_makes_is_not_taken() {
     }
 }
 
+/// A worker belongs to no generation before it was called, and after its pipeline broke.
+#[test]
+fn messages_of_no_generation_change_nothing() {
+    let mut world = World::new(2);
+    world.carry();
+    let lead = FlowBody::Lead(Box::new(Lead { step: 1, ..minibatch() }));
+    for (to, from, body) in [(0, 1, FlowBody::Ready), (1, 0, lead), (1, 0, FlowBody::Join)] {
+        let mut head = world.pipelines[usize::from(from)].head(to, 0, body);
+        head.from = from;
+        let heard = world.hear(to.into(), PipelineEvent::Flow(Flow::without_numbers(head)));
+        assert_eq!(heard, Heard::Nothing);
+    }
+    assert!(world.pipelines.iter().all(|pipeline| !pipeline.is_whole()));
+    assert_eq!((world.led(), world.sent.len()), (vec![None], 0));
+}
+
+#[test]
+fn only_the_leader_leads() {
+    for (to, from) in [(0, 1), (2, 1)] {
+        let mut world = World::whole(3);
+        let lead = FlowBody::Lead(Box::new(Lead { step: 1, ..minibatch() }));
+        world.pipelines[from].say(to, lead);
+        assert!(world.carry().contains(&to));
+        assert!(world.pipelines.iter().all(|pipeline| !pipeline.is_under_way()));
+    }
+}
+
 #[test]
 fn steps_rise() {
-    let mut world = World::new(2);
-    world.join();
-    world.carry();
+    let mut world = World::whole(2);
     world.lead(5);
     assert!(world.carry().is_empty());
     world.lead(3);
@@ -220,9 +243,7 @@ fn steps_rise() {
 
 #[test]
 fn what_the_leader_has_given_up_is_given_up_by_all() {
-    let mut world = World::new(4);
-    world.join();
-    world.carry();
+    let mut world = World::whole(4);
     world.lead(1);
     world.pipelines[0].close();
     assert_eq!(world.carry(), [1, 2, 3]);
@@ -233,9 +254,7 @@ fn what_the_leader_has_given_up_is_given_up_by_all() {
 /// Of several who hold the same layers, one may be through with a minibatch before another is.
 #[test]
 fn what_the_leader_is_through_with_is_gone_on_with_after_the_end() {
-    let mut world = World::new(2);
-    world.join();
-    world.carry();
+    let mut world = World::whole(2);
     for step in 1..3 {
         let lead = Lead { step, ..minibatch() };
         world.pipelines[0].begin(lead);
@@ -255,9 +274,7 @@ fn what_the_leader_is_through_with_is_gone_on_with_after_the_end() {
 
 #[test]
 fn what_comes_before_the_leaders_word_of_it_waits() {
-    let mut world = World::new(3);
-    world.join();
-    world.carry();
+    let mut world = World::whole(3);
     let micro_batch = |step| FlowBody::Forward {
         step,
         micro_batch: 0,
@@ -274,7 +291,7 @@ fn what_comes_before_the_leaders_word_of_it_waits() {
         let Heard::Begun { early, .. } = world.hear(2, PipelineEvent::Flow(lead)) else {
             panic!("the minibatch must begin");
         };
-        let steps: Vec<_> = early.iter().map(|(input, _)| input.step()).collect();
+        let steps: Vec<_> = early.iter().map(|flow| flow.head.body.step()).collect();
         assert_eq!(steps, [Some(step)], "messages of another minibatch must wait for it");
     }
     // What is over is not kept, and more than anybody would send costs the pipeline.
@@ -291,9 +308,7 @@ fn what_comes_before_the_leaders_word_of_it_waits() {
 #[test]
 fn who_is_not_through_with_the_last_minibatch_does_not_wait_for_who_has_given_it_up() {
     for (broken, before) in [(0, false), (1, false), (0, true), (1, true)] {
-        let mut world = World::new(3);
-        world.join();
-        world.carry();
+        let mut world = World::whole(3);
         world.pipelines[0].begin(Lead { step: 1, ..minibatch() });
         world.pipelines[0].led();
         if !before {
@@ -315,9 +330,7 @@ fn who_is_not_through_with_the_last_minibatch_does_not_wait_for_who_has_given_it
 /// What the leader says to each and what is handed on take different ways.
 #[test]
 fn an_end_that_comes_after_the_next_call_breaks_nothing() {
-    let mut world = World::new(3);
-    world.join();
-    world.carry();
+    let mut world = World::whole(3);
     world.lead(1);
     world.carry();
     assert_eq!(world.hear(0, PipelineEvent::Stopping), Heard::Broken);
@@ -338,9 +351,7 @@ fn an_end_that_comes_after_the_next_call_breaks_nothing() {
 /// Where a worker cannot be reached, its node answers each message to it by the word that the pipeline is broken.
 #[test]
 fn a_leader_that_has_ended_says_once_that_its_pipeline_is_broken() {
-    let mut world = World::new(3);
-    world.join();
-    world.carry();
+    let mut world = World::whole(3);
     world.pipelines[0].close();
     world.carry();
     for sent in [2, 0, 0] {

@@ -96,25 +96,14 @@ impl Evaluating {
                 .is_ok()
     }
 
-    /// Asks for an evaluation after those that are under way.
-    pub(super) fn ask_in_turn(&self, weights: Vec<f32>, moment: Moment) {
-        // A thread that is gone has said why.
+    /// Asks for an evaluation after those that are under way. If it is the last one, training is told here how to end.
+    pub(super) fn ask_in_turn(&self, weights: Vec<f32>, moment: Moment, answer: Option<SyncSender<ToTraining>>) {
+        // A thread that is gone has said why, and answers nobody: then training's channel closes with the run.
         let _ = self.orders.send(Order {
             weights,
             moment,
             target: None,
-            answer: None,
-        });
-    }
-
-    /// Asks for the last one, after what is under way.
-    pub(super) fn ask_last(&self, weights: Vec<f32>, moment: Moment, answer: SyncSender<ToTraining>) {
-        // A thread that is gone answers nobody: then training's channel closes with the run.
-        let _ = self.orders.send(Order {
-            weights,
-            moment,
-            target: None,
-            answer: Some(answer),
+            answer,
         });
     }
 }

@@ -19,7 +19,7 @@ mod reporter;
 mod socket;
 
 use std::fmt::Display;
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -33,12 +33,15 @@ use protocol::log::bundle::Bundle;
 use protocol::stats::measured::Moment;
 use protocol::weights::encoding;
 use protocol::weights::sums::Sums;
+use protocol::wire;
 use protocol::wire::attach::{Assignment, FromWorker, JumpOrder, ToWorker, WorkerInfo};
 use protocol::wire::flow::Flow;
+use protocol::wire::frame::Kind;
 use protocol::wire::prefix::Prefix;
 use thiserror::Error;
 
 use crate::backend::device::Device;
+use crate::machine::panics;
 use crate::machine::parallel::Threads;
 use crate::pipeline::PipelineEvent;
 use crate::training::ToTraining;
@@ -49,7 +52,7 @@ use prepared::Prepared;
 use preparing::Preparing;
 use reporter::Reporter;
 pub use socket::read_frame;
-use socket::{Reader, Received, Writer};
+use socket::{Writer, invalid};
 
 /// How often a worker says that it is alive.
 const BEAT: Duration = Duration::from_secs(1);
@@ -132,14 +135,16 @@ fn beat(writer: Writer) -> io::Result<()> {
     Ok(())
 }
 
-/// A thread that panics takes the process along: a worker that trains no more must not look like one that does. The
-/// node starts another.
+/// A thread that panics takes the process along, unless the panic is caught: a worker that trains no more must not look like
+/// one that does. The node starts another.
 fn end_on_panic() {
     const CRASHED: i32 = 101;
     let say = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        say(panic);
-        std::process::exit(CRASHED);
+        if !panics::is_caught() {
+            say(panic);
+            std::process::exit(CRASHED);
+        }
     }));
 }
 
@@ -168,25 +173,33 @@ struct Running {
 }
 
 impl Process {
-    fn run(mut self, reader: &mut Reader) -> Result<(), AttachError> {
+    fn run(mut self, reader: &mut impl Read) -> Result<(), AttachError> {
         let ended = self.serve(reader);
         // However the node went, a file that it was told of is what it will look for.
         self.files.wait();
         ended
     }
 
-    fn serve(&mut self, reader: &mut Reader) -> Result<(), AttachError> {
-        while let Some(received) = reader.next()? {
-            match received {
-                Received::Batch(bytes) => self.batch(&bytes)?,
-                Received::Bundle(bytes) => self.bundle(&bytes)?,
-                Received::Prefix(contents) => self.prefix(&contents)?,
-                Received::Flow(contents) => {
+    fn serve(&mut self, reader: &mut impl Read) -> Result<(), AttachError> {
+        while let Some((kind, contents)) = read_frame(reader)? {
+            match kind {
+                // The node has checked it and applied it to its ledger: what is left to check is that the same has come.
+                Kind::Batch => self.tell_read(|weights| {
+                    Batch::reread(&contents, weights).map(|batch| ToTraining::Apply(Arc::new(batch)))
+                })?,
+                Kind::Bundle => self.tell_read(|weights| {
+                    Bundle::reread(&contents, weights).map(|bundle| ToTraining::ApplyBundle(Arc::new(bundle)))
+                })?,
+                Kind::Prefix => self.tell_read(|weights| read_prefix(&contents, weights))?,
+                Kind::Flow => {
                     // What cannot be read is waited for by somebody.
                     let message = Flow::decode(&contents).map_or(PipelineEvent::Broken, PipelineEvent::Flow);
                     self.tell(ToTraining::Pipeline(message));
                 }
-                Received::Word(message) => self.message(message)?,
+                Kind::Message => self.message(wire::decode(&contents).map_err(invalid)?)?,
+                Kind::Have | Kind::Origin | Kind::Hello | Kind::Piece | Kind::Note | Kind::Part => {
+                    return Err(invalid("the node sent a kind of message that workers do not accept").into());
+                }
             }
         }
         Ok(())
@@ -275,28 +288,13 @@ impl Process {
         })
     }
 
-    /// The node has checked it and applied it to its ledger: what is left to check is that the same has come.
-    fn batch(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let Some(running) = &self.running else {
-            // The last run's, still under way when it was aborted.
-            return Ok(());
-        };
-        let read = Batch::reread(bytes, running.weights).map(|batch| ToTraining::Apply(Arc::new(batch)));
-        self.tell_read(read)
-    }
-
-    /// The same with what came as a bundle.
-    fn bundle(&mut self, bytes: &[u8]) -> io::Result<()> {
+    /// Hands training what the node sent to a worker of this many weights, or says that it cannot be read.
+    fn tell_read<E: Display>(&self, read: impl FnOnce(usize) -> Result<ToTraining, E>) -> io::Result<()> {
+        // Without a run it is the last one's, and was still under way when that was aborted.
         let Some(running) = &self.running else {
             return Ok(());
         };
-        let read = Bundle::reread(bytes, running.weights).map(|bundle| ToTraining::ApplyBundle(Arc::new(bundle)));
-        self.tell_read(read)
-    }
-
-    /// Hands what the node sent to training, or says that it cannot be read.
-    fn tell_read(&self, read: Result<ToTraining, impl Display>) -> io::Result<()> {
-        match read {
+        match read(running.weights) {
             Ok(message) => {
                 self.tell(message);
                 Ok(())
@@ -305,24 +303,13 @@ impl Process {
         }
     }
 
-    fn prefix(&mut self, contents: &[u8]) -> io::Result<()> {
-        let Some(running) = &self.running else {
-            return Ok(());
-        };
-        let read = Prefix::decode(contents).ok().and_then(|prefix| {
-            let sum = encoding::read_dense(&prefix.steps, running.weights).ok()?;
-            Some(ToTraining::GoOnPassing(Some(Arc::new((sum, prefix.head.count)))))
-        });
-        self.tell_read(read.ok_or("the node sent a sum of other workers' weights that cannot be decoded"))
-    }
-
     fn jump(&mut self, order: JumpOrder) -> io::Result<()> {
         let sums = std::mem::take(&mut self.sums);
-        let Some(running) = &self.running else {
-            return Ok(());
-        };
-        let read = Sums::checked(sums, running.weights).map(|sums| ToTraining::Jump(Arc::new(sums), Arc::new(order)));
-        self.tell_read(read.ok_or("the node sent changes of weights that this model does not have"))
+        self.tell_read(|weights| {
+            let sums =
+                Sums::checked(sums, weights).ok_or("the node sent changes of weights that this model does not have")?;
+            Ok::<_, &str>(ToTraining::Jump(Arc::new(sums), Arc::new(order)))
+        })
     }
 
     /// Asks for what this worker alone has. The reporter answers, in order with the batches; where nothing trains, there
@@ -367,4 +354,13 @@ impl Process {
             running.reporter.join();
         }
     }
+}
+
+/// Reads the sum of other workers' weights that a worker of this many goes on from.
+fn read_prefix(contents: &[u8], weights: usize) -> Result<ToTraining, &'static str> {
+    let read = Prefix::decode(contents).ok().and_then(|prefix| {
+        let sum = encoding::read_dense(&prefix.steps, weights).ok()?;
+        Some(ToTraining::GoOnPassing(Some(Arc::new((sum, prefix.head.count)))))
+    });
+    read.ok_or("the node sent a sum of other workers' weights that cannot be decoded")
 }

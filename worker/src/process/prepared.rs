@@ -1,6 +1,5 @@
 //! A job that is ready to be trained: its data open, its shapes known.
 
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -8,7 +7,6 @@ use protocol::job::Job;
 use protocol::job::augment::Augment;
 use protocol::job::data::DataInfo;
 use protocol::job::model::{Layout, Partition, PipelineStage, initial_counts};
-use protocol::log::cursor::Cursors;
 use protocol::rng::splitmix64;
 use protocol::sentence::sentence;
 use protocol::wire::attach::Assignment;
@@ -174,38 +172,28 @@ impl Prepared {
         // Not the origin, which is drawn anew each time: the same job on one node gives the same model.
         let dropout_seed = splitmix64(self.job.seed ^ splitmix64(identity.slot as u64));
         let start = Start {
-            job: self.job.clone(),
             dataset: Arc::clone(&self.dataset),
             weights,
             identity,
-            cursors: assignment.cursors.clone(),
-            batches: assignment.batches,
-            samples: assignment.samples,
-            restore: assignment.restore.clone(),
-            round: assignment.round,
-            workers: assignment.workers,
+            assignment: assignment.clone(),
         };
-        let task = Task::of_job(&self.job, Arc::clone(&self.dataset)).map_err(|error| error.to_string())?;
         let (layout, rule) = (self.layout.clone(), self.job.optimiser.rule);
         let (threads, minibatch) = (self.threads, self.job.minibatch as usize);
         if let (Some((partition, _)), Some(assigned), Some(pipelines)) =
             (stage.cloned(), assignment.pipeline, self.job.exchange.pipelines())
         {
-            let (eval_objective, micro_batches, own) = (
-                self.eval_task().objective,
-                usize::from(pipelines.micro),
-                assignment.origin.0,
-            );
-            let samples = self.dataset.train.len();
             let in_flight = pipelines.decided(assigned.cut).in_flight(assigned.pipelines as usize);
-            let (place, stages) = (assigned.place, partition.len() as u8);
+            let pipeline = Pipeline::new(
+                assigned.place,
+                partition.len() as u8,
+                in_flight,
+                assignment.origin.0,
+                self.dataset.train.len(),
+            );
+            let membership = Membership::of_job(&self.job, &self.dataset, partition, pipeline);
             let membership = Membership {
-                task,
-                eval_objective,
-                pipeline: Pipeline::new(place, stages, in_flight, own, samples),
-                partition,
-                micro_batches,
                 dropout_seed,
+                ..membership.map_err(|error| error.to_string())?
             };
             let started = match self.device {
                 Device::Cpu => thread::start_stage(threads, move || {
@@ -214,7 +202,7 @@ impl Prepared {
                 }),
                 #[cfg(feature = "cuda")]
                 Device::Cuda { ordinal, precision, .. } => {
-                    let part = (self.job.step_samples() as usize).div_ceil(micro_batches);
+                    let part = (self.job.step_samples() as usize).div_ceil(membership.micro_batches);
                     thread::start_stage(threads, move || {
                         let gpu = Gpu::open(ordinal, precision).map_err(TrainError::from)?;
                         let trainer = CudaStageTrainer::in_pipeline(gpu, membership, &counts, rule, part)?;
@@ -224,6 +212,7 @@ impl Prepared {
             };
             return started.map_err(|error| format!("the training thread could not be started: {error}"));
         }
+        let task = Task::of_job(&self.job, Arc::clone(&self.dataset)).map_err(|error| error.to_string())?;
         let started = match self.device {
             Device::Cpu => thread::start(threads, assignment.paced, move || {
                 let trainer = CpuTrainer::new(task, &layout, &counts, rule, dropout_seed, threads)?;
@@ -246,38 +235,33 @@ impl Prepared {
 
 /// Where and how a training begins, whatever computes.
 struct Start {
-    job: Job,
     dataset: Arc<Dataset>,
     weights: usize,
     identity: Identity,
-    cursors: Cursors,
-    batches: u64,
-    samples: u64,
-    restore: Option<PathBuf>,
-    round: u64,
-    workers: u32,
+    assignment: Assignment,
 }
 
 impl Start {
     fn training<T: Trainer>(self, trainer: T) -> Result<Training<T>, TrainingError> {
-        let mut training = Training::new(trainer, &self.job, &self.dataset, self.identity)?;
-        training.resume(&self.cursors, self.batches, self.samples);
-        training.join_rounds(self.round, self.workers);
+        let begin = &self.assignment;
+        let mut training = Training::new(trainer, &begin.job, &self.dataset, self.identity)?;
+        training.resume(&begin.cursors, begin.batches, begin.samples);
+        training.join_rounds(begin.round, begin.workers);
         self.restore(|state| training.restore(state));
         Ok(training)
     }
 
     fn stage_training<T: Trainer + HoldsStage>(self, trainer: T) -> Result<StageTraining<T>, TrainingError> {
-        let classes = self.dataset.train.classes();
-        let mut training = StageTraining::new(trainer, &self.job, classes, self.identity, Duration::ZERO)?;
-        training.resume(&self.cursors, self.batches, self.samples);
+        let (begin, classes) = (&self.assignment, self.dataset.train.classes());
+        let mut training = StageTraining::new(trainer, &begin.job, classes, self.identity, Duration::ZERO)?;
+        training.resume(&begin.cursors, begin.batches, begin.samples);
         self.restore(|state| training.restore(state));
         Ok(training)
     }
 
     /// Restores what a worker had alone, if there is such a file. A residual that is lost is no reason not to train.
     fn restore(self, restore: impl FnOnce(State) -> Result<(), StateError>) {
-        let Some(path) = self.restore else {
+        let Some(path) = self.assignment.restore else {
             return;
         };
         let restored = state_file::load(&path, self.weights)

@@ -15,6 +15,7 @@ use protocol::stats::{WorkerStats, record_interval};
 use protocol::weights::digest::Digest;
 use protocol::weights::lattice::{Range, count_of};
 use protocol::wire::attach::{FromWorker, SaveOrder};
+use protocol::wire::frame::Kind;
 
 use super::evaluating::Evaluating;
 use super::files::Files;
@@ -96,17 +97,17 @@ impl Reporting {
             match message {
                 FromTraining::Step { encoded, step, time } => {
                     if let Some(encoded) = &encoded {
-                        self.writer.batch(encoded)?;
+                        self.writer.write(Kind::Batch, encoded)?;
                     }
                     self.count(&step, time, encoded.is_some());
                     if self.told.elapsed() >= record_interval(self.begun.elapsed(), STATS_EVERY) {
                         self.tell_stats()?;
                     }
                 }
-                FromTraining::Prefix(contents) => self.writer.prefix(&contents)?,
+                FromTraining::Prefix(contents) => self.writer.write(Kind::Prefix, &contents)?,
                 FromTraining::Flow(flow) => {
                     let contents = flow.encode().map_err(io::Error::other)?;
-                    self.writer.flow(&contents)?;
+                    self.writer.write(Kind::Flow, &contents)?;
                 }
                 FromTraining::Measured(evaluation) => {
                     let run = self.run;
@@ -116,13 +117,12 @@ impl Reporting {
                 FromTraining::Fed => self.writer.message(&FromWorker::Fed)?,
                 FromTraining::ResidualNorm(norm) => self.stats.residual_norm = norm,
                 FromTraining::Weights(weights, moment) => self.evaluate(weights, moment)?,
-                FromTraining::WeightsInTurn(weights, moment) => self.evaluator()?.ask_in_turn(weights, moment),
-                FromTraining::LastWeights(weights, moment, answer) => {
-                    self.evaluator()?.ask_last(weights, moment, answer);
+                FromTraining::WeightsInTurn(weights, moment, answer) => {
+                    self.evaluator()?.ask_in_turn(weights, moment, answer);
                 }
                 FromTraining::State { path, state } => self.save_state(path, state)?,
                 FromTraining::Closed(closing) => {
-                    self.writer.batch(&closing.encoded)?;
+                    self.writer.write(Kind::Batch, &closing.encoded)?;
                     self.stats.residual_norm = closing.residual_norm;
                     self.tell_stats()?;
                     self.writer.message(&FromWorker::Closed {

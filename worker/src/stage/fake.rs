@@ -16,7 +16,7 @@ use crate::model::ops::MeanLoss;
 use crate::model::ops::matmul::WriteMode;
 use crate::pipeline::Pipeline;
 use crate::stage::{Advance, HoldsStage, Layers, Membership, Returned, StageArrays, StageModel};
-use crate::task::objective::{Objective, ObjectiveError, Task};
+use crate::task::objective::ObjectiveError;
 use crate::trainer::fake::FakeTrainer;
 use crate::trainer::gradient_source::GradientSource;
 use crate::trainer::{StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
@@ -37,14 +37,7 @@ impl FakeStageTrainer {
         pipeline: Pipeline,
         counts: &[i32],
     ) -> Result<Self, ObjectiveError> {
-        let membership = Membership {
-            task: Task::of_job(job, Arc::clone(dataset))?,
-            eval_objective: Objective::for_evaluation(job, &dataset.target),
-            partition,
-            pipeline,
-            micro_batches: job.exchange.pipelines().map_or(1, |spec| spec.micro.into()),
-            dropout_seed: 1,
-        };
+        let membership = Membership::of_job(job, dataset, partition, pipeline)?;
         let stage = StageModel::new(membership, |partition, stage, own| {
             let ranges = partition.layer_ranges();
             let outputs = ranges[own.number].share(stage.number).map_or(0, |share| share.len());

@@ -4,9 +4,12 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use crate::trainer::PipelineViolation;
+
 /// Pieces that have come, by what they are of.
 #[derive(Debug)]
 pub(super) struct Gathering<K> {
+    /// No piece where all have been taken: none of them comes again.
     waiting: BTreeMap<K, Vec<Option<Vec<f32>>>>,
 }
 
@@ -20,13 +23,32 @@ impl<K> Default for Gathering<K> {
 
 impl<K: Ord + Copy> Gathering<K> {
     /// Takes a piece from one of so many workers; all of them, in the order of the workers, if it was the last.
-    pub(super) fn take(&mut self, of: K, from: usize, workers: usize, piece: Vec<f32>) -> Option<Vec<Vec<f32>>> {
+    pub(super) fn take(
+        &mut self,
+        of: K,
+        from: usize,
+        workers: usize,
+        piece: Vec<f32>,
+    ) -> Result<Option<Vec<Vec<f32>>>, PipelineViolation> {
         let pieces = self.waiting.entry(of).or_insert_with(|| vec![None; workers]);
-        *pieces.get_mut(from)? = Some(piece);
-        if pieces.iter().any(Option::is_none) {
-            return None;
+        match pieces.get_mut(from) {
+            Some(place @ None) => *place = Some(piece),
+            Some(Some(_)) | None => return Err(PipelineViolation::Repeated),
         }
-        self.waiting.remove(&of).map(|all| all.into_iter().flatten().collect())
+        if pieces.iter().any(Option::is_none) {
+            return Ok(None);
+        }
+        Ok(Some(std::mem::take(pieces).into_iter().flatten().collect()))
+    }
+
+    /// The number of things of which a piece has come.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Forgets all but this.
+    pub(super) fn retain(&mut self, is_kept: impl Fn(&K) -> bool) {
+        self.waiting.retain(|of, _| is_kept(of));
     }
 
     /// Forgets what has come.
@@ -85,20 +107,30 @@ mod tests {
         let shares = [0..2, 2..5];
         let pieces = shares.clone().map(|share| columns(&rows, 5, &share).into_owned());
         let mut gathering = Gathering::default();
-        assert_eq!(gathering.take(7, 1, 2, pieces[1].clone()), None);
+        let refused = Err(PipelineViolation::Repeated);
+        assert_eq!(gathering.take(7, 1, 2, pieces[1].clone()), Ok(None));
         assert_eq!(
             gathering.take(8, 0, 2, vec![1.0]),
-            None,
+            Ok(None),
             "a piece of another tensor must not complete this one"
         );
-        assert_eq!(
-            gathering.take(7, 2, 2, vec![1.0]),
-            None,
-            "a piece from an unknown worker must be ignored"
-        );
-        let all = gathering.take(7, 0, 2, pieces[0].clone()).unwrap();
+        for from in [1, 2] {
+            assert_eq!(
+                gathering.take(7, from, 2, vec![1.0]),
+                refused,
+                "a piece must come once, and from a worker that has one"
+            );
+        }
+        let all = gathering.take(7, 0, 2, pieces[0].clone()).unwrap().unwrap();
         assert_eq!(side_by_side(all, &shares), rows);
-        assert_eq!(gathering.take(9, 0, 1, rows.clone()), Some(vec![rows]));
+        assert_eq!(
+            gathering.take(7, 0, 2, vec![1.0]),
+            refused,
+            "complete tensors must stay complete"
+        );
+        assert_eq!(gathering.take(9, 0, 1, rows.clone()), Ok(Some(vec![rows.clone()])));
+        gathering.retain(|&of| of != 9);
+        assert_eq!(gathering.take(9, 0, 1, rows.clone()), Ok(Some(vec![rows])));
         assert_eq!(added_up(vec![vec![1.0, 2.0], vec![3.0, -2.0]]), [4.0, 0.0]);
     }
 }

@@ -13,7 +13,7 @@ use crate::model::evaluation::Evaluation;
 use crate::model::evaluation::MINIBATCH;
 use crate::model::ops::loss::{self, Errors, EvalSums};
 use crate::task::objective::Objective;
-use crate::trainer::TrainError;
+use crate::trainer::{PipelineViolation, TrainError};
 
 /// Minibatches of evaluation samples that are under way at a time.
 const UNDER_WAY_MAX: usize = 4;
@@ -63,8 +63,9 @@ impl<W> Measuring<W> {
         };
     }
 
-    pub(super) fn is_leading(&self) -> bool {
-        self.leading.is_some()
+    /// The number of minibatches that are judged, where this worker leads.
+    pub(super) fn judged(&self) -> Option<u32> {
+        self.leading.as_ref().map(|leading| leading.judged)
     }
 
     /// Counts a minibatch that is judged. Returns whether this worker waits for one.
@@ -143,7 +144,7 @@ impl<L: Layers> StageModel<L> {
         if self.measuring.received.len() < self.pipeline.kept_max() {
             self.measuring.received.push_back((samples, flow));
         } else {
-            self.reset();
+            self.refuse(PipelineViolation::TooMany);
         }
     }
 
@@ -169,7 +170,7 @@ impl<L: Layers> StageModel<L> {
         };
         let numbers = width.and_then(|width| flow.numbers(measured.samples.len() * width).ok());
         let (Some(numbers), Some(_), true) = (numbers, self.slice_of(measured.layer_range), test_inputs) else {
-            return Err(TrainError::PipelineBroken);
+            return Err(PipelineViolation::Numbers.into());
         };
         self.measure_piece(measured, from, numbers, shared)
     }
@@ -187,10 +188,15 @@ impl<L: Layers> StageModel<L> {
             let shares = before.shares().to_vec();
             let from = from - before.owners().start;
             let key = (measured.number, measured.layer_range);
-            match self.measuring.forward.take(key, from, shares.len(), numbers) {
-                None => return Ok(()),
-                Some(pieces) => side_by_side(pieces, &shares),
-            }
+            let Some(pieces) = self.measuring.forward.take(key, from, shares.len(), numbers)? else {
+                if self.measuring.forward.len() > UNDER_WAY_MAX * self.slices.len() {
+                    return Err(PipelineViolation::TooMany.into());
+                }
+                return Ok(());
+            };
+            // The next evaluation counts from 0 again.
+            self.measuring.forward.retain(|&of| of != key);
+            side_by_side(pieces, &shares)
         } else {
             self.test_inputs(&measured)
         };
@@ -204,7 +210,7 @@ impl<L: Layers> StageModel<L> {
     /// leads.
     fn measure_layer_range(&mut self, measured: EvalBatch, inputs: Vec<f32>) -> Result<(), TrainError> {
         let (Some(weights), Some(at)) = (&self.measuring.with, self.slice_of(measured.layer_range)) else {
-            return Err(TrainError::PipelineBroken);
+            return Err(PipelineViolation::Numbers.into());
         };
         let outputs = self.slices[at].infer(weights, inputs)?;
         if measured.last && at + 1 == self.slices.len() {
@@ -232,7 +238,7 @@ impl<L: Layers> StageModel<L> {
         if !self.pipeline.leads() {
             self.pipeline.say(0, FlowBody::EvalTotals(to_wire(&sums)));
         } else if !self.measuring.add(&sums) {
-            return Err(TrainError::PipelineBroken);
+            return Err(PipelineViolation::Numbers.into());
         }
         Ok(())
     }

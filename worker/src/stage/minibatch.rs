@@ -10,22 +10,25 @@ use protocol::wire::flow::{Flow, FlowBody, Lead};
 use super::gathering::{added_up, columns, side_by_side};
 use super::{Advance, DeferredGradient, Layers, Returned, StageArrays, StageModel};
 use crate::model::ops::matmul::WriteMode;
-use crate::pipeline::StageInput;
 use crate::task::augmentation;
-use crate::trainer::TrainError;
+use crate::trainer::{PipelineViolation, TrainError};
 
 /// Numbers that have come, what they are for, and which stage made them.
 pub(super) struct Piece {
-    content: StageInput,
+    body: FlowBody,
     from: usize,
     numbers: Vec<f32>,
 }
 
 impl Piece {
-    /// The samples of a minibatch that has begun: each worker of the first layers gathers them itself.
-    pub(super) fn begun(step: u64) -> Self {
+    /// The samples of a micro-batch: each worker of the first layers gathers them itself.
+    pub(super) fn samples(step: u64, micro_batch: u16) -> Self {
         Self {
-            content: StageInput::Begun { step, micro_batch: 0 },
+            body: FlowBody::Forward {
+                step,
+                micro_batch,
+                layer_range: 0,
+            },
             from: 0,
             numbers: Vec::new(),
         }
@@ -51,6 +54,11 @@ impl MinibatchProgress {
             loss: 0.0,
             is_complete: false,
         }
+    }
+
+    /// The number of the minibatch's step.
+    pub(super) fn step(&self) -> u64 {
+        self.lead.step
     }
 
     /// Whether the gradient is complete.
@@ -84,12 +92,7 @@ impl<L: Layers> StageModel<L> {
         let (own, key) = (micro_batch_of(lead, micro_batch), micro_batch_key(lead, micro_batch));
         let inputs = augmentation::gathered(&self.dataset, self.augment, own, key, &mut self.loss.answers);
         if micro_batch + 1 < lead.micro_batches {
-            let mut next = Piece::begun(lead.step);
-            next.content = StageInput::Begun {
-                step: lead.step,
-                micro_batch: micro_batch + 1,
-            };
-            self.own.push_front(next);
+            self.own.push_front(Piece::samples(lead.step, micro_batch + 1));
         }
         self.forward_range(lead, (micro_batch, 0), weights, inputs)
     }
@@ -111,7 +114,7 @@ impl<L: Layers> StageModel<L> {
     }
 
     /// How many numbers somebody can have for this worker, if that can be at all.
-    fn numbers_of(&self, content: &StageInput, from: usize) -> Option<usize> {
+    fn numbers_of(&self, body: &FlowBody, from: usize) -> Option<usize> {
         let rows = |step, micro_batch| {
             let lead = self
                 .pipeline
@@ -119,9 +122,8 @@ impl<L: Layers> StageModel<L> {
                 .filter(|lead| micro_batch < lead.micro_batches)?;
             Some(micro_batch_of(lead, micro_batch).len())
         };
-        match *content {
-            StageInput::Begun { .. } => Some(0),
-            StageInput::Forward {
+        match *body {
+            FlowBody::Forward {
                 step,
                 micro_batch,
                 layer_range,
@@ -129,7 +131,7 @@ impl<L: Layers> StageModel<L> {
                 self.slice_of(layer_range)?;
                 Some(rows(step, micro_batch)? * self.before(layer_range)?.share(from)?.len())
             }
-            StageInput::Backward {
+            FlowBody::Backward {
                 step,
                 micro_batch,
                 layer_range,
@@ -143,15 +145,15 @@ impl<L: Layers> StageModel<L> {
                     .contains(&from)
                     .then_some(rows(step, micro_batch)? * own.len())
             }
-            StageInput::Measure(_) | StageInput::EvalTotals(_) => None,
+            _ => None,
         }
     }
 
     /// Reads what has come, if it can be for this worker.
-    pub(super) fn read(&self, content: StageInput, flow: &Flow) -> Option<Piece> {
-        let from = usize::from(flow.head.from);
-        let numbers = flow.numbers(self.numbers_of(&content, from)?).ok()?;
-        Some(Piece { content, from, numbers })
+    pub(super) fn read(&self, flow: &Flow) -> Option<Piece> {
+        let (body, from) = (flow.head.body.clone(), usize::from(flow.head.from));
+        let numbers = flow.numbers(self.numbers_of(&body, from)?).ok()?;
+        Some(Piece { body, from, numbers })
     }
 
     /// Goes on with a minibatch by one piece of work: what has come, or a gradient that nobody waits for.
@@ -203,16 +205,15 @@ impl<L: Layers> StageModel<L> {
         piece: Piece,
         arrays: &mut StageArrays<'_, L>,
     ) -> Result<(), TrainError> {
-        let (step, in_flight) = match piece.content {
-            StageInput::Begun { step, .. } => (step, self.pipeline.in_flight()),
-            StageInput::Forward { step, layer_range, .. } if !self.is_last(layer_range) => {
+        let (step, in_flight) = match piece.body {
+            FlowBody::Forward { step, layer_range, .. } if !self.is_last(layer_range) => {
                 (step, self.pipeline.in_flight())
             }
             // Where it would become a gradient, each minibatch has its turn.
-            StageInput::Forward { step, .. } | StageInput::Backward { step, .. } => (step, 0),
-            StageInput::Measure(_) | StageInput::EvalTotals(_) => return Err(TrainError::PipelineBroken),
+            FlowBody::Forward { step, .. } | FlowBody::Backward { step, .. } => (step, 0),
+            _ => return Err(PipelineViolation::Numbers.into()),
         };
-        if step > progress.lead.step + in_flight as u64 {
+        if step > progress.lead.step.saturating_add(in_flight as u64) {
             self.later.push(piece);
             return Ok(());
         }
@@ -220,36 +221,33 @@ impl<L: Layers> StageModel<L> {
             // It was given up meanwhile, or done before the announcement of it was taken note of.
             return Ok(());
         };
-        let Piece { content, from, numbers } = piece;
-        match content {
-            StageInput::Begun { micro_batch, .. } if self.slice_of(0).is_some() => {
-                self.send_forward(&lead, micro_batch, arrays.own)
-            }
-            StageInput::Forward {
+        let Piece { body, from, numbers } = piece;
+        match body {
+            FlowBody::Forward {
+                micro_batch,
+                layer_range: 0,
+                ..
+            } => self.send_forward(&lead, micro_batch, arrays.own),
+            FlowBody::Forward {
                 micro_batch,
                 layer_range,
                 ..
             } => {
-                let Some(before) = self.before(layer_range) else {
-                    return Err(TrainError::PipelineBroken);
-                };
+                let before = self.before(layer_range).ok_or(PipelineViolation::Numbers)?;
                 let shares = before.shares().to_vec();
                 let from = from - before.owners().start;
                 let key = (step, micro_batch, layer_range);
-                match self.forward.take(key, from, shares.len(), numbers) {
-                    None => Ok(()),
-                    Some(pieces) if self.is_last(layer_range) => {
-                        self.run_loss_head(progress, micro_batch, side_by_side(pieces, &shares), arrays)
-                    }
-                    Some(pieces) => self.forward_range(
-                        &lead,
-                        (micro_batch, layer_range),
-                        arrays.own,
-                        side_by_side(pieces, &shares),
-                    ),
+                let Some(pieces) = self.forward.take(key, from, shares.len(), numbers)? else {
+                    return Ok(());
+                };
+                let inputs = side_by_side(pieces, &shares);
+                if self.is_last(layer_range) {
+                    self.run_loss_head(progress, micro_batch, inputs, arrays)
+                } else {
+                    self.forward_range(&lead, (micro_batch, layer_range), arrays.own, inputs)
                 }
             }
-            StageInput::Backward {
+            FlowBody::Backward {
                 micro_batch,
                 layer_range,
                 loss,
@@ -257,13 +255,10 @@ impl<L: Layers> StageModel<L> {
             } => {
                 let after = self.layer_ranges[usize::from(layer_range) + 1].owners();
                 let key = (step, micro_batch, layer_range);
-                match self.backward.take(key, from - after.start, after.len(), numbers) {
-                    None => Ok(()),
-                    Some(pieces) => {
-                        let output_gradients = added_up(pieces);
-                        self.backward_range(progress, (micro_batch, layer_range), (output_gradients, loss), arrays)
-                    }
-                }
+                let Some(pieces) = self.backward.take(key, from - after.start, after.len(), numbers)? else {
+                    return Ok(());
+                };
+                self.backward_range(progress, (micro_batch, layer_range), (added_up(pieces), loss), arrays)
             }
             _ => Ok(()),
         }
@@ -277,34 +272,25 @@ impl<L: Layers> StageModel<L> {
         weights: &L::Weights,
         inputs: Vec<f32>,
     ) -> Result<(), TrainError> {
-        let (Some(at), step) = (self.slice_of(layer_range), lead.step) else {
-            return Err(TrainError::PipelineBroken);
-        };
+        let (at, step) = (self.slice_of(layer_range).ok_or(PipelineViolation::Numbers)?, lead.step);
         let outputs =
             self.slices[at].forward((step, micro_batch), weights, micro_batch_key(lead, micro_batch), inputs)?;
         let layer_range = layer_range + 1;
+        let body = FlowBody::Forward {
+            step,
+            micro_batch,
+            layer_range,
+        };
         let from = self.stage.number;
         for to in self.layer_ranges[usize::from(layer_range)].owners() {
             if to == from {
                 self.own.push_back(Piece {
-                    content: StageInput::Forward {
-                        step,
-                        micro_batch,
-                        layer_range,
-                    },
+                    body: body.clone(),
                     from,
                     numbers: outputs.to_vec(),
                 });
             } else {
-                self.pipeline.send(
-                    to as u8,
-                    FlowBody::Forward {
-                        step,
-                        micro_batch,
-                        layer_range,
-                    },
-                    &outputs,
-                );
+                self.pipeline.send(to as u8, body.clone(), &outputs);
             }
         }
         Ok(())
@@ -319,9 +305,7 @@ impl<L: Layers> StageModel<L> {
         arrays: &mut StageArrays<'_, L>,
     ) -> Result<(), TrainError> {
         let layer_range = (self.layer_ranges.len() - 1) as u8;
-        let Some(at) = self.slice_of(layer_range) else {
-            return Err(TrainError::PipelineBroken);
-        };
+        let at = self.slice_of(layer_range).ok_or(PipelineViolation::Numbers)?;
         let own = micro_batch_of(&progress.lead, micro_batch);
         self.dataset.train.answers().gather(own, &mut self.loss.answers);
         let share = own.len() as f32 / progress.lead.samples.len() as f32;
@@ -340,21 +324,15 @@ impl<L: Layers> StageModel<L> {
         came: (Vec<f32>, f32),
         arrays: &mut StageArrays<'_, L>,
     ) -> Result<(), TrainError> {
-        let Some(at) = self.slice_of(layer_range) else {
-            return Err(TrainError::PipelineBroken);
-        };
-        match self.slices[at].backward(
+        let at = self.slice_of(layer_range).ok_or(PipelineViolation::Numbers)?;
+        let returned = self.slices[at].backward(
             (progress.lead.step, micro_batch),
             came,
             progress.written(at),
             arrays.gradient,
-        )? {
-            Some(returned) => {
-                self.returned(progress, at, micro_batch, returned);
-                Ok(())
-            }
-            None => Err(TrainError::PipelineBroken),
-        }
+        )?;
+        self.returned(progress, at, micro_batch, returned.ok_or(PipelineViolation::Numbers)?);
+        Ok(())
     }
 
     /// A micro-batch has come back through what is held of a layer range: its gradients go on, and what is left of its
@@ -400,28 +378,23 @@ impl<L: Layers> StageModel<L> {
             return;
         };
         let (before, layer_range) = (&self.layer_ranges[at], at as u8);
+        let body = FlowBody::Backward {
+            step,
+            micro_batch,
+            layer_range,
+            loss,
+        };
         let from = self.stage.number;
         for (to, share) in before.owners().zip(before.shares()) {
             let piece = columns(output_gradients, before.outputs(), share);
             if to == from {
                 self.own.push_back(Piece {
-                    content: StageInput::Backward {
-                        step,
-                        micro_batch,
-                        layer_range,
-                        loss,
-                    },
+                    body: body.clone(),
                     from,
                     numbers: piece.into_owned(),
                 });
             } else {
-                let message = FlowBody::Backward {
-                    step,
-                    micro_batch,
-                    layer_range,
-                    loss,
-                };
-                self.pipeline.send(to as u8, message, &piece);
+                self.pipeline.send(to as u8, body.clone(), &piece);
             }
         }
     }

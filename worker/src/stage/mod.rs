@@ -13,21 +13,23 @@ mod minibatch;
 #[cfg(test)]
 mod tests;
 
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use protocol::job::Job;
 use protocol::job::augment::Augment;
 use protocol::job::model::{LayerRange, Partition, PipelineStage, StageSlice};
 use protocol::stats::measured::Scores;
-use protocol::wire::flow::{Flow, Lead};
+use protocol::wire::flow::{Flow, FlowBody, Lead};
 
 use crate::dataset::{Answers, Dataset};
 use crate::model::ops::MeanLoss;
 use crate::model::ops::matmul::WriteMode;
-use crate::pipeline::{Heard, Pipeline, PipelineEvent, StageInput};
-use crate::task::objective::{Objective, Task};
-use crate::trainer::TrainError;
+use crate::pipeline::{Heard, Pipeline, PipelineEvent};
+use crate::task::objective::{Objective, ObjectiveError, Task};
 use crate::trainer::gradient_source::{GradientSource, step_key};
+use crate::trainer::{PipelineViolation, TrainError};
 pub use fake::FakeStageTrainer;
 use gathering::Gathering;
 pub use holds_stage::HoldsStage;
@@ -58,21 +60,21 @@ impl Membership {
         self.partition.stage(usize::from(self.pipeline.stage()))
     }
 
-    #[cfg(test)]
+    /// What a worker needs for a job on this data, with no seed of its own.
     pub(crate) fn of_job(
-        job: &protocol::job::Job,
+        job: &Job,
         dataset: &Arc<Dataset>,
         partition: Partition,
         pipeline: Pipeline,
-    ) -> Self {
-        Self {
-            task: Task::of_job(job, Arc::clone(dataset)).unwrap(),
+    ) -> Result<Self, ObjectiveError> {
+        Ok(Self {
+            task: Task::of_job(job, Arc::clone(dataset))?,
             eval_objective: Objective::for_evaluation(job, &dataset.target),
             partition,
             pipeline,
-            micro_batches: job.exchange.pipelines().unwrap().micro.into(),
+            micro_batches: job.exchange.pipelines().map_or(1, |spec| spec.micro.into()),
             dropout_seed: 1,
-        }
+        })
     }
 }
 
@@ -212,7 +214,7 @@ impl<L: Layers> StageModel<L> {
                     micro_batches: self.micro_batches.min(lead.samples.len()).max(1) as u16,
                     ..lead
                 };
-                self.own.push_back(Piece::begun(lead.step));
+                self.own.push_back(Piece::samples(lead.step, 0));
                 self.pipeline.begin(lead);
             }
         }
@@ -227,7 +229,7 @@ impl<L: Layers> StageModel<L> {
     /// others count it as trained: then the event is held until the step is made.
     pub fn hear(&mut self, event: PipelineEvent) {
         if self.progress.as_ref().is_some_and(MinibatchProgress::is_back) {
-            return self.held.push_back(event);
+            return self.hold(event);
         }
         let generation = self.pipeline.generation();
         let heard = self.pipeline.hear(event);
@@ -239,18 +241,27 @@ impl<L: Layers> StageModel<L> {
             Heard::Nothing | Heard::Joined => {}
             Heard::Broken => self.clear(),
             Heard::Begun { step, early } => {
-                self.received.push_back(Piece::begun(step));
-                for (input, flow) in early {
-                    self.receive(input, &flow);
+                if self.slice_of(0).is_some() {
+                    self.received.push_back(Piece::samples(step, 0));
                 }
+                early.iter().for_each(|flow| self.receive(flow));
             }
-            Heard::Input(StageInput::Measure(samples), flow) => self.receive_measured(samples, flow),
-            Heard::Input(StageInput::EvalTotals(totals), _) => {
-                if !self.measuring.judge(&totals) {
-                    self.reset();
-                }
-            }
-            Heard::Input(input, flow) => self.receive(input, &flow),
+            Heard::Input(flow) => match &flow.head.body {
+                FlowBody::Measure(samples) => self.receive_measured(samples.clone(), flow),
+                FlowBody::EvalTotals(totals) if self.measuring.judge(totals) => {}
+                FlowBody::EvalTotals(_) => self.refuse(PipelineViolation::Numbers),
+                _ => self.receive(&flow),
+            },
+        }
+    }
+
+    /// Holds an event until the step is made. The pipeline is given up then if more come than belong to the minibatches in
+    /// flight, and the rest of them is not kept.
+    fn hold(&mut self, event: PipelineEvent) {
+        match self.held.len().cmp(&self.pipeline.kept_max()) {
+            Ordering::Less => self.held.push_back(event),
+            Ordering::Equal => self.held.push_back(PipelineEvent::Broken),
+            Ordering::Greater => {}
         }
     }
 
@@ -260,11 +271,20 @@ impl<L: Layers> StageModel<L> {
     }
 
     /// Keeps numbers that have come, or gives the pipeline up if they cannot be for this worker.
-    fn receive(&mut self, input: StageInput, flow: &Flow) {
-        match self.read(input, flow) {
-            Some(piece) if self.received.len() < self.pipeline.kept_max() => self.received.push_back(piece),
-            _ => self.reset(),
+    fn receive(&mut self, flow: &Flow) {
+        match self.read(flow) {
+            None => self.refuse(PipelineViolation::Numbers),
+            Some(_) if self.received.len() + self.later.len() >= self.pipeline.kept_max() => {
+                self.refuse(PipelineViolation::TooMany);
+            }
+            Some(piece) => self.received.push_back(piece),
         }
+    }
+
+    /// Gives up what is under way because another worker has sent what no honest one sends.
+    fn refuse(&mut self, violation: PipelineViolation) {
+        self.pipeline.refuse(violation);
+        self.clear();
     }
 
     /// Gives up what is under way. Other workers that wait for an answer are told that there is none.
@@ -297,8 +317,8 @@ impl<L: Layers> StageModel<L> {
     /// Gives the pipeline up if a piece of work broke it.
     fn unless_broken(&mut self, advanced: Result<Advance, TrainError>) -> Result<Advance, TrainError> {
         match advanced {
-            Err(TrainError::PipelineBroken) => {
-                self.reset();
+            Err(TrainError::Violation(violation)) => {
+                self.refuse(violation);
                 Ok(Advance::Worked)
             }
             advanced => advanced,
@@ -312,7 +332,7 @@ impl<L: Layers> StageModel<L> {
         };
         // There is room for as many micro-batches as the job says.
         if usize::from(lead.micro_batches) > self.micro_batches {
-            return Err(TrainError::PipelineBroken);
+            return Err(PipelineViolation::Minibatch.into());
         }
         self.progress = Some(MinibatchProgress::new(lead.clone(), self.slices.len()));
         self.own.extend(self.later.drain(..));
@@ -323,6 +343,8 @@ impl<L: Layers> StageModel<L> {
     fn take_loss(&mut self) -> Option<f32> {
         let progress = self.progress.take_if(|progress| progress.is_done())?;
         self.pipeline.led();
+        self.forward.retain(|&(step, ..)| step > progress.step());
+        self.backward.retain(|&(step, ..)| step > progress.step());
         Some(progress.loss())
     }
 
@@ -332,20 +354,15 @@ impl<L: Layers> StageModel<L> {
         Ok(())
     }
 
-    /// Whether this worker has the whole pipeline measured.
-    pub fn leads_evaluation(&self) -> bool {
-        self.measuring.is_leading()
+    /// The number of evaluation minibatches that are judged, where this worker has the whole pipeline measured.
+    pub fn judged(&self) -> Option<u32> {
+        self.measuring.judged()
     }
 
     /// Takes the scores of an evaluation that is done.
     pub fn take_scores(&mut self) -> Option<Scores> {
         let count = self.dataset.test.len();
         self.measuring.take_scores(&self.eval_objective, count)
-    }
-
-    /// Gives up an evaluation that nobody waits for any more.
-    pub fn drop_evaluation(&mut self) {
-        self.measuring = Measuring::default();
     }
 
     /// Forgets what is under way.
@@ -376,6 +393,7 @@ impl<L: Layers> GradientSource for StageModel<L> {
         _key: u64,
         _gradient: &mut L::Gradient,
     ) -> Result<f32, TrainError> {
-        self.take_loss().ok_or(TrainError::PipelineBroken)
+        self.take_loss()
+            .ok_or_else(|| TrainError::Device("the gradient of this stage is not complete".into()))
     }
 }

@@ -136,8 +136,10 @@ impl<const BEGINS: bool> Trainer for FakeTrainer<BEGINS> {
     }
 
     fn jump(&mut self, sums: &Sums) -> Result<Range, TrainError> {
-        let mut own = self.weights.clone();
-        Ok(sums.apply_to_both(&mut self.weights, &mut own)?)
+        let (mut shared, mut own) = (self.weights.clone(), self.weights.clone());
+        let range = sums.apply_to_both(&mut shared, &mut own)?;
+        self.weights = shared;
+        Ok(range)
     }
 
     fn copy_weights(&self) -> Result<Vec<f32>, TrainError> {

@@ -21,7 +21,7 @@ use protocol::weights::sums::Sums;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-pub use error::TrainError;
+pub use error::{PipelineViolation, TrainError};
 use protocol::weights::contribution::Contribution;
 
 /// What a step is to do.

@@ -7,11 +7,10 @@ use protocol::log::batch::Payload;
 use protocol::weights::encoding::DENSE_MAX;
 use protocol::weights::lattice::Range;
 
-use super::TrainingError;
 use super::farewell::Farewell;
 use crate::emission::Leaving;
 use crate::trainer::quantise::Reached;
-use crate::trainer::{Trainer, difference};
+use crate::trainer::{TrainError, Trainer, difference};
 
 /// Whether a worker trains, and if not, what it does instead.
 #[derive(Debug)]
@@ -84,14 +83,14 @@ impl Ending {
         &mut self,
         trainer: &mut T,
         keeps_residual: bool,
-    ) -> Result<Option<Leaving>, TrainingError> {
+    ) -> Result<Option<Leaving>, TrainError> {
         match self {
             Self::Back { weights, next } => {
                 let (window, left) = restore_next_window(trainer, weights, *next)?;
                 *next = window;
                 Ok(left)
             }
-            Self::Leaving(farewell) if keeps_residual => Ok(farewell.next(trainer)?),
+            Self::Leaving(farewell) if keeps_residual => farewell.next(trainer),
             Self::Leaving(_) | Self::StandingBy | Self::Stop | Self::GaveUp | Self::No => Ok(None),
         }
     }
@@ -104,7 +103,7 @@ fn restore_next_window<T: Trainer>(
     trainer: &mut T,
     weights: &[f32],
     from: usize,
-) -> Result<(usize, Option<Leaving>), TrainingError> {
+) -> Result<(usize, Option<Leaving>), TrainError> {
     let mut shared = trainer.copy_weights()?;
     for first in (from..weights.len()).step_by(DENSE_MAX) {
         let window = first..(first + DENSE_MAX).min(weights.len());

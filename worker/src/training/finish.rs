@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use protocol::wire::attach::SaveOrder;
 
-/// How long a leader calls its pipeline together in vain: a worker that hangs is replaced after ten seconds, and its successor
-/// opens the data first.
-const CALL_LIMIT: Duration = Duration::from_mins(1);
+/// How long a leader waits for a pipeline of which nothing comes: a worker that hangs is replaced after ten seconds, and its
+/// successor opens the data first.
+const SILENCE_MAX: Duration = Duration::from_mins(1);
 /// Measurements that may break. A worker that dies in each of them must not hold up the end.
 const BREAKS_MAX: u32 = 5;
 
@@ -15,8 +15,8 @@ const BREAKS_MAX: u32 = 5;
 pub(super) struct Finish {
     /// Where to save, if this worker is to.
     pub(super) order: Option<SaveOrder>,
-    /// Since when the pipeline is called together.
-    called: Duration,
+    /// When the pipeline last came closer to being measured.
+    advanced: Duration,
     /// Measurements that broke.
     breaks: u32,
 }
@@ -25,7 +25,7 @@ impl Finish {
     pub(super) fn new(order: Option<SaveOrder>, now: Duration) -> Self {
         Self {
             order,
-            called: now,
+            advanced: now,
             breaks: 0,
         }
     }
@@ -33,13 +33,18 @@ impl Finish {
     /// Whether the pipeline is to be measured first, and there is still a point in trying.
     pub(super) fn measures(&self, now: Duration) -> bool {
         let is_ordered = self.order.as_ref().is_some_and(|order| order.with_pipeline);
-        is_ordered && self.breaks < BREAKS_MAX && now.saturating_sub(self.called) < CALL_LIMIT
+        is_ordered && self.breaks < BREAKS_MAX && now.saturating_sub(self.advanced) < SILENCE_MAX
+    }
+
+    /// The measurement has begun or gone on.
+    pub(super) fn advanced(&mut self, now: Duration) {
+        self.advanced = now;
     }
 
     /// The pipeline broke while it was measured.
     pub(super) fn broke(&mut self, now: Duration) {
         self.breaks += 1;
-        self.called = now;
+        self.advanced = now;
     }
 }
 
@@ -63,9 +68,9 @@ mod tests {
         let mut finish = finish(true, start);
         let mut now = start;
         for _ in 0..BREAKS_MAX {
-            assert!(finish.measures(now + CALL_LIMIT / 2));
-            assert!(!finish.measures(now + CALL_LIMIT));
-            now += CALL_LIMIT / 2;
+            assert!(finish.measures(now + SILENCE_MAX / 2));
+            assert!(!finish.measures(now + SILENCE_MAX));
+            now += SILENCE_MAX / 2;
             finish.broke(now);
         }
         assert!(!finish.measures(now));

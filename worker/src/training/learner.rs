@@ -1,21 +1,27 @@
 //! A worker's replica and the books that go with it: what every training loop needs, whether it trains a whole network or a
 //! stage of one.
 
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
-use protocol::job::Job;
 use protocol::job::optimiser::Rule;
+use protocol::job::{Job, Keep};
 use protocol::log::batch::{Batch, Header, OriginStatus, Payload};
 use protocol::log::bundle::Bundle;
 use protocol::log::cursor::{CursorAdvance, Cursors};
+use protocol::stats::measured::Scores;
 use protocol::weights::lattice::{Range, Tau};
 use protocol::weights::sums::Sums;
-use protocol::wire::attach::JumpOrder;
+use protocol::wire::attach::{JumpOrder, SaveOrder};
 
 use super::applied::Applied;
 use super::ending::Ending;
 use super::pending::Pending;
-use super::{Counters, Identity, State, Step, TrainingError};
+use super::{
+    AUDIT_EVERY, Closing, Counters, FromTraining, Identity, NORM_EVERY, Next, State, Step, ToTraining, TrainingError,
+    planted,
+};
 use crate::emission::{self, Emission, Leaving, NextStep, Plan};
 use crate::learning::multi_worker::Settings;
 use crate::sampling::plan::{SamplePlan, SharedPlan};
@@ -38,11 +44,21 @@ pub(super) struct Learner<T> {
     pub(super) ending: Ending,
     /// Changes that the last step found by comparing; the memory is used again.
     pub(super) changes: Vec<u32>,
+    /// Files that wait for a moment at which a batch has counted every step.
+    saves: Vec<PathBuf>,
+    norm_told: Duration,
+    audited: Duration,
 }
 
 impl<T: Trainer> Learner<T> {
     /// Creates the learner of a run that begins, for training samples of these classes.
-    pub(super) fn new(trainer: T, job: &Job, classes: Arc<[u32]>, identity: Identity) -> Result<Self, TrainingError> {
+    pub(super) fn new(
+        trainer: T,
+        job: &Job,
+        classes: Arc<[u32]>,
+        identity: Identity,
+        now: Duration,
+    ) -> Result<Self, TrainingError> {
         let samples_total = classes.len() as u64 * u64::from(job.epochs);
         let shared = SharedPlan {
             split: job.split,
@@ -75,7 +91,28 @@ impl<T: Trainer> Learner<T> {
             pending: Pending::default(),
             ending: Ending::No,
             changes: Vec::new(),
+            saves: Vec::new(),
+            norm_told: now,
+            audited: now,
         })
+    }
+
+    /// Takes note of an event that means the same to every training loop. Returns any other.
+    pub(super) fn hear(&mut self, event: ToTraining) -> Result<Option<ToTraining>, TrainingError> {
+        match event {
+            ToTraining::Apply(batch) => drop(self.apply(&batch)?),
+            ToTraining::ApplyBundle(bundle) => drop(self.apply_bundle(&bundle)?),
+            ToTraining::Jump(sums, order) => drop(self.jump(&sums, &order)?),
+            ToTraining::Origin { origin, alive } => self.plan.set_origin_alive(origin, alive),
+            ToTraining::Slot { slot, alive } => self.plan.set_slot_alive(slot, alive),
+            ToTraining::Save(path) => self.saves.push(path),
+            ToTraining::Stop => self.ending.stop(),
+            ToTraining::Leave => self.ending.leave(),
+            ToTraining::StandBy => self.ending.stand_by(),
+            ToTraining::GoBack(weights) => self.ending.go_back(weights),
+            other => return Ok(Some(other)),
+        }
+        Ok(None)
     }
 
     /// How stale others' batches are when they are applied here: the batches that came between, in rounds of one batch
@@ -118,6 +155,66 @@ impl<T: Trainer> Learner<T> {
         Ok(())
     }
 
+    /// Takes the answer to an order to save what this worker alone has, if there is one and this is a moment for it: not
+    /// while it waits to drop that. Batches go the same way, so the reader of both knows between which two it was.
+    pub(super) fn answer_save(&mut self, is_closed: bool, drops: bool) -> Result<Option<FromTraining>, TrainingError> {
+        let Some(path) = self.saves.pop() else {
+            return Ok(None);
+        };
+        let state = if is_closed || drops { None } else { self.state()? };
+        if state.is_none() && !is_closed {
+            self.saves.push(path);
+            return Ok(None);
+        }
+        let state = state.map(Box::new);
+        Ok(Some(FromTraining::State { path, state }))
+    }
+
+    /// Returns the answer to an order to finish.
+    pub(super) fn finished(
+        &self,
+        order: Option<SaveOrder>,
+        scores: Option<Scores>,
+    ) -> Result<FromTraining, TrainingError> {
+        let save = match order {
+            Some(order) => Some((order, self.trainer.copy_weights()?)),
+            None => None,
+        };
+        let digest = self.trainer.digest()?;
+        Ok(FromTraining::Finished { digest, save, scores })
+    }
+
+    /// Audits the weights now and then, and more often returns the norm of the residual, to be told.
+    pub(super) fn check(&mut self, now: Duration) -> Result<Option<FromTraining>, TrainingError> {
+        if now.saturating_sub(self.audited) >= AUDIT_EVERY {
+            self.audited = now;
+            self.audit()?;
+        }
+        if now.saturating_sub(self.norm_told) < NORM_EVERY {
+            return Ok(None);
+        }
+        self.norm_told = now;
+        Ok(Some(FromTraining::ResidualNorm(self.trainer.residual_norm()?)))
+    }
+
+    /// Closes the origin in this round, and ends the run for all if it `can_stop` that. What is left in the residual is
+    /// dropped.
+    pub(super) fn close(&mut self, round: u64, can_stop: bool) -> Result<Closing, TrainingError> {
+        self.audit()?;
+        // Where the best weights are kept, workers are told to close when all is trained: nobody is to stop for that.
+        let all_trained = self.job.keep == Keep::Best && self.plan.is_complete();
+        let status = OriginStatus {
+            round,
+            last: true,
+            stop: can_stop && self.ending.stops_the_run() && !all_trained,
+            ..OriginStatus::default()
+        };
+        let mut encoded = Vec::new();
+        self.write_batch_now(Payload::default(), status, &mut encoded)?;
+        let residual_norm = self.trainer.residual_norm()?;
+        Ok(Closing { encoded, residual_norm })
+    }
+
     /// Recomputes the digest of the weights. One that differs from what it is to be convicts this replica, whatever the
     /// others have.
     pub(super) fn audit(&self) -> Result<(), TrainingError> {
@@ -130,7 +227,7 @@ impl<T: Trainer> Learner<T> {
         match error {
             // Such a step has moved no shared weight, so these can be audited.
             TrainError::NotFinite | TrainError::Range(_) => self.audit().err().unwrap_or(error.into()),
-            TrainError::Device(_) | TrainError::PipelineBroken | TrainError::Unheard => error.into(),
+            TrainError::Device(_) | TrainError::Violation(_) | TrainError::Unheard => error.into(),
         }
     }
 
@@ -211,7 +308,7 @@ impl<T: Trainer> Learner<T> {
     }
 
     /// Takes what the emission still owes where there is nothing to train, for now or for good.
-    pub(super) fn rest(&mut self) -> Result<Option<Leaving>, TrainingError> {
+    fn rest(&mut self) -> Result<Option<Leaving>, TrainingError> {
         if !matches!(self.ending, Ending::No | Ending::Stop | Ending::Leaving(_)) {
             return Ok(None);
         }
@@ -220,21 +317,48 @@ impl<T: Trainer> Learner<T> {
     }
 
     /// Takes what leaves next of a worker that is ending.
-    pub(super) fn leave_for_good(&mut self) -> Result<Option<Leaving>, TrainingError> {
-        self.ending.next(&mut self.trainer, self.emission.keeps_residual())
+    fn leave_for_good(&mut self) -> Result<Option<Leaving>, TrainingError> {
+        let left = self.ending.next(&mut self.trainer, self.emission.keeps_residual());
+        left.map_err(|error| self.blame(error))
     }
 
-    /// Appends a batch that leaves without a step.
-    pub(super) fn emit(
-        &mut self,
-        left: Leaving,
-        status: OriginStatus,
-        encoded: &mut Vec<u8>,
-    ) -> Result<Step, TrainingError> {
+    /// Goes on where there is nothing to train, for now or for good: what the emission still owes leaves, and pending work is
+    /// counted. Appends the batch that leaves, if one does, in this round.
+    pub(super) fn pause(&mut self, round: u64, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
+        let mut left = self.rest()?;
+        if left.is_none() && self.is_ending() {
+            if self.ending.stands_by() {
+                return Ok(Next::Waiting);
+            }
+            left = self.leave_for_good()?;
+            if left.is_none() {
+                return Ok(Next::Done);
+            }
+        }
+        // Where the best weights are kept, a worker's node says when it may close.
+        if left.is_none() && self.plan.is_complete() && self.job.keep == Keep::Last {
+            return Ok(Next::Done);
+        }
+        // Nobody else may train the samples that no batch counts yet: others would wait for a worker that waits with them.
+        let counts_pending =
+            self.emission.weighting().is_none() && !self.pending.is_empty() && !planted::keeps_last_cursors();
+        if left.is_none() && !counts_pending {
+            return Ok(Next::Waiting);
+        }
         let mut step = Step::without_samples(self.staleness());
-        step.left(&left);
-        self.write_batch_now(left.payload, status, encoded)?;
-        Ok(step)
+        let payload = match left {
+            Some(left) => {
+                step.left(&left);
+                left.payload
+            }
+            None => Payload::default(),
+        };
+        let status = OriginStatus {
+            round,
+            ..OriginStatus::default()
+        };
+        self.write_batch_now(payload, status, encoded)?;
+        Ok(Next::Emitted(step))
     }
 
     /// Appends a batch that no gradient belongs to, of the weights as they are now.
@@ -277,24 +401,6 @@ impl<T: Trainer> Learner<T> {
         self.plan.batch_left();
         self.applied.count_own(&header);
         Ok(())
-    }
-
-    /// Notes that an origin sends no batches any more, so that what it began is free; or that it does so again.
-    pub(super) fn set_origin_alive(&mut self, origin: protocol::ids::OriginId, alive: bool) {
-        if alive {
-            self.plan.origin_alive(origin);
-        } else {
-            self.plan.origin_dead(origin);
-        }
-    }
-
-    /// Notes that a slot has lost its worker, or has one again.
-    pub(super) fn set_slot_alive(&mut self, slot: usize, alive: bool) {
-        if alive {
-            self.plan.slot_alive(slot);
-        } else {
-            self.plan.slot_dead(slot);
-        }
     }
 
     /// Applies another origin's batch, which was decoded and so is valid.

@@ -102,10 +102,9 @@ pub enum FromTraining {
     ResidualNorm(f64),
     /// A copy of the weights, between two steps.
     Weights(Vec<f32>, Moment),
-    /// The same where this worker evaluates by itself: none of them is passed over.
-    WeightsInTurn(Vec<f32>, Moment),
-    /// The same of one that stands by, and where it is to be told how to end.
-    LastWeights(Vec<f32>, Moment, SyncSender<ToTraining>),
+    /// The same where this worker evaluates by itself: none of them is passed over. With them, where one that stands by is to be
+    /// told how to end.
+    WeightsInTurn(Vec<f32>, Moment, Option<SyncSender<ToTraining>>),
     /// What this worker alone has, as it was after the last batch told.
     State {
         /// The file that it is for.

@@ -21,15 +21,15 @@ mod step;
 pub mod thread;
 mod throttle;
 
+use std::time::Duration;
+
 use protocol::ids::{OriginId, RunId};
-use protocol::job::{Job, Keep, RoundWeighting};
+use protocol::job::{Job, RoundWeighting};
 use protocol::log::batch::{Batch, OriginStatus, Payload, RoundPhase};
-use protocol::log::bundle::Bundle;
 use protocol::log::cursor::Cursors;
 use protocol::weights::dense::Dense;
 use protocol::weights::lattice::Range;
-use protocol::weights::sums::Sums;
-use protocol::wire::attach::{GoOn, JumpOrder, Missing};
+use protocol::wire::attach::{GoOn, Missing};
 
 pub use self::error::TrainingError;
 use self::learner::Learner;
@@ -43,6 +43,15 @@ pub(crate) use self::throttle::Throttle;
 use crate::dataset::Dataset;
 use crate::emission::Plan;
 use crate::trainer::{StateError, TrainError, Trainer, TrainerState};
+
+/// How long a worker waits that has too many batches on their way out.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
+/// How long a worker waits that has nothing to do but what it is told.
+const FOR_EVER: Duration = Duration::from_hours(1);
+/// How often the norm of the residual is told.
+const NORM_EVERY: Duration = Duration::from_secs(1);
+/// How often the weights are audited: often enough to lose little, and a thousandth of the time even for large models.
+const AUDIT_EVERY: Duration = Duration::from_secs(30);
 
 /// Which worker this is, of which run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +116,7 @@ pub struct Training<T> {
 impl<T: Trainer> Training<T> {
     /// Training from the start of a run.
     pub fn new(trainer: T, job: &Job, dataset: &Dataset, identity: Identity) -> Result<Self, TrainingError> {
-        let learner = Learner::new(trainer, job, dataset.train.classes(), identity)?;
+        let learner = Learner::new(trainer, job, dataset.train.classes(), identity, Duration::ZERO)?;
         Ok(Self {
             round: Round::new(&learner.job, dataset.train.len()),
             minibatches: Minibatches::default(),
@@ -118,12 +127,6 @@ impl<T: Trainer> Training<T> {
     /// The trainer, for questions between steps.
     pub fn trainer(&self) -> &T {
         &self.learner.trainer
-    }
-
-    /// The fraction of the run's samples that are in applied batches.
-    #[must_use]
-    pub fn progress(&self) -> f64 {
-        self.learner.applied.progress()
     }
 
     /// Samples in applied batches, other origins' included.
@@ -150,14 +153,9 @@ impl<T: Trainer> Training<T> {
         self.learner.emission.go_on(workers);
     }
 
-    /// What this worker alone has. `None` while steps were made that no batch counts yet: their samples would be trained
-    /// again and still be in the residual. Nor while it waits to drop what it has. The next batches that leave change that.
-    pub fn state(&self) -> Result<Option<State>, TrainingError> {
-        if self.round.drops() {
-            Ok(None)
-        } else {
-            self.learner.state()
-        }
+    /// Takes the answer to an order to save, if there is one and this is a moment for it.
+    fn answer_save(&mut self, is_closed: bool) -> Result<Option<FromTraining>, TrainingError> {
+        self.learner.answer_save(is_closed, self.round.drops())
     }
 
     /// Goes on from what a worker had alone; to be said before the first step. What does not fit is refused and has no
@@ -166,20 +164,14 @@ impl<T: Trainer> Training<T> {
         self.learner.restore(state)
     }
 
-    /// Recomputes the digest of the weights. One that differs from what it is to be convicts this replica, whatever the
-    /// others have.
-    pub fn audit(&self) -> Result<(), TrainingError> {
-        self.learner.audit()
-    }
-
-    /// An origin sends no batches any more, so that what it began is free; or it does so again.
-    pub fn origin(&mut self, origin: OriginId, alive: bool) {
-        self.learner.set_origin_alive(origin, alive);
-    }
-
-    /// A slot has lost its worker, or has one again.
-    pub fn slot(&mut self, slot: usize, alive: bool) {
-        self.learner.set_slot_alive(slot, alive);
+    /// Takes note of an event. Returns one that is none of training's.
+    fn hear(&mut self, event: ToTraining) -> Result<Option<ToTraining>, TrainingError> {
+        match event {
+            ToTraining::GoOn(order) => self.go_on(order)?,
+            ToTraining::GoOnPassing(prefix) => self.go_on_passing(prefix.as_deref())?,
+            event => return self.learner.hear(event),
+        }
+        Ok(None)
     }
 
     /// Whether another step can be made without a batch: the next one must be able to count its samples.
@@ -248,29 +240,12 @@ impl<T: Trainer> Training<T> {
         Ok(Next::Emitted(step))
     }
 
-    /// There is nothing to train, for now or for good: what the emission still owes leaves.
+    /// There is nothing to train, for now or for good.
     fn pause(&mut self, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
-        if let Some(left) = self.learner.rest()? {
-            let status = self.status(OriginStatus::default());
-            return self.learner.emit(left, status, encoded).map(Next::Emitted);
+        match self.learner.pause(self.round.number(), encoded)? {
+            Next::Waiting if !self.is_ending() => self.say_idle(encoded),
+            next => Ok(next),
         }
-        if self.is_ending() {
-            return self.end(encoded);
-        }
-        // Where the best weights are kept, a worker's node says when it may close.
-        if self.learner.plan.is_complete() && self.learner.job.keep == Keep::Last {
-            return Ok(Next::Done);
-        }
-        // Nobody else may train the samples that no batch counts yet: others would wait for a worker that waits with
-        // them.
-        if self.learner.emission.weighting().is_none()
-            && !self.learner.pending.is_empty()
-            && !planted::keeps_last_cursors()
-        {
-            self.write_batch_now(OriginStatus::default(), encoded)?;
-            return Ok(Next::Emitted(Step::without_samples(self.staleness())));
-        }
-        self.say_idle(encoded)
     }
 
     /// Goes on to the next minibatch. Returns `false` if there is none now.
@@ -297,17 +272,9 @@ impl<T: Trainer> Training<T> {
         }
     }
 
-    /// Appends the batch that closes this origin. It holds no changes: what is left in the residual is dropped.
-    pub fn close(&mut self, encoded: &mut Vec<u8>) -> Result<(), TrainingError> {
-        let ending = &self.learner.ending;
-        // Where the best weights are kept, workers are told to close when all is trained: nobody is to stop for that.
-        let all_trained = self.learner.job.keep == Keep::Best && self.learner.plan.is_complete();
-        let status = OriginStatus {
-            last: true,
-            stop: ending.stops_the_run() && !all_trained,
-            ..OriginStatus::default()
-        };
-        self.write_batch_now(status, encoded)
+    /// Closes the origin. What is left in the residual is dropped.
+    fn close(&mut self) -> Result<Closing, TrainingError> {
+        self.learner.close(self.round.number(), true)
     }
 
     /// The samples that this worker waits for, where it has nothing to train: they are in the hands of others.
@@ -344,63 +311,13 @@ impl<T: Trainer> Training<T> {
         self.learner.write_batch(payload, status, encoded)
     }
 
-    /// Appends a batch without changes, of the weights as they are now.
-    fn write_batch_now(&mut self, status: OriginStatus, encoded: &mut Vec<u8>) -> Result<(), TrainingError> {
-        let status = self.status(status);
-        self.learner.write_batch_now(Payload::default(), status, encoded)
-    }
-
     /// Applies another origin's batch, which was decoded and so is valid.
     pub fn apply(&mut self, batch: &Batch) -> Result<Range, TrainingError> {
         self.learner.apply(batch)
     }
 
-    /// Applies a batch from each of several other origins, as one.
-    pub fn apply_bundle(&mut self, bundle: &Bundle) -> Result<Range, TrainingError> {
-        self.learner.apply_bundle(bundle)
-    }
-
-    /// Moves the weights by the sum of many batches.
-    pub fn jump(&mut self, sums: &Sums, order: &JumpOrder) -> Result<Range, TrainingError> {
-        self.learner.jump(sums, order)
-    }
-
-    /// No further steps: the run is to end.
-    pub fn stop(&mut self) {
-        self.learner.ending.stop();
-    }
-
-    /// No further steps, but the origin stays open.
-    pub fn stand_by(&mut self) {
-        self.learner.ending.stand_by();
-    }
-
-    /// No further steps: the weights move back to these, which they were before. A worker that was told to stop does so.
-    pub fn go_back(&mut self, weights: Vec<f32>) {
-        self.learner.ending.go_back(weights);
-    }
-
-    /// No further steps here: this worker leaves a run that goes on.
-    pub fn leave(&mut self) {
-        self.learner.ending.leave();
-    }
-
     fn is_ending(&self) -> bool {
         self.learner.is_ending()
-    }
-
-    /// A worker that does not train goes on to end.
-    fn end(&mut self, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
-        if self.learner.ending.stands_by() {
-            return Ok(Next::Waiting);
-        }
-        match self.learner.leave_for_good()? {
-            Some(left) => {
-                let status = self.status(OriginStatus::default());
-                self.learner.emit(left, status, encoded).map(Next::Emitted)
-            }
-            None => Ok(Next::Done),
-        }
     }
 
     /// Whether this worker has come to a round and waits for the others.
@@ -480,11 +397,11 @@ impl<T: Trainer> Training<T> {
         if self.learner.emission.weighting().is_none() || self.round.set_idle(true) {
             return Ok(Next::Waiting);
         }
-        let status = OriginStatus {
+        let status = self.status(OriginStatus {
             round_phase: RoundPhase::Idle,
             ..OriginStatus::default()
-        };
-        self.write_batch_now(status, encoded)?;
+        });
+        self.learner.write_batch_now(Payload::default(), status, encoded)?;
         Ok(Next::Emitted(Step::without_samples(self.staleness())))
     }
 
@@ -497,7 +414,8 @@ impl<T: Trainer> Training<T> {
             pass,
             self.learner.applied.digest(),
             self.learner.identity.origin,
-        )?;
+        )
+        .map_err(|error| self.learner.blame(error))?;
         let contents = prefix.encode().map_err(|error| TrainError::Device(error.to_string()))?;
         encoded.extend(contents);
         Ok(Next::Passed(step))

@@ -5,13 +5,12 @@
 //! worker of a pipeline leads and chooses minibatches as any worker does; the others follow.
 
 use std::collections::VecDeque;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::ids::OriginId;
-use protocol::job::{Job, Keep};
-use protocol::log::batch::{OriginStatus, Payload};
+use protocol::job::Job;
+use protocol::log::batch::OriginStatus;
 use protocol::log::cursor::Cursors;
 use protocol::stats::measured::{Evaluation, Moment, Scores};
 use protocol::wire::flow::Lead;
@@ -19,10 +18,10 @@ use protocol::wire::flow::Lead;
 use super::ending::Ending;
 use super::finish::Finish;
 use super::learner::Learner;
-use super::messages::{Closing, FromTraining, StepTime, ToTraining};
+use super::messages::{FromTraining, StepTime, ToTraining};
 use super::minibatches::{Minibatch, Minibatches};
 use super::throttle::Throttle;
-use super::{Identity, State, Step, TrainingError};
+use super::{FOR_EVER, Identity, LOOK_AGAIN, State, Step, TrainingError};
 use crate::emission::Plan;
 use crate::pipeline::planted::{Bug, planted};
 use crate::pipeline::{LED_CURSORS_MAX, Pipeline, PipelineEvent};
@@ -32,21 +31,14 @@ use crate::trainer::{StateError, Trainer};
 /// The time for which a leader calls its pipeline together before it leaves the remaining samples to other pipelines. Nodes
 /// that are gone are given up sooner: these are there, and a worker of theirs may be opening large data.
 const GIVEN_UP_AFTER: Duration = Duration::from_mins(5);
-/// How long a follower that is told to stop waits for its leader, which is told so, too, and gives up what is under way. A call
-/// of a leader that is gone may have come on a longer way than the word that it is gone.
+/// How long a follower that is told to stop waits for its leader while it hears nothing of its pipeline. The leader is told so,
+/// too, and gives up the minibatch that is under way, but not an evaluation. A call of a leader that is gone may have come on a
+/// longer way than the word that it is gone.
 const LEADER_ENDS_WITHIN: Duration = Duration::from_secs(10);
-/// How long a worker waits that has too many batches on their way out.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// How long a worker waits for others at a time.
 const WAIT: Duration = Duration::from_secs(1);
-/// How long a worker waits that has nothing to do but what it is told.
-const FOR_EVER: Duration = Duration::from_hours(1);
 /// How often a leader with an unanswered order looks after it.
 const CALL_AGAIN: Duration = Duration::from_millis(100);
-/// How often the norm of the residual is told.
-const NORM_EVERY: Duration = Duration::from_secs(1);
-/// How often the weights are audited.
-const AUDIT_EVERY: Duration = Duration::from_secs(30);
 /// The most messages that wait while a minibatch is computed. If more come, the minibatch is given up for them.
 const WAITING_MAX: usize = 1 << 10;
 
@@ -70,19 +62,15 @@ pub struct StageTraining<T> {
     throttle: Throttle,
     /// Messages that wait until the present minibatch is done: the weights stay as they are until then.
     waiting: VecDeque<ToTraining>,
-    /// Files that wait for a moment at which a batch has counted every step.
-    saves: Vec<PathBuf>,
     /// An evaluation that waits for a moment at which nothing of the pipeline is under way.
     measure_due: Option<Moment>,
     /// The evaluation that passes through the pipeline, and the moment that it is of.
     measuring: Option<Moment>,
     /// Orders to finish that wait to be carried out.
     finishes: VecDeque<Finish>,
-    /// Since when a follower that is told to stop has waited for its leader.
+    /// Since when a follower that is told to stop has waited for its leader and heard nothing of its pipeline.
     stopping_since: Option<Duration>,
     is_closed: bool,
-    norm_told: Duration,
-    audited: Duration,
     /// What is to be told, in its order.
     outbox: Vec<FromTraining>,
 }
@@ -97,20 +85,17 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         now: Duration,
     ) -> Result<Self, TrainingError> {
         let mut training = Self {
-            learner: Learner::new(trainer, job, classes, identity)?,
+            learner: Learner::new(trainer, job, classes, identity, now)?,
             minibatches: Minibatches::of_pipeline(),
             stands_alone: false,
             has_led: false,
             throttle: Throttle::default(),
             waiting: VecDeque::new(),
-            saves: Vec::new(),
             measure_due: None,
             measuring: None,
             finishes: VecDeque::new(),
             stopping_since: None,
             is_closed: false,
-            norm_told: now,
-            audited: now,
             outbox: Vec::new(),
         };
         training.send_flows();
@@ -155,13 +140,19 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
             }
             event if self.is_computing() || !self.waiting.is_empty() => {
                 self.waiting.push_back(event);
-                if self.waiting.len() >= WAITING_MAX {
+                if self.waiting.len() == WAITING_MAX && self.is_computing() {
                     self.hear_pipeline(PipelineEvent::Broken, now);
                 }
             }
             event => self.take(event, now)?,
         }
         Ok(())
+    }
+
+    /// Whether there is room for further events. If not, the present minibatch is given up or goes on without any, and there is
+    /// room soon.
+    pub fn has_room(&self) -> bool {
+        self.waiting.len() < WAITING_MAX
     }
 
     /// Does one piece of work, if there is any. Where `is_full` too many batches are on their way out.
@@ -179,9 +170,12 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         while let Some(event) = self.waiting.pop_front() {
             self.take(event, now)?;
         }
-        self.save()?;
+        while let Some(saved) = self.learner.answer_save(self.is_closed, false)? {
+            self.outbox.push(saved);
+        }
         // Evaluation samples go through between two steps, also where another worker leads.
         if self.advance_evaluation(now)? {
+            self.stopping_since = None;
             return Ok(StageProgress::Worked);
         }
         if self.is_closed {
@@ -222,12 +216,13 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
     }
 
     fn hear_pipeline(&mut self, event: PipelineEvent, now: Duration) {
-        let evaluated = self.evaluates();
+        if matches!(event, PipelineEvent::Flow(_)) {
+            self.stopping_since = None;
+        }
+        let judged = self.judged();
         self.learner.trainer.stage_mut().hear(event);
         self.note_lost_minibatch();
-        if evaluated && !self.evaluates() {
-            self.lose_evaluation(now);
-        }
+        self.note_evaluation(judged, now);
     }
 
     /// Takes note of a minibatch that was lost with the pipeline: it is led again.
@@ -238,11 +233,21 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         }
     }
 
-    /// Takes note of an evaluation that was lost with the pipeline.
-    fn lose_evaluation(&mut self, now: Duration) {
-        self.measuring = None;
+    /// Takes note of an evaluation that has gone on since this many minibatches of it were judged, or was lost with the
+    /// pipeline.
+    fn note_evaluation(&mut self, judged_before: Option<u32>, now: Duration) {
+        let judged = self.judged();
+        if judged == judged_before {
+            return;
+        }
+        if judged.is_none() {
+            self.measuring = None;
+        }
         if let Some(finish) = self.finishes.front_mut() {
-            finish.broke(now);
+            match judged {
+                Some(_) => finish.advanced(now),
+                None => finish.broke(now),
+            }
         }
     }
 
@@ -424,15 +429,7 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         for event in self.learner.trainer.stage_mut().take_held() {
             self.hear_pipeline(event, now);
         }
-        if now.saturating_sub(self.norm_told) >= NORM_EVERY {
-            self.norm_told = now;
-            let norm = self.learner.trainer.residual_norm()?;
-            self.outbox.push(FromTraining::ResidualNorm(norm));
-        }
-        if now.saturating_sub(self.audited) >= AUDIT_EVERY {
-            self.audited = now;
-            self.learner.audit()?;
-        }
+        self.outbox.extend(self.learner.check(now)?);
         Ok(())
     }
 
@@ -445,80 +442,35 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         self.outbox.push(FromTraining::Step { encoded, step, time });
     }
 
-    /// There is nothing to train, for now or for good: what the emission still owes leaves, and pending work is counted.
+    /// There is nothing to train, for now or for good.
     fn pause(&mut self) -> Result<StageProgress, TrainingError> {
         let mut encoded = Vec::new();
-        let mut left = self.learner.rest()?;
-        if left.is_none() && self.learner.is_ending() {
-            if self.learner.ending.stands_by() {
-                return Ok(StageProgress::Waits(WAIT));
-            }
-            left = self.learner.leave_for_good()?;
-            if left.is_none() {
-                return self.close();
-            }
+        match self.learner.pause(0, &mut encoded)? {
+            Next::Done => return self.close(),
+            Next::Emitted(step) => self.tell_step(step, Some(encoded)),
+            _ => return Ok(StageProgress::Waits(WAIT)),
         }
-        if let Some(left) = left {
-            let step = self.learner.emit(left, OriginStatus::default(), &mut encoded)?;
-            self.tell_step(step, Some(encoded));
-            return Ok(StageProgress::Worked);
-        }
-        // Where the best weights are kept, a worker's node says when it may close.
-        if self.learner.plan.is_complete() && self.learner.job.keep == Keep::Last {
-            return self.close();
-        }
-        // Nobody else may train the samples that no batch counts yet: others would wait for a worker that waits with
-        // them.
-        if !self.learner.pending.is_empty() {
-            self.learner
-                .write_batch_now(Payload::default(), OriginStatus::default(), &mut encoded)?;
-            let step = Step::without_samples(self.learner.staleness());
-            self.tell_step(step, Some(encoded));
-            return Ok(StageProgress::Worked);
-        }
-        Ok(StageProgress::Waits(WAIT))
+        Ok(StageProgress::Worked)
     }
 
     /// Closes the origin: this worker makes no further steps, and only helps to measure.
     fn close(&mut self) -> Result<StageProgress, TrainingError> {
-        self.learner.audit()?;
+        // A follower never says that the run is to end.
+        let closing = self.learner.close(0, self.leads())?;
         self.pipeline_mut().close();
-        let all_trained = self.learner.job.keep == Keep::Best && self.learner.plan.is_complete();
-        let status = OriginStatus {
-            last: true,
-            // A follower never says that the run is to end; nor does a leader that is told to close when all is trained.
-            stop: self.leads() && self.learner.ending.stops_the_run() && !all_trained,
-            ..OriginStatus::default()
-        };
-        let mut encoded = Vec::new();
-        self.learner.write_batch_now(Payload::default(), status, &mut encoded)?;
-        let residual_norm = self.learner.trainer.residual_norm()?;
-        self.outbox
-            .push(FromTraining::Closed(Closing { encoded, residual_norm }));
+        self.outbox.push(FromTraining::Closed(closing));
         self.is_closed = true;
         Ok(StageProgress::Worked)
     }
 
-    /// Hands out what was asked for, if this is a moment for it. Batches go the same way, so whoever reads both knows
-    /// between which two it was.
-    fn save(&mut self) -> Result<(), TrainingError> {
-        while let Some(path) = self.saves.pop() {
-            let state = if self.is_closed {
-                None
-            } else if let Some(state) = self.learner.state()? {
-                Some(Box::new(state))
-            } else {
-                self.saves.push(path);
-                return Ok(());
-            };
-            self.outbox.push(FromTraining::State { path, state });
-        }
-        Ok(())
+    /// The minibatches that are judged of the evaluation that this worker waits for, if it waits for one.
+    fn judged(&self) -> Option<u32> {
+        self.learner.trainer.stage().judged()
     }
 
     /// Whether this worker waits for an evaluation.
     fn evaluates(&self) -> bool {
-        self.learner.trainer.stage().leads_evaluation()
+        self.judged().is_some()
     }
 
     /// Begins the evaluation that is due, if this worker leads a whole pipeline and nothing of it is under way. Returns whether
@@ -538,12 +490,11 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
 
     /// Goes on with an evaluation. Returns whether something was done for it.
     fn advance_evaluation(&mut self, now: Duration) -> Result<bool, TrainingError> {
-        let evaluated = self.evaluates();
+        let judged = self.judged();
         let advanced = self.learner.trainer.advance_evaluation()?;
         match advanced {
             Advance::Done => self.end_evaluation()?,
-            Advance::Worked | Advance::Waits if evaluated && !self.evaluates() => self.lose_evaluation(now),
-            Advance::Worked | Advance::Waits => {}
+            Advance::Worked | Advance::Waits => self.note_evaluation(judged, now),
         }
         Ok(advanced != Advance::Waits)
     }
@@ -579,11 +530,13 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
                     return Ok(StageProgress::Waits(CALL_AGAIN));
                 }
                 self.learner.trainer.begin_evaluation()?;
+                self.note_evaluation(None, now);
                 return Ok(StageProgress::Worked);
             }
-            // An evaluation that another worker leads may still pass through.
+            // What still comes of an evaluation must not count in the next one. One that another worker leads may still pass
+            // through.
             if self.evaluates() {
-                self.learner.trainer.stage_mut().drop_evaluation();
+                self.learner.trainer.stage_mut().reset();
             }
             if let Some(finish) = self.finishes.pop_front() {
                 self.answer(finish, None)?;
@@ -593,39 +546,27 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
     }
 
     fn answer(&mut self, finish: Finish, scores: Option<Scores>) -> Result<(), TrainingError> {
-        let trainer = &self.learner.trainer;
-        let save = match finish.order {
-            Some(order) => Some((order, trainer.copy_weights()?)),
-            None => None,
-        };
-        let digest = trainer.digest()?;
-        self.outbox.push(FromTraining::Finished { digest, save, scores });
+        self.outbox.push(self.learner.finished(finish.order, scores)?);
         Ok(())
     }
 
     fn take(&mut self, event: ToTraining, now: Duration) -> Result<(), TrainingError> {
+        if let ToTraining::Slot { slot, alive } = event
+            && slot == self.learner.identity.slot
+        {
+            self.stands_alone = !alive;
+        }
+        let Some(event) = self.learner.hear(event)? else {
+            return Ok(());
+        };
         match event {
-            ToTraining::Apply(batch) => drop(self.learner.apply(&batch)?),
-            ToTraining::ApplyBundle(bundle) => drop(self.learner.apply_bundle(&bundle)?),
-            ToTraining::Jump(sums, order) => drop(self.learner.jump(&sums, &order)?),
             ToTraining::Pause(is_paused) => self.throttle.pause(is_paused),
-            ToTraining::Origin { origin, alive } => self.learner.set_origin_alive(origin, alive),
-            ToTraining::Slot { slot, alive } => {
-                if slot == self.learner.identity.slot {
-                    self.stands_alone = !alive;
-                }
-                self.learner.set_slot_alive(slot, alive);
-            }
             ToTraining::Copy(moment) => self.measure_due = Some(moment),
             ToTraining::CopyLast(moment, answer) => {
                 let weights = self.learner.trainer.copy_weights()?;
-                self.outbox.push(FromTraining::LastWeights(weights, moment, answer));
+                self.outbox
+                    .push(FromTraining::WeightsInTurn(weights, moment, Some(answer)));
             }
-            ToTraining::Save(path) => self.saves.push(path),
-            ToTraining::Stop => self.learner.ending.stop(),
-            ToTraining::Leave => self.learner.ending.leave(),
-            ToTraining::StandBy => self.learner.ending.stand_by(),
-            ToTraining::GoBack(weights) => self.learner.ending.go_back(weights),
             ToTraining::Finish(order) => {
                 if order.is_some() {
                     self.finishes.retain(|finish| finish.order.is_none());
@@ -634,7 +575,7 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
             }
             ToTraining::Pipeline(event) => self.hear_pipeline(event, now),
             // Pipelines know no rounds.
-            ToTraining::GoOn(_) | ToTraining::GoOnPassing(_) => {}
+            _ => {}
         }
         Ok(())
     }

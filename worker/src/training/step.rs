@@ -24,7 +24,7 @@ pub enum Next {
 }
 
 /// What one step did, beside the batch it wrote.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Step {
     /// The mean loss of its minibatch.
     pub loss: f32,
@@ -52,16 +52,8 @@ impl Step {
     /// A batch that leaves without one.
     pub(super) fn without_samples(staleness: f64) -> Self {
         Self {
-            loss: 0.0,
-            samples: 0,
-            changes: 0,
-            throttled: false,
-            tau: None,
-            range: Range::Safe,
             staleness,
-            training_time: Duration::ZERO,
-            directions: Duration::ZERO,
-            gpu: GpuUse::default(),
+            ..Self::default()
         }
     }
 

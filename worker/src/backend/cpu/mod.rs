@@ -166,12 +166,7 @@ impl Model {
         let inputs = augmentation::gathered(&self.dataset, self.augment, samples, key, &mut self.loss.answers);
         let features = self.dataset.train.features();
         let x = from_rows(&Cpu::default(), samples.len(), features, inputs)?;
-        let pass = ops::Pass {
-            parameters: parameters.clone(),
-            key,
-            statistics: ops::Statistics::Minibatch,
-            backward: ops::BackwardContext::default(),
-        };
+        let pass = ops::Pass::new(parameters.clone(), key, ops::Statistics::Minibatch);
         let lent = parameters.lend_gradient(std::mem::take(gradient))?;
         let descent = self.network.descend(&self.loss, &pass, x, lent)?;
         *gradient = parameters.take_gradient(descent.gradients)?;

@@ -385,21 +385,20 @@ impl<S: CudaGradientSource> Backend for CudaBackend<S> {
         contribution: Contribution,
     ) -> Result<(Dense, Range), TrainError> {
         self.apply_waiting()?;
-        let mut own = self.own.now().array().read(&self.gpu, self.weights)?;
-        let mut shared = self.shared.read(&self.gpu, self.weights)?;
+        // A model has many windows, so that none may cost a copy of all weights.
+        let first = window.start;
+        let mut own = self.own.now().array().read(&self.gpu, window.clone())?;
+        let mut shared = self.shared.read(&self.gpu, window.clone())?;
         let (dense, range) = if contribution == Contribution::ALL {
-            let velocities = if ahead == 0.0 { 0 } else { self.weights };
+            let velocities = if ahead == 0.0 { 0..0 } else { window };
             let velocity = self.first.read(&self.gpu, velocities)?;
-            let velocity = velocity.get(window.clone()).unwrap_or_default();
-            let reached = Reached::new(&own[window.clone()], ahead, velocity);
-            difference::take(reached, &mut shared[window.clone()], window.start)?
+            difference::take(Reached::new(&own, ahead, &velocity), &mut shared, first)?
         } else {
-            let part = &mut own[window.clone()];
-            let taken = difference::take_contribution(part, &mut shared[window.clone()], window.start, contribution)?;
-            self.own.will_move(&self.gpu)?.write(&self.gpu, &own)?;
+            let taken = difference::take_contribution(&mut own, &mut shared, first, contribution)?;
+            self.own.will_move(&self.gpu)?.write_from(&self.gpu, first, &own)?;
             taken
         };
-        self.shared.write(&self.gpu, &shared)?;
+        self.shared.write_from(&self.gpu, first, &shared)?;
         self.range = range;
         Ok((dense, range))
     }
@@ -439,7 +438,7 @@ impl<S: CudaGradientSource> Backend for CudaBackend<S> {
             self.gpu
                 .launch(&self.gpu.kernels.digest, Grid::row(DIGEST_BLOCKS, 256), arguments)?;
         }
-        let found = sums.read(&self.gpu, 2)?;
+        let found = sums.read(&self.gpu, 0..2)?;
         Ok((found[1] == 0).then_some(Digest(found[0])))
     }
 
@@ -461,12 +460,12 @@ impl<S: CudaGradientSource> Backend for CudaBackend<S> {
             self.gpu
                 .launch(&self.gpu.kernels.sample_residual, Grid::each(count), arguments)?;
         }
-        Ok(sample.read(&self.gpu, count)?)
+        Ok(sample.read(&self.gpu, 0..count)?)
     }
 
     fn read(&self, array: backend::Array) -> Result<Cow<'_, [f32]>, TrainError> {
         self.apply_waiting()?;
-        Ok(Cow::Owned(self.array(array).read(&self.gpu, self.weights)?))
+        Ok(Cow::Owned(self.array(array).read(&self.gpu, 0..self.weights)?))
     }
 
     fn write(&mut self, array: backend::Array, values: Vec<f32>) -> Result<(), TrainError> {

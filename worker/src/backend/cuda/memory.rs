@@ -1,6 +1,6 @@
 //! Memory: arrays on the device, and memory of the host that the device can reach by itself.
 
-use std::ops::{Deref, DerefMut};
+use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -47,9 +47,14 @@ impl<T: DeviceRepr + ValidAsZeroBits> Array<T> {
 
     /// Replaces the first numbers by the host's. Waits until that is done.
     pub(super) fn write(&mut self, gpu: &Gpu, values: &[T]) -> Result<(), GpuError> {
+        self.write_from(gpu, 0, values)
+    }
+
+    /// Replaces the numbers from an index on by the host's. Waits until that is done.
+    pub(super) fn write_from(&mut self, gpu: &Gpu, first: usize, values: &[T]) -> Result<(), GpuError> {
         if !values.is_empty() {
-            gpu.stream
-                .memcpy_htod(values, &mut self.memory.slice_mut(..values.len()))?;
+            let mut place = self.memory.slice_mut(first..first + values.len());
+            gpu.stream.memcpy_htod(values, &mut place)?;
             gpu.wait()?;
         }
         Ok(())
@@ -65,12 +70,12 @@ impl<T: DeviceRepr + ValidAsZeroBits> Array<T> {
         Ok(gpu.stream.memset_zeros(&mut self.memory)?)
     }
 
-    /// The first numbers, for the host.
-    pub(super) fn read(&self, gpu: &Gpu, len: usize) -> Result<Vec<T>, GpuError> {
-        if len == 0 {
+    /// The numbers of a window, for the host.
+    pub(super) fn read(&self, gpu: &Gpu, window: Range<usize>) -> Result<Vec<T>, GpuError> {
+        if window.is_empty() {
             return Ok(Vec::new());
         }
-        let values = gpu.stream.clone_dtoh(&self.memory.slice(..len))?;
+        let values = gpu.stream.clone_dtoh(&self.memory.slice(window))?;
         gpu.wait()?;
         Ok(values)
     }

@@ -89,24 +89,15 @@ pub(super) fn filled(encodings: &[Encoding], options: &TableOptions, scaling: Op
     let filled = encodings.iter().map(|encoding| {
         let at = place;
         place += encoding.width();
-        match (encoding, options.missing, scaling) {
-            (Encoding::Number { fill: None }, Missing::Zero, _) => Encoding::Number { fill: Some(0.0) },
-            (Encoding::Number { fill: None }, Missing::Mean, Some(Scaling::Standard { mean, .. })) => {
-                Encoding::Number {
-                    fill: mean.get(at).copied(),
-                }
-            }
-            (Encoding::Date { fill: None, time }, Missing::Zero, _) => Encoding::Date {
-                fill: Some(0.0),
-                time: *time,
-            },
-            // The days are the first of a date's inputs.
-            (Encoding::Date { fill: None, time }, Missing::Mean, Some(Scaling::Standard { mean, .. })) => {
-                Encoding::Date {
-                    fill: mean.get(at).copied(),
-                    time: *time,
-                }
-            }
+        // The days are the first of a date's inputs.
+        let fill = match (options.missing, scaling) {
+            (Missing::Zero, _) => Some(0.0),
+            (Missing::Mean, Some(Scaling::Standard { mean, .. })) => mean.get(at).copied(),
+            _ => None,
+        };
+        match *encoding {
+            Encoding::Number { fill: None } => Encoding::Number { fill },
+            Encoding::Date { fill: None, time } => Encoding::Date { fill, time },
             _ => encoding.clone(),
         }
     });

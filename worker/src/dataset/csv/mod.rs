@@ -24,7 +24,7 @@ mod words;
 use std::borrow::Cow;
 use std::path::Path;
 
-use protocol::job::data::{Column, Separator, TableOptions, TestSplit};
+use protocol::job::data::{Column, DataSpec, Separator, TableOptions, TestSplit};
 use protocol::job::model::Shape;
 
 pub use columns::ColumnNames;
@@ -50,6 +50,16 @@ pub(super) enum Form {
     Text(Option<Separator>),
     /// Parquet.
     Parquet,
+}
+
+impl Form {
+    /// The form of data that is a table.
+    pub(super) fn of(spec: &DataSpec) -> Self {
+        match spec {
+            DataSpec::Csv { separator, .. } => Self::Text(*separator),
+            _ => Self::Parquet,
+        }
+    }
 }
 
 /// A file, and how it is read.

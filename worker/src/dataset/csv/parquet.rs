@@ -5,7 +5,6 @@ mod pages;
 
 use std::fmt::Write as _;
 use std::io::{self, Read};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +17,7 @@ use ::parquet::record::{Field, Row};
 use super::counted::CountedFile;
 use crate::dataset::budget::Budget;
 use crate::dataset::{DatasetError, kind};
+use crate::machine::panics::without_panic;
 
 /// What all Parquet files begin with.
 const MAGIC: &[u8] = b"PAR1";
@@ -61,8 +61,8 @@ pub(super) fn open(
         });
     }
     let broken = |error: ParquetError| wrong(format!("is a broken Parquet file ({error}): create the file again"));
-    let reader = without_panic(|| SerializedFileReader::new(opened)).map_err(broken)?;
-    without_panic(|| Ok(pages::check(file, &counted.file, reader.metadata(), budget))).map_err(broken)??;
+    let reader = caught(|| SerializedFileReader::new(opened)).map_err(broken)?;
+    caught(|| Ok(pages::check(file, &counted.file, reader.metadata(), budget))).map_err(broken)??;
     let metadata = reader.metadata().file_metadata();
     let mut line = String::new();
     for (at, column) in metadata.schema().get_fields().iter().enumerate() {
@@ -77,7 +77,7 @@ pub(super) fn open(
     line.push('\n');
     let rows = metadata.num_rows().max(1);
     Ok(Box::new(Text {
-        rows: without_panic(|| Ok(reader.into_iter())).map_err(broken)?,
+        rows: caught(|| Ok(reader.into_iter())).map_err(broken)?,
         line,
         at: 0,
         read: Arc::clone(&counted.read),
@@ -88,18 +88,15 @@ pub(super) fn open(
 }
 
 /// What is read of a file that lies may make its reader fail in any way: none of them ends this process.
-fn without_panic<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
-    catch_unwind(AssertUnwindSafe(read)).unwrap_or_else(|_| {
-        Err(ParquetError::General(
-            "the contents of the file are inconsistent".into(),
-        ))
-    })
+fn caught<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
+    let inconsistent = || ParquetError::General("the contents of the file are inconsistent".into());
+    without_panic(read).unwrap_or_else(|| Err(inconsistent()))
 }
 
 impl Text {
     /// Makes the next line. Returns whether there is one.
     fn advance(&mut self) -> io::Result<bool> {
-        let next = without_panic(|| self.rows.next().transpose());
+        let next = caught(|| self.rows.next().transpose());
         let broken = |error: ParquetError| io::Error::other(format!("row {}: {error}", self.count + 1));
         let Some(row) = next.map_err(broken)? else {
             return Ok(false);

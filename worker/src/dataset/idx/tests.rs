@@ -9,6 +9,7 @@ use protocol::job::data::DataSpec;
 use tempfile::TempDir;
 
 use super::*;
+use crate::dataset::test_support::assert_refused;
 
 const TRAIN_IMAGES: &str = "train-images-idx3-ubyte";
 const TRAIN_LABELS: &str = "train-labels-idx1-ubyte";
@@ -58,14 +59,6 @@ fn open_with(name: &str, bytes: impl AsRef<[u8]>) -> Result<Dataset, DatasetErro
     let directory = small();
     fs::write(directory.path().join(name), bytes).unwrap();
     open(&directory)
-}
-
-#[track_caller]
-fn assert_refused(result: Result<Dataset, DatasetError>, parts: &[&str]) {
-    let message = result.unwrap_err().to_string();
-    for part in parts {
-        assert!(message.contains(part), "'{part}' is not in: {message}");
-    }
 }
 
 #[test]

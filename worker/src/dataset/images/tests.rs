@@ -7,6 +7,7 @@ use protocol::job::model::Shape;
 use tempfile::TempDir;
 
 use super::*;
+use crate::dataset::test_support::{self, assert_refused};
 
 /// A folder of images of one colour, each at a path.
 fn folder(images: &[(&str, u32, [u8; 3])]) -> TempDir {
@@ -20,16 +21,7 @@ fn folder(images: &[(&str, u32, [u8; 3])]) -> TempDir {
 }
 
 fn opened(folder: &Path, options: &str) -> Result<Dataset, DatasetError> {
-    let spec = format!("images:{}{options}", folder.display());
-    Dataset::open(&spec.parse().unwrap(), 7, None)
-}
-
-#[track_caller]
-fn assert_refused(result: Result<Dataset, DatasetError>, parts: &[&str]) {
-    let message = result.unwrap_err().to_string();
-    for part in parts {
-        assert!(message.contains(part), "'{part}' is not in: {message}");
-    }
+    test_support::opened("images", folder, options)
 }
 
 const RED: [u8; 3] = [255, 0, 51];

@@ -51,6 +51,19 @@ pub struct Pass {
     pub backward: BackwardContext,
 }
 
+impl Pass {
+    /// A pass of a whole minibatch.
+    #[must_use]
+    pub fn new(parameters: Parameters, key: u64, statistics: Statistics) -> Self {
+        Self {
+            parameters,
+            key,
+            statistics,
+            backward: BackwardContext::default(),
+        }
+    }
+}
+
 /// What a layer's way back needs beside its input and its output.
 pub enum Saved {
     /// Nothing.

@@ -142,27 +142,23 @@ impl Board {
         }
     }
 
-    pub(super) fn origin_dead(&mut self, origin: OriginId) {
-        self.dead.insert(origin);
+    pub(super) fn set_origin_alive(&mut self, origin: OriginId, alive: bool) {
+        if alive {
+            self.dead.remove(&origin);
+        } else {
+            self.dead.insert(origin);
+        }
     }
 
-    pub(super) fn origin_alive(&mut self, origin: OriginId) {
-        self.dead.remove(&origin);
-    }
-
-    pub(super) fn slot_dead(&mut self, slot: usize) {
+    pub(super) fn set_slot_alive(&mut self, slot: usize, alive: bool) {
         let Some(state) = self.slots.get_mut(slot) else {
             return;
         };
-        state.alive = false;
-        // Most were begun by the worker that is gone, and nobody may have said which origin that was. Claimers that
-        // live are heard of again with their next step.
-        self.begun.retain(|shard, _| owner(shard.shard) != slot);
-    }
-
-    pub(super) fn slot_alive(&mut self, slot: usize) {
-        if let Some(state) = self.slots.get_mut(slot) {
-            state.alive = true;
+        state.alive = alive;
+        if !alive {
+            // Most were begun by the worker that is gone, and nobody may have said which origin that was. Claimers that
+            // live are heard of again with their next step.
+            self.begun.retain(|shard, _| owner(shard.shard) != slot);
         }
     }
 

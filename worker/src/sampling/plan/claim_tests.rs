@@ -71,7 +71,7 @@ fn claims_from_the_living_may_have_to_wait_until_a_batch_has_left() {
     assert!(plan.ends_epoch());
     assert_eq!(next(&mut plan), None);
     // What the dead left need not wait where nobody else can take it.
-    plan.slot_dead(1);
+    plan.set_slot_alive(1, false);
     assert!(next(&mut plan).is_some());
 }
 
@@ -83,7 +83,7 @@ fn of_what_the_dead_left_two_that_do_not_hear_of_each_other_take_different_shard
             ..shared(vec![0; 192], 3, 1, 4)
         };
         let mut plan = SamplePlan::new(patient, slot).unwrap();
-        plan.slot_dead(2);
+        plan.set_slot_alive(2, false);
         let of_dead = shards(&mut plan).into_iter().filter(|(_, shard)| *shard >= 32);
         let of_dead: BTreeSet<(u32, u32)> = of_dead.collect();
         // A batch leaves before it takes what another may have.
@@ -133,12 +133,12 @@ fn what_others_claimed_of_a_slot_is_left_to_them_unless_they_die() {
     let mut plan = SamplePlan::new(shared(vec![0; 128], 2, 1, 4), 0).unwrap();
     plan.observe(OTHER, &[advance(0, 1, 4), advance(0, 2, 1)]);
     plan.observe(THIRD, &[advance(0, 3, 3)]);
-    plan.origin_dead(THIRD);
+    plan.set_origin_alive(THIRD, false);
     assert_eq!(advance_of(&mut plan), Some(advance(0, 0, 4)));
     assert_eq!(next(&mut plan).unwrap().1, [advance(0, 3, 4), advance(0, 4, 3)]);
     // This one is left to the other until its place in the queue is past.
     assert_eq!(shards(&mut plan).len(), 12 + 16);
-    plan.origin_dead(OTHER);
+    plan.set_origin_alive(OTHER, false);
     assert_eq!(advance_of(&mut plan), Some(advance(0, 2, 4)));
     assert!(plan.is_complete());
 }
@@ -168,7 +168,7 @@ fn of_two_that_begin_a_shard_in_the_same_round_one_goes_on() {
             Some(advance(0, 1, 4)),
             "{own} is behind, or the higher of two abreast: {done}"
         );
-        plan.origin_dead(other);
+        plan.set_origin_alive(other, false);
         assert!(
             shards(&mut plan).contains(&(0, 0)),
             "a dead origin's shard is taken over"
@@ -180,7 +180,7 @@ fn of_two_that_begin_a_shard_in_the_same_round_one_goes_on() {
 fn what_the_dead_began_is_claimed_last_and_where_they_left_it() {
     let mut plan = idle(1);
     plan.observe(OTHER, &[advance(0, 16, 1)]);
-    plan.origin_dead(OTHER);
+    plan.set_origin_alive(OTHER, false);
     // A last batch of the dead, by way of others.
     plan.observe(OTHER, &[advance(0, 16, 3), advance(0, 17, 3)]);
     let claimed = shards(&mut plan);
@@ -193,11 +193,11 @@ fn what_the_dead_began_is_claimed_last_and_where_they_left_it() {
 fn late_batches_of_the_dead_do_not_free_what_the_living_took_over() {
     let mut plan = idle(1);
     plan.observe(OTHER, &[advance(0, 16, 1)]);
-    plan.origin_dead(OTHER);
+    plan.set_origin_alive(OTHER, false);
     plan.observe(THIRD, &[advance(0, 16, 2)]);
     plan.observe(OTHER, &[advance(0, 16, 3)]);
     assert!(!shards(&mut plan).contains(&(0, 16)));
-    plan.origin_dead(THIRD);
+    plan.set_origin_alive(THIRD, false);
     assert_eq!(advance_of(&mut plan), Some(advance(0, 16, 4)));
 }
 
@@ -207,7 +207,7 @@ fn all_unfinished_shards_of_a_slot_without_a_worker_are_free() {
     plan.skip_done(&Cursors::from(vec![advance(0, 16, 1)]));
     plan.observe(OTHER, &[advance(0, 17, 1)]);
     assert_eq!(shards(&mut plan).len(), 14);
-    plan.slot_dead(1);
+    plan.set_slot_alive(1, false);
     assert_eq!(shards(&mut plan), [(0, 16), (0, 17)]);
     assert!(plan.is_complete());
 }
@@ -215,7 +215,7 @@ fn all_unfinished_shards_of_a_slot_without_a_worker_are_free() {
 #[test]
 fn a_slot_without_a_worker_comes_after_those_with_one() {
     let mut plan = SamplePlan::new(shared(vec![0; 192], 3, 1, 4), 0).unwrap();
-    plan.slot_dead(1);
+    plan.set_slot_alive(1, false);
     plan.observe(OTHER, &[advance(0, 32, 4)]);
     let claimed: Vec<u32> = shards(&mut plan)[16..].iter().map(|&(_, shard)| shard / 16).collect();
     assert_eq!(claimed, [[2; 15].as_slice(), &[1; 16]].concat());
@@ -225,8 +225,8 @@ fn a_slot_without_a_worker_comes_after_those_with_one() {
 fn a_worker_that_comes_back_keeps_what_its_slot_began() {
     let mut plan = idle(1);
     plan.skip_done(&Cursors::from(vec![advance(0, 16, 1)]));
-    plan.slot_dead(1);
-    plan.slot_alive(1);
+    plan.set_slot_alive(1, false);
+    plan.set_slot_alive(1, true);
     assert_eq!(shards(&mut plan).len(), 15);
     assert!(!plan.is_complete());
 }
@@ -234,9 +234,9 @@ fn a_worker_that_comes_back_keeps_what_its_slot_began() {
 #[test]
 fn nobody_talks_a_slot_out_of_its_own_worker() {
     let mut plan = idle(1);
-    plan.slot_dead(0);
-    plan.slot_dead(2);
-    plan.slot_alive(2);
+    plan.set_slot_alive(0, false);
+    plan.set_slot_alive(2, false);
+    plan.set_slot_alive(2, true);
     assert_eq!(shards(&mut plan).len(), 16);
 }
 
@@ -304,22 +304,22 @@ fn who_is_no_trainer_claims_nothing_until_a_lower_slot_is_lost() {
     let mut third = plan(2);
     assert_eq!((next(&mut second), next(&mut third)), (None, None));
     for reserve in [&mut second, &mut third] {
-        reserve.slot_dead(0);
-        reserve.origin_dead(OTHER);
+        reserve.set_slot_alive(0, false);
+        reserve.set_origin_alive(OTHER, false);
     }
     assert_eq!(next(&mut third), None, "slot 1 must take over before slot 2");
     assert!(next(&mut second).is_some());
     // Whoever comes back goes on as the trainer.
-    second.slot_alive(0);
+    second.set_slot_alive(0, true);
     let rest_of_shard = advance_of(&mut second);
     assert!(rest_of_shard.is_none(), "{rest_of_shard:?}");
-    third.slot_dead(1);
+    third.set_slot_alive(1, false);
     assert!(next(&mut third).is_some());
     // Who came later trains when all that began the run are lost.
     let mut guest = plan(70_000);
-    (0..2).for_each(|slot| guest.slot_dead(slot));
+    (0..2).for_each(|slot| guest.set_slot_alive(slot, false));
     assert_eq!(next(&mut guest), None);
-    guest.slot_dead(2);
+    guest.set_slot_alive(2, false);
     assert!(next(&mut guest).is_some());
 }
 
@@ -336,7 +336,7 @@ fn claimers_that_go_in_step_claim_different_shards() {
             plans[1 - slot].observe(OriginId(slot as u64), &[*advance]);
         }
         for plan in &mut plans {
-            plan.slot_dead(2);
+            plan.set_slot_alive(2, false);
         }
         if advances.iter().all(Option::is_none) {
             break;
@@ -345,7 +345,7 @@ fn claimers_that_go_in_step_claim_different_shards() {
     // Those who hear of each other only when they are through take two shards of three without training one twice.
     let unheard = [0, 1].map(|slot| {
         let mut plan = SamplePlan::new(shared(vec![0; 192], 3, 1, 4), slot).unwrap();
-        plan.slot_dead(2);
+        plan.set_slot_alive(2, false);
         let claimed = shards(&mut plan).into_iter().map(|(_, shard)| shard);
         claimed.filter(|shard| *shard >= 32).take(5).collect::<BTreeSet<u32>>()
     });

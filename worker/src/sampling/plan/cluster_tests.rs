@@ -49,9 +49,9 @@ impl Worker {
 
     fn next_news(&mut self) {
         match self.news.pop_front() {
-            Some(News::OriginDead(origin)) => self.plan.origin_dead(OriginId(origin as u64)),
-            Some(News::SlotDead(slot)) => self.plan.slot_dead(slot),
-            Some(News::SlotAlive(slot)) => self.plan.slot_alive(slot),
+            Some(News::OriginDead(origin)) => self.plan.set_origin_alive(OriginId(origin as u64), false),
+            Some(News::SlotDead(slot)) => self.plan.set_slot_alive(slot, false),
+            Some(News::SlotAlive(slot)) => self.plan.set_slot_alive(slot, true),
             None => {}
         }
     }

@@ -29,8 +29,8 @@ pub use shared::{PlanError, SharedPlan};
 /// The samples of one worker slot, minibatch by minibatch.
 ///
 /// It has to be told what others do: [`SamplePlan::observe`] with every applied batch of another origin,
-/// [`SamplePlan::origin_dead`] and [`SamplePlan::slot_dead`] when workers are lost. What it is not told it finds out
-/// late or never: without `observe` it trains what others have trained, and without the deaths it waits for the dead.
+/// [`SamplePlan::set_origin_alive`] and [`SamplePlan::set_slot_alive`] when workers are lost. What it is not told it finds
+/// out late or never: without `observe` it trains what others have trained, and without the deaths it waits for the dead.
 #[derive(Clone, Debug)]
 pub struct SamplePlan {
     shared: SharedPlan,
@@ -136,35 +136,28 @@ impl SamplePlan {
         !self.outstanding.is_empty()
     }
 
-    /// Takes note that an origin emits no more: what it began and did not finish is free.
+    /// Takes note of whether an origin emits batches. What it has begun and not finished is free as long as it does not; it may
+    /// only be out of reach.
     ///
     /// Its batches may still arrive by way of others, before or after this.
-    pub fn origin_dead(&mut self, origin: OriginId) {
-        self.board.origin_dead(origin);
+    pub fn set_origin_alive(&mut self, origin: OriginId, alive: bool) {
+        self.board.set_origin_alive(origin, alive);
     }
 
-    /// Takes note that an origin which was taken for dead is not: it was only out of reach.
-    pub fn origin_alive(&mut self, origin: OriginId) {
-        self.board.origin_alive(origin);
-    }
-
-    /// Takes note that a slot has no worker: all its unfinished shards are free.
+    /// Takes note of whether a slot has a worker. All its unfinished shards are free as long as it has none.
     ///
-    /// If batches of its last worker may still arrive, say [`SamplePlan::origin_dead`] too; else they look like the
+    /// If batches of its last worker may still arrive, say [`SamplePlan::set_origin_alive`] too; else they look like the
     /// work of somebody who lives. This slot itself has a worker, whatever is said.
-    pub fn slot_dead(&mut self, slot: usize) {
-        if slot != self.slot {
-            self.board.slot_dead(slot);
-            if slot < self.shared.founders {
-                self.vacant.insert(slot);
-            }
+    pub fn set_slot_alive(&mut self, slot: usize, alive: bool) {
+        if slot == self.slot {
+            return;
         }
-    }
-
-    /// Takes note that a slot has a worker again, which will go on with its unfinished shards.
-    pub fn slot_alive(&mut self, slot: usize) {
-        self.board.slot_alive(slot);
-        self.vacant.remove(&slot);
+        self.board.set_slot_alive(slot, alive);
+        if alive {
+            self.vacant.remove(&slot);
+        } else if slot < self.shared.founders {
+            self.vacant.insert(slot);
+        }
     }
 
     /// Whether this slot may take over what others were to train: it is among the trainers, which are the lowest slots that

@@ -62,7 +62,7 @@ impl Wires {
         loop {
             match trainer.advance_evaluation().unwrap() {
                 Advance::Worked => self.send(trainer),
-                Advance::Waits if trainer.stage().leads_evaluation() => self.listen(trainer),
+                Advance::Waits if trainer.stage().judged().is_some() => self.listen(trainer),
                 Advance::Waits | Advance::Done => return,
             }
         }
@@ -174,7 +174,7 @@ fn in_a_pipeline_on(on: &[On], job: &Job, data: &Arc<Dataset>, steps: u64) -> (V
                 // Only the leader's key decides.
                 let membership = Membership {
                     dropout_seed: if number == 0 { SEED } else { 99 },
-                    ..Membership::of_job(&job, &data, partition, pipeline)
+                    ..Membership::of_job(&job, &data, partition, pipeline).unwrap()
                 };
                 let (own, losses, scores) = match on {
                     On::Cpu => {
@@ -357,12 +357,7 @@ fn with_old_first_layers(job: &Job, data: &Arc<Dataset>, steps: usize, in_flight
         let samples = samples(step);
         let inputs = augmentation::gathered(data, Augment::default(), &samples, 0, &mut loss.answers);
         let rows = from_rows(&Cpu::default(), samples.len(), data.train.features(), inputs).unwrap();
-        let pass = ops::Pass {
-            parameters: parameters.clone(),
-            key: 0,
-            statistics: ops::Statistics::Minibatch,
-            backward: ops::BackwardContext::default(),
-        };
+        let pass = ops::Pass::new(parameters.clone(), 0, ops::Statistics::Minibatch);
         let lent = parameters.lend_gradient(vec![0.0; weights.len()]).unwrap();
         let descent = network.descend(&loss, &pass, rows, lent).unwrap();
         let gradient = parameters.take_gradient(descent.gradients).unwrap();
@@ -374,13 +369,12 @@ fn with_old_first_layers(job: &Job, data: &Arc<Dataset>, steps: usize, in_flight
 }
 
 /// Of two groups the second turns each minibatch round with the newest weights, and the first has begun it some steps before.
-#[test]
-fn gradients_belong_to_the_weights_that_a_minibatch_went_with() {
+fn assert_gradients_belong_to_their_weights(on: &[On]) {
     let data = dataset();
     let model = "dense 24, tanh, dense 16, tanh, dense";
     for in_flight in 0..=3 {
         let job = job_ahead(model, "sgd:0.05", 2, 1, in_flight);
-        let (pipeline, _, _) = in_a_pipeline(&job, &data, 50);
+        let (pipeline, _, _) = in_a_pipeline_on(on, &job, &data, 50);
         let expected = |in_flight| with_old_first_layers(&job, &data, 50, in_flight);
         assert!(
             furthest(&pipeline, &expected(in_flight)) < 1e-5,
@@ -391,6 +385,17 @@ fn gradients_belong_to_the_weights_that_a_minibatch_went_with() {
             "{in_flight} in_flight"
         );
     }
+}
+
+#[test]
+fn gradients_belong_to_the_weights_that_a_minibatch_went_with() {
+    assert_gradients_belong_to_their_weights(&[On::Cpu]);
+}
+
+fn assert_learned(losses: &[f32], cut: &str) {
+    let mean = |losses: &[f32]| losses.iter().sum::<f32>() / losses.len() as f32;
+    assert_eq!(losses.len(), 60);
+    assert!(mean(&losses[50..]) < mean(&losses[..10]), "{cut}: {losses:?}");
 }
 
 #[test]
@@ -406,9 +411,7 @@ fn minibatches_that_are_begun_ahead_are_all_trained() {
         "groups=2,slices=3,micro=1,ahead=2",
     ] {
         let (_, losses, _) = in_a_pipeline(&job_of(DENSE, "adam", cut), &data, 60);
-        let mean = |losses: &[f32]| losses.iter().sum::<f32>() / losses.len() as f32;
-        assert_eq!(losses.len(), 60);
-        assert!(mean(&losses[50..]) < mean(&losses[..10]), "{cut}: {losses:?}");
+        assert_learned(&losses, cut);
     }
 }
 

@@ -102,23 +102,8 @@ fn parts_and_slices_on_gpus_and_cpus_add_up() {
 
 #[test]
 fn gradients_of_a_gpu_belong_to_the_weights_that_a_minibatch_went_with() {
-    let data = dataset();
-    let model = "dense 24, tanh, dense 16, tanh, dense";
-    for in_flight in 0..=3 {
-        if gpu(Precision::F32).is_none() {
-            return;
-        }
-        let job = job_ahead(model, "sgd:0.05", 2, 1, in_flight);
-        let (pipeline, _, _) = in_a_pipeline_on(&[FULL], &job, &data, 50);
-        let expected = |in_flight| with_old_first_layers(&job, &data, 50, in_flight);
-        assert!(
-            furthest(&pipeline, &expected(in_flight)) < 1e-5,
-            "{in_flight} in_flight"
-        );
-        assert!(
-            furthest(&pipeline, &expected(in_flight + 1)) > 1e-4,
-            "{in_flight} in_flight"
-        );
+    if gpu(Precision::F32).is_some() {
+        assert_gradients_belong_to_their_weights(&[FULL]);
     }
 }
 
@@ -152,8 +137,7 @@ fn gpus_learn_with_minibatches_ahead() {
         let job = job_of(DENSE, optimiser, cut);
         for on in [&[FULL][..], &[FULL, On::Cpu]] {
             let (_, losses, _) = in_a_pipeline_on(on, &job, &data, 60);
-            let mean = |losses: &[f32]| losses.iter().sum::<f32>() / losses.len() as f32;
-            assert!(mean(&losses[50..]) < mean(&losses[..10]), "{cut}: {losses:?}");
+            assert_learned(&losses, cut);
         }
     }
 }

@@ -10,7 +10,7 @@ fn among(job: &Job, data: &Arc<Dataset>, stage: u8) -> CpuStageTrainer {
     let (stages, in_flight) = (partition.len() as u8, pipelines.in_flight(1));
     let pipeline = Pipeline::new(place, stages, in_flight, 1, data.train.len());
     let counts = partition.stage(usize::from(stage)).initial_counts(job.seed);
-    let membership = Membership::of_job(job, data, partition, pipeline);
+    let membership = Membership::of_job(job, data, partition, pipeline).unwrap();
     CpuStageTrainer::in_pipeline(membership, &counts, job.optimiser.rule, Threads(1)).unwrap()
 }
 
@@ -64,6 +64,102 @@ fn a_minibatch_whose_parts_come_before_the_leaders_announcement_is_trained() {
         let report = trainer.step(&lead.samples, control(&job, step), &mut Vec::new());
         assert!(report.is_ok(), "{step}: {:?}", report.err());
     }
+}
+
+/// The second of three workers, which has joined and begun with a minibatch of this step that one may be begun ahead of.
+fn in_the_middle(job: &Job, data: &Arc<Dataset>, step: u64) -> CpuStageTrainer {
+    let mut trainer = among(job, data, 1);
+    let lead = Lead { step, ..lead_of(1) };
+    hear(&mut trainer, 0, FlowBody::Join, &[]);
+    hear(&mut trainer, 0, FlowBody::Lead(Box::new(lead)), &[]);
+    assert_eq!(trainer.advance().unwrap(), Advance::Worked);
+    trainer
+}
+
+fn job_in_the_middle() -> Job {
+    job_ahead("dense 24, tanh, dense 16, tanh, dense", "sgd:0.05", 3, 1, 1)
+}
+
+/// The second worker hears a message of the seventh generation.
+fn hear(trainer: &mut CpuStageTrainer, from: u8, body: FlowBody, numbers: &[f32]) {
+    let head = FlowHead {
+        pipeline: 0,
+        to: 1,
+        from,
+        generation: 7,
+        body,
+    };
+    let flow = Flow::with(head, numbers);
+    trainer.stage_mut().hear(PipelineEvent::Flow(flow));
+}
+
+/// A micro-batch comes forward to the second worker.
+fn hear_forward(trainer: &mut CpuStageTrainer, step: u64) {
+    let forward = FlowBody::Forward {
+        step,
+        micro_batch: 0,
+        layer_range: 1,
+    };
+    hear(trainer, 0, forward, &vec![0.5; 24 * samples(1).len()]);
+}
+
+/// Its gradients come back.
+fn hear_backward(trainer: &mut CpuStageTrainer, step: u64) {
+    let backward = FlowBody::Backward {
+        step,
+        micro_batch: 0,
+        layer_range: 1,
+        loss: 1.0,
+    };
+    hear(trainer, 2, backward, &vec![0.5; 16 * samples(1).len()]);
+}
+
+/// The micro-batch comes to the second worker and back, and its gradient is not complete yet.
+fn come_back(trainer: &mut CpuStageTrainer, step: u64) {
+    hear_forward(trainer, step);
+    hear_backward(trainer, step);
+    while !trainer.stage().progress.as_ref().unwrap().is_back() {
+        assert_eq!(trainer.advance().unwrap(), Advance::Worked);
+    }
+}
+
+/// Others count a minibatch that has come back as trained, and nobody trains its samples again.
+#[test]
+fn a_minibatch_that_has_come_back_is_trained_whatever_is_heard_meanwhile() {
+    let (data, job) = (dataset(), job_in_the_middle());
+    for step in [1, u64::MAX] {
+        let mut trainer = in_the_middle(&job, &data, step);
+        come_back(&mut trainer, step);
+        trainer.stage_mut().hear(PipelineEvent::Broken);
+        compute(&mut trainer);
+        trainer.step(&samples(1), control(&job, step), &mut Vec::new()).unwrap();
+        assert_eq!(trainer.stage_mut().take_held(), [PipelineEvent::Broken]);
+    }
+}
+
+/// A minibatch that has come back is trained, and what comes meanwhile is kept for later, within limits.
+#[test]
+fn more_messages_than_belong_to_the_minibatches_in_flight_are_not_held() {
+    let (data, job) = (dataset(), job_in_the_middle());
+    let mut trainer = in_the_middle(&job, &data, 1);
+    come_back(&mut trainer, 1);
+    let max = trainer.stage().pipeline().kept_max();
+    for _ in 0..max + 10 {
+        hear(&mut trainer, 0, FlowBody::Ready, &[]);
+    }
+    let held = trainer.stage_mut().take_held();
+    assert_eq!(held.len(), max + 1);
+    assert_eq!(held.back(), Some(&PipelineEvent::Broken));
+}
+
+#[test]
+fn numbers_that_come_twice_give_the_pipeline_up() {
+    let mut trainer = in_the_middle(&job_in_the_middle(), &dataset(), 1);
+    hear_forward(&mut trainer, 1);
+    hear_forward(&mut trainer, 1);
+    // The minibatch has no samples for the second worker; then both come.
+    let advanced: Vec<_> = (0..3).map(|_| trainer.advance().unwrap()).collect();
+    assert!(!trainer.stage().is_computing(), "{advanced:?}");
 }
 
 /// The leader may end while a piece of a later minibatch has come, be started again and lead that minibatch anew: it has other

@@ -114,7 +114,10 @@ fn only_the_best_counts_and_all_go_on_from_there() {
         // Until the best one's weights are there, the others keep theirs, but nobody is to go on from them.
         let other = (best + 1) % WORKERS;
         assert!(residual(&workers[other]).iter().any(|one| *one != 0.0));
-        assert!(workers[other].state().unwrap().is_none() && workers[best].state().unwrap().is_some());
+        for (at, is_saved) in [(other, false), (best, true)] {
+            workers[at].hear(ToTraining::Save("state".into())).unwrap();
+            assert_eq!(workers[at].answer_save(false).unwrap().is_some(), is_saved);
+        }
         go_on(&mut workers, round, |_| None);
         assert_eq!(weights(&workers), vec![expected; WORKERS]);
         for (at, worker) in workers.iter().enumerate() {
@@ -155,14 +158,14 @@ fn who_is_told_to_stop_while_its_share_is_due_lets_it_out() {
         let (_folder, mut workers) = self::workers(exchange_text);
         exchange(&mut workers);
         go_on(&mut workers, 1, |_| Some(Contribution::of_one_in(2)));
-        workers[0].stop();
+        workers[0].learner.ending.stop();
         let left = until_it_leaves(&mut workers[0]).unwrap();
         assert!(!left.payload.is_empty() && left.header.samples > 0);
         assert!(until_it_leaves(&mut workers[0]).is_none());
         // And so does one that has not heard of the others' losses, by the mean.
         let (_other, mut waiting) = self::workers(exchange_text);
         exchange(&mut waiting);
-        waiting[0].stop();
+        waiting[0].learner.ending.stop();
         assert!(!until_it_leaves(&mut waiting[0]).unwrap().payload.is_empty());
     }
 }

@@ -50,7 +50,7 @@ fn train<const BEGINS: bool>(
         match next {
             Next::Kept(_) => continue,
             Next::Emitted(_) => {}
-            Next::Done => training.close(&mut encoded).unwrap(),
+            Next::Done => encoded = training.close().unwrap().encoded,
             Next::Waiting | Next::Passed(_) => panic!("a worker without others must not wait"),
         }
         // A frame that moves too many cursors is not decoded.

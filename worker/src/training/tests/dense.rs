@@ -85,7 +85,7 @@ fn two_workers_agree_whatever_the_order() {
         for batch in batches {
             worker.apply(batch).unwrap();
         }
-        worker.audit().unwrap();
+        worker.learner.audit().unwrap();
     }
     let digest = |at: usize| workers[at].trainer().digest().unwrap();
     assert_eq!(digest(0), digest(1));

@@ -34,22 +34,21 @@ fn a_worker_that_stands_by_moves_nothing_until_it_goes_back_to_what_was_measured
             step(&mut training);
         }
         assert_ne!(training.trainer().copy_weights().unwrap(), measured);
-        training.stand_by();
+        training.learner.ending.stand_by();
         assert_eq!(step(&mut training), Next::Waiting);
         // What others still send comes in, and is taken back, too.
         let late = foreign(&[change(1, true), change(9, false)], Tau::nearest(0.01), 16, 3);
         training.apply(&late).unwrap();
         assert_eq!(step(&mut training), Next::Waiting);
-        training.go_back(measured.clone());
+        training.learner.ending.go_back(measured.clone());
         // It is too late for a plain end.
-        training.stop();
+        training.learner.ending.stop();
         while matches!(step(&mut training), Next::Emitted(_)) {}
         assert_eq!(training.trainer().copy_weights().unwrap(), measured);
-        let mut encoded = Vec::new();
-        training.close(&mut encoded).unwrap();
+        let encoded = training.close().unwrap().encoded;
         made.push(Batch::decode(&encoded, weights).unwrap());
         assert!(made.last().unwrap().header.status.stop);
-        training.audit().unwrap();
+        training.learner.audit().unwrap();
         for batch in made.iter().chain([&late]) {
             batch.payload.apply_to_counts(&mut counts).unwrap();
         }
@@ -67,15 +66,15 @@ fn who_was_told_to_stop_does_not_go_back() {
     let mut training = real(&job, &dataset);
     let first = training.trainer().copy_weights().unwrap();
     emitted(&mut training, &mut Vec::new());
-    training.stop();
-    training.stand_by();
-    training.go_back(first.clone());
+    training.learner.ending.stop();
+    training.learner.ending.stand_by();
+    training.learner.ending.go_back(first.clone());
     assert_eq!(training.step(false, &mut Vec::new()).unwrap(), Next::Done);
     assert_ne!(training.trainer().copy_weights().unwrap(), first);
     // And who stands by can still be told to stop.
     let mut training = real(&job, &dataset);
-    training.stand_by();
-    training.stop();
+    training.learner.ending.stand_by();
+    training.learner.ending.stop();
     assert_eq!(training.step(false, &mut Vec::new()).unwrap(), Next::Done);
 }
 
@@ -95,13 +94,13 @@ fn a_worker_that_waits_for_a_round_can_stand_by_and_go_back() {
     training.go_on(order).unwrap();
     emitted(&mut training, &mut Vec::new());
     assert_eq!(training.step(false, &mut Vec::new()).unwrap(), Next::Waiting);
-    training.stand_by();
+    training.learner.ending.stand_by();
     assert_eq!(training.step(false, &mut Vec::new()).unwrap(), Next::Waiting);
-    training.go_back(measured.clone());
+    training.learner.ending.go_back(measured.clone());
     while matches!(training.step(false, &mut Vec::new()).unwrap(), Next::Emitted(_)) {}
     assert_eq!(training.trainer().copy_weights().unwrap(), measured);
-    training.close(&mut Vec::new()).unwrap();
-    training.audit().unwrap();
+    training.close().unwrap();
+    training.learner.audit().unwrap();
 }
 
 #[test]
@@ -117,7 +116,7 @@ fn a_worker_that_leaves_lets_out_all_that_it_has_learned_and_stops_nobody() {
         }
         assert!(training.trainer().residual_norm().unwrap() > 0.0);
         let trained = training.learner.counters.steps;
-        training.leave();
+        training.learner.ending.leave();
         let mut made = Vec::new();
         loop {
             encoded.clear();
@@ -139,14 +138,13 @@ fn a_worker_that_leaves_lets_out_all_that_it_has_learned_and_stops_nobody() {
             left < 1e-6 * (weights as f64).sqrt(),
             "{exchange} leaves a residual of {left}"
         );
-        encoded.clear();
-        training.close(&mut encoded).unwrap();
+        let encoded = training.close().unwrap().encoded;
         made.push(Batch::decode(&encoded, weights).unwrap());
         let status = made.last().unwrap().header.status;
         assert!(
             status.last && !status.stop,
             "the run must go on without the leaving worker"
         );
-        training.audit().unwrap();
+        training.learner.audit().unwrap();
     }
 }

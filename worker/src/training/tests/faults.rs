@@ -35,7 +35,7 @@ fn an_audit_finds_nothing_wrong_with_own_and_others_batches() {
         emitted(&mut training, &mut Vec::new());
         let changes = [change(1, step % 2 == 0), change(5, true)];
         training.apply(&foreign(&changes, Tau::nearest(0.01), 1, step)).unwrap();
-        training.audit().unwrap();
+        training.learner.audit().unwrap();
     }
 }
 
@@ -47,9 +47,9 @@ fn a_bit_that_flips_convicts_its_replica() {
     trainer.fails_at = Some(3);
     let mut training = Training::new(trainer, &job(|_| {}), &dataset, Identity::alone(7)).unwrap();
     emitted(&mut training, &mut Vec::new());
-    training.audit().unwrap();
+    training.learner.audit().unwrap();
     emitted(&mut training, &mut Vec::new());
-    assert!(is_spoilt(&training.audit()));
+    assert!(is_spoilt(&training.learner.audit()));
     // What looks like a run that diverges is this worker's fault alone.
     assert!(is_spoilt(&training.step(false, &mut Vec::new())));
 }
@@ -101,4 +101,39 @@ fn a_step_that_leaves_the_range_is_the_runs_fault_unless_a_bit_had_flipped() {
         "{diverged:?}"
     );
     assert!(is_spoilt(&outcome(Some(2), far)));
+}
+
+/// Whether what leaves is a residual, or a worker's part of a mean.
+#[test]
+fn numbers_that_cannot_leave_are_the_runs_fault_unless_a_bit_had_flipped() {
+    let (_folder, dataset) = points(200);
+    let edge = protocol::weights::lattice::RANGE_ERROR_STEPS - 1;
+    let leaving = |flips_at: Option<u64>, count: i32| {
+        let mut counts = [0; WEIGHTS];
+        counts[3] = count;
+        let mut trainer = FakeTrainer::new(&counts);
+        trainer.flips_at = flips_at;
+        let mut training = Training::new(trainer, &job(|_| {}), &dataset, Identity::alone(7)).unwrap();
+        while training.trainer().times[3] == 0.0 {
+            training.step(true, &mut Vec::new()).unwrap();
+        }
+        training.learner.ending.leave();
+        training.step(false, &mut Vec::new())
+    };
+    let averaging = |flips_at: Option<u64>, _: i32| {
+        let mut trainer = FakeTrainer::new(&[0; WEIGHTS]);
+        trainer.flips_at = flips_at;
+        trainer.times[0] = f32::NAN;
+        let job = job_by("stepwise:every=2", |_| {});
+        let mut training = Training::new(trainer, &job, &dataset, Identity::alone(7)).unwrap();
+        training.step(false, &mut Vec::new())?;
+        training.step(false, &mut Vec::new())
+    };
+    for outcome in [&leaving as &dyn Fn(Option<u64>, i32) -> _, &averaging] {
+        let diverged = outcome(None, edge);
+        assert!(matches!(diverged, Err(TrainingError::Train(_))), "{diverged:?}");
+        // With its tenth bit flipped the weight is at the edge.
+        let spoilt = outcome(Some(1), edge ^ (1 << 9));
+        assert!(is_spoilt(&spoilt), "{spoilt:?}");
+    }
 }

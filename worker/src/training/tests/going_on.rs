@@ -64,7 +64,7 @@ fn a_worker_goes_on_to_the_bit_from_what_it_had_alone() {
         let first = initial_counts(&layout, job.seed);
         let mut training = real_from(&first, &job, &dataset, identity(slots));
         let before = encoded_batches(&mut training, 20);
-        let state = training.state().unwrap().unwrap();
+        let state = training.learner.state().unwrap().unwrap();
         assert_eq!((state.origin, state.sequence, state.steps), (OriginId(7), 20, 27));
         crate::training::state_file::save(&path, &state).unwrap();
         let state = crate::training::state_file::load(&path, layout.weights).unwrap();
@@ -75,7 +75,7 @@ fn a_worker_goes_on_to_the_bit_from_what_it_had_alone() {
         };
         let (mut restored, mut without) = (again(), again());
         restored.restore(state).unwrap();
-        assert_eq!(restored.state().unwrap(), training.state().unwrap());
+        assert_eq!(restored.learner.state().unwrap(), training.learner.state().unwrap());
         without.learner.counters.sequence = 20;
         let expected = encoded_batches(&mut training, 20);
         assert!(
@@ -88,7 +88,7 @@ fn a_worker_goes_on_to_the_bit_from_what_it_had_alone() {
             .filter(|(a, b)| a != b)
             .count();
         assert!(lost > 10, "only {lost} batches differ without the saved state");
-        restored.audit().unwrap();
+        restored.learner.audit().unwrap();
     }
 }
 
@@ -96,15 +96,15 @@ fn a_worker_goes_on_to_the_bit_from_what_it_had_alone() {
 fn a_state_has_no_steps_that_no_batch_counts() {
     let (_folder, dataset) = points(400);
     let mut training = fake(&job(|_| {}), &dataset);
-    assert_eq!(training.state().unwrap().unwrap().sequence, 0);
+    assert_eq!(training.learner.state().unwrap().unwrap().sequence, 0);
     emitted(&mut training, &mut Vec::new());
-    let state = training.state().unwrap().unwrap();
+    let state = training.learner.state().unwrap().unwrap();
     assert_eq!((state.sequence, state.steps), (1, 1));
     assert_eq!(state.trainer.arrays, [training.trainer().times.clone()]);
     training.step(true, &mut Vec::new()).unwrap();
-    assert_eq!(training.state().unwrap(), None);
+    assert_eq!(training.learner.state().unwrap(), None);
     emitted(&mut training, &mut Vec::new());
-    let state = training.state().unwrap().unwrap();
+    let state = training.learner.state().unwrap().unwrap();
     assert_eq!((state.sequence, state.steps), (2, 3));
 }
 
@@ -114,7 +114,7 @@ fn a_fake_worker_goes_on_and_a_new_origin_counts_from_one() {
     let job = job(|_| {});
     let mut training = fake(&job, &dataset);
     let before = encoded_batches(&mut training, 10);
-    let state = training.state().unwrap().unwrap();
+    let state = training.learner.state().unwrap().unwrap();
     let again = |origin| {
         let identity = Identity {
             origin: OriginId(origin),
@@ -143,15 +143,15 @@ fn a_state_that_does_not_fit_has_no_effect() {
     let momentum = job(|draft| draft.optimiser = Some("sgd:0.05,momentum=0.9".into()));
     let mut training = real(&momentum, &dataset);
     encoded_batches(&mut training, 5);
-    let state = training.state().unwrap().unwrap();
+    let state = training.learner.state().unwrap().unwrap();
     let weights = training.trainer().weights();
     let mut fresh = real(&momentum, &dataset);
-    let before = fresh.state().unwrap();
+    let before = fresh.learner.state().unwrap();
     let mut refuse = |change: fn(&mut Vec<Vec<f32>>)| {
         let mut state = state.clone();
         change(&mut state.trainer.arrays);
         let error = fresh.restore(state).unwrap_err();
-        assert_eq!(fresh.state().unwrap(), before);
+        assert_eq!(fresh.learner.state().unwrap(), before);
         error
     };
     let (found, needed) = (2, 3);

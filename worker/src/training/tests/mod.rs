@@ -136,7 +136,7 @@ fn batches<T: Trainer>(training: &mut Training<T>) -> Vec<Batch> {
             other => panic!("{other:?}"),
         };
         if !more {
-            training.close(&mut encoded).unwrap();
+            encoded = training.close().unwrap().encoded;
         }
         found.push(Batch::decode(&encoded, weights).unwrap());
         if !more {

@@ -8,13 +8,14 @@ use protocol::job::split::SHARDS_PER_SLOT;
 use protocol::log::cursor::{CursorAdvance, ShardId};
 
 use protocol::job::model::Partition;
+use protocol::stats::measured::Moment;
 use protocol::wire::attach::SaveOrder;
 use protocol::wire::flow::{Flow, FlowBody, FlowHead, StageAddress};
 
 use super::*;
 use crate::backend::cpu::CpuStageTrainer;
 use crate::pipeline::{Pipeline, PipelineEvent};
-use crate::stage::Membership;
+use crate::stage::{HoldsStage, Membership};
 use crate::training::StageTraining;
 use crate::training::thread::{TrainingThread, start_stage};
 
@@ -161,10 +162,123 @@ fn training(
         dataset.train.len(),
     );
     let counts = partition.stage(stage).initial_counts(job.seed);
-    let membership = Membership::of_job(job, dataset, partition, pipeline);
+    let membership = Membership::of_job(job, dataset, partition, pipeline).unwrap();
     let trainer = CpuStageTrainer::in_pipeline(membership, &counts, job.optimiser.rule, Threads(1))?;
     let identity = Identity::alone(1 + stage as u64);
     StageTraining::new(trainer, job, dataset.train.classes(), identity, Duration::ZERO)
+}
+
+/// Workers of one pipeline, whose messages are carried by hand at a time that the test sets.
+struct Carried {
+    workers: Vec<StageTraining<CpuStageTrainer>>,
+    now: Duration,
+    told: Vec<FromTraining>,
+    _folder: tempfile::TempDir,
+}
+
+impl Carried {
+    /// Two workers that have joined.
+    fn joined() -> Self {
+        let (folder, dataset) = points(4000);
+        let job = job(|draft| draft.exchange = Some("layers:groups=2".into()));
+        let (layout, dataset) = (layout(&job, &dataset), Arc::new(dataset));
+        let mut carried = Self {
+            workers: (0..2)
+                .map(|stage| training(&job, &dataset, &layout, stage).unwrap())
+                .collect(),
+            now: Duration::ZERO,
+            told: Vec::new(),
+            _folder: folder,
+        };
+        while !carried.workers[0].trainer().stage().pipeline().is_whole() {
+            carried.carry(Duration::ZERO);
+        }
+        carried
+    }
+
+    fn hear(&mut self, stage: usize, event: ToTraining) {
+        self.workers[stage].hear(event, self.now).unwrap();
+    }
+
+    /// Has all workers do what there is to do, and carries their messages, which takes this long.
+    fn carry(&mut self, takes: Duration) {
+        let mut flows = Vec::new();
+        for worker in &mut self.workers {
+            while worker.advance(self.now, false).unwrap() == StageProgress::Worked {}
+            for message in worker.take_outbox() {
+                match message {
+                    FromTraining::Flow(flow) => flows.push(flow),
+                    other => self.told.push(other),
+                }
+            }
+        }
+        self.now += takes;
+        for flow in flows {
+            self.hear(flow.head.to.into(), ToTraining::Pipeline(PipelineEvent::Flow(flow)));
+        }
+    }
+
+    /// Carries messages, which takes this long each time, until something is told.
+    fn carry_until(&mut self, takes: Duration, is_it: impl Fn(&FromTraining) -> bool) -> FromTraining {
+        for _ in 0..100 {
+            if let Some(at) = self.told.iter().position(&is_it) {
+                return self.told.swap_remove(at);
+            }
+            self.carry(takes);
+        }
+        panic!("the expected message did not come: {:?}", self.told);
+    }
+}
+
+#[test]
+fn a_measurement_at_the_end_takes_as_long_as_it_goes_on() {
+    let mut carried = Carried::joined();
+    for stage in 0..2 {
+        carried.hear(stage, ToTraining::Stop);
+    }
+    carried.hear(0, finish(true));
+    let takes = Duration::from_secs(25);
+    let finished = carried.carry_until(takes, |told| matches!(told, FromTraining::Finished { .. }));
+    assert!(matches!(finished, FromTraining::Finished { scores: Some(_), .. }));
+    assert!(carried.now > Duration::from_secs(80), "{:?}", carried.now);
+}
+
+/// What is still on its way of the first measurement must not count in the second.
+#[test]
+fn a_measurement_that_is_given_up_leaves_nothing_to_the_next() {
+    let measured = |gives_up: bool| {
+        let mut carried = Carried::joined();
+        for stage in 0..2 {
+            carried.hear(stage, ToTraining::Stop);
+        }
+        if gives_up {
+            carried.hear(0, finish(true));
+            carried.carry(Duration::ZERO);
+            carried.hear(0, finish(false));
+            while carried.workers[0].advance(carried.now, false).unwrap() == StageProgress::Worked {}
+        }
+        carried.hear(0, finish(true));
+        let is_measured = |told: &FromTraining| matches!(told, FromTraining::Finished { scores: Some(_), .. });
+        match carried.carry_until(Duration::from_millis(500), is_measured) {
+            FromTraining::Finished { scores, .. } => scores,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(measured(true), measured(false));
+}
+
+#[test]
+fn a_follower_that_is_told_to_stop_takes_part_in_the_evaluation_that_is_under_way() {
+    let mut carried = Carried::joined();
+    carried.hear(0, ToTraining::Copy(Moment::default()));
+    for stage in 0..2 {
+        carried.hear(stage, ToTraining::Stop);
+    }
+    let takes = Duration::from_secs(4);
+    carried.carry_until(takes, |told| matches!(told, FromTraining::Measured(_)));
+    for _ in 0..2 {
+        carried.carry_until(takes, |told| matches!(told, FromTraining::Closed(_)));
+    }
 }
 
 /// A batch of another worker's, after which nothing is left to train.

@@ -108,7 +108,7 @@ fn who_has_missed_rounds_goes_on_with_the_newest() {
     assert_eq!(until_it_leaves(&mut training).unwrap().header.status.round, 44);
     // Who is told to end waits for nobody.
     assert_eq!(training.step(false, &mut Vec::new()).unwrap(), Next::Waiting);
-    training.stop();
+    training.learner.ending.stop();
     while until_it_leaves(&mut training).is_some() {}
 }
 

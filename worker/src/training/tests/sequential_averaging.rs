@@ -110,5 +110,5 @@ fn each_goes_on_from_the_mean_of_the_first_of_a_pass_and_an_epoch_ends_with_the_
         passes = 0;
     }
     assert!(rounds >= 2, "{rounds}");
-    assert!(workers.iter().all(|worker| worker.progress() == 1.0));
+    assert!(workers.iter().all(|worker| worker.learner.applied.progress() == 1.0));
 }

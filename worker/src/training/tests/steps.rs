@@ -15,7 +15,7 @@ fn every_sample_is_trained_once_an_epoch_and_counted() {
     let mut cursors = protocol::log::cursor::Cursors::default();
     cursors.extend(found.iter().flat_map(|batch| batch.header.cursors.clone()));
     assert_eq!(cursors.samples_done(), 320);
-    assert_eq!(training.progress(), 1.0);
+    assert_eq!(training.learner.applied.progress(), 1.0);
 }
 
 #[test]
@@ -64,10 +64,9 @@ fn a_stop_ends_it_after_the_step() {
     let mut training = fake(&job(|_| {}), &dataset);
     let mut encoded = Vec::new();
     emitted(&mut training, &mut encoded);
-    training.stop();
+    training.learner.ending.stop();
     assert_eq!(training.step(false, &mut encoded).unwrap(), Next::Done);
-    let mut last = Vec::new();
-    training.close(&mut last).unwrap();
+    let last = training.close().unwrap().encoded;
     let last = Batch::decode(&last, WEIGHTS).unwrap();
     assert_eq!(
         (last.header.sequence, last.header.status),
@@ -92,7 +91,7 @@ fn others_changes_and_samples_count() {
     training.apply(&foreign(&changes, tau, 80, 0)).unwrap();
     let expected = before + Digest::of_changes(&changes, tau);
     assert_eq!(training.trainer().digest().unwrap(), Some(expected));
-    assert_eq!(training.progress(), 0.5);
+    assert_eq!(training.learner.applied.progress(), 0.5);
 }
 
 #[test]
@@ -204,8 +203,8 @@ fn what_others_do_is_not_done_again_and_what_they_leave_is_taken_over() {
         Next::Waiting,
         "the worker must wait for the shard that the other worker has begun"
     );
-    one.origin(OriginId(1), false);
-    one.slot(1, false);
+    one.learner.plan.set_origin_alive(OriginId(1), false);
+    one.learner.plan.set_slot_alive(1, false);
     while let Next::Emitted(_) = one.step(false, &mut Vec::new()).unwrap() {}
     assert_eq!(one.step(false, &mut Vec::new()).unwrap(), Next::Done);
     let mut trained = [one.trainer().trained.clone(), other.trainer().trained.clone()].concat();
@@ -227,8 +226,8 @@ fn what_came_other_than_as_batches_moves_weights_and_progress() {
         samples: 20,
         cursors: Cursors::default(),
     };
-    let progress = training.progress();
-    training.jump(&sums, &order).unwrap();
+    let progress = training.learner.applied.progress();
+    training.learner.jump(&sums, &order).unwrap();
     let after = training.trainer().copy_weights().unwrap();
     assert_eq!(after[1] - before[1], protocol::weights::lattice::weight_of(500));
     assert_eq!(after[5] - before[5], protocol::weights::lattice::weight_of(-70_000));
@@ -236,8 +235,8 @@ fn what_came_other_than_as_batches_moves_weights_and_progress() {
         (training.trainer().residual_norm().unwrap() - residual).abs() < 1e-5,
         "the residual must not change"
     );
-    assert!(training.progress() > progress);
-    training.audit().unwrap();
+    assert!(training.learner.applied.progress() > progress);
+    training.learner.audit().unwrap();
 }
 
 #[test]

@@ -92,7 +92,7 @@ impl World {
         }
         training.resume(&cursors, self.ledger.len() as u64, cursors.samples_done());
         for &dead in &self.dead {
-            training.origin(dead, false);
+            training.learner.plan.set_origin_alive(dead, false);
         }
         Worker {
             training,
@@ -118,7 +118,7 @@ impl World {
         match worker.training.step(worker.throttle, &mut encoded).unwrap() {
             Next::Emitted(_) => {}
             Next::Done => {
-                worker.training.close(&mut encoded).unwrap();
+                encoded = worker.training.close().unwrap().encoded;
                 worker.closed = true;
             }
             Next::Kept(_) | Next::Waiting | Next::Passed(_) => return,
@@ -146,7 +146,7 @@ impl World {
                 let worker = self.worker(at, slots);
                 self.workers[at] = worker;
                 for other in &mut self.workers {
-                    other.training.origin(dead, false);
+                    other.training.learner.plan.set_origin_alive(dead, false);
                 }
             }
             _ => self.step(at),

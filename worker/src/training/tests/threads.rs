@@ -1,15 +1,23 @@
 //! The thread around the loop.
 
 use super::*;
+use crate::training::thread::TrainingThread;
+
+/// A thread that trains on this many samples, with a trainer that computes nothing.
+fn started(samples: usize, epochs: u32, change: impl FnOnce(&mut FakeTrainer) + Send + 'static) -> TrainingThread {
+    let (_folder, dataset) = points(samples);
+    let job = job(|draft| draft.epochs = Some(epochs));
+    let make = move || {
+        let mut trainer = FakeTrainer::new(&[0; WEIGHTS]);
+        change(&mut trainer);
+        Training::new(trainer, &job, &dataset, Identity::alone(7))
+    };
+    start(Threads(2), None, make).unwrap()
+}
 
 #[test]
 fn a_thread_trains_applies_and_stops() {
-    let (_folder, dataset) = points(4000);
-    let job = job(|draft| draft.epochs = Some(100_000));
-    let thread = start(Threads(1), None, move || {
-        Training::new(FakeTrainer::new(&[0; WEIGHTS]), &job, &dataset, Identity::alone(7))
-    })
-    .unwrap();
+    let thread = started(4000, 100_000, |_| {});
     let other = foreign(&[change(3, true)], Tau::ONE_STEP, 4, 0);
     thread.inbound.send(ToTraining::Apply(Arc::new(other.clone()))).unwrap();
     let mut counts = vec![0; WEIGHTS];
@@ -50,12 +58,7 @@ fn a_thread_trains_applies_and_stops() {
 
 #[test]
 fn a_worker_that_is_paused_holds_back_and_then_waits() {
-    let (_folder, dataset) = points(4000);
-    let job = job(|draft| draft.epochs = Some(100_000));
-    let thread = start(Threads(1), None, move || {
-        Training::new(FakeTrainer::new(&[0; WEIGHTS]), &job, &dataset, Identity::alone(7))
-    })
-    .unwrap();
+    let thread = started(4000, 100_000, |_| {});
     let (mut throttled, mut samples, mut counted) = (0, 0, 0);
     let mut next = || match thread.outbound.recv().unwrap() {
         FromTraining::Step { encoded, step, .. } => {
@@ -88,14 +91,7 @@ fn a_worker_that_is_paused_holds_back_and_then_waits() {
 
 #[test]
 fn a_thread_that_fails_says_why() {
-    let (_folder, dataset) = points(100);
-    let job = job(|_| {});
-    let thread = start(Threads(2), None, move || {
-        let mut trainer = FakeTrainer::new(&[0; WEIGHTS]);
-        trainer.fails_at = Some(3);
-        Training::new(trainer, &job, &dataset, Identity::alone(7))
-    })
-    .unwrap();
+    let thread = started(100, 2, |trainer| trainer.fails_at = Some(3));
     let messages: Vec<_> = std::iter::from_fn(|| thread.outbound.recv()).collect();
     assert_eq!(messages.len(), 3);
     assert!(matches!(messages[2], FromTraining::Failed(_)));
@@ -103,14 +99,7 @@ fn a_thread_that_fails_says_why() {
 
 #[test]
 fn a_thread_audits_its_weights_before_it_closes() {
-    let (_folder, dataset) = points(100);
-    let job = job(|_| {});
-    let thread = start(Threads(1), None, move || {
-        let mut trainer = FakeTrainer::new(&[0; WEIGHTS]);
-        trainer.flips_at = Some(4);
-        Training::new(trainer, &job, &dataset, Identity::alone(7))
-    })
-    .unwrap();
+    let thread = started(100, 2, |trainer| trainer.flips_at = Some(4));
     let messages: Vec<_> = std::iter::from_fn(|| thread.outbound.recv()).collect();
     assert!(matches!(
         messages.last(),
@@ -120,24 +109,14 @@ fn a_thread_audits_its_weights_before_it_closes() {
 
 #[test]
 fn a_thread_nobody_listens_to_ends() {
-    let (_folder, dataset) = points(100);
-    let job = job(|draft| draft.epochs = Some(100_000));
-    let thread = start(Threads(1), None, move || {
-        Training::new(FakeTrainer::new(&[0; WEIGHTS]), &job, &dataset, Identity::alone(7))
-    })
-    .unwrap();
+    let thread = started(100, 100_000, |_| {});
     drop(thread.outbound);
     thread.thread.join().unwrap();
 }
 
 #[test]
 fn a_thread_hands_out_its_state_between_batches() {
-    let (_folder, dataset) = points(4000);
-    let job = job(|draft| draft.epochs = Some(100_000));
-    let thread = start(Threads(1), None, move || {
-        Training::new(FakeTrainer::new(&[0; WEIGHTS]), &job, &dataset, Identity::alone(7))
-    })
-    .unwrap();
+    let thread = started(4000, 100_000, |_| {});
     let next = || loop {
         match thread.outbound.recv().unwrap() {
             FromTraining::Step { encoded: None, .. } => break Heard::Throttled,

@@ -9,7 +9,6 @@ mod stage;
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -22,7 +21,9 @@ use protocol::wire::attach::{Pace, SaveOrder};
 use crate::machine::parallel::Threads;
 use crate::machine::thread_time::ThreadTimer;
 use crate::trainer::{TrainError, Trainer};
-use crate::training::{Closing, FromTraining, Next, StepTime, Throttle, ToTraining, Training, TrainingError};
+use crate::training::{
+    FOR_EVER, FromTraining, LOOK_AGAIN, NORM_EVERY, Next, StepTime, Throttle, ToTraining, Training, TrainingError,
+};
 pub use ends::Outbound;
 use ends::{Inbox, Outbox};
 pub use stage::start_stage;
@@ -31,8 +32,6 @@ pub use stage::start_stage;
 const OUTBOUND_MAX: usize = 8;
 /// Batches on their way in before the sender waits.
 const INBOUND_MAX: usize = 1024;
-/// How often a worker that waits for room looks again.
-const LOOK_AGAIN: Duration = Duration::from_millis(1);
 
 /// A running training thread.
 pub struct TrainingThread {
@@ -144,14 +143,6 @@ fn spawn(
     })
 }
 
-/// As long as anybody waits.
-const FOR_EVER: Duration = Duration::from_hours(1);
-
-/// How often the residual's norm is told.
-const NORM_EVERY: Duration = Duration::from_secs(1);
-/// How often the weights are audited: often enough to lose little, and a thousandth of the time even for large models.
-const AUDIT_EVERY: Duration = Duration::from_secs(30);
-
 /// The thread's loop.
 struct Loop<'a, T> {
     training: Training<T>,
@@ -162,8 +153,6 @@ struct Loop<'a, T> {
     closed: bool,
     /// Answers that wait for the origin to be closed.
     finishes: VecDeque<Option<SaveOrder>>,
-    /// Files that wait for a moment at which a batch has counted every step.
-    saves: Vec<PathBuf>,
     /// The evaluations that this worker makes by itself.
     pace: Option<Pacing>,
     /// It was told that there is nothing to train.
@@ -185,7 +174,6 @@ impl<'a, T: Trainer> Loop<'a, T> {
             throttle: Throttle::default(),
             closed: false,
             finishes: VecDeque::new(),
-            saves: Vec::new(),
             pace,
             starved: false,
             idle_since: None,
@@ -197,12 +185,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
     /// Trains, closes the origin, and then applies what others still send, until nobody is left to tell it anything.
     fn run(mut self) -> Result<Infallible, LoopEnd> {
         self.train()?;
-        self.training.audit()?;
-        let mut encoded = Vec::new();
-        self.training.close(&mut encoded)?;
-        let residual_norm = self.training.trainer().residual_norm()?;
-        self.outbox
-            .send(FromTraining::Closed(Closing { encoded, residual_norm }))?;
+        self.outbox.send(FromTraining::Closed(self.training.close()?))?;
         self.closed = true;
         loop {
             self.save()?;
@@ -216,21 +199,12 @@ impl<'a, T: Trainer> Loop<'a, T> {
     /// Answers whoever believes that all batches have come. More may come nevertheless, and the question again.
     fn finish(&mut self) -> Result<(), LoopEnd> {
         while let Some(order) = self.finishes.pop_front() {
-            let trainer = self.training.trainer();
-            let save = match order {
-                Some(order) => Some((order, trainer.copy_weights()?)),
-                None => None,
-            };
-            let digest = trainer.digest()?;
-            let scores = None;
-            self.outbox.send(FromTraining::Finished { digest, save, scores })?;
+            self.outbox.send(self.training.learner.finished(order, None)?)?;
         }
         Ok(())
     }
 
     fn train(&mut self) -> Result<(), LoopEnd> {
-        let mut norm_told = Instant::now();
-        let mut audited = Instant::now();
         loop {
             let timer = ThreadTimer::start();
             self.take_all()?;
@@ -289,32 +263,17 @@ impl<'a, T: Trainer> Loop<'a, T> {
             if let Some(prefix) = prefix {
                 self.outbox.send(FromTraining::Prefix(prefix))?;
             }
-            if norm_told.elapsed() >= NORM_EVERY {
-                norm_told = Instant::now();
-                let norm = self.training.trainer().residual_norm()?;
-                self.outbox.send(FromTraining::ResidualNorm(norm))?;
+            if let Some(norm) = self.training.learner.check(self.start.elapsed())? {
+                self.outbox.send(norm)?;
             }
             self.waited += sending.elapsed();
-            if audited.elapsed() >= AUDIT_EVERY {
-                audited = Instant::now();
-                self.training.audit()?;
-            }
         }
     }
 
-    /// Hands out what was asked for, if this is a moment for it. Batches go the same way, so whoever reads both knows
-    /// between which two it was.
+    /// Hands out what was asked for, if this is a moment for it.
     fn save(&mut self) -> Result<(), LoopEnd> {
-        while let Some(path) = self.saves.pop() {
-            let state = if self.closed {
-                None
-            } else if let Some(state) = self.training.state()? {
-                Some(Box::new(state))
-            } else {
-                self.saves.push(path);
-                return Ok(());
-            };
-            self.outbox.send(FromTraining::State { path, state })?;
+        while let Some(saved) = self.training.answer_save(self.closed)? {
+            self.outbox.send(saved)?;
         }
         Ok(())
     }
@@ -325,7 +284,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
         let samples = self.training.samples_applied();
         if let Some(moment) = self.pace.as_mut().and_then(|pace| pace.due(samples)) {
             let weights = self.training.trainer().copy_weights()?;
-            self.outbox.send(FromTraining::WeightsInTurn(weights, moment))?;
+            self.outbox.send(FromTraining::WeightsInTurn(weights, moment, None))?;
         }
         Ok(())
     }
@@ -349,34 +308,20 @@ impl<'a, T: Trainer> Loop<'a, T> {
     }
 
     fn take(&mut self, message: ToTraining) -> Result<(), LoopEnd> {
+        let Some(message) = self.training.hear(message)? else {
+            return Ok(());
+        };
         match message {
-            ToTraining::Apply(batch) => {
-                self.training.apply(&batch)?;
-            }
-            ToTraining::ApplyBundle(bundle) => {
-                self.training.apply_bundle(&bundle)?;
-            }
-            ToTraining::Jump(sums, order) => {
-                self.training.jump(&sums, &order)?;
-            }
             ToTraining::Pause(is_paused) => self.throttle.pause(is_paused),
-            ToTraining::Origin { origin, alive } => self.training.origin(origin, alive),
-            ToTraining::Slot { slot, alive } => self.training.slot(slot, alive),
-            ToTraining::GoOn(order) => self.training.go_on(order)?,
-            ToTraining::GoOnPassing(prefix) => self.training.go_on_passing(prefix.as_deref())?,
             ToTraining::Copy(moment) => {
                 let weights = self.training.trainer().copy_weights()?;
                 self.outbox.send(FromTraining::Weights(weights, moment))?;
             }
             ToTraining::CopyLast(moment, answer) => {
                 let weights = self.training.trainer().copy_weights()?;
-                self.outbox.send(FromTraining::LastWeights(weights, moment, answer))?;
+                self.outbox
+                    .send(FromTraining::WeightsInTurn(weights, moment, Some(answer)))?;
             }
-            ToTraining::Save(path) => self.saves.push(path),
-            ToTraining::Stop => self.training.stop(),
-            ToTraining::Leave => self.training.leave(),
-            ToTraining::StandBy => self.training.stand_by(),
-            ToTraining::GoBack(weights) => self.training.go_back(weights),
             ToTraining::Finish(order) => {
                 if order.is_some() {
                     self.finishes.retain(Option::is_none);
@@ -384,7 +329,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
                 self.finishes.push_back(order);
             }
             // This worker is in no pipeline.
-            ToTraining::Pipeline(_) => {}
+            _ => {}
         }
         Ok(())
     }

@@ -29,7 +29,9 @@ fn run<T: Trainer + HoldsStage>(
     let mut timer = ThreadTimer::start();
     let mut waited = Duration::ZERO;
     loop {
-        while let Some(event) = inbox.next_waiting()? {
+        while training.has_room()
+            && let Some(event) = inbox.next_waiting()?
+        {
             training.hear(event, start.elapsed())?;
         }
         let progress = training.advance(start.elapsed(), outbox.is_full())?;

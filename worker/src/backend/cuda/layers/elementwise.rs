@@ -7,7 +7,7 @@ use super::super::error::GpuError;
 use super::super::gpu::{Gpu, Grid};
 use super::super::kernels::{Activate, ActivateBack, Drop, SwapOuter};
 use super::BackwardArrays;
-use crate::model::program::{Dropout, Planes};
+use crate::model::program::Dropout;
 
 /// The number that stands for an activation in kernels: see [`super::super::abi::prologue`].
 fn kind(activation: Activation) -> u32 {
@@ -86,37 +86,11 @@ pub(super) unsafe fn drop(
     unsafe { gpu.launch(&gpu.kernels.dropout, Grid::each(total), arguments) }
 }
 
-/// From channels of samples to samples of channels.
+/// From channels of samples to samples of channels, or back: `outer` times `inner` planes change their order.
 ///
 /// # Safety
-/// Both arrays must have such planes of so many samples.
-pub(super) unsafe fn to_rows(
-    gpu: &Gpu,
-    planes: Planes,
-    samples: usize,
-    (from, to): (DeviceAddress<f32>, DeviceAddress<f32>),
-) -> Result<(), GpuError> {
-    // SAFETY: as the caller has promised.
-    unsafe { swap_outer(gpu, planes.plane, (planes.channels, samples), (from, to)) }
-}
-
-/// And back.
-///
-/// # Safety
-/// Both arrays must have such planes of so many samples.
-pub(super) unsafe fn from_rows(
-    gpu: &Gpu,
-    planes: Planes,
-    samples: usize,
-    (from, to): (DeviceAddress<f32>, DeviceAddress<f32>),
-) -> Result<(), GpuError> {
-    // SAFETY: as the caller has promised.
-    unsafe { swap_outer(gpu, planes.plane, (samples, planes.channels), (from, to)) }
-}
-
-/// # Safety
-/// Both arrays must have so many times so many planes.
-unsafe fn swap_outer(
+/// Both arrays must have so many planes.
+pub(super) unsafe fn swap_outer(
     gpu: &Gpu,
     plane: usize,
     (outer, inner): (usize, usize),

@@ -229,8 +229,10 @@ impl Layer {
                 (Op::MeanPool(op), _) => pool::mean(gpu, op, at),
                 (Op::Activation(op), _) => elementwise::activate(gpu, *op, total, (at.x, at.y)),
                 (Op::Dropout(op), _) => elementwise::drop(gpu, *op, key, (at.x, at.y), total),
-                (Op::ToRows(op), _) => elementwise::to_rows(gpu, *op, at.samples, (at.x, at.y)),
-                (Op::FromRows(op), _) => elementwise::from_rows(gpu, *op, at.samples, (at.x, at.y)),
+                (Op::ToRows(op), _) => elementwise::swap_outer(gpu, op.plane, (op.channels, at.samples), (at.x, at.y)),
+                (Op::FromRows(op), _) => {
+                    elementwise::swap_outer(gpu, op.plane, (at.samples, op.channels), (at.x, at.y))
+                }
                 (Op::Norm(op), Room::Norm(room)) => norm::forward(gpu, op, room, pass.statistics, at),
                 (Op::Residual(_), _) => unreachable!(
                     "a residual block is not run as one layer: its body and its skip path are run separately"
@@ -257,8 +259,12 @@ impl Layer {
                 (Op::Activation(op), _, Some(dx)) => elementwise::activate_back(gpu, *op, total, at, dx),
                 // What was dropped on the forward pass is dropped on the way back.
                 (Op::Dropout(op), _, Some(dx)) => elementwise::drop(gpu, *op, key, (at.dy, dx), total),
-                (Op::ToRows(op), _, Some(dx)) => elementwise::from_rows(gpu, *op, at.samples, (at.dy, dx)),
-                (Op::FromRows(op), _, Some(dx)) => elementwise::to_rows(gpu, *op, at.samples, (at.dy, dx)),
+                (Op::ToRows(op), _, Some(dx)) => {
+                    elementwise::swap_outer(gpu, op.plane, (at.samples, op.channels), (at.dy, dx))
+                }
+                (Op::FromRows(op), _, Some(dx)) => {
+                    elementwise::swap_outer(gpu, op.plane, (op.channels, at.samples), (at.dy, dx))
+                }
                 // A layer without weights that nothing trainable comes before is not taped.
                 _ => Ok(()),
             }

@@ -10,7 +10,7 @@ use protocol::job::model::Activation;
 use protocol::rng::CounterRng;
 
 use super::layer::parts;
-use super::{BackwardContext, MeanLoss, OpError, Parameters, Pass, Rows, Statistics, from_rows, loss, values};
+use super::{MeanLoss, OpError, Parameters, Pass, Rows, Statistics, from_rows, loss, values};
 use crate::dataset::Answers;
 use crate::machine::parallel::Threads;
 use crate::model::network::Network;
@@ -46,12 +46,11 @@ fn project(y: Rows<Tape>) -> Result<Tensor<(), f32, Cpu, Tape>, OpError> {
 }
 
 fn pass(weights: &[f32]) -> Pass {
-    Pass {
-        parameters: Parameters::new(&Cpu::default(), weights.to_vec()).unwrap(),
-        key: 17,
-        statistics: Statistics::Minibatch,
-        backward: BackwardContext::default(),
-    }
+    Pass::new(
+        Parameters::new(&Cpu::default(), weights.to_vec()).unwrap(),
+        17,
+        Statistics::Minibatch,
+    )
 }
 
 /// Compares the tape's gradients of input and weights with finite differences of the same function.
