@@ -21,7 +21,7 @@ use super::learner::Learner;
 use super::messages::{FromTraining, StepTime, ToTraining};
 use super::minibatches::{Minibatch, Minibatches};
 use super::throttle::Throttle;
-use super::{FOR_EVER, Identity, LOOK_AGAIN, State, Step, TrainingError};
+use super::{FOR_EVER, Identity, LOOK_AGAIN, Next, State, Step, TrainingError};
 use crate::emission::Plan;
 use crate::pipeline::planted::{Bug, planted};
 use crate::pipeline::{LED_CURSORS_MAX, Pipeline, PipelineEvent};
