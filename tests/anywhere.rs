@@ -7,7 +7,7 @@ use crate::harness::{Tau, points_csv, tells};
 fn a_token_is_all_that_a_machine_needs_to_join_and_nodes_say_what_they_do() {
     let tau = Tau::new();
     let data = points_csv(&tau, "points.csv", 300);
-    assert_eq!(tau.run(&["credentials", "new", "cluster.pem"]).code, 0);
+    tau.must(&["credentials", "new", "cluster.pem"]);
     let common = ["--threads", "1"];
     let listen = [
         "seed",
@@ -20,7 +20,7 @@ fn a_token_is_all_that_a_machine_needs_to_join_and_nodes_say_what_they_do() {
         "--json",
     ];
     let mut seed = tau.start(&[listen.as_slice(), &common].concat());
-    let listening: serde_json::Value = serde_json::from_str(&seed.read_line()).unwrap();
+    let listening = seed.read_object();
     let address = listening["address"].as_str().unwrap();
     let token = tau.run_with(&[("TAU_CREDENTIALS", "cluster.pem")], &["token", "--cluster", address]);
     token.says("loopback addresses");
@@ -135,7 +135,7 @@ fn flags_win_over_the_environment_and_that_over_the_users_file() {
     let right = format!("cluster = \"{address}\"\ncredentials = \"../cluster.pem\"\n");
     write(&right);
     assert_eq!(asks(&[], &[]).0, 0);
-    assert_eq!(tau.run(&["token"]).code, 0);
+    tau.must(&["token"]);
     // Whatever has a bad value is what counted.
     let bad = "nowhere.invalid:1";
     assert!(asks(&[("TAU_CLUSTER", bad)], &[]).1.contains("nowhere.invalid"));
@@ -151,11 +151,7 @@ fn flags_win_over_the_environment_and_that_over_the_users_file() {
     let refused = tau.run_with(&[("TAU_CREDENTIALS", "none.pem")], &taken);
     refused.says("cannot be listened on");
     let refused = tau.run(&[&taken[..], &["--credentials", "cluster.pem"]].concat());
-    assert!(
-        refused.code == 2 && refused.stderr.contains("not both"),
-        "{}",
-        refused.stderr
-    );
+    refused.fails(2, "not both");
 
     write(&format!("{right}colour = \"red\"\n"));
     let (code, says) = asks(&[], &[]);
@@ -210,7 +206,7 @@ fn shells_and_manuals_know_every_command() {
         let script = tau.must(&["completions", shell]);
         assert!(script.stdout.contains("predict"), "{shell}");
     }
-    assert_eq!(tau.run(&["man", "pages"]).code, 0);
+    tau.must(&["man", "pages"]);
     for page in ["tau.1", "tau-train.1", "tau-predict.1"] {
         let text = std::fs::read_to_string(tau.path("pages").join(page)).unwrap();
         assert!(text.contains(".TH"), "{page}");

@@ -14,13 +14,7 @@ fn three_nodes_agree_and_show_what_they_do() {
     assert!((20 * 480..40 * 480).contains(&samples), "{last}");
     assert!(last["accuracy"].as_f64().unwrap() > 0.95, "{last}");
     assert!(last["bytes_sent"].as_u64().unwrap() > 0);
-    let [digests] = &cluster.saved_digests()[..] else {
-        panic!("there was one run");
-    };
-    assert!(
-        digests.len() == 3 && digests.iter().all(|digest| *digest == last["digest"]),
-        "{digests:?}"
-    );
+    cluster.assert_saved(&[(&last, 3)]);
     for node in cluster.listed() {
         for key in ["node", "address", "state", "device", "workers", "since", "rtt_ms"] {
             assert!(node.get(key).is_some(), "{key} is missing in {node}");
@@ -104,11 +98,7 @@ fn a_client_may_die_and_another_take_over() {
     assert!(client.read_line().contains("started"));
     drop(client);
     let last = cluster.ask("start", &["--attach"]).finished_by_all(3);
-    let digests = cluster.saved_digests();
-    assert!(
-        digests[0].len() == 3 && digests[0].iter().all(|digest| *digest == last["digest"]),
-        "{digests:?}"
-    );
+    cluster.assert_saved(&[(&last, 3)]);
 }
 
 #[test]
@@ -122,14 +112,7 @@ fn runs_after_each_other_do_not_mix() {
         )
         .finished_by_all(2);
     assert_ne!(first["digest"], second["digest"]);
-    let mut digests = cluster.saved_digests();
-    digests.sort_by_key(|run| run[0] != first["digest"]);
-    for (run, last) in digests.iter().zip([first, second]) {
-        assert!(
-            run.len() == 2 && run.iter().all(|digest| *digest == last["digest"]),
-            "{run:?}"
-        );
-    }
+    cluster.assert_saved(&[(&first, 2), (&second, 2)]);
 }
 
 #[test]
@@ -245,7 +228,7 @@ fn a_worker_that_is_stuck_is_replaced() {
         now.len() == workers.len() && !now.contains(&workers[0])
     });
     // The new one trains: both stop, and close their origins.
-    assert_eq!(cluster.ask("stop", &[]).code, 0);
+    cluster.must("stop", &[]);
     cluster.ask("start", &["--attach"]).finished_by_all(2);
 }
 
@@ -256,7 +239,7 @@ fn a_node_that_leaves_in_the_middle_of_a_run_does_not_hold_it_up() {
     client.wait_until_trains();
     let leaving = cluster.nodes.pop().unwrap();
     leaving.process.interrupt();
-    assert_eq!(leaving.process.finish().code, 0);
+    leaving.process.finish().ok();
     let last = client.finish().agreed();
     assert_eq!(last["missing"], serde_json::json!([leaving.name]), "{last}");
     assert!(

@@ -215,11 +215,7 @@ fn a_run_begins_with_a_models_weights() {
         other.stderr
     );
     let none = train(&tau, &csv, &["--from", "points.csv"]);
-    assert!(
-        none.code == 2 && none.stderr.contains("is not a safetensors file"),
-        "{}",
-        none.stderr
-    );
+    none.fails(2, "is not a safetensors file");
 }
 
 #[test]

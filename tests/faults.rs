@@ -21,7 +21,7 @@ fn start_long(cluster: &Cluster, job: &[&str], node: &str) -> (Running, u64) {
         let mut client = cluster
             .tau
             .start(&cluster.asking("start", &[&job[..], &[&text]].concat()));
-        let started: Value = serde_json::from_str(&client.read_line()).unwrap();
+        let started = client.read_object();
         let mut done = 0;
         Cluster::wait_until(&format!("{node} does not train"), || {
             let mut records = stats(cluster);
@@ -61,15 +61,8 @@ fn a_node_that_joins_in_the_middle_trains_and_agrees() {
     wait_until_trains(&cluster, &first);
     let late = cluster.add(&[]).name.clone();
     wait_until_trains(&cluster, &late);
-    let last = stop(&cluster);
-    assert_eq!(last["nodes"], 3, "{last}");
-    let [digests] = &cluster.saved_digests()[..] else {
-        panic!("there was one run");
-    };
-    assert!(
-        digests.len() == 3 && digests.iter().all(|digest| *digest == last["digest"]),
-        "{digests:?}"
-    );
+    let last = stop(&cluster).finished(3);
+    cluster.assert_saved(&[(&last, 3)]);
 }
 
 #[test]
@@ -82,8 +75,7 @@ fn a_worker_that_is_killed_is_replaced_and_stats_say_what_is_lost() {
     kill("-KILL", dead);
     wait_until_replaced(&cluster.nodes[0], dead);
     wait_until_trains_on(&cluster, &name);
-    let last = stop(&cluster);
-    assert_eq!(last["nodes"], 2, "{last}");
+    let last = stop(&cluster).finished(2);
     assert!(last["residual_lost"].as_f64() > Some(0.0), "{last}");
 }
 
@@ -93,8 +85,7 @@ fn a_node_that_is_killed_and_started_again_trains_again() {
     let dead = kill_node(&mut cluster, 2);
     let again = cluster.add(&[]).name.clone();
     wait_until_trains(&cluster, &again);
-    let last = stop(&cluster);
-    assert_eq!(last["nodes"], 3, "{last}");
+    let last = stop(&cluster).finished(3);
     assert_eq!(last["missing"], Value::from(vec![dead]), "{last}");
 }
 
@@ -118,12 +109,7 @@ fn a_node_that_stood_still_catches_up() {
         .iter()
         .any(|node| tells(&node.process.log(), "snapshot_started"));
     assert!(!snapshots, "what it missed is kept for it");
-    let last = stop(&cluster);
-    assert_eq!(
-        (&last["nodes"], &last["missing"]),
-        (&3.into(), &Value::Array(Vec::new())),
-        "{last}"
-    );
+    stop(&cluster).finished_by_all(3);
 }
 
 #[test]
@@ -168,7 +154,7 @@ fn what_a_node_without_time_to_leave_has_not_sent_is_counted() {
     cluster.must("start", &job("1000000", &["--detach"]));
     wait_for_residual(&cluster, &name);
     cluster.nodes.pop().unwrap().terminate().ok();
-    let last = stop(&cluster);
+    let last = stop(&cluster).agreed();
     assert_eq!(last["missing"], Value::from(vec![name]), "{last}");
     assert!(last["residual_lost"].as_f64() > Some(0.0), "{last}");
 }
@@ -236,12 +222,7 @@ fn a_run_goes_on_after_all_nodes_were_killed() {
     unknown.fails(1, "no node has a checkpoint");
     cluster.must("start", &["--resume", &format!("tau-node/{run}"), "--detach"]);
     wait_until_all_train(&cluster);
-    let last = stop(&cluster);
-    assert_eq!(
-        (&last["nodes"], &last["missing"]),
-        (&3.into(), &Value::Array(Vec::new())),
-        "{last}"
-    );
+    let last = stop(&cluster).finished_by_all(3);
     let logs: String = cluster.nodes.iter().map(|node| node.process.log()).collect();
     let torn = cluster
         .tau
@@ -285,7 +266,7 @@ fn checkpoints_are_written_now_and_then() {
     assert!(tells(&log, "run_resumed"), "{log}");
     // It was alone, so its worker had nothing to wait for: what it alone had fits.
     assert!(!tells(&log, "worker_state_dropped"), "{log}");
-    stop(&cluster);
+    stop(&cluster).agreed();
 }
 
 #[test]
@@ -347,6 +328,5 @@ fn flipped_bits_are_reported_and_healed() {
     let third = cluster.nodes[2].name.clone();
     wait_until_replaced(&cluster.nodes[2], worker);
     wait_until_trains_on(&cluster, &third);
-    let last = stop(&cluster);
-    assert_eq!(last["nodes"], 3, "{last}");
+    stop(&cluster).finished(3);
 }

@@ -124,11 +124,7 @@ fn bad_hosts_and_flags_are_refused_and_change_nothing() {
         refused.says(says);
     }
     let refused = hosts.run("down", &["a b"]);
-    assert!(
-        refused.code == 2 && refused.stderr.contains("'a b'"),
-        "{}",
-        refused.stderr
-    );
+    refused.fails(2, "'a b'");
     assert!(hosts.left().0.is_empty());
     assert!(!hosts.tau.path("cluster.pem").exists());
 }
@@ -250,11 +246,7 @@ fn where_one_host_fails_nothing_is_left_on_the_others() {
     let left = hosts.left();
     assert!(left.0.is_empty() && left.1.is_empty(), "{left:?}");
     let down = hosts.run("down", &["one", "bad"]);
-    assert!(
-        down.code == 1 && down.stderr.contains("bad: the host could not"),
-        "{}",
-        down.stderr
-    );
+    down.fails(1, "bad: the host could not");
 }
 
 /// An sshd on every host of a lab, each with a home of its own.

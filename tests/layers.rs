@@ -148,8 +148,7 @@ fn a_pipeline_waits_for_who_stands_still_and_for_a_worker_that_is_started_again(
         Cluster::wait_until("the worker is not replaced", || node.workers().len() == 1);
         wait_until_trains_on(&cluster, &leader);
     }
-    let last = stop(&cluster);
-    assert_eq!(last["nodes"], 3, "{last}");
+    let last = stop(&cluster).finished(3);
     assert_is_as_good(&cluster.tau, &last);
 }
 
@@ -210,7 +209,7 @@ fn two_pipelines_that_are_stopped_are_free_at_once() {
         let job = ["--exchange", "layers:groups=2", "--epochs", "1000000", "--detach"];
         cluster.must("start", &[DEEP, &job].concat());
         wait_until_trains(&cluster, &led_by(&cluster));
-        stop(&cluster);
+        stop(&cluster).agreed();
         let stopped = Instant::now();
         Cluster::wait_until("a node does not end", || {
             cluster.listed().iter().all(|node| node["state"] == "idle")
@@ -256,8 +255,7 @@ fn a_spare_node_and_one_that_comes_take_over_what_dead_ones_held() {
     kill_named(&mut cluster, &leader);
     let next = cluster.add(&[]).name.clone();
     wait_until_trains(&cluster, &next);
-    let last = stop(&cluster);
-    assert_eq!(last["nodes"], 4, "{last}");
+    let last = stop(&cluster).finished(4);
     let mut missing = [leader, follower];
     missing.sort();
     let mut named: Vec<&str> = last["missing"]

@@ -80,11 +80,7 @@ fn numbers_are_predicted_by_a_network_of_blocks_and_all_nodes_save_the_same_file
     assert!(told["far"].is_number() && told["near"].is_number(), "{told}");
     let shown = cluster.tau.run(&["show", file]);
     assert!(shown.stdout.contains("numbers   2: far, near"), "{}", shown.stdout);
-    assert_eq!(cluster.tau.run(&["export", file, "--onnx", "model.onnx"]).code, 0);
+    cluster.tau.must(&["export", file, "--onnx", "model.onnx"]);
     let refused = cluster.tau.run(&["evaluate", file, "--confusion"]);
-    assert!(
-        refused.code == 2 && refused.stderr.contains("predicts numbers"),
-        "{}",
-        refused.stderr
-    );
+    refused.fails(2, "predicts numbers");
 }

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::Command;
 
+use crate::harness::Tau;
 use crate::harness::cluster::Cluster;
-use crate::harness::{Output, Tau};
 
 /// The run that the older release's node was killed in, after a checkpoint.
 const RUN: &str = "895f5b50329d3c14";
@@ -23,32 +23,23 @@ fn unpack(tau: &Tau) {
     }
 }
 
-fn fine(output: Output) -> Output {
-    assert_eq!(output.code, 0, "{}", output.stderr);
-    output
-}
-
-/// How the run of one node ended.
-fn finished(output: Output) -> serde_json::Value {
-    let last = fine(output).last();
-    assert_eq!(last["event"], "finished", "{last}");
-    last
-}
-
 #[test]
 fn a_model_a_run_folder_a_study_and_a_job_file_of_an_older_release_are_read() {
     let tau = Tau::new();
     unpack(&tau);
-    let evaluated = fine(tau.run(&["evaluate", "run/model.safetensors", "--data", DATA, "--json"])).last();
+    let evaluated = tau
+        .must(&["evaluate", "run/model.safetensors", "--data", DATA, "--json"])
+        .last();
     let then: serde_json::Value = serde_json::from_slice(&std::fs::read(tau.path("run/result.json")).unwrap()).unwrap();
     assert_eq!(evaluated["accuracy"], then["accuracy"]);
-    let shown = fine(tau.run(&["show", "run/model.safetensors", "--json"])).last();
+    let shown = tau.must(&["show", "run/model.safetensors", "--json"]).last();
     assert_eq!(shown["weights"], 82);
     for folder in ["run", "study"] {
-        let report = fine(tau.run(&["report", folder, "--out", "report", "--json"])).last();
+        let report = tau.must(&["report", folder, "--out", "report", "--json"]).last();
         assert_eq!(report["event"], "report");
     }
-    finished(tau.run(&["train", "job.toml", "--nodes", "1", "--epochs", "1", "--json"]));
+    tau.run(&["train", "job.toml", "--nodes", "1", "--epochs", "1", "--json"])
+        .finished(1);
 }
 
 #[test]
@@ -59,8 +50,8 @@ fn a_run_goes_on_from_a_checkpoint_of_an_older_release() {
     std::fs::rename(cluster.tau.path("node"), cluster.tau.path(&dir)).unwrap();
     cluster.add(&[]);
     cluster.wait_for_nodes(1);
-    fine(cluster.ask("start", &["--resume", RUN, "--detach", "--json"]));
-    assert_eq!(cluster.ask("stop", &[]).code, 0);
-    let last = finished(cluster.ask("start", &["--attach", "--json"]));
+    cluster.must("start", &["--resume", RUN, "--detach"]);
+    cluster.must("stop", &[]);
+    let last = cluster.ask("start", &["--attach", "--json"]).finished(1);
     assert!(last["samples"].as_u64() > Some(480), "{last}");
 }

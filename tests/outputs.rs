@@ -46,13 +46,13 @@ fn an_export_follows_links_and_refuses_what_it_cannot_replace() {
 fn an_export_is_written_through_to_pipes_and_devices() {
     let tau = Tau::new();
     let model = trained(&tau);
-    assert_eq!(tau.run(&["export", &model, "--onnx", "model.onnx"]).code, 0);
+    tau.must(&["export", &model, "--onnx", "model.onnx"]);
     let onnx = read(tau.path("model.onnx")).unwrap();
     assert!(Command::new("mkfifo").arg(tau.path("pipe")).status().unwrap().success());
     let pipe = tau.path("pipe");
     let (sender, received) = channel();
     std::thread::spawn(move || sender.send(read(pipe).unwrap()));
-    assert_eq!(tau.run(&["export", &model, "--onnx", "pipe"]).code, 0);
+    tau.must(&["export", &model, "--onnx", "pipe"]);
     // A pipe that nobody opens to write is never read to its end.
     assert_eq!(received.recv_timeout(LIFETIME).unwrap(), onnx);
     assert!(symlink_metadata(tau.path("pipe")).unwrap().file_type().is_fifo());

@@ -7,17 +7,18 @@ use std::net::TcpStream;
 use serde_json::{Value, json};
 
 use crate::harness::browser::Browser;
-use crate::harness::cluster::{Cluster, Node, job, kill};
-use crate::harness::{Tau, points_csv};
+use crate::harness::cluster::{Cluster, job, kill};
+use crate::harness::{Running, Tau, points_csv};
 
 /// A node with a page, started again at the same place if it was there before; the page's address.
 fn with_page(cluster: &mut Cluster, page: &str, flags: &[&str]) -> String {
     cluster.add(&[&["--page", page], flags].concat());
-    page_of(cluster.nodes.last_mut().unwrap())
+    page_of(&mut cluster.nodes.last_mut().unwrap().process)
 }
 
-fn page_of(node: &mut Node) -> String {
-    let line: Value = serde_json::from_str(&node.process.read_line()).unwrap();
+/// The page that a process says it serves.
+fn page_of(process: &mut Running) -> String {
+    let line = process.read_object();
     assert_eq!(line["event"], "page", "{line}");
     line["url"].as_str().unwrap().into()
 }
@@ -92,7 +93,7 @@ fn a_page_shows_a_run_a_death_and_a_return() {
     let other = cluster.nodes[1].address.clone();
     let dir = dir.file_name().unwrap().to_str().unwrap().to_owned();
     cluster.start(Some(&other), "127.0.0.1:0", &["--page", &place, "--dir", &dir]);
-    assert_eq!(page_of(cluster.nodes.last_mut().unwrap()), url);
+    assert_eq!(page_of(&mut cluster.nodes.last_mut().unwrap().process), url);
     browser.wait_until("document.getElementById('state').innerText === 'training'");
     // What the new process has is shown whole: its curve from the beginning, and what happened there.
     // A second in which nothing was trained has no loss, and no place in the curve.
@@ -124,9 +125,7 @@ fn a_run_that_is_followed_has_a_page_until_its_end_and_is_shown_again() {
     points_csv(&tau, "points.csv", 600);
     let flags = ["--nodes", "2", "--threads", "1", "--page", "--json"];
     let mut run = tau.start(&[&["train"], &*job("1000000", &flags)].concat());
-    let line: Value = serde_json::from_str(&run.read_line()).unwrap();
-    assert_eq!(line["event"], "page", "{line}");
-    browser.open(line["url"].as_str().unwrap());
+    browser.open(&page_of(&mut run));
     browser.wait_until("document.querySelectorAll('#loss-chart .loss').length === 1");
     browser.wait_until("document.getElementById('accuracy').innerText.endsWith('%')");
     // Whoever started the run may end it from the page.
@@ -155,8 +154,7 @@ fn a_run_that_is_followed_has_a_page_until_its_end_and_is_shown_again() {
     browser.picture("report", 1280, 1400);
 
     let mut shown = tau.start(&["page", "tau-out/latest", "--json"]);
-    let line: Value = serde_json::from_str(&shown.read_line()).unwrap();
-    browser.open(line["url"].as_str().unwrap());
+    browser.open(&page_of(&mut shown));
     browser.wait_until("document.getElementById('state').innerText === 'finished'");
     let all = browser
         .value("document.querySelectorAll('#events li').length")
@@ -173,7 +171,7 @@ fn a_run_that_is_followed_has_a_page_until_its_end_and_is_shown_again() {
     assert!(some < all, "{some} of {all} events");
     browser.picture("page-replay", 1280, 1000);
     shown.interrupt();
-    assert_eq!(shown.finish().code, 0);
+    shown.finish().ok();
 }
 
 /// Records come once a second; a run that takes less leaves all that it did nevertheless.
@@ -209,8 +207,8 @@ fn a_run_of_less_than_a_second_is_kept_and_shown_whole() {
     assert_eq!(nodes(|line| line["state"] == "finishing").len(), 2, "{text}");
 
     let mut shown = tau.start(&["page", "tau-out/latest", "--json"]);
-    let line: Value = serde_json::from_str(&shown.read_line()).unwrap();
-    let (place, token) = parts(line["url"].as_str().unwrap());
+    let url = page_of(&mut shown);
+    let (place, token) = parts(&url);
     let answer = ask(
         place,
         &format!("GET /news HTTP/1.1\r\nConnection: close\r\nAuthorization: Bearer {token}"),
@@ -231,7 +229,7 @@ fn a_run_of_less_than_a_second_is_kept_and_shown_whole() {
     );
     assert!(news["past"]["length"].as_f64() > Some(0.0), "{}", news["past"]);
     shown.interrupt();
-    assert_eq!(shown.finish().code, 0);
+    shown.finish().ok();
 }
 
 /// What nodes call themselves and say is shown as it is, and never run.
@@ -242,8 +240,7 @@ fn the_page_of_a_client_names_the_model_that_it_has_saved() {
     points_csv(&tau, "points.csv", 600);
     let flags = ["--nodes", "1", "--threads", "1", "--page", "127.0.0.1:0", "--json"];
     let mut run = tau.start(&[&["train"], &*job("3", &flags)].concat());
-    let line: Value = serde_json::from_str(&run.read_line()).unwrap();
-    let url = line["url"].as_str().unwrap().to_owned();
+    let url = page_of(&mut run);
     let (place, token) = parts(&url);
     let mut named = String::new();
     // Whoever asks is waited for at the end.
@@ -279,10 +276,10 @@ fn hostile_names_are_shown_as_text() {
     );
     write("job.toml", "data = \"builtin:mnist\"\n".into());
     let mut shown = tau.start(&["page", "run", "--json"]);
-    let line: Value = serde_json::from_str(&shown.read_line()).unwrap();
+    let shown_at = page_of(&mut shown);
     tau.must(&["report", "run"]);
     let report = format!("file://{}", tau.path("tau-report/report.html").display());
-    for (url, scripts) in [(line["url"].as_str().unwrap(), 1), (&report, 2)] {
+    for (url, scripts) in [(&shown_at, 1), (&report, 2)] {
         browser.open(url);
         browser.wait_until("document.querySelectorAll('#nodes tr').length === 1");
         assert!(browser.text("nodes").contains(evil) && browser.text("events").contains(evil));
@@ -293,7 +290,7 @@ fn hostile_names_are_shown_as_text() {
         assert_eq!(browser.value("document.body.dataset.evil ?? 'none'"), "none");
     }
     shown.interrupt();
-    assert_eq!(shown.finish().code, 0);
+    shown.finish().ok();
 }
 
 #[test]
@@ -380,7 +377,7 @@ fn nothing_is_given_without_the_token_and_slow_clients_keep_nobody_out() {
 fn metrics_are_collected_and_the_dashboard_asks_for_what_there_is() {
     let mut cluster = Cluster::new();
     cluster.add(&["--metrics", "127.0.0.1:0"]);
-    let line: Value = serde_json::from_str(&cluster.nodes[0].process.read_line()).unwrap();
+    let line = cluster.nodes[0].process.read_object();
     assert_eq!(line["event"], "metrics", "{line}");
     let place = line["address"].as_str().unwrap().to_owned();
     let token = line["token"].as_str().unwrap().to_owned();

@@ -251,7 +251,7 @@ fn data_that_is_gone_or_changed_is_named_by_the_node_and_the_others_go_on() {
             let log = cluster.nodes[1].process.log();
             event_lines(&log, event).iter().any(|line| line.contains(file))
         });
-        assert_eq!(cluster.ask("stop", &[]).code, 0);
+        cluster.must("stop", &[]);
         cluster.ask("start", &["--attach"]).finished(2);
         cluster.nodes.pop().unwrap().stop();
     }
@@ -281,7 +281,7 @@ fn data_outside_a_nodes_root_is_not_read() {
         assert!(!error.contains("side0"), "{error}");
     }
     std::fs::copy(outside, cluster.tau.path("root/points.csv")).unwrap();
-    assert_eq!(cluster.ask("start", &job("1", &[])).code, 0);
+    cluster.must("start", &job("1", &[]));
 }
 
 #[test]

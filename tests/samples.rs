@@ -38,7 +38,7 @@ fn a_worker_is_seated_after_many_epochs_of_few_samples() {
     wait_for_record(&cluster, "the new worker does not train", |record| {
         record["samples_per_second"].as_f64() > Some(0.0)
     });
-    assert_eq!(cluster.ask("stop", &[]).code, 0);
+    cluster.must("stop", &[]);
     let ended = cluster.must("start", &["--attach"]);
     assert_eq!(ended.last()["repeated_samples"], 0, "{}", ended.stdout);
     let logged = cluster.nodes.pop().unwrap().stop();
@@ -90,5 +90,5 @@ fn a_user_trains_on_files_of_theirs_wherever_they_are() {
     let refused = tau.run(&kept);
     refused.fails(2, "lies outside");
     let zero = tau.run(&arguments("csv:/dev/zero"));
-    assert!(zero.code == 2 && zero.stderr.contains("is a device"), "{}", zero.stderr);
+    zero.fails(2, "is a device");
 }

@@ -39,7 +39,7 @@ fn workers_attach_again_when_the_nodes_folder_was_removed() {
         || matches!(node.workers()[..], [worker] if worker != dead),
     );
     wait_until_trains_on(&cluster, &node.name);
-    stop(&cluster);
+    stop(&cluster).agreed();
 }
 
 #[test]

@@ -66,11 +66,7 @@ fn samples_without_labels_are_predicted_in_their_order_wherever_their_columns_ar
         "{more}"
     );
     let refused = tau.run(&["predict", &model, "--data", "csv:new.csv", "--id", "name"]);
-    assert!(
-        refused.code == 2 && refused.stderr.contains("no column 'name', which --id names"),
-        "{}",
-        refused.stderr
-    );
+    refused.fails(2, "no column 'name', which --id names");
 
     // The labels of the training data do not matter, and its evaluation part is judged as 'evaluate' judges it.
     assert_eq!(predictions(&tau, &model, "csv:points.csv").len(), 600);

@@ -1,5 +1,6 @@
 //! Nodes of a cluster, started by hand as users do.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -122,7 +123,7 @@ impl Cluster {
     }
 
     fn listening(&mut self, mut process: Running, dir: &str) -> &Node {
-        let line: Value = serde_json::from_str(&process.read_line()).unwrap();
+        let line = process.read_object();
         assert_eq!(line["event"], "listening");
         self.nodes.push(Node {
             process,
@@ -191,30 +192,24 @@ impl Cluster {
         }
     }
 
-    /// The digests in the models that the nodes saved, for each run.
-    pub(crate) fn saved_digests(&self) -> Vec<Vec<String>> {
-        let mut runs = std::collections::BTreeMap::<String, Vec<String>>::new();
+    /// Asserts which runs the nodes have saved models of: each by its result, with the number of these nodes.
+    pub(crate) fn assert_saved(&self, runs: &[(&Value, usize)]) {
+        let mut saved = BTreeMap::<String, usize>::new();
         for node in &self.nodes {
-            for run in std::fs::read_dir(&node.dir)
-                .unwrap()
-                .flatten()
-                .filter(|entry| entry.path().is_dir())
-            {
+            let folders = std::fs::read_dir(&node.dir).unwrap().flatten();
+            for run in folders.filter(|entry| entry.path().is_dir()) {
                 let model = run.path().join(format!("{}.safetensors", node.name));
-                let evaluated = self.tau.must(&[
-                    "evaluate",
-                    model.to_str().unwrap(),
-                    "--data",
-                    "csv:points.csv",
-                    "--json",
-                ]);
-                let digest = evaluated.last()["digest"].as_str().unwrap().to_string();
-                runs.entry(run.file_name().into_string().unwrap())
-                    .or_default()
-                    .push(digest);
+                let model = model.to_str().unwrap();
+                let evaluated = self
+                    .tau
+                    .must(&["evaluate", model, "--data", "csv:points.csv", "--json"]);
+                let digest = evaluated.last()["digest"].as_str().unwrap().to_owned();
+                *saved.entry(digest).or_default() += 1;
             }
         }
-        runs.into_values().collect()
+        let digest = |run: &Value| run["digest"].as_str().unwrap().to_owned();
+        let expected = runs.iter().map(|(run, nodes)| (digest(run), *nodes));
+        assert_eq!(saved, expected.collect::<BTreeMap<_, _>>());
     }
 
     /// Processes that were started with something of this folder among their arguments.

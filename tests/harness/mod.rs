@@ -299,6 +299,11 @@ impl Running {
         line
     }
 
+    /// Waits for the next line of standard output, which is an object.
+    pub(crate) fn read_object(&mut self) -> Value {
+        serde_json::from_str(&self.read_line()).unwrap()
+    }
+
     /// Waits until the client says that training is under way; what it waits for before that may be said first.
     pub(crate) fn wait_until_trains(&mut self) {
         while !self.read_line().contains("\"state\":\"training\"") {}

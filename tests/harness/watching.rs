@@ -4,6 +4,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 
+use super::Output;
 use super::cluster::{Cluster, PATIENCE, cut_power};
 
 /// The newest record of each node.
@@ -18,7 +19,7 @@ pub(crate) fn wait_for_record(cluster: &Cluster, what: &str, mut holds: impl FnM
     let mut records = cluster.tau.start(&cluster.asking("stats", &[]));
     loop {
         assert!(since.elapsed() < PATIENCE, "{what}");
-        let record: Value = serde_json::from_str(&records.read_line()).unwrap();
+        let record = records.read_object();
         if record["time"].as_f64() >= Some(now) && holds(&record) {
             return;
         }
@@ -55,10 +56,10 @@ pub(crate) fn wait_until_trains_on(cluster: &Cluster, node: &str) {
     });
 }
 
-/// Ends the run and returns its last object, which says that all agree.
-pub(crate) fn stop(cluster: &Cluster) -> Value {
+/// Ends the run, and follows it to its end.
+pub(crate) fn stop(cluster: &Cluster) -> Output {
     cluster.must("stop", &[]);
-    cluster.ask("start", &["--attach"]).agreed()
+    cluster.ask("start", &["--attach"])
 }
 
 /// Lets some time pass in which things take their course.

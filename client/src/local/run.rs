@@ -118,7 +118,11 @@ impl LocalRun {
                 // The nodes end with this process: what they have is saved before.
                 Err(rescue::rescue(failure, &contact, &mut cluster.scratch, out).await)
             }
-            ended => ended,
+            ended => {
+                // What the nodes have is saved, or not wanted.
+                cluster.kill_at_exit(None);
+                ended
+            }
         }
     }
 }

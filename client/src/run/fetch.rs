@@ -15,6 +15,7 @@ use worker::model_file::assembly::{AssemblyError, assemble};
 
 use super::ending;
 use super::folder::RunFolder;
+use super::interrupt::Unfinished;
 use crate::contact::Contact;
 use crate::failure::Failure;
 
@@ -35,6 +36,7 @@ pub(crate) async fn save(
     let path = folder.model();
     let io = |error: std::io::Error| folder.model_not_written(&error);
     let mut file = PartialFile::beside(&path).map_err(io)?;
+    let _unfinished = Unfinished::new(file.path());
     let fetched = if status.job.exchange.saves_stages() {
         fetch_stages(contact, run, result.digest, &mut file).await
     } else {

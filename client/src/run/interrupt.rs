@@ -3,6 +3,7 @@
 //! reader of its output: whoever sent the signal would kill the program next.
 
 use std::convert::Infallible;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::sync::{Mutex, mpsc};
 use std::thread;
@@ -25,6 +26,7 @@ static TERMINATED: AtomicBool = AtomicBool::new(false);
 static FIRST: Mutex<Option<Instant>> = Mutex::new(None);
 static LEAVING: Mutex<Option<Leaving>> = Mutex::new(None);
 static CLEAN_UP: Mutex<Option<CleanUp>> = Mutex::new(None);
+static UNFINISHED: Mutex<Option<PathBuf>> = Mutex::new(None);
 /// How often a program that waits for nothing else looks.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// A signal this soon after the first one is of the same key press: keys bounce, and wrappers forward what the terminal
@@ -171,9 +173,21 @@ where
 fn leave_at_once(cleaned_by: Instant) -> ! {
     // Held to the end: whoever else would remove what is cleaned up waits for that.
     let mut clean_up = lock(&CLEAN_UP);
-    let said = clean_up.take().and_then(|clean_up| clean(clean_up, cleaned_by));
+    let said = clean(whole_clean_up(clean_up.take()), cleaned_by);
     say_last_words(said);
     exit()
+}
+
+/// A clean-up that also removes the file that is being written.
+fn whole_clean_up(clean_up: Option<CleanUp>) -> CleanUp {
+    Box::new(move |said| {
+        if let Some(file) = lock(&UNFINISHED).take() {
+            let _ = std::fs::remove_file(file);
+        }
+        if let Some(clean_up) = clean_up {
+            clean_up(said);
+        }
+    })
 }
 
 /// Cleans up by this time, and returns what is to be said of it.
@@ -245,6 +259,22 @@ pub(crate) fn at_exit(clean_up: impl FnOnce(&mpsc::Sender<String>) + Send + 'sta
     *lock(&CLEAN_UP) = Some(Box::new(clean_up));
 }
 
+/// A file that is being written: it goes if the program ends at once before this is dropped.
+pub(crate) struct Unfinished(());
+
+impl Unfinished {
+    pub(crate) fn new(file: &Path) -> Self {
+        *lock(&UNFINISHED) = Some(file.into());
+        Self(())
+    }
+}
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        *lock(&UNFINISHED) = None;
+    }
+}
+
 /// Drops the clean-up, before there is nothing left for it. Does not return if the program is ending at once.
 pub(crate) fn forget_at_exit() {
     *lock(&CLEAN_UP) = None;
@@ -301,6 +331,21 @@ mod tests {
         assert_eq!(cleaned(true, 2), "copied");
         // It would take a day if the limit were waited for.
         assert_eq!(cleaned(false, 86_400), "copied");
+    }
+
+    #[test]
+    fn a_file_that_is_being_written_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        let [whole, half] = ["whole", "half"].map(|name| folder.path().join(name));
+        for file in [&whole, &half] {
+            std::fs::write(file, "").unwrap();
+            let unfinished = Unfinished::new(file);
+            if *file == whole {
+                drop(unfinished);
+            }
+            clean(whole_clean_up(None), Instant::now() + Duration::from_mins(1));
+        }
+        assert!(whole.exists() && !half.exists());
     }
 
     #[test]

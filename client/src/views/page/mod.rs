@@ -24,6 +24,7 @@ use crate::contact::Contact;
 use crate::failure::Failure;
 use crate::http::{self, Answer, Question, Secret, Server};
 use crate::output::{self, Audience, notice};
+use crate::run::interrupt;
 use crate::sync::lock;
 use crate::timeline::End;
 use news::{News, PageKnows};
@@ -154,7 +155,8 @@ impl Page {
             saved.get_or_init(|| finished.model.clone());
         }
         let start = Instant::now();
-        while start.elapsed() < LAST_LOOK && self.looks.are_wanted() {
+        // After SIGTERM there is no time for that.
+        while start.elapsed() < LAST_LOOK && self.looks.are_wanted() && !interrupt::is_terminated() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
