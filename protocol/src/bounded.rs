@@ -8,6 +8,8 @@ use std::ops::Deref;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
+/// Anything that is counted: samples, bytes, batches. A hundred years of a terabyte a second are less.
+pub const COUNT_MAX: u64 = 1 << 53;
 /// Bytes of a name, a release, a device, an address.
 pub const NAME_BYTES_MAX: usize = 64;
 /// Bytes of a sentence.

@@ -72,7 +72,8 @@ impl Origins {
         }
     }
 
-    /// Makes room for this origin. Returns whether its announcement can be recorded. An origin that ended without a batch makes room for it:
+    /// Makes room for this origin. Returns whether its announcement can be recorded. An origin that ended without a batch makes
+    /// room for it:
     /// workers that fail at once leave many of those.
     pub(super) fn make_room_for(&mut self, origin: OriginId, applied: &Frontier) -> bool {
         if self.known.contains_key(&origin) || self.known.len() < ORIGINS_MAX {

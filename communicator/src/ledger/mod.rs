@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use protocol::bounded::COUNT_MAX;
 use protocol::ids::{OriginId, RunId};
 use protocol::log::batch::{Batch, Header};
 use protocol::log::bundle::Bundle;
@@ -249,8 +250,8 @@ impl Ledger {
     fn advance(&mut self, origin: OriginId, sequence: u64, digest: Digest, samples: u64) {
         self.digest += digest;
         *self.digests.entry(origin).or_default() += digest;
-        // Peers tell how many: a liar's numbers must not overflow the sum.
-        self.samples = self.samples.saturating_add(samples);
+        // Peers tell how many: a liar's numbers must not take the sum above what messages may say.
+        self.samples = self.samples.saturating_add(samples).min(COUNT_MAX);
         self.frontier.raise(origin, sequence);
     }
 

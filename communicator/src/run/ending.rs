@@ -109,7 +109,8 @@ pub(super) fn result(
 
 /// The nodes of the stages that this node does not hold whose results count, by the fingerprint of the batches that each has
 /// `ended_with`. The nodes of a stage may have ended apart from each other; then those count that have ended as a living
-/// one has, since the files of the others cannot be fetched: as the one of this node's own pipeline, if it is living. Nodes that are living and have not ended are waited for.
+/// one has, since the files of the others cannot be fetched: as the one of this node's own pipeline, if it is living. Nodes
+/// that are living and have not ended are waited for.
 pub(super) fn other_stages(
     me: NodeId,
     plan: &RunPlan,

@@ -88,7 +88,8 @@ impl ActiveRun {
         }
     }
 
-    /// Goes on with leaving the run. Returns whether this node leaves; it is gone from it when its workers have closed and the others have all they made.
+    /// Goes on with leaving the run. Returns whether this node leaves; it is gone from it when its workers have closed and the
+    /// others have all they made.
     pub(super) fn go_on_leaving(&mut self, scope: &mut Scope<'_>) -> bool {
         if self.leaving == Leaving::No {
             return false;

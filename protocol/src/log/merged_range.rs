@@ -5,6 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::bounded::COUNT_MAX;
 use crate::ids::{OriginId, RunId};
 use crate::log::batch::{self, Batch, BatchError, OriginStatus, Payload};
 use crate::log::checksum;
@@ -13,7 +14,6 @@ use crate::log::frontier::SEQUENCE_MAX;
 use crate::weights::digest::Digest;
 use crate::weights::encoding::sums;
 use crate::weights::sums::{Adder, Sums};
-use crate::wire::bounds::COUNT_MAX;
 
 /// The version this program writes and reads.
 const VERSION: u8 = 3;
@@ -189,7 +189,7 @@ impl Merger {
         );
         self.header.to = to;
         self.header.digest += digest;
-        self.header.samples = self.header.samples.saturating_add(samples);
+        self.header.samples = self.header.samples.saturating_add(samples).min(COUNT_MAX);
         let before = self.header.status;
         self.header.status = OriginStatus {
             last: before.last || status.last,

@@ -6,11 +6,11 @@
 
 use std::sync::Arc;
 
+use crate::bounded::COUNT_MAX;
 use crate::ids::{OriginId, RunId};
 use crate::log::cursor::Cursors;
 use crate::log::frontier::{Frontier, SEQUENCE_MAX};
 use crate::weights::digest::Digest;
-use crate::wire::bounds::COUNT_MAX;
 use serde::{Deserialize, Serialize};
 
 /// Bytes of the head's length.

@@ -343,6 +343,11 @@ impl Pipeline {
             }
             return Heard::Nothing;
         }
+        // Until the last worker answers its call, a leader has given up all that may still come.
+        let is_of_the_call = matches!(flow.head.body, FlowBody::Ready | FlowBody::End { .. });
+        if self.leads() && !self.whole && !is_of_the_call {
+            return Heard::Nothing;
+        }
         match &flow.head.body {
             FlowBody::Ready if self.leads() => {
                 self.whole = true;

@@ -232,6 +232,20 @@ fn only_the_leader_leads() {
     }
 }
 
+/// What was on its way when its pipeline broke breaks nothing again, and is no breach by the worker that sent it.
+#[test]
+fn a_leader_that_calls_hears_answers_alone() {
+    let mut world = World::whole(2);
+    let late = FlowBody::Lead(Box::new(Lead { step: 1, ..minibatch() }));
+    let mut head = world.pipelines[0].head(0, world.pipelines[0].generation(), late);
+    head.from = 1;
+    assert_eq!(world.hear(0, PipelineEvent::Broken), Heard::Broken);
+    assert_eq!(
+        world.hear(0, PipelineEvent::Flow(Flow::without_numbers(head))),
+        Heard::Nothing
+    );
+}
+
 #[test]
 fn steps_rise() {
     let mut world = World::whole(2);

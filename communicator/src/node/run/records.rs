@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use protocol::bounded::COUNT_MAX;
 use protocol::ids::RunId;
 use protocol::stats::measured::Evaluation;
 use protocol::stats::{StatsRecord, Work, WorkerStats, record_interval};
-use protocol::wire::bounds::COUNT_MAX;
 
 use crate::node::exchange::Report;
 use crate::run::RunReport;

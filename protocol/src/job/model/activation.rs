@@ -60,6 +60,19 @@ impl Activation {
         }
     }
 
+    /// Where it stands in [`Activation::ALL`], by which kernels on GPUs know it.
+    #[must_use]
+    pub fn number(self) -> usize {
+        match self {
+            Self::Relu => 0,
+            Self::LeakyRelu(_) => 1,
+            Self::Silu => 2,
+            Self::Gelu => 3,
+            Self::Tanh => 4,
+            Self::Sigmoid => 5,
+        }
+    }
+
     /// The activation of this name, with its default slope.
     pub(super) fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|activation| activation.name() == name)
@@ -72,6 +85,19 @@ impl fmt::Display for Activation {
         match self.slope() {
             Some(slope) if Self::named(self.name()) != Some(*self) => write!(f, "{} {slope}", self.name()),
             _ => f.write_str(self.name()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_stand_where_their_numbers_say() {
+        for (number, activation) in Activation::ALL.into_iter().enumerate() {
+            assert_eq!(activation.number(), number);
+            assert_eq!(Activation::named(activation.name()), Some(activation));
         }
     }
 }

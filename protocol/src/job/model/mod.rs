@@ -13,6 +13,7 @@ mod shape;
 mod stage;
 
 pub use activation::Activation;
+#[cfg(feature = "clap")]
 pub(super) use grammar::help;
 pub use grammar::{Layer, ModelSpec};
 pub use initial::{initial_counts, initial_counts_at};

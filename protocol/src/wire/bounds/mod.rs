@@ -15,7 +15,7 @@ use thiserror::Error;
 pub use measured::PROCESSES_MAX;
 use measured::check_processes;
 
-use crate::bounded::NAME_BYTES_MAX;
+use crate::bounded::{COUNT_MAX, NAME_BYTES_MAX};
 use crate::ids::NodeId;
 use crate::job::data::DataInfo;
 use crate::job::model::Shape;
@@ -32,8 +32,6 @@ const RUNS_MAX: usize = 2;
 pub const MEMBERS_MAX: usize = 1024;
 /// Workers of one node.
 pub const WORKERS_MAX: usize = 256;
-/// Anything that is counted: samples, bytes, batches. A hundred years of a terabyte a second are less.
-pub const COUNT_MAX: u64 = 1 << 53;
 /// Samples of a dataset: each has a number of 32 bits.
 const ROWS_MAX: u64 = u32::MAX as u64;
 /// Any time that something takes.

@@ -1,6 +1,7 @@
 //! The bounds of what nodes tell each other about a run.
 
-use super::{COUNT_MAX, MEMBERS_MAX, OutOfBounds, TIME_MAX, WORKERS_MAX, counts, time, within};
+use super::{MEMBERS_MAX, OutOfBounds, TIME_MAX, WORKERS_MAX, counts, time, within};
+use crate::bounded::COUNT_MAX;
 use crate::stats::measured::Scores;
 use crate::stats::{Reading, WorkerStats};
 use crate::wire::run_beat::{Ballot, ParticipantState, RunBeat, Settled};

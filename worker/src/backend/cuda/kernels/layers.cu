@@ -318,7 +318,8 @@ __device__ float activation_of(u32 kind, float x, float leak) {
     case ACTIVATION_tanh: return tanhf(x);
     case ACTIVATION_sigmoid: return share_of_one(x);
     }
-    return x;
+    __trap();
+    return 0.0f;
 }
 
 __device__ float slope_of(u32 kind, float x, float y, float leak) {
@@ -330,7 +331,8 @@ __device__ float slope_of(u32 kind, float x, float y, float leak) {
     case ACTIVATION_tanh: return 1.0f - y * y;
     case ACTIVATION_sigmoid: return y * (1.0f - y);
     }
-    return 1.0f;
+    __trap();
+    return 0.0f;
 }
 
 extern "C" __global__ void activate(const float* x, float* y, u32 total, u32 kind, float slope) {

@@ -9,14 +9,6 @@ use super::super::kernels::{Activate, ActivateBack, Drop, SwapOuter};
 use super::BackwardArrays;
 use crate::model::program::Dropout;
 
-/// The number that stands for an activation in kernels: see [`super::super::abi::prologue`].
-fn kind(activation: Activation) -> u32 {
-    let place = Activation::ALL
-        .iter()
-        .position(|other| other.name() == activation.name());
-    place.unwrap_or_default() as u32
-}
-
 /// The slope that kernels are told of an activation.
 fn slope(activation: Activation) -> f32 {
     activation.slope().unwrap_or_default() as f32
@@ -34,7 +26,7 @@ pub(super) unsafe fn activate(
         x: from,
         y: to,
         total: total as u32,
-        kind: kind(activation),
+        kind: activation.number() as u32,
         slope: slope(activation),
     };
     // SAFETY: as the caller has promised.
@@ -56,7 +48,7 @@ pub(super) unsafe fn activate_back(
         dy: at.dy,
         dx,
         total: total as u32,
-        kind: kind(activation),
+        kind: activation.number() as u32,
         slope: slope(activation),
     };
     // SAFETY: as the caller has promised.
