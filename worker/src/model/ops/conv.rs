@@ -56,19 +56,27 @@ impl Geometry {
 
     /// Fills the columns, except where the padding's zeros are: those are never written.
     fn unfold(&self, image: &[f32], columns: &mut [f32]) {
-        if self.stride == 1 {
-            self.for_each_run(|at, from, len| {
+        match self.stride {
+            1 => self.for_each_run(|at, from, len| {
                 columns[at..at + len].copy_from_slice(&image[from..from + len]);
-            });
-        } else {
-            self.for_each_run(|at, from, len| {
+            }),
+            // In pairs the compiler vectorises it, which takes a quarter of the time.
+            2 => self.for_each_run(|at, from, len| {
+                let (pairs, last) = image[from..from + 2 * len - 1].as_chunks::<2>();
+                let columns = &mut columns[at..at + len];
+                for (column, [pixel, _]) in columns.iter_mut().zip(pairs) {
+                    *column = *pixel;
+                }
+                columns[len - 1] = last[0];
+            }),
+            stride => self.for_each_run(|at, from, len| {
                 for (column, pixel) in columns[at..at + len]
                     .iter_mut()
-                    .zip(image[from..].iter().step_by(self.stride))
+                    .zip(image[from..].iter().step_by(stride))
                 {
                     *column = *pixel;
                 }
-            });
+            }),
         }
     }
 
@@ -83,22 +91,25 @@ impl Geometry {
 
     /// Adds every unfolded number to the pixel it came from.
     fn fold(&self, columns: &[f32], image: &mut [f32]) {
-        if self.stride == 1 {
-            self.for_each_run(|at, from, len| {
+        match self.stride {
+            1 => self.for_each_run(|at, from, len| {
                 for (pixel, column) in image[from..from + len].iter_mut().zip(&columns[at..at + len]) {
                     *pixel += column;
                 }
-            });
-        } else {
-            self.for_each_run(|at, from, len| {
-                for (pixel, column) in image[from..]
-                    .iter_mut()
-                    .step_by(self.stride)
-                    .zip(&columns[at..at + len])
-                {
+            }),
+            2 => self.for_each_run(|at, from, len| {
+                let (pairs, last) = image[from..from + 2 * len - 1].as_chunks_mut::<2>();
+                let columns = &columns[at..at + len];
+                for ([pixel, _], column) in pairs.iter_mut().zip(columns) {
                     *pixel += column;
                 }
-            });
+                last[0] += columns[len - 1];
+            }),
+            stride => self.for_each_run(|at, from, len| {
+                for (pixel, column) in image[from..].iter_mut().step_by(stride).zip(&columns[at..at + len]) {
+                    *pixel += column;
+                }
+            }),
         }
     }
 }
