@@ -269,6 +269,7 @@ fn a_report_that_does_not_get_ready_keeps_no_result() {
     });
     client.end().ok();
     assert!(folder.join("result.json").exists() && folder.join("model.safetensors").exists());
+    assert!(!folder.join("report.html").exists(), "the report was never held up");
 }
 
 #[test]

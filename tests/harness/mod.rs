@@ -13,7 +13,7 @@ pub(crate) mod watching;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -111,9 +111,11 @@ impl Output {
 /// A command under way. Killed when it is dropped, so that a failing test leaves nothing behind.
 pub(crate) struct Running {
     child: Child,
-    stdout: BufReader<ChildStdout>,
+    /// The lines of its standard output, read as they come: a pipe that nobody reads would hold it up one day.
+    lines: Receiver<String>,
+    /// The lines that a test has taken.
     read: String,
-    /// Its errors and log, read as they come: a pipe that nobody reads would hold it up one day.
+    /// Its errors and log, read as they come.
     stderr: Arc<Mutex<Vec<u8>>>,
     reader: Option<JoinHandle<()>>,
     /// Dropped when nobody has to look after it any more.
@@ -228,7 +230,7 @@ impl Tau {
     pub(crate) fn spawn_with(command: &mut Command, stderr: impl Into<Stdio>) -> Running {
         let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
         let mut child = piped.spawn().unwrap();
-        let stdout = BufReader::new(child.stdout.take().unwrap());
+        let lines = lines_of(child.stdout.take().unwrap());
         let log = Arc::new(Mutex::new(Vec::new()));
         let reader = child.stderr.take().map(|mut stderr| {
             let log = Arc::clone(&log);
@@ -242,7 +244,7 @@ impl Tau {
         Running {
             _lives: end_in_time(child.id()),
             child,
-            stdout,
+            lines,
             read: String::new(),
             stderr: log,
             reader,
@@ -290,11 +292,7 @@ impl Running {
 
     /// Waits for the next line of standard output.
     pub(crate) fn read_line(&mut self) -> String {
-        let mut line = String::new();
-        assert!(
-            self.stdout.read_line(&mut line).unwrap() > 0,
-            "the command ended without a line"
-        );
+        let line = self.lines.recv().expect("the command ended without a line");
         self.read.push_str(&line);
         line
     }
@@ -337,7 +335,7 @@ impl Running {
     }
 
     fn output(&mut self) -> Output {
-        self.stdout.read_to_string(&mut self.read).unwrap();
+        self.read.extend(self.lines.iter());
         let code = self.child.wait().unwrap().code().unwrap_or(-1);
         if let Some(reader) = self.reader.take() {
             reader.join().unwrap();
@@ -348,6 +346,20 @@ impl Running {
             stderr: self.log(),
         }
     }
+}
+
+/// The lines of a command's output. A thread reads them until the output ends.
+fn lines_of(stdout: ChildStdout) -> Receiver<String> {
+    let (sender, lines) = channel();
+    std::thread::spawn(move || {
+        let mut stdout = BufReader::new(stdout);
+        let mut line = String::new();
+        while stdout.read_line(&mut line).unwrap() > 0 {
+            // Lines that no test waits for any more are read all the same.
+            let _ = sender.send(std::mem::take(&mut line));
+        }
+    });
+    lines
 }
 
 /// Keeps this process, and those that it starts, to one of its cores.

@@ -230,8 +230,9 @@ impl Sitting {
         match &self.place {
             StudySite::Here(flags, _) => {
                 let run = LocalRun::check(planned.job.clone(), flags, planned.nodes)?;
-                run.run(&out, self.audience(), OnFailure::Drop, &RunPage::default())
-                    .await
+                let page = RunPage::default();
+                let ended = run.run(&out, self.audience(), OnFailure::Drop, &page).await;
+                ended.map(|(finished, _)| finished)
             }
             StudySite::Cluster(contact, _) => {
                 wait_until_idle(contact).await;

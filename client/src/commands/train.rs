@@ -20,8 +20,10 @@ pub(crate) fn run(arguments: Train) -> Result<(), Failure> {
     if let Some(crowded) = &run.crowded {
         notice::say(&format!("note: {crowded}"));
     }
-    let finished = runtime::run_async(run.run(&out, Audience::of(json), OnFailure::Rescue, &arguments.page))?;
+    let (finished, cluster) =
+        runtime::run_async(run.run(&out, Audience::of(json), OnFailure::Rescue, &arguments.page))?;
     let told = ending::report(&finished, json);
+    drop(cluster);
     page::report::keep(&finished);
     told
 }

@@ -88,14 +88,15 @@ impl LocalRun {
         })
     }
 
-    /// Starts the nodes, trains, saves the model and ends the nodes.
+    /// Starts the nodes, trains and saves the model. The nodes end with the cluster that is returned: the result is told
+    /// before that, because a signal may end the program meanwhile.
     pub(crate) async fn run(
         self,
         out: &OutFolder,
         audience: Audience,
         on_failure: OnFailure,
         page: &RunPage,
-    ) -> Result<Finished, Failure> {
+    ) -> Result<(Finished, LocalCluster), Failure> {
         let view = View::new(0, audience);
         view.busy("starting the nodes");
         let mut cluster = LocalCluster::start(self.nodes, &self.flags)?;
@@ -121,7 +122,7 @@ impl LocalRun {
             ended => {
                 // What the nodes have is saved, or not wanted.
                 cluster.kill_at_exit(None);
-                ended
+                ended.map(|finished| (finished, cluster))
             }
         }
     }

@@ -212,18 +212,16 @@ impl RunCore {
     pub(super) fn stop(&mut self, ticket: Ticket, now: Duration, effects: &mut Vec<RunEffect>) {
         let current = self.current.as_ref().filter(|run| !run.is_over());
         let prepared = current.is_some_and(ActiveRun::is_being_prepared);
-        let run = current
-            .map(|run| run.run)
-            .or_else(|| self.elsewhere.values().next().copied());
-        let Some(name) = run else {
-            let answer = match self.search.take() {
-                Some(search) => {
-                    effects.push(RunEffect::Reply(search.ticket, Reply::Failed(RunFailure::Stopped)));
-                    Reply::CalledOff(search.run)
-                }
-                None => Refusal::NothingToStop.into(),
-            };
-            return effects.push(RunEffect::Reply(ticket, answer));
+        let current = current.map(|run| run.run);
+        // What this node was asked for comes before runs that it only knows of.
+        if current.is_none()
+            && let Some(search) = self.search.take()
+        {
+            effects.push(RunEffect::Reply(search.ticket, Reply::Failed(RunFailure::Stopped)));
+            return effects.push(RunEffect::Reply(ticket, Reply::CalledOff(search.run)));
+        }
+        let Some(name) = current.or_else(|| self.elsewhere.values().next().copied()) else {
+            return effects.push(RunEffect::Reply(ticket, Refusal::NothingToStop.into()));
         };
         let answer = if prepared {
             Reply::CalledOff(name)

@@ -13,7 +13,7 @@ use protocol::job::{Job, JobDraft};
 use protocol::wire::control::{Reply, Request, RunOrder};
 use tokio::time::sleep;
 
-use crate::contact::{ANSWER_LIMIT, Contact, NodeConnection, unexpected};
+use crate::contact::{ANSWER_LIMIT, Answer, Contact, NodeConnection, unexpected};
 use crate::failure::Failure;
 use crate::output::{Audience, notice};
 use crate::progress::View;
@@ -76,12 +76,14 @@ impl Attempt<'_> {
                     Err(_) => break,
                 },
                 () = sleep(LOOK_AGAIN) => {
-                    // A run that is called off is the answer to its request.
-                    let request = if interrupt::asked() { Request::Order(RunOrder::Stop) } else { Request::Status };
-                    if let Ok(reply) = line.connection.ask(request, ANSWER_LIMIT).await {
+                    if let Ok(reply) = line.connection.ask(Request::Status, ANSWER_LIMIT).await {
                         heard = Instant::now();
-                        if let Reply::Status(Some(status)) = reply {
+                        if let Reply::Status(Some(status)) = &reply {
                             waits(&status.waiting);
+                        }
+                        if interrupt::asked() && self.is_prepared(reply) {
+                            // The reply to the request to start says that the run is called off.
+                            let _ = line.connection.ask(Request::Order(RunOrder::Stop), ANSWER_LIMIT).await;
                         }
                     } else if let StartOutcome::Begun(run, at) = self.look().await {
                         return Ok(Some(self.found(run, at)));
@@ -116,6 +118,17 @@ impl Attempt<'_> {
             sleep(LOOK_AGAIN).await;
         }
         Ok(None)
+    }
+
+    /// Whether the asked node prepares the requested run, by its reply on its status. Not known of a run that is resumed: a
+    /// node that still searches for its checkpoints may prepare another client's run.
+    fn is_prepared(&self, reply: Reply) -> bool {
+        let answer = Answer {
+            address: self.asked,
+            reply: Ok(reply),
+        };
+        let job = self.job();
+        job.is_some() && infer_outcome(self.asked, job, &self.before, &[answer]) == StartOutcome::Open
     }
 
     async fn look(&self) -> StartOutcome {

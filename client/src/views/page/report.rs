@@ -8,12 +8,14 @@ use std::io::Write as _;
 use std::path::Path;
 
 use protocol::stats::Finished;
+use whole_file::PartialFile;
 
 use super::documents::RunDocuments;
 use super::news::News;
 use super::replay::Replay;
 use super::text::Text;
 use crate::output::notice;
+use crate::run::interrupt::Unfinished;
 use crate::timeline::Timeline;
 
 /// The report's name in a run's folder.
@@ -43,12 +45,20 @@ pub(crate) fn keep_followed(timeline: &Timeline, folder: &Path) {
 
 fn write(folder: &Path, page: Result<String, String>) {
     let written = page.and_then(|page| {
-        let write = whole_file::write(&folder.join(REPORT), |file| file.write_all(page.as_bytes()));
-        write.map_err(|error| error.to_string())
+        let written = write_whole(&folder.join(REPORT), &page);
+        written.map_err(|error| error.to_string())
     });
     if let Err(why) = written {
         notice::say(&format!("{REPORT} of the run could not be written: {why}"));
     }
+}
+
+/// Writes a page that is there whole or not at all, also where a signal ends the program meanwhile.
+fn write_whole(place: &Path, page: &str) -> std::io::Result<()> {
+    let mut file = PartialFile::beside(place)?;
+    let _unfinished = Unfinished::new(file.path());
+    file.file().write_all(page.as_bytes())?;
+    file.keep()
 }
 
 fn page(timeline: &Timeline, documents: &RunDocuments) -> Result<String, String> {
