@@ -29,8 +29,8 @@ impl Meter {
         Duration::from_secs_f64((-self.left / self.a_second).max(0.0))
     }
 
-    /// Spends so much if it is there; whether it was.
-    pub(crate) fn spends(&mut self, amount: usize, now: Duration) -> bool {
+    /// Spends so much if it is there. Returns whether it was.
+    pub(crate) fn try_spend(&mut self, amount: usize, now: Duration) -> bool {
         self.fill(now);
         let there = self.left >= amount as f64;
         if there {
@@ -64,8 +64,8 @@ mod tests {
     fn what_is_not_there_is_not_spent() {
         let mut meter = Meter::new(1, 2);
         let at = Duration::from_secs;
-        assert!(meter.spends(1, at(0)) && meter.spends(1, at(0)));
-        assert!(!meter.spends(1, at(0)) && !meter.spends(2, at(1)));
-        assert!(meter.spends(1, at(1)) && !meter.spends(1, at(1)));
+        assert!(meter.try_spend(1, at(0)) && meter.try_spend(1, at(0)));
+        assert!(!meter.try_spend(1, at(0)) && !meter.try_spend(2, at(1)));
+        assert!(meter.try_spend(1, at(1)) && !meter.try_spend(1, at(1)));
     }
 }

@@ -77,6 +77,13 @@ impl<'de, const MAX: usize> Deserialize<'de> for BoundedText<MAX> {
 #[serde(transparent)]
 pub struct BoundedVec<T, const MAX: usize>(Vec<T>);
 
+impl<T, const MAX: usize> BoundedVec<T, MAX> {
+    /// The entries alone.
+    pub fn into_vec(self) -> Vec<T> {
+        self.0
+    }
+}
+
 impl<T, const MAX: usize> Default for BoundedVec<T, MAX> {
     fn default() -> Self {
         Self(Vec::new())

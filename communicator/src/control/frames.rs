@@ -103,7 +103,7 @@ impl FrameRules {
             }
             (outer::AUTH, _) => count(&mut self.handshakes, HANDSHAKES_MAX),
             (outer::CONTROL, control::PING | control::PONG) => {
-                let rare = self.pings.spends(1, now);
+                let rare = self.pings.try_spend(1, now);
                 rare.then_some(()).ok_or(FrameError::TooMany)
             }
             (

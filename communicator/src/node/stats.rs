@@ -142,7 +142,7 @@ impl Stats {
         let new = || (now, Meter::new(a_second, TOLD_AT_ONCE));
         let (heard, meter) = self.tellers.entry(node).or_insert_with(new);
         *heard = now;
-        meter.spends(1, now)
+        meter.try_spend(1, now)
     }
 
     /// Whoever was not heard for so long that its budget is full again needs no entry.

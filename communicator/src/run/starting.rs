@@ -21,8 +21,8 @@ use crate::planted::{Bug, planted};
 const BACK_OFF_AFTER: Duration = Duration::from_secs(2);
 
 impl RunCore {
-    /// Refuses what needs a node that has nothing to do, if this one has.
-    fn is_busy(&self, ticket: Ticket, effects: &mut Vec<RunEffect>) -> bool {
+    /// Refuses what needs a node that has nothing to do, if this one has. Returns whether it has.
+    fn refuse_if_busy(&self, ticket: Ticket, effects: &mut Vec<RunEffect>) -> bool {
         let busy = self.current.as_ref().filter(|run| !run.is_over());
         let run = busy
             .map(|run| run.run)
@@ -54,7 +54,7 @@ impl RunCore {
         now: Duration,
         effects: &mut Vec<RunEffect>,
     ) {
-        if self.is_busy(ticket, effects) {
+        if self.refuse_if_busy(ticket, effects) {
             return;
         }
         let (job, going_on) = going;
@@ -132,7 +132,7 @@ impl RunCore {
         now: Duration,
         effects: &mut Vec<RunEffect>,
     ) {
-        if self.is_busy(ticket, effects) {
+        if self.refuse_if_busy(ticket, effects) {
             return;
         }
         let coordinator = self.me.id;

@@ -440,3 +440,6 @@ impl RunExchange {
         self.pipeline.liveness()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -250,17 +250,8 @@ impl World {
             return;
         };
         worker.orders += 1;
-        let orders = worker.orders;
         if let Some(message) = act(worker) {
-            self.after(
-                delay,
-                Due::Worker {
-                    at,
-                    key,
-                    orders,
-                    message,
-                },
-            );
+            self.worker_says(at, key, delay, message);
         }
     }
 

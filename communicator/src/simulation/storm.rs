@@ -35,7 +35,7 @@ impl World {
     pub(super) fn of_pipelines(seed: u64, cut: &str) -> Self {
         let mut world = Self::new(seed);
         world.in_rounds = None;
-        let is_long = world.random.below(3) == 0;
+        let is_long = world.random.below(2) == 0;
         world.samples = if is_long { 4_000 } else { 20 + world.random.below(200) };
         let layers = Layers::new(cut, world.samples);
         let (pipelines, spare) = if is_long {

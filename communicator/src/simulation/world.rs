@@ -14,7 +14,7 @@ use protocol::wire::control::ControlMessage;
 use protocol::wire::run_beat::RunBeat;
 use protocol::wire::run_plan::RunPlan;
 
-use super::check_ledgers;
+use super::check_nodes;
 use super::node::{Checkpoint, Node, TIMING, Worker};
 use super::stages::Layers;
 use super::working::job;
@@ -342,7 +342,7 @@ impl World {
         if ticks.is_multiple_of(10) {
             self.make_links();
         }
-        check_ledgers(self);
+        check_nodes(self);
     }
 
     fn happens(&mut self, due: Due) {

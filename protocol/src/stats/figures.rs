@@ -232,7 +232,7 @@ figures! {
         /// Rounds whose batches came one by one, because their sum did not come
         given_up: u64 => counter("tau_given_up_rounds", Unit::Rounds).titled("given-up rounds").only(Applies::Rounds).on_page(),
             exchange told;
-        /// Seconds in which the node received, added up and applied batches
+        /// Seconds in which the node received, added up, applied and passed on what is exchanged
         adding_seconds: f64 => counter("tau_adding_seconds", Unit::Seconds).titled("adding up").only(Applies::Rounds),
             exchange told;
         /// Share of the workers' time spent waiting for rounds

@@ -34,7 +34,7 @@ use protocol::wire::flow::{Flow, FlowBody, FlowHead, Lead, StageAddress};
 
 pub(crate) use event::Heard;
 pub use event::PipelineEvent;
-use planted::{Bug, planted};
+use planted::{Bug, note_refusal, planted};
 
 use crate::trainer::PipelineViolation;
 
@@ -277,6 +277,7 @@ impl Pipeline {
 
     /// Gives up what is under way because another worker has sent what no honest one sends.
     pub(crate) fn refuse(&mut self, violation: PipelineViolation) -> Heard {
+        note_refusal(violation);
         tracing::warn!(
             event = "pipeline_violation", pipeline = self.place.pipeline, stage = self.place.stage, %violation,
             "another worker of this pipeline broke its protocol; waiting for its leader to call again"

@@ -89,7 +89,7 @@ impl Actor for ExchangeActor {
         match message {
             ExchangeMessage::Accepted { from, stream } => state.accepted(from, stream),
             ExchangeMessage::Link(notice) => state.hear_link(notice).await?,
-            ExchangeMessage::FromSeat(notice) => state.hear_worker(notice).await?,
+            ExchangeMessage::FromSeat(SeatNotice { event, permit: _permit }) => state.event(event).await?,
             ExchangeMessage::Order { order, worker } => state.order(order, worker).await?,
             ExchangeMessage::Checkpointed => state.event(RunExchangeEvent::CheckpointWritten).await?,
             ExchangeMessage::Tick => state.tick().await?,
@@ -151,20 +151,6 @@ impl ExchangeState {
             self.workers.remove(&worker);
         }
         Ok(())
-    }
-
-    async fn hear_worker(&mut self, notice: SeatNotice) -> Result<(), ActorProcessingErr> {
-        // There is room for the worker's next message when this one is done.
-        let (event, _permit) = match notice {
-            SeatNotice::Batch { key, bytes, permit } => (RunExchangeEvent::Batch { worker: key, bytes }, permit),
-            SeatNotice::Prefix { key, prefix, permit } => (RunExchangeEvent::Prefix { worker: key, prefix }, permit),
-            SeatNotice::Flow { key, bytes, permit } => (RunExchangeEvent::Flow { worker: key, bytes }, permit),
-            SeatNotice::Saved { key, sequence, path } => {
-                let worker = key;
-                (RunExchangeEvent::Saved { worker, sequence, path }, None)
-            }
-        };
-        self.event(event).await
     }
 
     async fn hear_link(&mut self, notice: LinkNotice) -> Result<(), ActorProcessingErr> {

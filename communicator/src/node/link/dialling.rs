@@ -100,7 +100,7 @@ impl Dialling {
 
     /// A connection was made, dialled by this side or by the other; whether it is taken. If so, it takes the place of the
     /// present one: the peer would not make a new one if that still worked.
-    pub(super) fn takes(&mut self, dialled: bool, now: Duration) -> bool {
+    pub(super) fn take_connection(&mut self, dialled: bool, now: Duration) -> bool {
         let by_lower = dialled == self.is_lower;
         let young = |present: &Present| present.by_lower && now.saturating_sub(present.since) < self.times.young;
         if !by_lower && self.present.as_ref().is_some_and(young) {
@@ -141,7 +141,7 @@ mod tests {
         let pauses: Vec<Step> = (0..9).map(|_| lower.next(SECOND)).collect();
         assert_eq!(pauses[..2], [Step::Dial(TIMES.pause), Step::Dial(2 * TIMES.pause)]);
         assert_eq!(pauses[8], Step::Dial(TIMES.pause_max));
-        assert!(lower.takes(true, SECOND));
+        assert!(lower.take_connection(true, SECOND));
         assert_eq!(lower.next(SECOND), Step::Nothing);
         assert!(lower.lost(2 * SECOND));
         assert_eq!(
@@ -161,7 +161,7 @@ mod tests {
             Step::Wait(TIMES.patience / 4)
         );
         assert_eq!(higher.next(late), Step::Dial(TIMES.pause));
-        assert!(higher.takes(true, late) && higher.lost(late + SECOND));
+        assert!(higher.take_connection(true, late) && higher.lost(late + SECOND));
         assert_eq!(
             higher.next(late + SECOND),
             Step::Wait(TIMES.patience),
@@ -173,15 +173,15 @@ mod tests {
     fn two_that_dial_at_the_same_time_keep_the_same_connection() {
         let (mut lower, mut higher) = (end(true), end(false));
         // Each connection is dialled by one side and taken by the other, and they come in another order on either side.
-        assert!(lower.takes(true, SECOND) && !lower.takes(false, SECOND));
-        assert!(higher.takes(true, SECOND) && higher.takes(false, SECOND));
+        assert!(lower.take_connection(true, SECOND) && !lower.take_connection(false, SECOND));
+        assert!(higher.take_connection(true, SECOND) && higher.take_connection(false, SECOND));
         assert!(
-            !higher.takes(true, SECOND),
+            !higher.take_connection(true, SECOND),
             "the connection that the lower id dialled is still young and stays"
         );
         let later = SECOND + TIMES.young;
         assert!(
-            lower.takes(false, later),
+            lower.take_connection(false, later),
             "the peer dials only if the old connection no longer works"
         );
     }
@@ -196,7 +196,7 @@ mod tests {
             !lower.is_reached(),
             "a peer that was never reached may have a wrong address"
         );
-        assert!(lower.takes(true, late) && !lower.take_due_notice(3 * late));
+        assert!(lower.take_connection(true, late) && !lower.take_due_notice(3 * late));
         assert!(lower.lost(3 * late) && !lower.lost(3 * late));
         assert!(!lower.take_due_notice(3 * late) && lower.take_due_notice(5 * late));
         assert!(lower.is_reached(), "the address of a peer that was reached is right");

@@ -141,7 +141,7 @@ impl Link {
 
     /// Takes a connection that was made, unless the present one is to stay.
     fn up(&mut self, stream: Stream, dialled: bool) {
-        if !self.dialling.takes(dialled, self.start.elapsed()) {
+        if !self.dialling.take_connection(dialled, self.start.elapsed()) {
             return;
         }
         self.abort();

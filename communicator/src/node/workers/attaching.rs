@@ -23,6 +23,7 @@ use crate::link::{self, LinkError};
 use crate::log_throttle::LogThrottle;
 use crate::node::mailbox::acquire;
 use crate::run::WorkerKey;
+use crate::run_exchange::RunExchangeEvent;
 use crate::timing::WorkerTimes;
 
 /// Messages of one worker that were read and not dealt with.
@@ -155,30 +156,33 @@ async fn read(
             return Ok(());
         };
         // One that has no seat any more, or not yet, has nobody to take its batches.
-        let to_seat = |notice| {
+        let to_seat = |event, permit| {
             if let Some(to) = &*route.lock().unwrap_or_else(PoisonError::into_inner) {
-                let _ = to.send_message(notice);
+                let _ = to.send_message(SeatNotice { event, permit });
             }
         };
+        let worker = key;
         match kind {
             Kind::Batch => {
                 let permit = acquire(&room).await;
                 let bytes = Arc::from(contents);
-                to_seat(SeatNotice::Batch { key, bytes, permit });
+                to_seat(RunExchangeEvent::Batch { worker, bytes }, permit);
             }
             Kind::Flow => {
                 let permit = acquire(&room).await;
                 let bytes = Arc::from(contents);
-                to_seat(SeatNotice::Flow { key, bytes, permit });
+                to_seat(RunExchangeEvent::Flow { worker, bytes }, permit);
             }
             Kind::Prefix => {
                 let permit = acquire(&room).await;
                 let prefix = Prefix::decode(&contents)?;
-                to_seat(SeatNotice::Prefix { key, prefix, permit });
+                to_seat(RunExchangeEvent::Prefix { worker, prefix }, permit);
             }
             Kind::Message => match wire::decode(&contents)? {
                 // It is about the batches before it, and must not be overtaken by those after it.
-                FromWorker::Saved { sequence, path } => to_seat(SeatNotice::Saved { key, sequence, path }),
+                FromWorker::Saved { sequence, path } => {
+                    to_seat(RunExchangeEvent::Saved { worker, sequence, path }, None);
+                }
                 message => {
                     let message = Box::new(message);
                     if parent.send_message(WorkersNotice::Said { key, message }).is_err() {

@@ -1,16 +1,15 @@
 //! The way to an attached worker, and what is heard of it.
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use protocol::wire::attach::{FromWorker, ToWorker, WorkerInfo};
 use protocol::wire::frame::Kind;
-use protocol::wire::prefix::Prefix;
 use ractor::DerivedActorRef;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 
 use crate::run::WorkerKey;
+use crate::run_exchange::RunExchangeEvent;
 
 /// Bytes on their way to one worker. A worker that lags further behind is started afresh.
 const OUTBOX_BYTES_MAX: usize = 256 << 20;
@@ -25,36 +24,12 @@ pub(crate) enum WorkersNotice {
     Said { key: WorkerKey, message: Box<FromWorker> },
 }
 
-/// What a worker with a seat sends to the exchange, in this order.
-pub(crate) enum SeatNotice {
-    /// It made a batch.
-    Batch {
-        key: WorkerKey,
-        bytes: Arc<[u8]>,
-        /// Room for the next one, when this is done.
-        permit: Option<OwnedSemaphorePermit>,
-    },
-    /// It has come to a pass.
-    Prefix {
-        key: WorkerKey,
-        prefix: Prefix,
-        /// Room for the next one, when this is done.
-        permit: Option<OwnedSemaphorePermit>,
-    },
-    /// It has something for another worker of its pipeline.
-    Flow {
-        key: WorkerKey,
-        bytes: Arc<[u8]>,
-        /// Room for the next one, when this is done.
-        permit: Option<OwnedSemaphorePermit>,
-    },
-    /// It has written, or is about to have written, what it alone has.
-    Saved {
-        key: WorkerKey,
-        /// After which of its batches; none if it has not.
-        sequence: Option<u64>,
-        path: PathBuf,
-    },
+/// What a worker with a seat sends to the exchange.
+pub(crate) struct SeatNotice {
+    /// What has happened by it.
+    pub(crate) event: RunExchangeEvent,
+    /// Room for the next message of its size, when this is done.
+    pub(crate) permit: Option<OwnedSemaphorePermit>,
 }
 
 /// What is written to a worker.

@@ -6,12 +6,10 @@
 
 mod payload;
 
-use std::fmt;
-
-use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use thiserror::Error;
 
+use crate::bounded::BoundedVec;
 use crate::ids::{OriginId, RunId};
 use crate::log::checksum;
 use crate::log::cursor::CursorAdvance;
@@ -127,28 +125,7 @@ pub struct Header {
 
 /// Reads no further than one cursor too many, so that a batch full of them takes no memory.
 fn bounded_cursors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<CursorAdvance>, D::Error> {
-    struct Bounded;
-
-    impl<'de> Visitor<'de> for Bounded {
-        type Value = Vec<CursorAdvance>;
-
-        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "at most {CURSORS_MAX} cursors")
-        }
-
-        fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Self::Value, A::Error> {
-            let mut cursors = Vec::new();
-            while let Some(cursor) = items.next_element()? {
-                if cursors.len() == CURSORS_MAX {
-                    return Err(serde::de::Error::custom("too many cursors in a batch header"));
-                }
-                cursors.push(cursor);
-            }
-            Ok(cursors)
-        }
-    }
-
-    deserializer.deserialize_seq(Bounded)
+    BoundedVec::<_, CURSORS_MAX>::deserialize(deserializer).map(BoundedVec::into_vec)
 }
 
 /// A batch as a replica applies it.

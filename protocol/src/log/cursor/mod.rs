@@ -14,6 +14,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::bounded::BoundedVec;
+
 /// The most epoch spans that a set of cursors holds: three for each shard of 5,000 workers. Only a member that lies makes
 /// more, and what it says beyond that is not taken note of; at worst, samples are trained again.
 pub const EPOCH_SPANS_MAX: usize = 1 << 18;
@@ -99,7 +101,8 @@ pub struct News {
 ///
 /// Two sets of cursors are equal if they say the same of every shard: a shard that was not begun has no
 /// entry, and epoch spans are as long as can be.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "BoundedVec<EpochSpan, EPOCH_SPANS_MAX>")]
 pub struct Cursors {
     /// By shard and first epoch.
     epoch_spans: BTreeMap<(u32, u32), SpanEnd>,

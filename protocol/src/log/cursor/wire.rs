@@ -1,11 +1,9 @@
 //! Cursors in bytes and texts: a list of epoch spans, in order.
 
-use std::fmt;
-
-use serde::de::{Error, SeqAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Serialize, Serializer};
 
 use super::{Cursors, EPOCH_SPANS_MAX, EpochSpan};
+use crate::bounded::BoundedVec;
 
 impl Serialize for Cursors {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -14,40 +12,24 @@ impl Serialize for Cursors {
     }
 }
 
-impl<'de> Deserialize<'de> for Cursors {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(Reader)
-    }
-}
-
-struct Reader;
-
-impl<'de> Visitor<'de> for Reader {
-    type Value = Cursors;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "at most {EPOCH_SPANS_MAX} epoch spans in ascending order")
-    }
+impl TryFrom<BoundedVec<EpochSpan, EPOCH_SPANS_MAX>> for Cursors {
+    type Error = &'static str;
 
     /// Takes only what is written by the above: epoch spans that lie apart are put in their places one by one, and nobody
     /// can make that much work with few bytes.
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Cursors, A::Error> {
-        let mut cursors = Cursors::default();
+    fn try_from(epoch_spans: BoundedVec<EpochSpan, EPOCH_SPANS_MAX>) -> Result<Self, Self::Error> {
+        let mut cursors = Self::default();
         let mut before: Option<EpochSpan> = None;
-        while let Some(epoch_span) = items.next_element::<EpochSpan>()? {
+        for &epoch_span in epoch_spans.iter() {
             let follows =
                 before.is_none_or(|before| (before.shard, before.last) < (epoch_span.shard, epoch_span.first));
             if !follows || epoch_span.first > epoch_span.last || epoch_span.done == 0 {
-                return Err(Error::custom(
-                    "the epoch spans of a cursor list are empty or out of order",
-                ));
+                return Err("the epoch spans of a cursor list are empty or out of order");
             }
             let known = cursors.samples_done();
             let new = cursors.raise(epoch_span).samples;
             if new == 0 || known.checked_add(new).is_none() {
-                return Err(Error::custom(
-                    "a cursor list exceeds the limit of epoch spans or samples",
-                ));
+                return Err("a cursor list exceeds the limit of epoch spans or samples");
             }
             before = Some(epoch_span);
         }

@@ -83,13 +83,13 @@ impl World {
             founders: slots,
             ..Identity::alone(7)
         };
-        let trainer = FakeTrainer::new(&[0; WEIGHTS]);
-        let mut training = Training::new(trainer, &self.job, &self.dataset, identity).unwrap();
+        let mut trainer = FakeTrainer::new(&[0; WEIGHTS]);
         let mut cursors = Cursors::default();
         for batch in &self.ledger {
             cursors.extend(batch.header.cursors.iter().copied());
-            training.learner.trainer.add(&batch.payload).unwrap();
+            trainer.add(&batch.payload).unwrap();
         }
+        let mut training = Training::new(trainer, &self.job, &self.dataset, identity).unwrap();
         training.resume(&cursors, self.ledger.len() as u64, cursors.samples_done());
         for &dead in &self.dead {
             training.learner.plan.set_origin_alive(dead, false);
