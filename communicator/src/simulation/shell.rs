@@ -362,11 +362,14 @@ impl World {
         let (mut hung_up, mut events) = (Vec::new(), Vec::new());
         for effect in effects {
             match effect {
-                // Links are made by the network, records by nobody.
+                // Links are made by the network, records and logs by nobody.
                 RunExchangeEffect::Connect(_)
                 | RunExchangeEffect::Absent { .. }
                 | RunExchangeEffect::Hear { .. }
-                | RunExchangeEffect::Report => {}
+                | RunExchangeEffect::Report
+                | RunExchangeEffect::Notice(
+                    ExchangeNews::Joined(_) | ExchangeNews::Giving(_) | ExchangeNews::RangeApplied { .. },
+                ) => {}
                 RunExchangeEffect::Reconnect(peer) | RunExchangeEffect::Disconnect(peer) => self.cut(at, peer, 0),
                 RunExchangeEffect::Send { to, message } => self.transmit(at, to, message),
                 RunExchangeEffect::Tell { worker, message } => self.tell_worker(at, worker, message),
@@ -390,9 +393,6 @@ impl World {
                     // The storm puts a lie into somebody's mouth now and then.
                     reason: Breach::Batch(BatchError::UnknownVersion(0)),
                 }) => drop(self.accused.insert((run, at, peer))),
-                RunExchangeEffect::Notice(
-                    ExchangeNews::Joined(_) | ExchangeNews::Giving(_) | ExchangeNews::RangeApplied { .. },
-                ) => {}
                 RunExchangeEffect::Notice(news) => panic!("node {at} tells of {news:?}, but all peers are honest"),
             }
         }

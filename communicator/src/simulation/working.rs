@@ -199,11 +199,12 @@ impl World {
                 let counts = training.counts.clone();
                 return self.finish(at, key, &counts, save.is_some());
             }
-            (ToWorker::Stop | ToWorker::StandBy, Ending::GoBack) => Ending::GoBack,
+            (ToWorker::Stop | ToWorker::StandBy, Ending::GoBack) | (ToWorker::GoBack(_), Ending::StandBy) => {
+                Ending::GoBack
+            }
             (ToWorker::StandBy, Ending::Nothing) => Ending::StandBy,
             (ToWorker::Stop | ToWorker::StandBy, _) => Ending::Stop,
             (ToWorker::Leave, Ending::Nothing) => Ending::Leave,
-            (ToWorker::GoBack(_), Ending::StandBy) => Ending::GoBack,
             (_, ending) => ending,
         };
     }

@@ -244,7 +244,9 @@ impl<L: Layers> StageModel<L> {
                 if self.slice_of(0).is_some() {
                     self.received.push_back(Piece::samples(step, 0));
                 }
-                early.iter().for_each(|flow| self.receive(flow));
+                for flow in &early {
+                    self.receive(flow);
+                }
             }
             Heard::Input(flow) => match &flow.head.body {
                 FlowBody::Measure(samples) => self.receive_measured(samples.clone(), flow),

@@ -55,7 +55,7 @@ impl ExchangeState {
             RunExchangeEffect::Deliver { worker, kind, contents } => {
                 self.with_worker(worker, |worker| worker.deliver(kind, contents));
             }
-            RunExchangeEffect::HangUp(worker) => self.with_worker(worker, |worker| worker.hang_up()),
+            RunExchangeEffect::HangUp(worker) => self.with_worker(worker, WorkerHandle::hang_up),
             RunExchangeEffect::Run(event) => self.tell_run(event),
             RunExchangeEffect::Settle(settlement) => self.settle(settlement),
             RunExchangeEffect::Report => self.tell_report(),
