@@ -52,7 +52,7 @@ const CUTS: [&str; 5] = [
     "groups=2,micro=1,ahead=2",
 ];
 /// Seeds of pipelines that every test run goes through.
-const PIPELINE_SEEDS: u64 = 600;
+const PIPELINE_SEEDS: u64 = 300;
 /// Within so many seconds after the last fault all nodes have heard who holds a stage.
 const HEARD_SECONDS: u64 = 10;
 /// Within so many seconds more a pipeline whose workers are all there has come together.
