@@ -254,7 +254,9 @@ fn run_with(cluster: &mut Cluster, exchange: &str, epochs: u64, fault: &Fault) {
             logs(cluster)
         );
         let all = [named("participants"), named("missing")].concat();
-        for node in cluster.nodes.iter().filter(|node| node.name != name) {
+        // Where layers are spread over nodes, those that are too few for a pipeline are spare.
+        let all_take_part = !exchange.starts_with("layers");
+        for node in cluster.nodes.iter().filter(|node| all_take_part && node.name != name) {
             assert!(
                 all.contains(&(*node.name).into()),
                 "{}: {last}\n{}",

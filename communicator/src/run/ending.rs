@@ -147,13 +147,14 @@ fn usage(plan: &RunPlan, settled: &BTreeMap<NodeId, Settled>) -> Vec<NodeUsage> 
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use protocol::stats::measured::Scores;
 
     use super::*;
     use crate::small_plan::small_plan;
 
-    fn settled(seconds: f64) -> Settled {
+    /// What a node ended a run with after so many seconds.
+    pub(in crate::run) fn settled(seconds: f64) -> Settled {
         Settled {
             digest: Digest::default(),
             whole: Digest::default(),

@@ -316,11 +316,12 @@ impl Members {
         self.participants.iter().copied().filter(silent).collect()
     }
 
-    /// Whether all others have ended the run or are gone, and one at least has ended it. Those that are silent do not
-    /// come back to it: who ended it has not waited for them.
+    /// Whether all others have ended the run or are gone, and one at least that holds the same weights has ended it apart from
+    /// this node. Those that are silent do not come back to it: who ended it has not waited for them.
     pub(super) fn is_left_behind(&self, now: Duration, limits: &RunLimits) -> bool {
         let mut others = self.participants.iter().copied().filter(|&node| node != self.me);
-        let over = |node| self.ended_apart(node) || self.withdrew(node);
+        let has_ended = |node| self.others.contains(&node) && self.state(node).is_some_and(|state| state.ended);
+        let over = |node| self.ended_apart(node) || self.withdrew(node) || has_ended(node);
         let ended = others
             .clone()
             .any(|node| self.ended_apart(node) && !self.withdrew(node));
@@ -487,6 +488,7 @@ fn without_rifts(mut members: BTreeSet<NodeId>, mut rifts: Vec<(NodeId, NodeId)>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::ending::tests::settled;
     use crate::timing::Timing;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -626,6 +628,29 @@ mod tests {
             "node 3 continues the run"
         );
         members.leaves(NodeId(3));
+        assert!(members.is_left_behind(11 * SECOND, &LIMITS));
+    }
+
+    /// A node that stood still until the others had ended would wait for batches of its stage that nobody sends any more.
+    #[test]
+    fn a_run_that_all_stages_have_ended_is_over() {
+        let mut members = members();
+        members.hold_others(std::iter::once(NodeId(3)));
+        let ended = ParticipantState {
+            ended: true,
+            ..state(3)
+        };
+        let ended_there = ParticipantState {
+            settled: Some(settled(1.0)),
+            ..ended.clone()
+        };
+        members.hear(NodeId(3), ended_there, false, 10 * SECOND, &LIMITS);
+        members.hear(NodeId(2), state(1), false, 10 * SECOND, &LIMITS);
+        assert!(
+            !members.is_left_behind(11 * SECOND, &LIMITS),
+            "node 2 holds the same stage and goes on"
+        );
+        members.hear(NodeId(2), ended, false, 10 * SECOND, &LIMITS);
         assert!(members.is_left_behind(11 * SECOND, &LIMITS));
     }
 }
