@@ -1,4 +1,4 @@
-//! Where this node keeps the files of runs. Pure.
+//! Where this node keeps the files of runs.
 
 use std::path::{Path, PathBuf};
 
@@ -10,12 +10,19 @@ use crate::checkpoint;
 #[derive(Clone, Debug)]
 pub(crate) struct RunFiles {
     dir: PathBuf,
+    /// Where models go if that takes no files.
+    spare_dir: PathBuf,
     node: String,
 }
 
 impl RunFiles {
+    /// The files of a node with this folder and name. The system says where temporary files are, here and nowhere else.
     pub(crate) fn new(dir: PathBuf, node: &str) -> Self {
-        Self { dir, node: node.into() }
+        Self {
+            dir,
+            spare_dir: std::env::temp_dir(),
+            node: node.into(),
+        }
     }
 
     /// The node's own folder.
@@ -30,7 +37,7 @@ impl RunFiles {
 
     /// Where the model is saved if the node's folder takes no files.
     pub(crate) fn spare_model(&self, run: RunId) -> PathBuf {
-        self.of(&std::env::temp_dir().join(format!("tau-rescued-{run}")))
+        self.of(&self.spare_dir.join(format!("tau-rescued-{run}")))
     }
 
     /// Where checkpoints of a run are written.

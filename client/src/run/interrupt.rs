@@ -1,10 +1,10 @@
 //! Signals: the first one asks for an orderly end. A later Ctrl-C ends at once, but leaves nothing behind and says what becomes
-//! of the run. So does any signal once the result is told. After SIGTERM or SIGHUP the program ends within ten seconds whatever it waits for, be it a node, a disk or the
-//! reader of its output: whoever sent the signal would kill the program next.
+//! of the run. So does any signal once the result is told. After SIGTERM or SIGHUP the program ends within ten seconds
+//! whatever it waits for, be it a node, a disk or the reader of its output: whoever sent the signal would kill the program next.
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -18,9 +18,9 @@ use crate::progress;
 use crate::sync::lock;
 
 /// A run that is ended at once has failed, unless its result is told.
-static EXIT_CODE: AtomicI32 = AtomicI32::new(FAILED);
 const FAILED: i32 = 1;
-static RESULT_TOLD: AtomicBool = AtomicBool::new(false);
+/// The exit code of the run's result, once that is told.
+static RESULT: Mutex<Option<i32>> = Mutex::new(None);
 static ASKED: AtomicBool = AtomicBool::new(false);
 static TERMINATED: AtomicBool = AtomicBool::new(false);
 static FIRST: Mutex<Option<Instant>> = Mutex::new(None);
@@ -98,7 +98,7 @@ pub(crate) fn watch_within(limit: Duration) -> Result<(), Failure> {
             ASKED.store(true, Ordering::SeqCst);
             let mut first = lock(&FIRST);
             let now = Instant::now();
-            if leaves(&mut first, now) || RESULT_TOLD.load(Ordering::SeqCst) {
+            if leaves(&mut first, now) || lock(&RESULT).is_some() {
                 let orderly = deadline.map_or(now + limit, tokio::time::Instant::into_std);
                 leave_at_once(orderly + CLEAN_UP_LIMIT);
             }
@@ -207,8 +207,9 @@ fn clean(clean_up: CleanUp, by: Instant) -> Option<String> {
 /// Ends the process and all its threads, without the work that the system's libraries do at an exit: that waits for threads
 /// that may stand still, and what was written is flushed already.
 fn exit() -> ! {
+    let code = lock(&RESULT).unwrap_or(FAILED);
     // SAFETY: it may be called at any time, and does not return.
-    unsafe { libc::_exit(EXIT_CODE.load(Ordering::SeqCst)) }
+    unsafe { libc::_exit(code) }
 }
 
 /// Whether a signal at this time ends the program at once, given the time of the first one.
@@ -242,8 +243,7 @@ pub(crate) fn leaves_behind(leaving: Leaving) {
 /// the exit code of the result.
 pub(crate) fn result_told(well: bool) {
     *lock(&LEAVING) = None;
-    EXIT_CODE.store(if well { 0 } else { FAILED }, Ordering::SeqCst);
-    RESULT_TOLD.store(true, Ordering::SeqCst);
+    *lock(&RESULT) = Some(if well { 0 } else { FAILED });
 }
 
 /// Takes down that a node has taken the request to stop.

@@ -368,6 +368,9 @@ impl ActiveRun {
                         self.withdraw(Excluded::CheckpointUnread, scope);
                     }
                 }
+                State::Training(_) | State::Settling(..) if self.is_replaced(scope) => {
+                    self.withdraw(Excluded::Replaced, scope);
+                }
                 State::Training(_) => self.train(scope),
                 State::Settling(..) => self.settle(scope),
                 State::Finishing(..) => self.finish(scope),

@@ -61,20 +61,13 @@ impl ActiveRun {
                 let holds_others = !plan.topology().same_slice(scope.me.id, node);
                 self.members.hold_others(holds_others.then_some(node).into_iter());
             }
-            if self.withdraw_if_replaced(scope) {
-                return;
-            }
         }
     }
 
-    /// Leaves the run if another node has taken over this node's stage, be it before this node has begun. Returns whether it has.
-    fn withdraw_if_replaced(&mut self, scope: &mut Scope<'_>) -> bool {
+    /// Whether another node has taken over this node's stage, be it before this node has begun.
+    pub(super) fn is_replaced(&self, scope: &Scope<'_>) -> bool {
         let is_replaced = self.plan().is_some_and(|plan| plan.topology().is_replaced(scope.me.id));
-        if !is_replaced || planted(Bug::VacancyFilledTwice) {
-            return false;
-        }
-        self.withdraw(Excluded::Replaced, scope);
-        true
+        is_replaced && !planted(Bug::VacancyFilledTwice)
     }
 
     /// Former processes of nodes that were started again are not waited for.
@@ -90,9 +83,6 @@ impl ActiveRun {
     /// Goes on as far as it can: seats workers, stops, measures, writes down, and settles when all is done.
     pub(super) fn train(&mut self, scope: &mut Scope<'_>) {
         if self.go_on_leaving(scope) {
-            return;
-        }
-        if self.withdraw_if_replaced(scope) {
             return;
         }
         self.look_for_a_stall(scope);

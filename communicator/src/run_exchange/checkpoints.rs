@@ -1,7 +1,7 @@
 //! A node's checkpoints, one after the other: workers write what they alone have, and then the ledger is written.
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::checkpoint::State;
 use crate::run::WorkerKey;
@@ -13,7 +13,7 @@ pub(super) struct Checkpoints {
     count: u64,
     phase: CheckpointPhase,
     /// Another one was asked for meanwhile. Two at a time would write one file.
-    next: Option<PathBuf>,
+    is_followed: bool,
 }
 
 #[derive(Debug, Default)]
@@ -22,7 +22,6 @@ enum CheckpointPhase {
     Idle,
     /// Workers were asked.
     Saving {
-        path: PathBuf,
         waiting: BTreeSet<WorkerKey>,
         states: Vec<State>,
     },
@@ -33,9 +32,9 @@ enum CheckpointPhase {
 impl Checkpoints {
     /// A checkpoint is to be written there. Says where each worker is to write its state; nobody is to if the last
     /// checkpoint is still at it, and then this one follows.
-    pub(super) fn ask(&mut self, path: PathBuf, workers: impl Iterator<Item = WorkerKey>) -> Vec<(WorkerKey, PathBuf)> {
+    pub(super) fn ask(&mut self, path: &Path, workers: impl Iterator<Item = WorkerKey>) -> Vec<(WorkerKey, PathBuf)> {
         if !matches!(self.phase, CheckpointPhase::Idle) {
-            self.next = Some(path);
+            self.is_followed = true;
             return Vec::new();
         }
         self.count += 1;
@@ -44,7 +43,6 @@ impl Checkpoints {
             .map(|(index, key)| (key, path.with_extension(format!("{index}.{}.state", self.count))))
             .collect();
         self.phase = CheckpointPhase::Saving {
-            path,
             waiting: files.iter().map(|&(key, _)| key).collect(),
             states: Vec::new(),
         };
@@ -60,10 +58,11 @@ impl Checkpoints {
         }
     }
 
-    /// Where to write now, with which states of workers, once all have answered. [`Checkpoints::written`] has to follow.
-    pub(super) fn take_ready(&mut self) -> Option<(PathBuf, Vec<State>)> {
+    /// The states of workers with which the ledger is to be written, once all have answered. [`Checkpoints::written`] has to
+    /// follow.
+    pub(super) fn take_ready(&mut self) -> Option<Vec<State>> {
         match std::mem::replace(&mut self.phase, CheckpointPhase::Writing) {
-            CheckpointPhase::Saving { path, waiting, states } if waiting.is_empty() => Some((path, states)),
+            CheckpointPhase::Saving { waiting, states } if waiting.is_empty() => Some(states),
             before => {
                 self.phase = before;
                 None
@@ -71,17 +70,15 @@ impl Checkpoints {
         }
     }
 
-    /// It is written, or will not be. Where the next one is to be, if there is one to follow.
-    pub(super) fn written(&mut self) -> Option<PathBuf> {
+    /// It is written, or will not be. Returns whether another one is to follow.
+    pub(super) fn written(&mut self) -> bool {
         self.phase = CheckpointPhase::Idle;
-        self.next.take()
+        std::mem::take(&mut self.is_followed)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use protocol::ids::OriginId;
 
     use super::*;
@@ -98,24 +95,24 @@ mod tests {
     fn a_checkpoint_waits_for_all_workers_and_takes_what_they_could_write() {
         let mut checkpoints = Checkpoints::default();
         let keys = [1, 2, 3].map(WorkerKey);
-        let files = checkpoints.ask("run/n.checkpoint".into(), keys.into_iter());
+        let files = checkpoints.ask(Path::new("run/n.checkpoint"), keys.into_iter());
         assert_eq!(files[1], (keys[1], PathBuf::from("run/n.1.1.state")));
         let first = state(7, &files[0].1);
         checkpoints.saved(keys[0], Some(first.clone()));
         checkpoints.saved(keys[1], None);
         assert_eq!(checkpoints.take_ready(), None, "the third worker has not answered");
         checkpoints.saved(keys[2], None);
-        assert_eq!(checkpoints.take_ready(), Some(("run/n.checkpoint".into(), vec![first])));
+        assert_eq!(checkpoints.take_ready(), Some(vec![first]));
     }
 
     #[test]
     fn one_that_is_asked_for_while_another_is_written_follows_it() {
         let mut checkpoints = Checkpoints::default();
         let key = WorkerKey(1);
-        let ask = |checkpoints: &mut Checkpoints, path: &str| checkpoints.ask(path.into(), [key].into_iter());
-        let files = ask(&mut checkpoints, "n.checkpoint");
+        let ask = |checkpoints: &mut Checkpoints| checkpoints.ask(Path::new("n.checkpoint"), [key].into_iter());
+        let files = ask(&mut checkpoints);
         assert!(
-            ask(&mut checkpoints, "n.checkpoint").is_empty(),
+            ask(&mut checkpoints).is_empty(),
             "the worker is still writing its state"
         );
         checkpoints.saved(key, None);
@@ -125,28 +122,31 @@ mod tests {
             None,
             "a checkpoint that is being written is not started again"
         );
-        assert!(ask(&mut checkpoints, "n.checkpoint").is_empty());
+        assert!(ask(&mut checkpoints).is_empty());
         checkpoints.saved(key, None);
         assert_eq!(checkpoints.take_ready(), None);
-        assert_eq!(
+        assert!(
             checkpoints.written(),
-            Some("n.checkpoint".into()),
             "requests that come during a write become one further checkpoint"
         );
         assert_ne!(
-            ask(&mut checkpoints, "n.checkpoint"),
+            ask(&mut checkpoints),
             files,
             "the next checkpoint has state files of its own"
         );
         checkpoints.saved(key, None);
         assert!(checkpoints.take_ready().is_some());
-        assert_eq!(checkpoints.written(), None);
+        assert!(!checkpoints.written());
     }
 
     #[test]
     fn a_node_without_workers_writes_its_ledger() {
         let mut checkpoints = Checkpoints::default();
-        assert!(checkpoints.ask("n.checkpoint".into(), std::iter::empty()).is_empty());
+        assert!(
+            checkpoints
+                .ask(Path::new("n.checkpoint"), std::iter::empty())
+                .is_empty()
+        );
         assert!(checkpoints.take_ready().is_some());
     }
 }

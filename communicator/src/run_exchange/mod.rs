@@ -246,8 +246,8 @@ impl RunExchange {
                     self.tell(worker, ToWorker::Evaluate(self.moment(self.now)));
                 }
             }
-            ExchangeOrder::Checkpoint => self.checkpoint(self.files.checkpoint(self.run)),
-            ExchangeOrder::Keep => self.write(WriteOccasion::Kept, self.files.checkpoint(self.run), Vec::new()),
+            ExchangeOrder::Checkpoint => self.checkpoint(),
+            ExchangeOrder::Keep => self.write(WriteOccasion::Kept, Vec::new()),
             ExchangeOrder::Freeze { number, fingerprint } => self.freeze(number, fingerprint),
             ExchangeOrder::Thaw => {
                 self.freeze = 0;
@@ -317,7 +317,7 @@ impl RunExchange {
             usage: NodeUsage::default(),
         });
         if self.keeps_runs && settlement.digest.is_ok() {
-            self.write(WriteOccasion::Last, self.files.checkpoint(self.run), Vec::new());
+            self.write(WriteOccasion::Last, Vec::new());
         }
         self.effects.push(RunExchangeEffect::Settle(settlement));
     }
@@ -360,9 +360,10 @@ impl RunExchange {
     }
 
     /// Writes a checkpoint once all workers have said at which of their batches they have written theirs.
-    fn checkpoint(&mut self, path: PathBuf) {
+    fn checkpoint(&mut self) {
+        let path = self.files.checkpoint(self.run);
         // Workers write theirs first, and make the folder.
-        for (worker, path) in self.checkpoints.ask(path, self.seats.keys().copied()) {
+        for (worker, path) in self.checkpoints.ask(&path, self.seats.keys().copied()) {
             self.tell(worker, ToWorker::Save { path });
         }
         self.try_checkpoint();
@@ -378,7 +379,7 @@ impl RunExchange {
     }
 
     fn try_checkpoint(&mut self) {
-        let Some((path, states)) = self.checkpoints.take_ready() else {
+        let Some(states) = self.checkpoints.take_ready() else {
             return;
         };
         self.exchange_event(Event::Audit);
@@ -386,16 +387,17 @@ impl RunExchange {
             self.notice(ExchangeNews::CheckpointSkipped);
             return self.checkpoint_written();
         }
-        self.write(WriteOccasion::Checkpoint, path, states);
+        self.write(WriteOccasion::Checkpoint, states);
     }
 
     fn checkpoint_written(&mut self) {
-        if let Some(path) = self.checkpoints.written() {
-            self.checkpoint(path);
+        if self.checkpoints.written() {
+            self.checkpoint();
         }
     }
 
-    fn write(&mut self, occasion: WriteOccasion, path: PathBuf, states: Vec<State>) {
+    fn write(&mut self, occasion: WriteOccasion, states: Vec<State>) {
+        let path = self.files.checkpoint(self.run);
         let header = Box::new(Header {
             run: self.run,
             job: self.plan.job.clone(),

@@ -113,10 +113,11 @@ fn a_checkpoint_waits_for_workers_that_are_there() {
     assert!(node.after(saved).is_empty());
     let effects = node.order(ExchangeOrder::Unseat(WorkerKey(2)), 0);
     let states = effects.iter().find_map(|effect| match effect {
-        RunExchangeEffect::Write { occasion, header, .. } => Some((*occasion, header.states.len())),
+        RunExchangeEffect::Write { occasion, path, header } => Some((*occasion, path.clone(), header.states.len())),
         _ => None,
     });
-    assert_eq!(states, Some((WriteOccasion::Checkpoint, 1)));
+    let path = RunFiles::new("d".into(), "n1").checkpoint(RUN);
+    assert_eq!(states, Some((WriteOccasion::Checkpoint, path, 1)));
     // Another one begins when this one is written.
     assert!(node.order(ExchangeOrder::Checkpoint, 0).is_empty());
     assert_eq!(names(&node.after(RunExchangeEvent::CheckpointWritten)), ["1 Save"]);

@@ -97,8 +97,9 @@ impl<T: Trainer> Learner<T> {
         })
     }
 
-    /// Takes note of an event that means the same to every training loop. Returns any other.
-    pub(super) fn hear(&mut self, event: ToTraining) -> Result<Option<ToTraining>, TrainingError> {
+    /// Takes note of an event that means the same to every training loop. Those that mean something to one loop only it has
+    /// taken before.
+    pub(super) fn hear(&mut self, event: ToTraining) -> Result<(), TrainingError> {
         match event {
             ToTraining::Apply(batch) => drop(self.apply(&batch)?),
             ToTraining::ApplyBundle(bundle) => drop(self.apply_bundle(&bundle)?),
@@ -110,9 +111,15 @@ impl<T: Trainer> Learner<T> {
             ToTraining::Leave => self.ending.leave(),
             ToTraining::StandBy => self.ending.stand_by(),
             ToTraining::GoBack(weights) => self.ending.go_back(weights),
-            other => return Ok(Some(other)),
+            ToTraining::Pause(_)
+            | ToTraining::GoOn(_)
+            | ToTraining::GoOnPassing(_)
+            | ToTraining::Copy(_)
+            | ToTraining::CopyLast(..)
+            | ToTraining::Finish(_)
+            | ToTraining::Pipeline(_) => {}
         }
-        Ok(None)
+        Ok(())
     }
 
     /// How stale others' batches are when they are applied here: the batches that came between, in rounds of one batch

@@ -164,14 +164,13 @@ impl<T: Trainer> Training<T> {
         self.learner.restore(state)
     }
 
-    /// Takes note of an event. Returns one that is none of training's.
-    fn hear(&mut self, event: ToTraining) -> Result<Option<ToTraining>, TrainingError> {
+    /// Takes note of an event that the thread does not take itself.
+    fn hear(&mut self, event: ToTraining) -> Result<(), TrainingError> {
         match event {
-            ToTraining::GoOn(order) => self.go_on(order)?,
-            ToTraining::GoOnPassing(prefix) => self.go_on_passing(prefix.as_deref())?,
-            event => return self.learner.hear(event),
+            ToTraining::GoOn(order) => self.go_on(order),
+            ToTraining::GoOnPassing(prefix) => self.go_on_passing(prefix.as_deref()),
+            event => self.learner.hear(event),
         }
-        Ok(None)
     }
 
     /// Whether another step can be made without a batch: the next one must be able to count its samples.

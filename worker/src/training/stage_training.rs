@@ -556,9 +556,6 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         {
             self.stands_alone = !alive;
         }
-        let Some(event) = self.learner.hear(event)? else {
-            return Ok(());
-        };
         match event {
             ToTraining::Pause(is_paused) => self.throttle.pause(is_paused),
             ToTraining::Copy(moment) => self.measure_due = Some(moment),
@@ -574,8 +571,7 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
                 self.finishes.push_back(Finish::new(order, now));
             }
             ToTraining::Pipeline(event) => self.hear_pipeline(event, now),
-            // Pipelines know no rounds.
-            _ => {}
+            event => self.learner.hear(event)?,
         }
         Ok(())
     }

@@ -17,18 +17,14 @@ use crate::run_exchange::{ExchangeNews, RunExchangeEffect};
 impl ExchangeState {
     pub(super) async fn carry_out_all(&mut self, effects: Vec<RunExchangeEffect>) -> Result<(), ActorProcessingErr> {
         for effect in effects {
-            match effect {
-                RunExchangeEffect::Connect(participant) => self.connect(participant).await?,
-                effect => self.carry_out(effect),
-            }
+            self.carry_out(effect).await?;
         }
         Ok(())
     }
 
-    fn carry_out(&mut self, effect: RunExchangeEffect) {
+    async fn carry_out(&mut self, effect: RunExchangeEffect) -> Result<(), ActorProcessingErr> {
         match effect {
-            // Done above, since it takes its time.
-            RunExchangeEffect::Connect(_) => {}
+            RunExchangeEffect::Connect(participant) => self.connect(participant).await?,
             RunExchangeEffect::Reconnect(node) => {
                 if let Some(peer) = self.peers.get_mut(&node) {
                     peer.outbox = None;
@@ -62,6 +58,7 @@ impl ExchangeState {
             RunExchangeEffect::Write { occasion, path, header } => self.write(occasion, path, *header),
             RunExchangeEffect::Notice(news) => self.log(news),
         }
+        Ok(())
     }
 
     /// Makes a link to a participant.

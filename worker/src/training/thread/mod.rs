@@ -308,9 +308,6 @@ impl<'a, T: Trainer> Loop<'a, T> {
     }
 
     fn take(&mut self, message: ToTraining) -> Result<(), LoopEnd> {
-        let Some(message) = self.training.hear(message)? else {
-            return Ok(());
-        };
         match message {
             ToTraining::Pause(is_paused) => self.throttle.pause(is_paused),
             ToTraining::Copy(moment) => {
@@ -328,8 +325,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
                 }
                 self.finishes.push_back(order);
             }
-            // This worker is in no pipeline.
-            _ => {}
+            message => self.training.hear(message)?,
         }
         Ok(())
     }
