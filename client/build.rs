@@ -1,13 +1,14 @@
-//! Names the build after the commit that it is of: two builds of one release that differ are not the same program.
+//! Build script: sets `TAU_VERSION` to the release and the git commit of the sources, because builds of one release
+//! from different commits are different programs.
 //!
-//! Without git, or outside of its own repository (an unpacked archive), it is the plain release.
+//! Without git, or outside Tau's own repository (as in an unpacked archive), the version is the release alone.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Digits of a commit's name.
+/// Argument of `git rev-parse` for a commit's abbreviated name of nine digits.
 const DIGITS: &str = "--short=9";
-/// What the program is made of, as git's and cargo's paths from the workspace's root.
+/// Files and folders that the program is built from, as paths relative to the workspace's root.
 const SOURCES: [&str; 10] = [
     "Cargo.toml",
     "Cargo.lock",
@@ -22,7 +23,7 @@ const SOURCES: [&str; 10] = [
 ];
 
 fn main() {
-    // Cargo says where, when it runs this: the folder may have been moved since this was compiled.
+    // The environment is read when the script runs, not when it is compiled: the folder may have been moved since.
     let said = |name: &str| std::env::var(name).unwrap_or_default();
     let release = said("CARGO_PKG_VERSION");
     let root = Path::new(&said("CARGO_MANIFEST_DIR")).join("..");
@@ -36,14 +37,15 @@ fn main() {
     println!("cargo::rustc-env=TAU_VERSION={version}");
 }
 
-/// The commit, and whether the sources differ from it.
+/// Returns the abbreviated name of the commit, with `-dirty` if the sources differ from it, or `None` outside Tau's own
+/// repository.
 fn commit(root: &Path) -> Option<String> {
     let top = PathBuf::from(git(root, &["rev-parse", "--show-toplevel"])?);
-    // An archive may have been unpacked within somebody else's repository.
+    // The archive may lie inside another project's repository.
     if top.canonicalize().ok()? != root.canonicalize().ok()? {
         return None;
     }
-    // A commit is written to the log of HEAD; a change of branch, too. Without that log, HEAD itself has to do.
+    // Git appends commits and changes of branch to the log of HEAD. Where that log is missing, HEAD itself is watched.
     for file in ["logs/HEAD", "HEAD"] {
         let path = root.join(git(root, &["rev-parse", "--git-path", file])?);
         if path.exists() {

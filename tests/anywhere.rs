@@ -1,4 +1,5 @@
-//! Starting Tau anywhere: a line that is pasted, a host's name, the environment; and what nodes say of themselves.
+//! Tests that start Tau on any machine: with a pasted command, a host name or environment variables; and of the states
+//! that nodes report.
 
 use crate::harness::cluster::{Cluster, cut_power, patient_job};
 use crate::harness::{Tau, points_csv, tells};
@@ -78,7 +79,7 @@ fn a_name_stays_with_a_node_that_is_killed_and_started_again() {
         states(&cluster) == [trains("desk"), trains("lab")]
     });
 
-    // While it lives, nobody else can have its name.
+    // A second node with the name of a living node is refused.
     let refused = cluster.refused_node(&[], &["--name", "lab"]);
     refused.fails(1, "already called 'lab': give");
     let refused = cluster.refused_node(&[], &["--name", "desk"]);
@@ -88,7 +89,7 @@ fn a_name_stays_with_a_node_that_is_killed_and_started_again() {
     let dead = cluster.nodes.pop().unwrap();
     cut_power(dead.process.pid(), dead.dir.to_str().unwrap());
     drop(dead);
-    // At once: those who are left may not have noticed yet.
+    // At once: the remaining nodes may not have noticed the death yet.
     cluster.add(&["--name", "lab"]);
     Cluster::wait_until("the successor takes no part", || {
         let listed = cluster.listed();
@@ -96,7 +97,7 @@ fn a_name_stays_with_a_node_that_is_killed_and_started_again() {
         matches!(listed[..], [node] if node["state"] == "training" && node["address"] == *cluster.nodes[1].address)
     });
     assert_eq!(states(&cluster), [trains("desk"), trains("lab")]);
-    // Nobody waits for the process that is dead, though it would be given up after an hour only.
+    // The run does not wait for the dead process, though it would be given up only after an hour.
     cluster.must("stop", &[]);
     let last = cluster.ask("start", &["--attach"]).last();
     assert_eq!(
@@ -136,7 +137,7 @@ fn flags_win_over_the_environment_and_that_over_the_users_file() {
     write(&right);
     assert_eq!(asks(&[], &[]).0, 0);
     tau.must(&["token"]);
-    // Whatever has a bad value is what counted.
+    // A bad value shows which source of the setting counted.
     let bad = "nowhere.invalid:1";
     assert!(asks(&[("TAU_CLUSTER", bad)], &[]).1.contains("nowhere.invalid"));
     assert_eq!(asks(&[("TAU_CLUSTER", bad)], &["--cluster", address]).0, 0);
@@ -146,7 +147,7 @@ fn flags_win_over_the_environment_and_that_over_the_users_file() {
         asks(&[("TAU_CREDENTIALS", "none.pem")], &["--credentials", "cluster.pem"]).0,
         0
     );
-    // A node that speaks plain text has no use for credentials that are only lying about.
+    // A node that speaks plain text ignores credentials from the environment.
     let taken = ["seed", "--insecure", "--listen", address, "--dir", "x"];
     let refused = tau.run_with(&[("TAU_CREDENTIALS", "none.pem")], &taken);
     refused.says("cannot be listened on");
@@ -215,7 +216,7 @@ fn shells_and_manuals_know_every_command() {
 
 #[test]
 fn a_join_that_cannot_be_says_why() {
-    // Free a moment ago.
+    // A port that was free a moment ago.
     let port = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()

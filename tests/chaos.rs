@@ -1,8 +1,9 @@
-//! Five nodes on five hosts, to whom everything happens: workers and nodes are killed and start again, stand still, lose
-//! their cables, are kept from each other, get slow ones. In the end all agree, and have learned as much as in peace.
+//! Chaos test: five nodes on five hosts, whose workers and nodes are killed and restarted, paused, disconnected,
+//! partitioned and slowed down. In the end all replicas agree, and the model is as accurate as without faults.
 //!
-//! Needs root; skipped, visibly, without. By hand for longer: `TAU_CHAOS_SECONDS=300 cargo test -p tau --test system chaos
-//! -- --nocapture`; `TAU_CHAOS_SEED=n` for another series of events, `TAU_CHAOS_EXCHANGE=mesh:every=64` for another strategy.
+//! Needs root; skipped with a message without. For a longer run by hand: `TAU_CHAOS_SECONDS=300 cargo test -p tau
+//! --test system chaos -- --nocapture`; `TAU_CHAOS_SEED=n` for another series of events,
+//! `TAU_CHAOS_EXCHANGE=mesh:every=64` for another strategy.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -18,15 +19,15 @@ use crate::harness::watching::pass;
 use crate::harness::{Output, Running, Tau, tells, variable};
 
 const HOSTS: usize = 5;
-/// What one event is given before the next.
+/// Time between two random events.
 const BETWEEN: Duration = Duration::from_secs(2);
 
-/// The hosts, and what is wrong with them at the moment.
+/// The hosts of the test and their present faults.
 struct World {
     lab: Netlab,
     tau: Tau,
     nodes: BTreeMap<usize, Node>,
-    /// Nodes started so far: each has a folder of its own.
+    /// Number of nodes started so far, each of which has a folder of its own.
     started: usize,
     cut: BTreeSet<usize>,
     blocked: BTreeSet<(usize, usize)>,
@@ -94,7 +95,7 @@ impl World {
             .map_or_else(Vec::new, |node| processes_with(&node.dir, "worker"))
     }
 
-    /// Kills a node and its workers, as a power cut would.
+    /// Kills a node and its workers as a power cut would.
     fn kill(&mut self, host: usize) {
         if let Some(node) = self.nodes.remove(&host) {
             cut_power(node.process.pid(), &node.dir);
@@ -102,7 +103,7 @@ impl World {
         }
     }
 
-    /// Asks the first node that can be asked.
+    /// Runs a command on the first host that is neither cut off nor paused.
     fn ask(&self, command: &str, extra: &[&str]) -> Output {
         let sound = |host: &&usize| !self.cut.contains(host) && !self.still.contains(host);
         let host = *self.nodes.keys().find(sound).unwrap();
@@ -116,14 +117,14 @@ impl World {
     fn records(&self, command: &str, extra: &[&str]) -> Vec<Value> {
         let output = self.ask(command, extra);
         if output.code != 0 {
-            // The node that was asked has just come back, or has not.
+            // The asked node has just been restarted, or is down.
             println!("`tau {command}`: {}", output.stderr.trim());
             return Vec::new();
         }
         output.objects()
     }
 
-    /// Waits until all nodes are listed and this holds of each.
+    /// Waits until all nodes are listed and `holds` is true for each.
     fn wait_for_all(&self, what: &str, holds: impl Fn(&Value) -> bool) {
         let names: Vec<&str> = self.nodes.values().map(|node| node.name.as_str()).collect();
         Cluster::wait_until(what, || {
@@ -135,7 +136,7 @@ impl World {
         });
     }
 
-    /// Something happens.
+    /// Causes a random event and returns its description.
     fn event(&mut self, random: &mut CounterRng) -> String {
         let host = 1 + random.below(HOSTS as u64) as usize;
         let other = 1 + random.below(HOSTS as u64) as usize;
@@ -146,7 +147,7 @@ impl World {
                 }
                 format!("the worker of {host} is killed")
             }
-            // Somebody has to be there to remember.
+            // At least three nodes must be left to remember the run.
             2 if self.nodes.len() > 3 => {
                 self.kill(host);
                 format!("node {host} is killed")
@@ -208,7 +209,7 @@ impl World {
         }
     }
 
-    /// Everything is put right.
+    /// Removes all faults and restarts all nodes.
     fn calm(&mut self) {
         self.wake();
         self.mend();
@@ -220,7 +221,7 @@ impl World {
         }
     }
 
-    /// The last lines of all logs, for whoever looks into a failure.
+    /// Returns the last lines of all logs, for the message of a failure.
     fn logs(&self) -> String {
         let mut text = String::new();
         for started in 1..=self.started {
@@ -233,7 +234,7 @@ impl World {
     }
 }
 
-/// A job that takes longer than the chaos on two cores: what that does to the weights has to be mended, too.
+/// Starts a job that takes longer than the faults on two cores, so that the run has to recover from them.
 fn train(world: &World, seconds: u64, extra: &[&str]) -> Output {
     let epochs = (seconds / 3).max(20).to_string();
     let exchange = std::env::var("TAU_CHAOS_EXCHANGE").unwrap_or_else(|_| "strom".into());
@@ -284,7 +285,7 @@ fn chaos_ends_in_agreement() {
     }
 
     let accuracy = |result: &Value| result["accuracy"].as_f64().unwrap();
-    // Peace takes as long again: it is waited for by hand only, and comes to 0.986.
+    // The comparison without faults takes as long again, so it runs only by hand, where the accuracy is 0.986.
     let peace = if std::env::var_os("TAU_CHAOS_SECONDS").is_some() {
         let quiet = train(&world, seconds, &[]).last();
         println!("{quiet}");

@@ -1,4 +1,4 @@
-//! Clients hold on: whatever node is silent or dies, another answers.
+//! Tests that clients survive silent and dead nodes by asking another node.
 
 use std::fs::File;
 use std::io::{PipeWriter, Write};
@@ -12,19 +12,19 @@ use std::time::{Duration, Instant};
 use crate::harness::cluster::{Cluster, job, kill, patient_job, processes_with};
 use crate::harness::{Output, Running, Tau, kept_in, points_csv, tells};
 
-/// Longer than anything takes that happens at all.
+/// Limit for waiting, longer than any step of these tests takes.
 const PATIENCE: Duration = Duration::from_mins(1);
-/// What a run lasts that is stopped.
+/// Number of epochs of a run that the test stops.
 const ENDLESS: &str = "1000000";
 
-/// The arguments of a command that asks some nodes.
+/// Returns the arguments of a command that asks these nodes.
 fn asking<'a>(command: &'a str, nodes: &'a str, extra: &[&'a str]) -> Vec<&'a str> {
     let mut arguments = vec![command, "--cluster", nodes, "--credentials", "cluster.pem", "--json"];
     arguments.extend_from_slice(extra);
     arguments
 }
 
-/// Every record is printed once. Those of seconds in which nothing is trained may be alike.
+/// Checks that every record is printed once. Records of seconds without training may be equal.
 fn assert_no_record_twice(output: &Output) {
     let trained = |line: &&str| line.contains("\"stats\"") && line.contains("\"training\"");
     let mut records: Vec<&str> = output.stdout.lines().filter(trained).collect();
@@ -36,7 +36,7 @@ fn assert_no_record_twice(output: &Output) {
     }
 }
 
-/// Waits until a client says that it turns to another node.
+/// Waits until a client reports that it asks another node.
 fn wait_until_it_asks_another(client: &Running) {
     let start = Instant::now();
     while !client.log().contains("; asking 127.0.0.1:") {
@@ -58,7 +58,7 @@ fn a_client_whose_node_stands_still_goes_on_with_another() {
     for _ in 0..2 {
         client.wait_until_trains();
     }
-    // So does every other command; all that it knows is the address of the node that stands still and one more.
+    // Other commands ask another node too, given only the address of the paused node and one more.
     let both = format!("{},{}", first.address, second.address);
     let stopped = cluster.tau.run(&asking("stop", &both, &[]));
     assert_eq!(stopped.last()["event"], "stopping", "{}", stopped.stderr);
@@ -76,7 +76,7 @@ fn a_client_whose_node_dies_names_it_and_has_the_model() {
     let dead = cluster.nodes.remove(0);
     kill("-KILL", dead.process.pid());
     wait_until_it_asks_another(&client);
-    // Those that were read before, and some of later seconds.
+    // Records that were read before, and some of later seconds.
     for _ in 0..8 {
         client.wait_until_trains();
     }
@@ -91,7 +91,7 @@ fn a_client_whose_node_dies_names_it_and_has_the_model() {
 fn any_address_of_a_list_will_do() {
     let cluster = Cluster::of(1);
     let port = cluster.nodes[0].address.rsplit(':').next().unwrap();
-    // A name may stand for several addresses, of which a node listens on one.
+    // A host name may stand for several addresses, of which a node listens on one.
     for nodes in [
         format!("127.0.0.1:9,{}", cluster.nodes[0].address),
         format!("localhost:{port}"),
@@ -177,7 +177,7 @@ fn two_signals_of_one_key_press_end_the_run_in_good_order() {
     let mut client = cluster.tau.start(&cluster.asking("start", &job(ENDLESS, &[])));
     client.wait_until_trains();
     client.interrupt();
-    // Two that come at the very same time are one signal.
+    // Two signals at the same moment would be delivered as one.
     std::thread::sleep(Duration::from_millis(20));
     client.interrupt();
     let output = client.finish().ok();
@@ -189,7 +189,7 @@ fn whoever_leaves_a_run_is_told_that_it_goes_on() {
     let cluster = Cluster::of(1);
     let mut client = cluster.tau.start(&cluster.asking("start", &job(ENDLESS, &[])));
     client.wait_until_trains();
-    // The stop reaches nobody.
+    // The request to stop reaches no node.
     let node = cluster.nodes[0].process.pid();
     kill("-STOP", node);
     Cluster::wait_until("the client stays", || {
@@ -211,7 +211,7 @@ fn a_signal_ends_a_client_that_no_node_has_answered() {
     let tau = Tau::new();
     tau.run(&["credentials", "new", "cluster.pem"]);
     points_csv(&tau, "points.csv", 60);
-    // Nobody listens there any more.
+    // An address on which nothing listens any more.
     let closed = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -224,7 +224,7 @@ fn a_signal_ends_a_client_that_no_node_has_answered() {
         Cluster::wait_until("the client says nothing", || client.log().contains("; asking again"));
         // Ctrl-C may be ignored where tests run in the background.
         kill("-TERM", client.pid());
-        // Ended by the signal, not by its own patience.
+        // Ended by the signal, not by the client's own time limit.
         assert_eq!(client.end().code, -1, "{command} {flags:?}");
     }
 }
@@ -232,10 +232,10 @@ fn a_signal_ends_a_client_that_no_node_has_answered() {
 #[test]
 fn a_signal_calls_off_a_run_that_is_being_prepared() {
     let cluster = Cluster::of(2);
-    // It is started before the worker stands still, which is replaced after ten seconds.
+    // Watching starts before the worker is paused, because a paused worker is replaced after ten seconds.
     let mut watching = cluster.tau.start(&asking("stats", &cluster.nodes[0].address, &[]));
     watching.read_line();
-    // The run cannot begin while this one does not answer.
+    // The run cannot begin while this worker does not answer.
     let held = cluster.nodes[1].worker();
     kill("-STOP", held);
     let client = cluster.tau.start(&cluster.asking("start", &job(ENDLESS, &[])));
@@ -253,7 +253,7 @@ fn a_report_that_does_not_get_ready_keeps_no_result() {
     let cluster = Cluster::of(1);
     let started = cluster.ask("start", &job("3", &["--detach"]));
     let run = started.last()["run"].as_str().unwrap().to_owned();
-    // Records are written to this pipe, and read from it for the report: its end never comes.
+    // Records are written to this pipe, and read from it for the report, which never reaches their end.
     let folder = cluster.tau.path("out").join(&run);
     std::fs::create_dir_all(&folder).unwrap();
     let pipe = folder.join("metrics.jsonl");
@@ -275,10 +275,10 @@ fn a_report_that_does_not_get_ready_keeps_no_result() {
 #[test]
 fn a_start_whose_node_dies_before_it_begins_is_asked_of_another_once() {
     let mut cluster = Cluster::of(3);
-    // It is started before the worker stands still, which is replaced after ten seconds.
+    // Watching starts before the worker is paused, because a paused worker is replaced after ten seconds.
     let mut watching = cluster.tau.start(&asking("stats", &cluster.nodes[1].address, &[]));
     watching.read_line();
-    // The run cannot begin while this one does not answer.
+    // The run cannot begin while this worker does not answer.
     let held = cluster.nodes[2].worker();
     kill("-STOP", held);
     let client = cluster.tau.start(&cluster.asking("start", &job("3", &[])));
@@ -325,7 +325,7 @@ fn a_model_that_is_not_the_runs_is_fetched_from_another_node() {
     assert_eq!(evaluated.last()["digest"], digest);
 }
 
-/// `tau train` under way, with a folder for its temporary things.
+/// A running `tau train`, with a folder for its temporary files.
 struct Training {
     tau: Tau,
     temporary: String,
@@ -355,12 +355,12 @@ impl Training {
         command
     }
 
-    /// Trains once more, for an epoch, in the same folders.
+    /// Trains once more for one epoch in the same folders.
     fn again(tau: &Tau, temporary: &str) -> Output {
         Tau::spawn(&mut Self::command(tau, temporary, "1")).finish()
     }
 
-    /// The node that was started first.
+    /// Returns the process id of the seed node.
     fn first_node(&self) -> u32 {
         let [first] = processes_with(&self.temporary, "seed")[..] else {
             panic!("there is not one seed");
@@ -368,7 +368,7 @@ impl Training {
         first
     }
 
-    /// Has all three nodes write checkpoints, which takes what only the test knows of them.
+    /// Makes all three nodes write checkpoints. The address and the credentials are taken from a node's command line.
     fn checkpoint(&self) {
         let joined = processes_with(&self.temporary, " join ")[0];
         let arguments = std::fs::read_to_string(format!("/proc/{joined}/cmdline")).unwrap();
@@ -380,14 +380,14 @@ impl Training {
         Cluster::wait_until("no checkpoints are written", || self.checkpoints("tmp/").len() == 3);
     }
 
-    /// The checkpoints in a folder.
+    /// Returns the checkpoints in a folder.
     fn checkpoints(&self, folder: &str) -> Vec<String> {
         let mut files = self.tau.files();
         files.retain(|file| file.starts_with(folder) && file.ends_with(".checkpoint"));
         files
     }
 
-    /// Stops all nodes, which then do nothing that they are asked to.
+    /// Pauses all nodes with SIGSTOP, so that they ignore requests.
     fn hold_nodes(&self) {
         for word in ["seed", " join "] {
             for node in processes_with(&self.temporary, word) {
@@ -403,9 +403,9 @@ impl Training {
     }
 }
 
-/// A pipe that takes nothing any more, as a terminal does after Ctrl-S.
+/// Fills a pipe so that further writes block, as those to a terminal do after Ctrl-S.
 fn fill(pipe: &PipeWriter) {
-    // Opened once more, because whoever else writes to the pipe is to wait.
+    // Opened once more because this end is non-blocking, and other writers must block.
     let mut writer = File::options()
         .write(true)
         .custom_flags(libc::O_NONBLOCK)
@@ -451,7 +451,7 @@ fn a_local_cluster_whose_first_node_is_killed_ends_well() {
 #[test]
 fn a_model_that_finds_no_place_in_the_end_is_left_with_its_nodes_files() {
     let training = Training::start(ENDLESS);
-    // The folder was fine when the run began.
+    // The folder was writable when the run began.
     std::fs::remove_dir_all(training.tau.path("out")).unwrap();
     std::fs::write(training.tau.path("out"), "in the way").unwrap();
     training.client.interrupt();
@@ -468,7 +468,7 @@ fn a_model_that_finds_no_place_in_the_end_is_left_with_its_nodes_files() {
         !left.iter().any(|file| file.ends_with("cluster.pem")),
         "what is private goes: {left:?}"
     );
-    // It is the user's now: the next one leaves it alone.
+    // The files are the user's now: the next command leaves them alone.
     std::fs::remove_file(training.tau.path("out")).unwrap();
     Training::again(&training.tau, &training.temporary).finished(3);
     let models = training.tau.files().into_iter().filter(|file| left.contains(file));
@@ -480,7 +480,7 @@ fn what_a_killed_local_cluster_leaves_is_removed_by_the_next() {
     let training = Training::start(ENDLESS);
     kill("-KILL", training.client.pid());
     drop(training.client);
-    // Its nodes end with it.
+    // The nodes of a local cluster end with its client.
     Cluster::wait_until("nodes outlive their client", || {
         processes_with(&training.temporary, "").is_empty()
     });
@@ -504,7 +504,7 @@ fn a_terminated_local_cluster_leaves_nothing_but_its_model() {
         assert!(Path::new(&model).is_file(), "{model}");
         assert_eq!(std::fs::read_dir(&training.temporary).unwrap().count(), 0);
     } else {
-        // A machine that is too slow to end the run in time has what was saved before.
+        // A machine that is too slow to end the run in time still has the last checkpoints.
         let places = ["its copy is ", "were copied to ", "stay in "];
         let is_said = places.iter().any(|place| output.stderr.contains(place));
         assert!(is_said, "{}", output.stderr);
@@ -523,7 +523,7 @@ fn a_terminated_client_ends_though_its_nodes_and_its_output_stand_still() {
     let output = training.client.end();
     assert_eq!(output.code, 1);
     training.wait_for_no_processes();
-    // They are copied if there is time.
+    // The checkpoints are copied if there is time.
     let is_kept = |folder: &&str| training.checkpoints(folder).len() == 3;
     assert!(["out/", "tmp/"].iter().any(is_kept), "{:?}", training.tau.files());
 }
@@ -533,7 +533,7 @@ fn what_a_terminated_client_cannot_copy_stays_where_it_says() {
     let mut training = Training::start(ENDLESS);
     training.checkpoint();
     training.hold_nodes();
-    // The folder was fine when the run began.
+    // The folder was writable when the run began.
     std::fs::remove_dir_all(training.tau.path("out")).unwrap();
     std::fs::write(training.tau.path("out"), "in the way").unwrap();
     let kept = training.checkpoints("tmp/");
@@ -548,7 +548,7 @@ fn what_a_terminated_client_cannot_copy_stays_where_it_says() {
     );
     output.says(&sentence);
     assert!(!folder.path().join("cluster.pem").exists(), "what is private goes");
-    // It is the user's now: the next one leaves it alone.
+    // The files are the user's now: the next command leaves them alone.
     std::fs::remove_file(training.tau.path("out")).unwrap();
     Training::again(&training.tau, &training.temporary).finished(3);
     assert_eq!(training.checkpoints("tmp/"), kept);
@@ -568,7 +568,7 @@ fn a_terminated_client_stops_its_run_though_the_nodes_it_asks_first_stand_still(
     }
     kill("-TERM", client.pid());
     let output = client.end();
-    // The third node waits for them, longer than a client has that is told to end.
+    // The third node waits for the paused nodes longer than a terminated client can wait.
     assert_eq!(output.code, 1, "{}", output.stderr);
     let error = output.last()["error"].as_str().unwrap().to_owned();
     assert!(error.contains("'tau start --attach' fetches it"), "{error}");
@@ -596,14 +596,14 @@ fn sockets_of_dead_nodes_are_removed_when_a_node_starts() {
     let [left] = &socket()[..] else {
         panic!("a killed node leaves its socket")
     };
-    // One that is young may be another node's that is about to listen.
+    // A young socket may belong to another node that is about to listen.
     let old = Command::new("touch")
         .args(["-d", "1 hour ago"])
         .arg(left)
         .status()
         .unwrap();
     assert!(old.success());
-    // The folder of the first node is the next one's again.
+    // The new node takes the folder of the dead one.
     cluster.add(&[]);
     assert!(!left.exists());
     assert_eq!(socket().len(), 1);

@@ -1,5 +1,5 @@
-//! Clusters of real processes: nodes that find each other, runs that end in agreement, and everybody who cannot or
-//! must not take part.
+//! Tests of clusters of real processes: nodes that find each other, runs that end in agreement, and nodes and clients
+//! that cannot or must not take part.
 
 use crate::harness::cluster::{Cluster, job, kill, processes_with};
 use crate::harness::{Tau, kept_in, points_csv};
@@ -9,7 +9,7 @@ fn three_nodes_agree_and_show_what_they_do() {
     let cluster = Cluster::of(3);
     let last = cluster.ask("start", &job("20", &[])).finished_by_all(3);
     assert_eq!(last["participants"].as_array().unwrap().len(), 3);
-    // Every sample in every epoch, and where two claimed the same shard some of them twice.
+    // Every sample in every epoch, and some of them twice where two workers claimed the same shard.
     let samples = last["samples"].as_u64().unwrap();
     assert!((20 * 480..40 * 480).contains(&samples), "{last}");
     assert!(last["accuracy"].as_f64().unwrap() > 0.95, "{last}");
@@ -28,7 +28,7 @@ fn three_nodes_agree_and_show_what_they_do() {
 fn nodes_find_each_other_in_any_order() {
     let mut cluster = Cluster::new();
     points_csv(&cluster.tau, "points.csv", 200);
-    // Two nodes that join each other, and the first address of each list is nobody's.
+    // Two nodes that join each other; no process listens at the first address of each list.
     let free = || {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         listener.local_addr().unwrap().to_string()
@@ -36,7 +36,7 @@ fn nodes_find_each_other_in_any_order() {
     let (a, b, nobody) = (free(), free(), free());
     cluster.start(Some(&format!("{nobody},{b}")), &a, &[]);
     cluster.start(Some(&format!("{nobody},{a}")), &b, &[]);
-    // A third knows only the second, and learns of the first.
+    // A third node knows only the second, which tells it of the first.
     cluster.start(Some(&b), "127.0.0.1:0", &[]);
     cluster.wait_for_nodes(3);
     cluster.ask("start", &job("2", &[])).finished_by_all(3);
@@ -174,7 +174,7 @@ fn a_node_of_another_release_or_cluster_is_turned_away() {
     cluster.tau.run(&["credentials", "new", "other.pem"]);
     let refused = cluster.refused_node(&[], &["--credentials", "other.pem"]);
     refused.fails(1, "same credentials");
-    // Its worker has nothing to add.
+    // The refused node's worker adds no message of its own.
     assert!(!refused.stderr.contains("no node listens"), "{}", refused.stderr);
     let elsewhere = cluster.tau.run(&["seed", "--listen", "0.0.0.0:0", "--insecure"]);
     assert_eq!(elsewhere.code, 2, "{}", elsewhere.stderr);
@@ -192,7 +192,7 @@ fn a_node_that_stops_is_gone_at_once_and_one_that_is_killed_soon() {
     Cluster::wait_until("its death is not noticed", || {
         cluster.listed().iter().any(|node| node["state"] == "silent")
     });
-    // Its workers noticed too.
+    // The workers of the killed node have ended too.
     Cluster::wait_until("workers of dead nodes are left", || {
         cluster.processes("worker").len() == 1
     });
@@ -227,7 +227,7 @@ fn a_worker_that_is_stuck_is_replaced() {
         let now = cluster.processes("worker");
         now.len() == workers.len() && !now.contains(&workers[0])
     });
-    // The new one trains: both stop, and close their origins.
+    // The replacement trains: both workers stop and close their origins.
     cluster.must("stop", &[]);
     cluster.ask("start", &["--attach"]).finished_by_all(2);
 }
@@ -267,7 +267,7 @@ fn two_starts_at_once_end_in_one_run() {
         cluster.tau.start(&[&start, &[out][..], &arguments].concat())
     };
     let outputs = [ask(0), ask(1)].map(crate::harness::Running::finish);
-    // The one that came second was told, or came when the first was over.
+    // The second client was refused, or asked after the first run had ended.
     assert!(outputs.iter().any(|output| output.code == 0));
     for output in outputs {
         let last = output.last();
@@ -292,7 +292,7 @@ fn a_local_cluster_leaves_nothing_behind() {
     run.finish().finished_by_all(2);
     assert_eq!(tau.files_by_kind(), [kept_in("out"), vec![data.clone()]].concat());
     assert!(processes_with(&temporary, "").is_empty());
-    // Twice: at once, and without a model.
+    // Two signals end the client at once, without a model.
     std::fs::remove_dir_all(tau.path("out")).unwrap();
     let mut run = tau.start_with(&environment, &arguments);
     run.read_line();

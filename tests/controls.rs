@@ -1,4 +1,4 @@
-//! How a run is told to learn and when to end, and what it says of what it has learned.
+//! Tests of the settings for learning and for the end of a run, and of the warnings and results that a run reports.
 
 use std::fmt::Write as _;
 
@@ -8,7 +8,7 @@ use crate::command_line::train;
 use crate::harness::cluster::{Cluster, job};
 use crate::harness::{Tau, points_csv};
 
-/// Points whose labels have nothing to do with them: three in four are of one class.
+/// Writes a table of points whose labels do not depend on them; about three in four rows are of one class.
 fn noise_csv(tau: &Tau, name: &str, rows: u32) {
     let mut text = String::from("x,y,label\n");
     for row in 0..rows {
@@ -54,7 +54,7 @@ fn a_run_that_learned_something_is_compared_with_guessing_and_not_warned_of() {
     let finished = train(&tau, &data, &[]).last();
     assert_eq!(finished["warnings"], serde_json::json!([]), "{finished}");
     assert!(finished["base_rate"].as_f64().unwrap() < 0.7, "{finished}");
-    // Threads without a core of their own are told of, once.
+    // A warning about more threads than cores is printed once.
     let crowded = train(&tau, &data, &["--threads", "1000"]).ok();
     assert_eq!(
         crowded.stderr.matches("slow each other down").count(),
@@ -74,11 +74,11 @@ fn a_run_ends_when_it_gets_no_better() {
     let finished = output.last();
     assert_eq!(finished["reason"], "patience_over", "{finished}");
     let losses = losses(&finished);
-    // The last one is of the saved weights, which nobody has waited for: it may be the best of all.
+    // The last loss is of the saved weights, which the patience does not count: it may be the lowest.
     let waited_for = &losses[..losses.len() - 1];
     let is_over = |last: &usize| lowest(&waited_for[..=*last]).0 + PATIENCE == *last;
     let ended_by = (0..waited_for.len()).find(is_over);
-    // One that was under way when the run was told to end may follow.
+    // An evaluation that was under way when the run was told to end may follow.
     let following = ended_by.map(|last| waited_for.len() - 1 - last);
     assert!(following.is_some_and(|following| following <= 1), "{losses:?}");
     let text = tau.run(&[
@@ -139,7 +139,7 @@ fn the_best_weights_are_kept_by_all_nodes_however_the_run_ends() {
         let output = tau.must(&arguments);
         output.last()
     };
-    // Four evaluations and the last one, for which a slow machine is given more time.
+    // More than four evaluations; a slow machine is given more time for them.
     let is_measured = |finished: &Value| losses(finished).len() > 4;
     let mut in_time = ["3", "12", "48"]
         .into_iter()
@@ -160,7 +160,7 @@ fn the_best_weights_are_kept_by_all_nodes_however_the_run_ends() {
             "{nodes} {reason}: {saved} of {on_the_way:?}"
         );
         assert!(on_the_way.len() > 3, "{on_the_way:?}");
-        // The last one that was measured may be of the last weights, or of some before them.
+        // The evaluation with the lowest loss may be of the last weights or of earlier ones.
         let kept = finished["kept"]["loss"].as_f64();
         let came_back = best + 1 < on_the_way.len();
         assert!(kept.is_some() || !came_back, "{finished}");
@@ -175,7 +175,7 @@ fn the_best_weights_are_kept_by_all_nodes_however_the_run_ends() {
     }
 }
 
-/// What a run on points came to.
+/// Trains a small network on points and returns the run's result.
 fn trained_points(tau: &Tau, extra: &[&str]) -> Value {
     let csv = points_csv(tau, "points.csv", 600);
     let output = train(tau, &format!("csv:{csv}"), extra).ok();
@@ -187,7 +187,7 @@ fn a_run_begins_with_a_models_weights() {
     let (tau, elsewhere) = (Tau::new(), Tau::new());
     let first = trained_points(&elsewhere, &["--epochs", "10"]);
     let model = first["model"].as_str().unwrap();
-    // With a rate of next to nothing a run ends with what it began with.
+    // At a learning rate near zero the weights at the end equal those at the start.
     let still = ["--epochs", "1", "--optimiser", "sgd:1e-9", "--from", model];
     for nodes in ["1", "3"] {
         let again = trained_points(&tau, &[&still[..], &["--nodes", nodes]].concat());
@@ -265,7 +265,7 @@ fn a_finished_run_goes_on_with_more_epochs() {
     Cluster::wait_until("what the longer run has come to is not kept", || {
         kept(&cluster, run) == 2
     });
-    // From where the client has kept it, too.
+    // A run can also be resumed from the folder that the client has kept.
     let latest = cluster.must("start", &["--resume", "tau-out/latest", "--epochs", "6"]);
     assert_eq!(trained(&latest.last()), 6 * 480, "{}", latest.stdout);
 }

@@ -1,14 +1,14 @@
-//! Defaults on small tables: nothing but the data is said, and several nodes are never worse than one.
+//! Tests of the default settings on small tables: only the data is given, and several nodes are never worse than one.
 
 use std::fmt::Write as _;
 
 use crate::harness::{Output, Tau, words};
 
-/// Random numbers that are the same everywhere (SplitMix64).
+/// Random number generator with the same numbers on every machine (SplitMix64).
 struct Random(u64);
 
 impl Random {
-    /// A number from 0 to 1.
+    /// Returns a random number from 0 to 1.
     fn uniform(&mut self) -> f64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = self.0;
@@ -17,13 +17,13 @@ impl Random {
         (word ^ (word >> 31)) as f64 / u64::MAX as f64
     }
 
-    /// A number of mean 0 and deviation 1.
+    /// Returns a random number with mean 0 and standard deviation 1.
     fn normal(&mut self) -> f64 {
         (0..12).map(|_| self.uniform()).sum::<f64>() - 6.0
     }
 }
 
-/// Two half moons that overlap a little.
+/// Returns a row of the classification task of two half moons that overlap a little.
 fn moons(random: &mut Random, row: usize) -> String {
     let angle = std::f64::consts::PI * random.uniform();
     let (sign, shift) = if row.is_multiple_of(2) { (1.0, 0.0) } else { (-1.0, 1.0) };
@@ -32,14 +32,14 @@ fn moons(random: &mut Random, row: usize) -> String {
     format!("{x},{y},moon{}", row % 2)
 }
 
-/// Friedman's first function: five inputs that matter, and five that do not.
+/// Returns a row of Friedman's first function, a regression task with five inputs that matter and five that do not.
 fn friedman(random: &mut Random, _row: usize) -> String {
     let x: Vec<f64> = (0..10).map(|_| random.uniform()).collect();
     let bend = 10.0 * (std::f64::consts::PI * x[0] * x[1]).sin() + 20.0 * (x[2] - 0.5).powi(2);
     cells(&x, bend + 10.0 * x[3] + 5.0 * x[4] + random.normal())
 }
 
-/// Ten inputs that tell half of a number, in a straight line.
+/// Returns a row of a linear regression task whose ten inputs explain half of the variance.
 fn noisy(random: &mut Random, _row: usize) -> String {
     let x: Vec<f64> = (0..10).map(|_| random.normal()).collect();
     let line: f64 = x
@@ -86,7 +86,7 @@ fn small_tables_are_learned_with_nothing_but_the_data_on_one_node_and_on_three()
         ("flowers.csv", 0.86),
         ("moons.csv", 0.91),
         ("friedman.csv", 0.85),
-        // Nobody can explain more than half of it.
+        // No model can explain more than half of the variance.
         ("noisy.csv", 0.3),
     ] {
         for seed in ["1", "2"] {
@@ -99,7 +99,7 @@ fn small_tables_are_learned_with_nothing_but_the_data_on_one_node_and_on_three()
             );
             let evaluations = one["evaluations"].as_array().unwrap().len();
             let epochs = one["chosen"]["epochs"].as_u64().unwrap() as usize;
-            // One after every epoch, as far as they are kept, and one of the saved weights.
+            // One after every epoch, up to the number that is kept, and one of the saved weights.
             assert!(
                 evaluations >= epochs.min(250),
                 "{table}: {evaluations} in {epochs} epochs"
@@ -142,7 +142,7 @@ fn a_run_says_what_was_chosen_and_a_job_file_trains_it_again() {
 fn a_run_that_diverges_is_trained_once_more_at_half_the_rate() {
     let tau = Tau::new();
     write_table(&tau, "noisy.csv", 400, noisy);
-    // Of a line by least squares, steps beyond a certain length go further up with each; half of it is short enough.
+    // For linear least squares, steps above a certain length increase the loss each time; half this rate is low enough.
     let flags = words("--model dense --optimiser sgd:1.2 --clip none --minibatch 320 --epochs 400");
     let job = [
         &words("train --json --threads 1 --data csv:noisy.csv --nodes 2")[..],

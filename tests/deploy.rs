@@ -1,4 +1,4 @@
-//! The files under `deploy/`: read by the tools that they are for, where those are there.
+//! Tests of the files under `deploy/` with the tools that read them, where these are installed.
 
 use std::process::{Command, Output};
 
@@ -11,7 +11,7 @@ fn said(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(err))
 }
 
-/// Runs a script that says with its exit code that this machine cannot do it.
+/// Runs a script, and skips the test if the script's exit code says that this machine lacks something.
 fn script(name: &str, arguments: &[&str]) {
     let output = Command::new(format!("{ROOT}/{name}")).args(arguments).output().unwrap();
     if output.status.code() == Some(CANNOT) {
@@ -29,7 +29,7 @@ fn systemd_takes_the_unit() {
     assert!(there.status.success());
     let tau = Tau::new();
     let unit = std::fs::read_to_string(format!("{ROOT}/deploy/tau-node.service")).unwrap();
-    // The program is where it was built, and not yet where the unit has it.
+    // The unit's path to the program is replaced by that of the built one, since nothing is installed.
     let built = unit.replace("/usr/local/bin/tau", env!("CARGO_BIN_EXE_tau"));
     assert_ne!(built, unit);
     let verify = |text: &str| {

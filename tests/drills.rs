@@ -1,10 +1,10 @@
-//! Drills over real processes: runs to which something random happens, over and over, and runs that are disturbed at the most
-//! awkward moment. Each run must end with equal replicas on all living nodes, and the next one must begin.
+//! Drills over real processes: many runs with random faults, and runs that are disturbed at the most awkward moment.
+//! Each run must end with equal replicas on all living nodes, and the next one must begin.
 //!
-//! By hand, because they take minutes: `cargo test -p tau --test system drills -- --ignored --nocapture --test-threads 1`.
-//! `TAU_DRILL_RUNS` is the number of runs of a random drill, and `TAU_DRILL_ONLY` the beginning of the exchanges that random
-//! faults hit, such as `layers`. `TAU_DRILL_SEED` draws the faults of another series; what the
-//! processes do at that moment is their own.
+//! Drills run by hand because they take minutes: `cargo test -p tau --test system drills -- --ignored --nocapture
+//! --test-threads 1`. `TAU_DRILL_RUNS` is the number of runs of a random drill, and `TAU_DRILL_ONLY` selects the
+//! strategies with this prefix, such as `layers`. `TAU_DRILL_SEED` selects a series of faults; the timing inside the
+//! processes stays random.
 
 use std::fmt::Write as _;
 use std::net::TcpListener;
@@ -23,14 +23,14 @@ use crate::harness::{Tau, event_lines, skip, variable};
 use crate::layers::DEEP;
 use crate::network::Training;
 
-/// Nodes of a random kill: two pipelines of two.
+/// Number of nodes of a random drill: two pipelines of two.
 const NODES: usize = 4;
-/// Training samples of the table of points.
+/// Number of training samples in the table of points.
 const SAMPLES: u64 = 480;
-/// The training samples of the digits inside the program.
+/// Number of training samples in the built-in digits.
 const DIGITS: u64 = 60_000;
 
-/// Nodes and their worker processes are killed, stopped for some time or for ever, one in each run.
+/// One fault in each run: a node or its worker process is killed, or paused for some time or for ever.
 #[test]
 #[ignore = "a drill: 300 runs take half an hour"]
 fn random_faults_end_in_agreement() {
@@ -56,8 +56,8 @@ fn kills_of_nodes_that_share_layers_end_in_agreement() {
     random_faults(&["layers:groups=2"], 2, Fault::kill);
 }
 
-/// A node and its worker get SIGTERM in mid-run, as from systemd or Slurm: all samples are trained, and only that node is
-/// missing.
+/// A node and its worker get SIGTERM during a run, as from systemd or Slurm: all samples are trained, and only that
+/// node is missing.
 #[test]
 #[ignore = "a drill: 50 runs take ten minutes"]
 fn nodes_that_leave_lose_nothing() {
@@ -108,7 +108,7 @@ fn nodes_that_leave_lose_nothing() {
     }
 }
 
-/// The seed of a random drill.
+/// Returns the seed of a random drill, and prints it.
 fn seed() -> u64 {
     let seed = variable("TAU_DRILL_SEED", 1);
     println!("replay with TAU_DRILL_SEED={seed}");
@@ -119,13 +119,13 @@ fn milliseconds(draw: &mut CounterRng, most: u64) -> Duration {
     Duration::from_millis(draw.below(most + 1))
 }
 
-/// The process that a fault hits.
+/// Process that a fault hits: a worker, a node's own process, or both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {
     Worker,
-    /// The node's own process. Its worker has to notice.
+    /// The node's own process, whose end its worker has to notice.
     Communicator,
-    /// The node and its worker, as a power cut would.
+    /// The node and its worker, as in a power cut.
     Node,
 }
 
@@ -136,15 +136,15 @@ enum Fate {
     StoppedForEver,
 }
 
-/// What happens in a run.
+/// The fault of one run: its victim, its kind and its time.
 #[derive(Debug)]
 struct Fault {
     node: usize,
     victim: Victim,
     fate: Fate,
-    /// True if the run is still being prepared when it happens.
+    /// True if the fault happens while the run is being prepared.
     early: bool,
-    /// The time from the client's start, or from that of the run.
+    /// Time of the fault, from the client's start if `early`, otherwise from the start of the run.
     moment: Duration,
 }
 
@@ -160,12 +160,12 @@ impl Fault {
         }
     }
 
-    /// Faults of all kinds, at any time.
+    /// Draws a fault of any kind at any time.
     fn any(draw: &mut CounterRng) -> Self {
         let fault = Self::kill(draw);
         let fate = match draw.below(10) {
             0..6 => Fate::Killed,
-            // Some are given up before they go on, most are not.
+            // The longest pauses exceed the time after which a node is given up; most do not.
             6..9 => Fate::Stopped(milliseconds(draw, 5000) + milliseconds(draw, 10_000)),
             _ => Fate::StoppedForEver,
         };
@@ -179,15 +179,15 @@ impl Fault {
         }
     }
 
-    /// Whether the node is lost: one that is stopped for ever is as good as dead.
+    /// Returns true if the run loses the node: a node that is paused for ever counts as dead.
     fn ends_the_node(&self) -> bool {
         self.victim != Victim::Worker && !matches!(self.fate, Fate::Stopped(_))
     }
 
-    /// Strikes, and waits until a victim that is stopped for some time goes on.
+    /// Causes the fault, and waits until a victim that is paused for some time runs again.
     fn strike(&self, node: &Node) {
         let (worker, own) = (node.workers(), vec![node.process.pid()]);
-        // There may be no worker at the moment: it is between two lives.
+        // There is no worker while it is being replaced.
         let pids = match self.victim {
             Victim::Worker => worker,
             Victim::Communicator => own,
@@ -209,7 +209,7 @@ fn send(signal: &str, pids: &[u32]) {
     }
 }
 
-/// Makes runs of which each has a fault.
+/// Runs jobs with one random fault each.
 fn random_faults(exchanges: &[&str], runs: u64, draw_fault: fn(&mut CounterRng) -> Fault) {
     let seed = seed();
     let mut cluster = Cluster::of(NODES);
@@ -239,11 +239,11 @@ fn run_with(cluster: &mut Cluster, exchange: &str, epochs: u64, fault: &Fault) {
     if fault.ends_the_node() && fault.fate == Fate::Killed {
         bury(cluster, fault.node);
     }
-    // A client whose node is stopped for ever waits a minute for it before it asks another, or gives up.
+    // A client whose node is paused for ever waits a minute for it before it asks another, or gives up.
     let output = client.finish();
     println!("    {}", output.stdout.lines().last().unwrap_or_default());
     let has_begun = output.objects().iter().any(|line| line["event"] == "started");
-    // A run that could not begin is one too few, not a wrong one.
+    // A run that could not begin does not count as a failure.
     let is_too_few = fault.early && !has_begun && output.last()["event"] == "failed";
     if !is_too_few {
         let last = output.trained(epochs * SAMPLES);
@@ -254,7 +254,7 @@ fn run_with(cluster: &mut Cluster, exchange: &str, epochs: u64, fault: &Fault) {
             logs(cluster)
         );
         let all = [named("participants"), named("missing")].concat();
-        // Where layers are spread over nodes, those that are too few for a pipeline are spare.
+        // With layers spread over nodes, nodes that do not fill a pipeline stay idle.
         let all_take_part = !exchange.starts_with("layers");
         for node in cluster.nodes.iter().filter(|node| all_take_part && node.name != name) {
             assert!(
@@ -277,7 +277,8 @@ fn run_with(cluster: &mut Cluster, exchange: &str, epochs: u64, fault: &Fault) {
     wait_until_free(cluster);
 }
 
-/// Kills what is left of a node. Its worker ends by itself if the node's process was killed alone.
+/// Removes a dead node from the cluster and kills its paused worker. A running worker ends by itself when its node's
+/// process is gone.
 fn bury(cluster: &mut Cluster, node: usize) {
     let dir = cluster.nodes[node].dir.to_str().unwrap().to_owned();
     drop(cluster.nodes.remove(node));
@@ -293,14 +294,14 @@ fn bury(cluster: &mut Cluster, node: usize) {
     });
 }
 
-/// Waits until every node lists all of them, idle and with a worker.
+/// Waits until every node lists all nodes as idle and with a worker.
 fn wait_until_free(cluster: &Cluster) {
     let is_free = |node: &&Value| node["state"] == "idle" && node["workers"].as_u64() >= Some(1);
     let all_free = |node: &Node| cluster.listed_by(node).iter().filter(is_free).count() == cluster.nodes.len();
     Cluster::wait_until_or(|| cluster.nodes.iter().all(all_free), || logs(cluster));
 }
 
-/// The last lines of all nodes' logs, for whoever looks into a failure.
+/// Returns the last lines of all nodes' logs, for the message of a failure.
 fn logs(cluster: &Cluster) -> String {
     let mut text = String::new();
     for node in &cluster.nodes {
@@ -316,7 +317,7 @@ fn logs(cluster: &Cluster) -> String {
     text
 }
 
-/// The state of a node in its own words.
+/// Returns the state of a node as the node itself reports it.
 fn state(cluster: &Cluster, node: &Node) -> Value {
     let mut listed = cluster.listed_by(node).into_iter();
     listed.find(|one| one["node"] == *node.name).unwrap_or_default()["state"].clone()
@@ -326,7 +327,7 @@ fn stop_at(cluster: &Cluster, node: &Node) {
     cluster.tau.must(&asking(node, "stop", &[]));
 }
 
-/// Waits until the run has ended, as one node tells it.
+/// Waits until one node reports the end of the run, and checks that the run failed or its replicas agree.
 fn ended(cluster: &Cluster, node: &Node) {
     let last = cluster
         .tau
@@ -347,7 +348,7 @@ fn assert_ends(cluster: &Cluster) {
     assert_eq!(next.last()["replicas_agree"], true, "{}", next.stdout);
 }
 
-/// Nodes of which every one trains, in a run that does not end by itself.
+/// Starts a cluster in which every node trains, in a run that does not end by itself.
 fn trained_by_all(nodes: usize) -> Cluster {
     let cluster = Cluster::training(nodes);
     wait_until_all_train(&cluster);
@@ -365,7 +366,8 @@ fn a_run_is_stopped_at_a_node_that_is_just_joining_it() {
     assert_ends(&cluster);
 }
 
-/// A node that is caught while it joins, its worker stopped. That moment is short: several may have to be tried.
+/// Adds nodes until one is caught while it joins the run, with its worker paused, and returns its index. The moment is
+/// short, so several nodes may be needed.
 fn preparing_guest(cluster: &mut Cluster) -> usize {
     for guest in cluster.nodes.len()..7 {
         cluster.add(&[]);
@@ -403,7 +405,7 @@ fn a_worker_dies_after_it_has_prepared_and_before_it_is_seated() {
     let held = cluster.nodes[0].worker();
     kill("-STOP", held);
     let client = cluster.tau.start(&cluster.asking("start", &job("10", &["--detach"])));
-    // The worker has prepared long before its node says whom it waits for.
+    // The worker has prepared long before its node reports that it waits for others.
     Cluster::wait_until("the second node does not prepare", || {
         let log = cluster.nodes[1].process.log();
         event_lines(&log, "run_waiting")
@@ -455,7 +457,7 @@ fn a_node_cannot_be_dialled() {
         .unwrap()
         .to_string();
     let seed = cluster.nodes[0].address.clone();
-    // Nothing listens at the port that it names.
+    // Nothing listens at the port that the node advertises.
     cluster.start(Some(&seed), &free, &["--advertise", "127.0.0.1:9"]);
     cluster.nodes[1].address = free;
     cluster.wait_for_nodes(2);
@@ -463,7 +465,7 @@ fn a_node_cannot_be_dialled() {
     assert_ends(&cluster);
 }
 
-/// Bits flip in what a node keeps for one that stands still.
+/// Flips bits in the batches that a node keeps for a paused node.
 #[test]
 #[ignore = "a drill"]
 fn bits_flip_in_the_log() {
@@ -474,7 +476,7 @@ fn bits_flip_in_the_log() {
     let run = stats(&cluster)[0]["run"].as_str().unwrap().to_owned();
     kill("-STOP", third.process.pid());
     pass(Duration::from_secs(1));
-    // A batch begins with its kind and its run, and has its payload behind a header of this length.
+    // A batch begins with its kind and its run, and its payload follows after a header of this length.
     let begin = [&[2][..], &varint(u64::from_str_radix(&run, 16).unwrap())].concat();
     let hit = flip_behind(second.process.pid(), &begin, 25, 40);
     kill("-CONT", third.process.pid());
@@ -487,7 +489,7 @@ fn bits_flip_in_the_log() {
     assert_ends(&cluster);
 }
 
-/// A number as batches carry it: seven bits in every byte, the lowest first.
+/// Encodes a number as batches carry it: seven bits in each byte, the lowest first.
 fn varint(mut number: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     while number > 0x7f {
@@ -498,11 +500,11 @@ fn varint(mut number: u64) -> Vec<u8> {
     bytes
 }
 
-/// A file system of its own that can be frozen. It is thawed and goes in the end.
+/// A mounted file system that can be frozen. It is thawed and unmounted on drop.
 struct FreezableDisk(PathBuf);
 
 impl FreezableDisk {
-    /// `None`, after a line that stays visible, where this user may not mount anything.
+    /// Mounts a file system. Returns `None`, after a visible message, if this user may not mount.
     fn mount(tau: &Tau, place: &Path) -> Option<Self> {
         let image = tau.path("disk").to_str().unwrap().to_owned();
         std::fs::create_dir(place).unwrap();
@@ -593,7 +595,7 @@ fn a_cable_is_out_over_the_end() {
     assert_ends_on_hosts(&training);
 }
 
-/// Two nodes reach each other over a third only, and one of them stands still at the stop.
+/// Two nodes reach each other only over a third one, and one of them is paused when the run is stopped.
 #[test]
 #[ignore = "a drill, which needs root"]
 fn a_node_without_a_link_to_another_stands_still_at_the_end() {

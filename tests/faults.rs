@@ -1,4 +1,4 @@
-//! What may happen to nodes in the middle of a run: they come late, die, start again, fall silent and return.
+//! Tests of faults of nodes during a run: nodes join late, die, restart, fall silent and return.
 
 use serde_json::Value;
 
@@ -8,13 +8,13 @@ use crate::harness::watching::{
 };
 use crate::harness::{Running, event_lines, tells, words};
 
-/// The training samples of the digits inside the program.
+/// Number of training samples in the built-in digits.
 const SAMPLES: u64 = 60_000;
 
-/// Starts a run of the digits and waits until a node trains. The run lasts for as many epochs as it takes on this machine for
-/// three quarters of it to be left then.
+/// Starts a run on the built-in digits and waits until a node trains. The number of epochs is raised until at least
+/// three quarters of the run remain at that time on this machine.
 fn start_long(cluster: &Cluster, job: &[&str], node: &str) -> (Running, u64) {
-    // Small minibatches take long.
+    // Small minibatches make the run longer.
     let job = [job, &["--minibatch", "8", "--epochs"]].concat();
     for epochs in [1, 4, 16, 64, 256] {
         let text = epochs.to_string();
@@ -39,14 +39,14 @@ fn start_long(cluster: &Cluster, job: &[&str], node: &str) -> (Running, u64) {
     panic!("this machine trains all samples faster than its nodes say so")
 }
 
-/// Waits until a node says that it has not sent something yet.
+/// Waits until a node reports a residual above zero.
 fn wait_for_residual(cluster: &Cluster, node: &str) {
     wait_for_record(cluster, "the node does not say what it has not sent", |record| {
         record["node"] == node && record["residual_norm"].as_f64() > Some(0.0)
     });
 }
 
-/// Waits until another worker has taken the place of a node's only one.
+/// Waits until another worker has replaced a node's only worker.
 fn wait_until_replaced(node: &Node, dead: u32) {
     Cluster::wait_until(
         "the worker is not replaced",
@@ -69,7 +69,7 @@ fn a_node_that_joins_in_the_middle_trains_and_agrees() {
 fn a_worker_that_is_killed_is_replaced_and_stats_say_what_is_lost() {
     let cluster = Cluster::training(2);
     let name = cluster.nodes[0].name.clone();
-    // Workers say every second how much they have not sent yet.
+    // Workers report the size of their residual every second.
     wait_for_residual(&cluster, &name);
     let dead = cluster.nodes[0].worker();
     kill("-KILL", dead);
@@ -114,7 +114,7 @@ fn a_node_that_stood_still_catches_up() {
 
 #[test]
 fn survivors_train_what_a_dead_node_leaves() {
-    // Each worker's samples of an epoch come in sixteen shards.
+    // Each worker's samples of an epoch are dealt out in sixteen shards.
     const SHARD: u64 = SAMPLES / 4 / 16 + 1;
     let mut cluster = Cluster::of(4);
     let (client, epochs) = start_long(&cluster, SOON, &cluster.nodes[3].name);
@@ -123,10 +123,10 @@ fn survivors_train_what_a_dead_node_leaves() {
     assert_eq!(last["missing"], Value::from(vec![dead]), "{last}");
     let count = |key: &str| last[key].as_u64().unwrap();
     let (samples, repeated) = (count("samples"), count("repeated_samples"));
-    // Every sample is in some batch; what is beyond that was trained twice, and counted.
+    // Every sample is in some batch; the remaining ones were trained twice, and are counted as repeated.
     assert_eq!(samples - repeated, epochs * SAMPLES, "{last}");
-    // What the dead node had under way is in a shard that two may claim before they hear of each other; and so are the
-    // last shards of each epoch.
+    // The samples that the dead node had under way are in a shard that two workers may claim before they hear of each
+    // other; so are the last shards of each epoch.
     assert!(repeated <= epochs * 6 * SHARD, "{last}");
 }
 
@@ -134,7 +134,7 @@ fn survivors_train_what_a_dead_node_leaves() {
 fn a_node_that_is_terminated_hands_over_its_samples_and_what_it_has_learned() {
     for exchange in ["strom", "mesh:every=4"] {
         let mut cluster = Cluster::of(3);
-        // Nobody would give a dead node up within this test: it is its good-bye that the others hear.
+        // No node gives a dead node up within this test: the others hear its good-bye.
         let job = ["--trainers", "all", "--exchange", exchange];
         let (client, epochs) = start_long(&cluster, &job, &cluster.nodes[2].name);
         let node = cluster.nodes.remove(2);
@@ -142,7 +142,7 @@ fn a_node_that_is_terminated_hands_over_its_samples_and_what_it_has_learned() {
         assert!(tells(&ended.stderr, "leaving_run"), "{}", ended.stderr);
         let last = client.finish().trained(epochs * SAMPLES);
         assert_eq!(last["nodes"], 2, "{last}");
-        // All but what is less than a step of the lattice for each weight.
+        // Only less than one step of the lattice for each weight is lost.
         assert!(last["residual_lost"].as_f64() < Some(1e-3), "{last}");
     }
 }
@@ -178,7 +178,7 @@ fn the_only_node_of_a_run_that_is_terminated_keeps_a_checkpoint() {
 #[test]
 fn others_finish_what_a_guest_had_begun() {
     let mut cluster = Cluster::of(2);
-    // Without a limit a run that cannot end would hold this test up for ever.
+    // Without a time limit a run that cannot end would block this test for ever.
     let limit = ["--epochs", "3", "--minibatch", "32", "--max-seconds", "300"];
     let job = [SOON, &limit].concat();
     let mut client = cluster.tau.start(&cluster.asking("start", &job));
@@ -186,7 +186,7 @@ fn others_finish_what_a_guest_had_begun() {
     let guest = cluster.add(&[]).name.clone();
     wait_until_trains(&cluster, &guest);
     kill_node(&mut cluster, 2);
-    // A guest lives on shards of others, and dies with one half done.
+    // A guest trains shards of other workers, and dies half-way through one.
     client.finish().trained(3 * SAMPLES);
 }
 
@@ -199,7 +199,7 @@ fn a_run_goes_on_after_all_nodes_were_killed() {
         .iter()
         .filter_map(|record| record["samples"].as_u64())
         .sum();
-    // One that is asked for while another is written is not forgotten.
+    // A checkpoint that is requested while another is being written is not skipped.
     for _ in 0..5 {
         cluster.must("checkpoint", &[]);
     }
@@ -209,11 +209,11 @@ fn a_run_goes_on_after_all_nodes_were_killed() {
     }
     let files = checkpoints(&cluster);
     let run = files[0].split('/').nth(1).unwrap().to_owned();
-    // One of the two was torn by the crash; the other one is enough.
+    // One of the two checkpoints was torn by the crash; the other one is enough.
     let torn = std::fs::read(cluster.tau.path(&files[1])).unwrap();
     std::fs::write(cluster.tau.path(&files[1]), &torn[..torn.len() / 2]).unwrap();
 
-    // The nodes of the same folders, under new names, and one that has no checkpoint at all.
+    // Nodes in the same folders under new names, and one that has no checkpoint.
     for _ in 0..3 {
         cluster.add(&[]);
     }
@@ -264,7 +264,7 @@ fn checkpoints_are_written_now_and_then() {
     wait_until_trains(&cluster, &cluster.nodes[0].name);
     let log = cluster.nodes[0].process.log();
     assert!(tells(&log, "run_resumed"), "{log}");
-    // It was alone, so its worker had nothing to wait for: what it alone had fits.
+    // The node was alone, so its worker never waited and its saved state fits the ledger.
     assert!(!tells(&log, "worker_state_dropped"), "{log}");
     stop(&cluster).agreed();
 }
@@ -298,7 +298,7 @@ fn flipped_bits_are_reported_and_healed() {
 
     const MODEL: &str = "dense 4096, relu, dense 2";
     let cluster = Cluster::of(3);
-    // At a τ this large hardly a weight changes, so that a replica can be recognised in a process's memory.
+    // At a τ this large hardly any weight changes, so that a replica can be found in a process's memory.
     let job = ["--data", "csv:points.csv", "--model", MODEL, "--tau", "0.25"];
     let job = [&job[..], &["--optimiser", "sgd:0.08,momentum=0.9"]].concat();
     let job = [&job[..], &["--seed", "7", "--epochs", "1000000", "--detach"]].concat();
@@ -313,7 +313,7 @@ fn flipped_bits_are_reported_and_healed() {
     let worker = cluster.nodes[2].worker();
     flip_bits(worker, &in_worker, 22, 1);
 
-    // Nobody has to ask: the run goes on, and audits find it.
+    // No request is needed: the run goes on, and audits find the damage.
     let expected = [
         ("ledger_corrected", ""),
         ("ledger_replaced", ""),

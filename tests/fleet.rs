@@ -1,5 +1,5 @@
-//! Clusters on other machines: `tau up` and `tau down`, over a stand-in for ssh everywhere, and over real ones where this
-//! machine can be several hosts.
+//! Tests of `tau up` and `tau down` on other machines: with a stand-in for ssh on every machine, and with real sshds
+//! where this machine can act as several hosts.
 
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt;
@@ -10,8 +10,8 @@ use crate::harness::cluster::{Cluster, cut_power, job, processes_with};
 use crate::harness::netlab::Netlab;
 use crate::harness::{Output, Running, Tau, points_csv, skip};
 
-/// Runs what it is given on this machine, in a folder for each host. Hosts called 'bad' cannot be reached, and disks of
-/// those called 'full' are.
+/// Stand-in for ssh that runs the command on this machine, in a folder for each host. Hosts with 'bad' in their name
+/// cannot be reached, and the disks of those with 'full' are full.
 const STAND_IN: &str = r#"#!/bin/sh
 while [ $# -gt 2 ]; do shift; done
 case $1 in
@@ -23,7 +23,7 @@ echo "Welcome to $1!"
 HOME=$PWD exec sh -c "$2"
 "#;
 
-/// Hosts on this machine, as folders. What runs in them goes with them.
+/// Hosts on this machine, as folders. Processes that run in them are killed on drop.
 struct Hosts {
     tau: Tau,
     ssh: String,
@@ -44,7 +44,7 @@ impl Hosts {
         self.tau.run(&[&[command, "--ssh", &self.ssh], arguments].concat())
     }
 
-    /// Brings nodes up that find room beside each other on one machine.
+    /// Runs `tau up` with nodes that can share one machine: on free ports and with one thread.
     fn up(&self, arguments: &[&str]) -> Output {
         let node = ["--port", "0", "--", "--listen", "127.0.0.1:0", "--threads", "1"];
         self.run("up", &[arguments, &node].concat())
@@ -54,7 +54,7 @@ impl Hosts {
         self.tau.path("hosts").join(host)
     }
 
-    /// What is on all hosts: files, and processes.
+    /// Returns all files and processes on all hosts.
     fn left(&self) -> (Vec<PathBuf>, Vec<u32>) {
         let hosts = self.tau.path("hosts");
         (files(&hosts), processes_with(hosts.to_str().unwrap(), "tau"))
@@ -63,14 +63,14 @@ impl Hosts {
 
 impl Drop for Hosts {
     fn drop(&mut self) {
-        // Whatever a test that failed has left running.
+        // A failed test may have left processes.
         for pid in self.left().1 {
             let _ = Command::new("kill").args(["-KILL", &pid.to_string()]).output();
         }
     }
 }
 
-/// All files below a folder.
+/// Returns all files below a folder.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -84,14 +84,14 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The addresses that `tau up` prints.
+/// Returns the addresses that `tau up` prints.
 fn cluster(up: &Output) -> String {
     assert_eq!(up.code, 0, "{}", up.stderr);
     let first = up.stdout.lines().next().unwrap();
     first.split_once("nodes are up: ").unwrap().1.to_owned()
 }
 
-/// A small run on the nodes at these addresses.
+/// Returns the arguments that start a small run on the nodes at these addresses.
 fn start(addresses: &str) -> Vec<&str> {
     let cluster = [
         "start",
@@ -132,7 +132,7 @@ fn bad_hosts_and_flags_are_refused_and_change_nothing() {
 #[test]
 fn a_cluster_comes_up_trains_and_goes_without_a_trace() {
     let hosts = Hosts::new();
-    // A folder whose name means much to a shell.
+    // The name of the folder contains characters that a shell interprets.
     let dir = "it's $HOME; a `folder`";
     std::fs::write(hosts.tau.path("list"), "u@two # the second\nthree:2222\n").unwrap();
     let all = ["one", "@list", "--dir", dir];
@@ -159,7 +159,7 @@ fn a_cluster_comes_up_trains_and_goes_without_a_trace() {
     };
     assert_eq!(nodes(), ["one", "three", "two"]);
 
-    // Whatever runs is left as it is, and what was killed comes back under its name.
+    // Running nodes are left alone, and a killed node comes back under its name.
     let running = hosts.left();
     assert_eq!(cluster(&hosts.up(&all)), addresses);
     assert_eq!(hosts.left().1, running.1);
@@ -198,7 +198,7 @@ fn a_cluster_comes_up_trains_and_goes_without_a_trace() {
         .iter()
         .filter(|path| path.extension().is_some_and(|ending| ending == "safetensors"));
     assert_eq!(models.count(), 3, "{kept:?}");
-    // Nothing else stays but what nodes keep of the run, beside its model.
+    // Only the files that nodes keep of the run remain, beside its model.
     let has_model = |path: &PathBuf| {
         let folder = path.parent().unwrap();
         let files = std::fs::read_dir(folder).unwrap().flatten();
@@ -234,7 +234,7 @@ fn where_one_host_fails_nothing_is_left_on_the_others() {
     assert!(!hosts.tau.path("cluster.pem").exists());
     let refused = hosts.up(&["one", "full"]);
     refused.fails(1, "full: No space left");
-    // A node that does not start shows why: this is nobody's address.
+    // A node that does not start shows the reason: no interface has this address.
     let node = ["one", "two", "--", "--listen", "192.0.2.1:0"];
     let refused = hosts.run("up", &node);
     refused.fails(1, "one: the node did not start");
@@ -249,13 +249,13 @@ fn where_one_host_fails_nothing_is_left_on_the_others() {
     down.fails(1, "bad: the host could not");
 }
 
-/// An sshd on every host of a lab, each with a home of its own.
+/// A running sshd on every host of a lab, each with a home folder of its own.
 struct Doors {
     _doors: Vec<Running>,
     ssh: String,
 }
 
-/// Opens a door on each host, for whoever has the key.
+/// Starts an sshd on each host that admits the test's key. Returns `None`, after a message, if sshd is not installed.
 fn doors(lab: &Netlab, tau: &Tau, hosts: usize) -> Option<Doors> {
     const SSHD: &str = "/usr/sbin/sshd";
     if !Path::new(SSHD).exists() {
@@ -269,7 +269,7 @@ fn doors(lab: &Netlab, tau: &Tau, hosts: usize) -> Option<Doors> {
             .status();
         assert!(made.unwrap().success());
     }
-    // Where sshd locks itself in before it knows who is there.
+    // The folder in which sshd confines itself before authentication.
     std::fs::create_dir_all("/run/sshd").unwrap();
     let doors = (1..=hosts).map(|host| {
         let home = tau.path(&format!("home{host}"));
@@ -281,7 +281,7 @@ fn doors(lab: &Netlab, tau: &Tau, hosts: usize) -> Option<Doors> {
             format!("AuthorizedKeysFile {}", path("key.pub")),
             "PidFile none\nStrictModes no\nUsePAM no\nPasswordAuthentication no\nPermitRootLogin prohibit-password"
                 .into(),
-            // All hosts have the files of this machine, and each a home of its own.
+            // All hosts share this machine's files, and each has a home folder of its own.
             format!(
                 "ForceCommand cd {0} && HOME={0} exec sh -c \"$SSH_ORIGINAL_COMMAND\"",
                 home.display()
@@ -318,7 +318,7 @@ fn a_cluster_comes_up_over_ssh_trains_and_goes_without_a_trace() {
     let hosts: Vec<String> = (1..=HOSTS)
         .map(|host| format!("root@{}:22", Netlab::address(host)))
         .collect();
-    // The last host is where the user sits.
+    // Commands run on the last host, which has no node.
     let tau_there = |arguments: &[&str]| {
         let mut command = lab.command(HOSTS + 1, env!("CARGO_BIN_EXE_tau"));
         let command = command.args(arguments).current_dir(tau.path(""));

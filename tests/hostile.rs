@@ -1,4 +1,5 @@
-//! Strangers at a node's port: whatever they send, however many they are, members train on and memory stays bounded.
+//! Tests of strangers that connect to a node's port: with any bytes and any number of connections, members train on and
+//! memory stays bounded.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -8,14 +9,14 @@ use crate::harness::cluster::{Cluster, job};
 use crate::harness::memory::resident;
 use crate::harness::watching::stop;
 
-/// Connections that are opened; a node lets 256 be under way at a time.
+/// Number of connections that the test opens; a node handles 256 at a time.
 const STRANGERS: usize = 1000;
-/// What each of half of them sends.
+/// Bytes that every second stranger sends.
 const GARBAGE_BYTES: usize = 32 << 10;
-/// How much more memory the node may take.
+/// Largest growth of the node's memory, in bytes.
 const GROWTH_MAX: u64 = 64 << 20;
 
-/// What a stranger sends: nothing, noise, text, or the beginning of a handshake that claims to be long.
+/// Returns the bytes that a stranger sends: none, noise, text, or the start of a handshake that claims to be long.
 fn first_bytes(stranger: usize) -> Vec<u8> {
     match stranger % 4 {
         0 => Vec::new(),
@@ -37,11 +38,11 @@ fn strangers_neither_stop_a_run_nor_fill_the_memory() {
     for stranger in 0..STRANGERS {
         let mut stream = TcpStream::connect(&node.address).unwrap();
         stream.set_write_timeout(Some(Duration::from_secs(10))).unwrap();
-        // It may be turned away in the middle of what it sends.
+        // The node may close the connection during the write.
         let _ = stream.write_all(&first_bytes(stranger));
         strangers.push(stream);
     }
-    // Members still get through, with all of them at the door.
+    // Members can still connect while all strangers are connected.
     assert_eq!(cluster.listed().len(), 2);
     let during = resident(node.process.pid());
     assert!(
@@ -49,12 +50,12 @@ fn strangers_neither_stop_a_run_nor_fill_the_memory() {
         "{STRANGERS} strangers took the memory from {before} to {during} bytes"
     );
 
-    // Nobody who has proven nothing is answered with more than an alert, and nobody stays.
+    // An unauthenticated stranger gets no more than an alert, and its connection is closed.
     for mut stream in strangers {
         stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         let _ = stream.shutdown(Shutdown::Write);
         let mut answer = Vec::new();
-        // A reset is an end, too; a timeout is none.
+        // A reset also counts as an end; a timeout does not.
         if let Err(error) = stream.read_to_end(&mut answer) {
             assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
         }

@@ -1,5 +1,5 @@
-//! Networks whose layers lie on several nodes: they train as one worker would, survive what others survive, and end in one
-//! file.
+//! Tests of models whose layers are spread over several nodes: they train as one worker would, survive the same faults
+//! as other runs, and end in one file.
 
 use protocol::reasons::waiting::{NodeTask, WaitingFor};
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use crate::harness::watching::{
 };
 use crate::harness::{Tau, points_csv, tells};
 
-/// A small job whose model has layers enough to be spread.
+/// A small job whose model has enough layers to be spread.
 pub(crate) const DEEP: &[&str] = &[
     "--data",
     "csv:points.csv",
@@ -22,16 +22,16 @@ pub(crate) const DEEP: &[&str] = &[
     "dense 16, relu, dense 12, relu, dense 2",
     "--minibatch",
     "16",
-    // These points are so easy that orthogonal updates of several pipelines would go too far.
+    // These points are so easy that the default optimiser's orthogonal updates in several pipelines would go too far.
     "--optimiser",
     "adam",
 ];
 
-/// Longer than a run takes to end that waits for nobody, even on a busy machine that is slow to tell it; shorter than any wait
-/// for a lost peer.
+/// Longer than the end of a run takes without waiting for lost peers, even on a busy machine; shorter than any wait for
+/// a lost peer.
 const AT_ONCE: Duration = Duration::from_secs(25);
 
-/// What the assembled model reaches must be what the pipeline has measured.
+/// Asserts that the assembled model has the accuracy that the pipeline measured.
 fn assert_is_as_good(tau: &Tau, finished: &Value) {
     let model = finished["model"].as_str().unwrap();
     let evaluated = tau.must(&["evaluate", model, "--data", "csv:points.csv", "--json"]);
@@ -46,7 +46,7 @@ fn layers_on_several_nodes_train_agree_and_end_in_one_model() {
         ("layers:groups=3", "3", 1),
         ("layers:groups=2,micro=1", "4", 2),
         ("layers:cuts=4", "2", 1),
-        // As few groups as it takes, which are two.
+        // Without a number there are as few groups as possible, here two.
         ("layers", "2", 1),
         ("layers:slices=2", "4", 2),
         ("layers:groups=2,slices=2,micro=2", "4", 1),
@@ -57,12 +57,13 @@ fn layers_on_several_nodes_train_agree_and_end_in_one_model() {
         let finished = output.last();
         assert_eq!(finished["replicas_agree"], true, "{exchange}: {finished}");
         assert!(finished["accuracy"].as_f64().unwrap() > 0.95, "{exchange}: {finished}");
-        // Samples of a pipeline count once; those that two pipelines claim at the end count twice, and are told.
+        // Each sample of a pipeline counts once; those that two pipelines claim at the end count twice, and are
+        // reported as repeated.
         let count = |key: &str| finished[key].as_u64().unwrap();
         let once = count("samples") - count("repeated_samples");
         assert_eq!(once, 20 * 480, "{exchange}, {pipelines} pipelines: {finished}");
         assert_is_as_good(&tau, &finished);
-        // Where nodes have decided, it is told.
+        // The groups that the nodes have decided are in the kept job.
         let kept = Path::new(finished["model"].as_str().unwrap()).with_file_name("job.toml");
         let kept = std::fs::read_to_string(kept).unwrap();
         let told = ["layers:groups=2\"", "layers:cuts="]
@@ -85,14 +86,14 @@ fn another_pipeline_trains_what_a_dead_node_leaves() {
     assert_is_as_good(&cluster.tau, &last);
 }
 
-/// Who leads the first pipeline of a cluster: nodes stand in rows by their addresses.
+/// Returns the name of the node that leads the first pipeline: nodes are assigned in the order of their addresses.
 fn led_by(cluster: &Cluster) -> String {
     let address = |node: &Node| node.address.parse::<SocketAddr>().unwrap();
     let first = cluster.nodes.iter().min_by_key(|node| address(node));
     first.unwrap().name.clone()
 }
 
-/// Takes a node out of its cluster by its name.
+/// Removes a node from its cluster by its name.
 fn take(cluster: &mut Cluster, name: &str) -> Node {
     let at = cluster.nodes.iter().position(|node| node.name == name).unwrap();
     cluster.nodes.remove(at)
@@ -125,7 +126,7 @@ fn a_pipeline_whose_nodes_are_all_terminated_is_gone_on_with() {
     let kept = checkpoints(&cluster);
     assert_eq!(kept.len(), 2, "{kept:?}");
     let run = kept[0].split('/').nth(1).unwrap().to_owned();
-    // They are started with the same folders as before.
+    // The nodes restart in their old folders.
     cluster.add(&[]);
     cluster.add(&[]);
     cluster.wait_for_nodes(2);
@@ -161,7 +162,7 @@ fn whose_worker_a_pipeline_waits_for_is_named() {
     let job = ["--exchange", "layers:groups=2", "--epochs", "1000000"];
     let client = cluster.tau.start(&[&start, DEEP, SOON, &job].concat());
     wait_until_trains(&cluster, &leader);
-    // Whoever comes in its place does not find the data.
+    // The replacing worker does not find the data.
     let (data, away) = (cluster.tau.path("points.csv"), cluster.tau.path("away.csv"));
     std::fs::rename(&data, &away).unwrap();
     kill("-KILL", other.worker());
@@ -187,7 +188,7 @@ fn a_worker_that_dies_at_the_end_is_replaced_and_the_model_measured() {
             let job = ["--exchange", exchange, "--epochs", "1000000", "--detach"];
             cluster.must("start", &[DEEP, SOON, &job].concat());
             wait_until_trains(&cluster, &leader);
-            // It makes no further step, and is gone before the others have ended.
+            // The paused worker makes no further step, and is killed before the other workers have ended.
             let worker = node.worker();
             kill("-STOP", worker);
             cluster.must("stop", &[]);
@@ -216,7 +217,7 @@ fn two_pipelines_that_are_stopped_are_free_at_once() {
         });
         assert!(stopped.elapsed() < AT_ONCE, "a node waited for {:?}", stopped.elapsed());
     }
-    // A worker that does not let go of a run is waited for, for less than that.
+    // The wait for a worker that does not leave a run is shorter than that.
     for node in &cluster.nodes {
         let log = node.process.log();
         assert!(!tells(&log, "worker_stuck"), "{log}");
@@ -234,14 +235,14 @@ fn a_spare_node_and_one_that_comes_take_over_what_dead_ones_held() {
     let mut cluster = Cluster::of(5);
     let job = ["--exchange", "layers:groups=2", "--epochs", "1000000"];
     cluster.must("start", &[DEEP, SOON, &job, &["--detach"]].concat());
-    // They stand in rows by their addresses.
+    // Nodes are assigned to pipelines in the order of their addresses.
     let mut nodes: Vec<(SocketAddr, String)> = cluster
         .nodes
         .iter()
         .map(|node| (node.address.parse().unwrap(), node.name.clone()))
         .collect();
     nodes.sort();
-    // Who is asked is not spare.
+    // The node that the test asks must not be the spare one.
     if nodes[4].1 == cluster.nodes[0].name {
         nodes.swap(3, 4);
     }

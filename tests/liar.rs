@@ -1,5 +1,5 @@
-//! A member that lies, on both planes: whatever it says, the others train on, their memory stays bounded, it is named in
-//! their logs, and the run ends in agreement.
+//! Tests with a dishonest member that lies on both planes: the other nodes train on, their memory stays bounded, their
+//! logs name the liar, and the run ends in agreement.
 
 use protocol::reasons::{Divergence, Excluded, RunFailure, Unwelcome};
 use std::sync::atomic::Ordering;
@@ -24,15 +24,15 @@ use crate::harness::memory::resident;
 use crate::harness::watching::stop;
 use crate::harness::{event_lines, points_csv};
 
-/// How much more memory a node may take, whatever it is told.
+/// Largest growth of a node's memory, in bytes.
 const GROWTH_MAX: u64 = 64 << 20;
-/// Random lies, and what they are drawn from.
+/// Number of random lies; `SEED` is the seed that they are drawn from.
 const RANDOM_LIES: u64 = 50;
 const SEED: u64 = 13;
-/// The process that lies, as the test program knows it.
+/// Name of the ignored test that runs as the liar's process.
 const LIAR: &str = "liar::a_liar";
 
-/// The nodes' samples so far, by name.
+/// Returns the number of samples that each node has trained, with the node's name.
 fn samples(cluster: &Cluster) -> Vec<(String, u64)> {
     let records = cluster.must("stats", &["--once"]);
     let of = |record: Value| {
@@ -42,7 +42,7 @@ fn samples(cluster: &Cluster) -> Vec<(String, u64)> {
     records.objects().into_iter().map(of).collect()
 }
 
-/// Waits until both nodes have trained more than they had.
+/// Waits until both nodes have trained more samples than at the call.
 fn wait_until_trained_on(cluster: &Cluster, after: &str) {
     let before = samples(cluster);
     Cluster::wait_until(&format!("nobody trains after {after}"), || {
@@ -58,7 +58,8 @@ fn wait_until_trained_on(cluster: &Cluster, after: &str) {
 #[test]
 fn a_member_that_lies_harms_nobody() {
     let cluster = Cluster::of(2);
-    // Enough that epochs take a while: what is remembered of each would be taken for the liar's doing.
+    // Enough rows that epochs take a while: the memory that nodes keep for each epoch would count as growth that the
+    // liar caused.
     points_csv(&cluster.tau, "points.csv", 60_000);
     cluster.must("start", &job("1000000", &["--detach"]));
     wait_until_trained_on(&cluster, "the start");
@@ -80,7 +81,7 @@ fn a_member_that_lies_harms_nobody() {
                 node.name
             );
         }
-        // Those who do not say who they are, are known by their address.
+        // A liar that has not introduced itself is logged by its address.
         let event = match part.as_str() {
             "questions" => Some("control_connection_closed"),
             "mute" => Some("incoming_connection_rejected"),
@@ -99,7 +100,7 @@ fn a_member_that_lies_harms_nobody() {
                 node.name
             );
         }
-        // Those who are to be known by name say it.
+        // A liar that nodes must log by its id prints that id.
         for id in said.lines().filter_map(|line| line.strip_prefix("liar ")) {
             for node in &cluster.nodes {
                 let log = node.process.log();
@@ -119,7 +120,7 @@ fn a_member_that_lies_harms_nobody() {
         );
     }
 
-    // Rumours of those who never were have died down or are shown as what they are; the nodes are there.
+    // Invented members are gone or listed as silent; both nodes are listed as alive.
     let alive = cluster
         .listed()
         .into_iter()
@@ -154,7 +155,7 @@ fn a_liar() {
     });
 }
 
-/// A beat of the liar's own, with a run as another node tells of it.
+/// Returns a beat from the liar itself, with the members and runs of another node's beat.
 fn own_beat(liar: &Liar, ear: &Ear) -> Beat {
     Beat {
         from: liar.info(),
@@ -162,7 +163,7 @@ fn own_beat(liar: &Liar, ear: &Ear) -> Beat {
     }
 }
 
-/// What a node would end a run with.
+/// Returns invented values of the state that a node reports when it has settled.
 fn settled() -> Settled {
     Settled {
         digest: protocol::weights::digest::Digest(1),
@@ -179,7 +180,7 @@ fn settled() -> Settled {
     }
 }
 
-/// Says things to all nodes until they have had enough.
+/// Sends lies to all nodes in turn, until each has closed its session.
 async fn say_until_sent_away(liar: &mut Liar, lie: impl Fn(&Liar, &Ear) -> Vec<ControlMessage>) {
     for ear in liar.meet_all().await {
         for _ in 0..3 {
@@ -192,11 +193,11 @@ async fn say_until_sent_away(liar: &mut Liar, lie: impl Fn(&Liar, &Ear) -> Vec<C
     println!("liar {}", liar.id);
 }
 
-/// Speaks in the names of others: that they leave, have settled, have failed.
+/// Lies in the names of other nodes: that they leave, have settled or have failed.
 async fn names(liar: &mut Liar) {
     say_until_sent_away(liar, |liar, ear| {
         let mut beat = liar.beat_of(ear.node);
-        // Each node is told lies about the other, as it knows it.
+        // Each node is told lies about the other, in the form in which it knows that one.
         beat.from = beat.members[0].clone();
         let mut ended = settled();
         ended.stats.training = Duration::MAX;
@@ -215,7 +216,7 @@ async fn names(liar: &mut Liar) {
     .await;
 }
 
-/// Says under its own name what is beyond all measure.
+/// Sends values beyond the limits under its own name.
 async fn bounds(liar: &mut Liar) {
     say_until_sent_away(liar, |liar, ear| {
         let mut endless = own_beat(liar, ear);
@@ -240,13 +241,13 @@ async fn bounds(liar: &mut Liar) {
     .await;
 }
 
-/// Somebody who never was.
+/// Returns the description of a node that does not exist.
 fn invented(number: u64) -> NodeInfo {
     let id = NodeId(0x5eed_0000_0000_0000 + number);
     NodeInfo {
         id,
         name: node_name("invented", id),
-        // This machine's own, where nobody listens.
+        // An address of this machine at which nothing listens.
         address: format!("127.9.0.{}:{}", number % 254 + 1, 1 + number % 500)
             .parse()
             .unwrap(),
@@ -257,7 +258,7 @@ fn invented(number: u64) -> NodeInfo {
     }
 }
 
-/// Invents members: as many as may be told at a time, and then far more.
+/// Invents members: as many as a beat may list, and then far more.
 async fn crowd(liar: &mut Liar) {
     for ear in liar.meet_all().await {
         for beat in 0..20 {
@@ -276,7 +277,7 @@ async fn crowd(liar: &mut Liar) {
     println!("liar {}", liar.id);
 }
 
-/// Tells of its seconds: fat ones, and more than there are.
+/// Sends its own records: larger ones, and more of them, than allowed.
 async fn records(liar: &mut Liar) {
     for ear in liar.meet_all().await {
         let own = StatsRecord {
@@ -295,7 +296,7 @@ async fn records(liar: &mut Liar) {
     println!("liar {}", liar.id);
 }
 
-/// Asks without end, and does not take the answers.
+/// Sends requests without end, and does not read the replies.
 async fn questions(liar: &mut Liar) {
     for address in liar.nodes.clone() {
         let (stream, deaf) = Deaf::new(liar.dial(address, Plane::Control).await);
@@ -313,7 +314,7 @@ async fn questions(liar: &mut Liar) {
                 break;
             }
         }
-        // It hears nothing, so it is told by what it cannot write.
+        // The liar reads nothing, so it notices the end of the session by failing writes.
         let ended = async {
             while ear
                 .endpoint
@@ -333,7 +334,7 @@ async fn questions(liar: &mut Liar) {
     }
 }
 
-/// Opens connections and says nothing.
+/// Opens connections to the nodes and sends nothing.
 async fn mute(liar: &Liar) {
     let mut mute = Vec::new();
     for number in 0..600 {
@@ -346,7 +347,7 @@ async fn mute(liar: &Liar) {
     }
 }
 
-/// Calls for links that nobody expects, and for models that it does not fetch.
+/// Requests links that no node expects, and models that it does not fetch.
 async fn data(liar: &Liar) {
     let mut held = Vec::new();
     for number in 0..100 {
@@ -374,7 +375,7 @@ async fn data(liar: &Liar) {
     }
 }
 
-/// Five random lies, each drawn from its number.
+/// Tells five random lies, each drawn from its number.
 async fn random(liar: &mut Liar, first: u64) {
     let ears = liar.meet_all().await;
     for number in first..first + 5 {
@@ -383,14 +384,14 @@ async fn random(liar: &mut Liar, first: u64) {
             ear.say(random_lie(liar, ear, &mut rng));
         }
     }
-    // What was sent is on its way; a node that was told too much has closed.
+    // Waits until the messages are delivered; a node that was sent too much has closed the session.
     for ear in &ears {
         let asked = ear.endpoint.ask(Request::Status, PATIENCE);
         let _ = tokio::time::timeout(PATIENCE, asked).await;
     }
 }
 
-/// A word that an honest node might say, with something false in it.
+/// Returns a message that an honest node might send, with a false value in it.
 fn random_lie(liar: &Liar, ear: &Ear, rng: &mut CounterRng) -> ControlMessage {
     let extremes = [0, 1, 255, 1 << 32, 1 << 53, u64::MAX - 1, u64::MAX];
     let extreme = |rng: &mut CounterRng| extremes[rng.below(extremes.len() as u64) as usize];
@@ -441,7 +442,7 @@ fn random_lie(liar: &Liar, ear: &Ear, rng: &mut CounterRng) -> ControlMessage {
             ended.samples = extreme(rng);
             ended.seconds = f64::from_bits(extreme(rng));
             let choice = rng.below(4);
-            // It speaks of a participant as if that had told it so.
+            // The liar passes on a participant's state as if it had received that.
             let state = ParticipantState {
                 number: extreme(rng),
                 closed: true,

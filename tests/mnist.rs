@@ -1,4 +1,4 @@
-//! The default job, shortened, on the built-in data: it must learn, exactly.
+//! Tests of the default job, shortened, on the built-in data: the model must reach a given accuracy.
 
 use crate::harness::Tau;
 
@@ -6,7 +6,8 @@ use crate::harness::Tau;
 fn two_epochs_of_mnist_reach_98_percent() {
     let tau = Tau::new();
     let run = ["train", "--nodes", "1", "--threads", "1", "--epochs", "2", "--json"];
-    // Measured: 0.9847, and 0.9782 with SGD. Deterministic on one machine; another processor's rounding may move it a little.
+    // Measured: 0.9847, and 0.9782 with SGD. Deterministic on one machine; rounding on another processor may change it
+    // a little.
     for (optimiser, reached) in [("muon", 0.98), ("sgd:0.08,momentum=0.9", 0.97)] {
         let output = tau.must(&[&run[..], &["--optimiser", optimiser]].concat());
         let finished = output.last();
@@ -41,13 +42,13 @@ fn orthogonal_updates_of_two_nodes_train_and_agree() {
     let finished = tau.run(&[&run[..], &model, &job].concat()).agreed();
     // Measured: 0.9795 to 0.9805.
     assert!(finished["accuracy"].as_f64().unwrap() >= 0.97, "{finished}");
-    // Of 468,874 weights as floats, 800 bytes are one in 2,300; the first batches, before τ is found, may be larger.
+    // 800 bytes are 1/2,300 of 468,874 weights as floats; the first batches, before τ has settled, may be larger.
     assert!(finished["compression"].as_f64().unwrap() >= 2000.0, "{finished}");
     let share = finished["direction_share"].as_f64().unwrap();
     assert!(share > 0.05 && share < 0.9, "{finished}");
 }
 
-/// Training goes on while weights are measured. What was measured is what is saved, on all nodes.
+/// Training goes on during an evaluation, yet all nodes save exactly the weights that were evaluated.
 #[test]
 fn a_target_that_was_measured_is_the_saved_models() {
     let tau = Tau::new();

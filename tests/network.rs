@@ -1,4 +1,4 @@
-//! Nodes on different hosts, with cables between them that come loose or are slow. Needs root; skipped, visibly, without.
+//! Tests of nodes on virtual hosts whose cables are cut or slow. Needs root; skipped with a message without.
 
 use serde_json::Value;
 
@@ -17,7 +17,7 @@ fn address(host: usize) -> String {
     Netlab::address(host) + ":7700"
 }
 
-/// A folder with credentials and a small dataset.
+/// Creates a folder with credentials and a small dataset.
 fn folder() -> Tau {
     let tau = Tau::new();
     points_csv(&tau, "points.csv", 600);
@@ -44,7 +44,7 @@ fn wait_for_nodes(lab: &Netlab, tau: &Tau, count: usize) {
     });
 }
 
-/// Nodes on the hosts of a lab, and a run under way that does not end by itself.
+/// Nodes on the hosts of a lab, with a run under way that does not end by itself.
 pub(crate) struct Training {
     pub(crate) nodes: Vec<Running>,
     pub(crate) lab: Netlab,
@@ -56,7 +56,7 @@ impl Training {
         Self::with(lab, hosts, &job("1000000", &["--detach"]))
     }
 
-    /// The same with another job.
+    /// Starts nodes on the hosts of a lab, and a run of this job.
     fn with(lab: Netlab, hosts: usize, job: &[&str]) -> Self {
         let tau = folder();
         let nodes: Vec<Running> = (1..=hosts).map(|host| node(&lab, &tau, host)).collect();
@@ -66,17 +66,17 @@ impl Training {
         Self { nodes, lab, tau }
     }
 
-    /// What a command says of all nodes when the node of a host is asked.
+    /// Runs a command that asks the node of a host, and returns the lines of its output.
     pub(crate) fn ask(&self, host: usize, command: &[&str]) -> Vec<Value> {
         ask(&self.lab, &self.tau, host, command)
     }
 
-    /// Whether somebody is silent, as seen by the first node.
+    /// Returns true if the first node lists a silent node.
     fn somebody_is_silent(&self) -> bool {
         self.ask(1, &["nodes"]).iter().any(|node| node["state"] == "silent")
     }
 
-    /// Ends the run, in which all must agree.
+    /// Stops the run, and asserts that all nodes agreed on its end.
     fn stop(self) {
         let nodes = self.nodes.len();
         self.ask(1, &["stop"]);
@@ -102,7 +102,7 @@ fn both_sides_of_a_cut_cable_train_on_and_get_what_they_missed_as_ranges() {
     let training = Training::on(lab, 2);
     training.lab.cut(2);
     Cluster::wait_until("nobody notices the cut", || training.somebody_is_silent());
-    // For so long that what the other has missed is worth merging.
+    // Until each side has missed enough batches that merging them is worthwhile.
     for host in [1, 2] {
         Cluster::wait_until("one side does not train on", || {
             let records = training.ask(host, &["stats", "--once"]).into_iter();
@@ -118,13 +118,13 @@ fn both_sides_of_a_cut_cable_train_on_and_get_what_they_missed_as_ranges() {
     training.stop();
 }
 
-/// Rounds wait for everybody, but not for those whom nobody hears.
+/// Barriers wait for all workers, except those of silent nodes.
 #[test]
 fn both_sides_of_a_cut_cable_make_rounds_and_both_count() {
     sides_make_rounds("mesh:every=4,weighted");
 }
 
-/// The same where rounds are added up on their way, which the cut breaks.
+/// Strategies that add rounds up along a reduction path, which the cut breaks.
 #[test]
 fn both_sides_of_a_cut_cable_add_up_rounds_and_both_count() {
     for exchange in ["ring:every=4", "server:every=4,weighted"] {
@@ -187,7 +187,7 @@ fn cables_that_flap_and_links_that_are_deaf_on_one_side_cost_nothing() {
 
 #[test]
 fn a_guest_whose_hosts_die_before_it_has_a_snapshot_is_free_again() {
-    // Slow enough for the giver to be killed in the middle of it.
+    // Slow enough that the sender can be killed half-way through the snapshot.
     let Some(lab) = Netlab::up(2, "4mbit") else {
         return;
     };

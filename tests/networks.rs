@@ -1,10 +1,10 @@
-//! Networks of all kinds of layers, and data whose target is numbers.
+//! Tests of models with all kinds of layers, and of data with numeric targets.
 
 use std::path::{Path, PathBuf};
 
 use crate::harness::cluster::Cluster;
 
-/// Rows whose last two columns follow from the others.
+/// Writes a table whose last two columns are functions of the others.
 fn numbers_csv(path: &Path) {
     let row = |at: usize| {
         let (a, b, c) = (at * 37 % 101, at * 53 % 89, at * 29 % 97);
@@ -15,7 +15,7 @@ fn numbers_csv(path: &Path) {
     std::fs::write(path, format!("a,b,c,far,near\n{}\n", rows.join("\n"))).unwrap();
 }
 
-/// Every model under a folder.
+/// Returns every model under a folder.
 fn models(dir: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(dir).unwrap().flatten().map(|entry| entry.path());
     let (folders, files): (Vec<_>, Vec<_>) = entries.partition(|path| path.is_dir());
@@ -28,7 +28,7 @@ fn models(dir: &Path) -> Vec<PathBuf> {
 #[test]
 fn numbers_are_predicted_by_a_network_of_blocks_and_all_nodes_save_the_same_file() {
     let mut cluster = Cluster::new();
-    // What is measured for batch norms must not depend on a node's threads.
+    // The statistics of batch norms must not depend on the number of a node's threads.
     for threads in ["1", "2", "1"] {
         cluster.add(&["--threads", threads]);
     }

@@ -1,4 +1,5 @@
-//! Files of an older release are read: those in `tests/older`, which version 0.1.0 of commit 3317eda has written.
+//! Tests that files of an older release can be read: those in `tests/older` were written by version 0.1.0 at commit
+//! 3317eda.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,11 +7,11 @@ use std::process::Command;
 use crate::harness::Tau;
 use crate::harness::cluster::Cluster;
 
-/// The run that the older release's node was killed in, after a checkpoint.
+/// The run during which the older release's node was killed, after a checkpoint.
 const RUN: &str = "895f5b50329d3c14";
 const DATA: &str = "csv:points.csv?label=-1&test=0.2";
 
-/// Copies the files to where `tau` runs.
+/// Copies the older files to the folder in which `tau` runs.
 fn unpack(tau: &Tau) {
     let files = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/older");
     for entry in std::fs::read_dir(files).unwrap() {

@@ -1,4 +1,5 @@
-//! Results go where the user says: nothing else is replaced, and what cannot be written or read safely is said.
+//! Tests of output files: results go to the path that the user gives, no other file is replaced, and a path that cannot
+//! be written or read safely is refused with a message.
 
 #![cfg(unix)]
 
@@ -11,7 +12,7 @@ use std::sync::mpsc::channel;
 use crate::command_line::train;
 use crate::harness::{LIFETIME, TRAIN_POINTS, Tau, points_csv, skip, words};
 
-/// A small model, and where it lies.
+/// Trains a small model and returns its path.
 fn trained(tau: &Tau) -> String {
     let csv = points_csv(tau, "points.csv", 60);
     let output = train(tau, &format!("csv:{csv}"), &[]).ok();
@@ -53,14 +54,14 @@ fn an_export_is_written_through_to_pipes_and_devices() {
     let (sender, received) = channel();
     std::thread::spawn(move || sender.send(read(pipe).unwrap()));
     tau.must(&["export", &model, "--onnx", "pipe"]);
-    // A pipe that nobody opens to write is never read to its end.
+    // Reading a pipe that no process opens for writing would never end.
     assert_eq!(received.recv_timeout(LIFETIME).unwrap(), onnx);
     assert!(symlink_metadata(tau.path("pipe")).unwrap().file_type().is_fifo());
-    // What is said of it does not follow it.
+    // Messages about the export do not go to the same stream.
     symlink("/proc/self/fd/1", tau.path("stdout")).unwrap();
     let through = tau.run_bytes(&["export", &model, "--onnx", "stdout"]);
     assert_eq!(through, onnx);
-    // Devices like /dev/null and /dev/full, but in a folder of the test.
+    // Devices like /dev/null and /dev/full, but in the folder of the test.
     for (name, minor, code) in [("null", "3", 0), ("full", "7", 1)] {
         let made = Command::new("mknod")
             .arg(tau.path(name))

@@ -1,4 +1,5 @@
-//! The live page and the metrics: what a browser and a collector see of a cluster, and what strangers do not.
+//! Tests of the live page and the metrics: the data that a browser and a collector get of a cluster, and that strangers
+//! do not get.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -10,20 +11,20 @@ use crate::harness::browser::Browser;
 use crate::harness::cluster::{Cluster, job, kill};
 use crate::harness::{Running, Tau, points_csv};
 
-/// A node with a page, started again at the same place if it was there before; the page's address.
+/// Adds a node that serves a page at this address, and returns the page's URL.
 fn with_page(cluster: &mut Cluster, page: &str, flags: &[&str]) -> String {
     cluster.add(&[&["--page", page], flags].concat());
     page_of(&mut cluster.nodes.last_mut().unwrap().process)
 }
 
-/// The page that a process says it serves.
+/// Returns the URL of the page that a process announces.
 fn page_of(process: &mut Running) -> String {
     let line = process.read_object();
     assert_eq!(line["event"], "page", "{line}");
     line["url"].as_str().unwrap().into()
 }
 
-/// The place and the token in a page's address.
+/// Returns the address and the token in a page's URL.
 fn parts(url: &str) -> (&str, &str) {
     let (place, token) = url
         .strip_prefix("http://")
@@ -32,7 +33,7 @@ fn parts(url: &str) -> (&str, &str) {
     (place, token)
 }
 
-/// Asks as a program would; the whole answer.
+/// Sends an HTTP request, and returns the whole answer.
 fn ask(place: &str, request: &str) -> String {
     let mut stream = TcpStream::connect(place).unwrap();
     write!(stream, "{request}\r\nHost: {place}\r\n\r\n").unwrap();
@@ -85,7 +86,7 @@ fn a_page_shows_a_run_a_death_and_a_return() {
     browser.darken();
     browser.picture("page-death-dark", 1280, 1000);
 
-    // The node that serves the page goes, and comes back at the same place with the same token.
+    // The node that serves the page is killed, and returns at the same address with the same token.
     let (place, _) = parts(&url);
     let (place, dir) = (place.to_owned(), cluster.nodes[0].dir.clone());
     kill("-KILL", cluster.nodes[0].process.pid());
@@ -95,14 +96,14 @@ fn a_page_shows_a_run_a_death_and_a_return() {
     cluster.start(Some(&other), "127.0.0.1:0", &["--page", &place, "--dir", &dir]);
     assert_eq!(page_of(&mut cluster.nodes.last_mut().unwrap().process), url);
     browser.wait_until("document.getElementById('state').innerText === 'training'");
-    // What the new process has is shown whole: its curve from the beginning, and what happened there.
-    // A second in which nothing was trained has no loss, and no place in the curve.
+    // The data of the new process is shown whole: the curve from its start, and the first event. A second without
+    // training has no loss and no point in the curve.
     let trained = "model.points.filter((point) => point[LOSS] !== null).length";
     browser.wait_until(&format!("({points}) >= 3 && ({points}) === {trained}"));
     browser.wait_until("model.events.length > 0 && model.events[0].number === 1");
 }
 
-/// Moves the slider of a run that is over to a moment at which it trained.
+/// Moves the slider of an ended run to a second in which it trained.
 fn go_back_to_training(browser: &mut Browser) {
     let found = browser.value(
         "(async () => {
@@ -128,7 +129,7 @@ fn a_run_that_is_followed_has_a_page_until_its_end_and_is_shown_again() {
     browser.open(&page_of(&mut run));
     browser.wait_until("document.querySelectorAll('#loss-chart .loss').length === 1");
     browser.wait_until("document.getElementById('accuracy').innerText.endsWith('%')");
-    // Whoever started the run may end it from the page.
+    // The user who started the run may stop it from the page.
     browser.value("window.confirm = () => true; document.getElementById('stop').click()");
     browser.wait_until("document.getElementById('end').innerText.startsWith('finished (stopped): accuracy')");
     assert_eq!(browser.text("replicas"), "agree");
@@ -141,7 +142,7 @@ fn a_run_that_is_followed_has_a_page_until_its_end_and_is_shown_again() {
         output.stderr
     );
 
-    // Its report is the same page, from disk.
+    // The report of the run is the same page, from disk.
     let report = tau.path("tau-out/latest/report.html");
     browser.open(&format!("file://{}", report.display()));
     browser.wait_until("document.getElementById('end').innerText.startsWith('finished (stopped): accuracy')");
@@ -174,7 +175,7 @@ fn a_run_that_is_followed_has_a_page_until_its_end_and_is_shown_again() {
     shown.finish().ok();
 }
 
-/// Records come once a second; a run that takes less leaves all that it did nevertheless.
+/// Records come once a second; of a shorter run everything is kept nevertheless.
 #[test]
 fn a_run_of_less_than_a_second_is_kept_and_shown_whole() {
     let tau = Tau::new();
@@ -193,7 +194,7 @@ fn a_run_of_less_than_a_second_is_kept_and_shown_whole() {
     let of_evaluations = lines.iter().filter(|line| line["event"] == "evaluation");
     let kept: Vec<Value> = of_evaluations.map(|line| line["seconds"].clone()).collect();
     assert_eq!(kept, evaluated);
-    // A node may have come too late to train anything.
+    // A node may have joined too late to train.
     let records = || lines.iter().filter(|line| line["event"].is_null());
     let nodes = |is_so: fn(&Value) -> bool| -> BTreeSet<String> {
         let so = records().filter(|line| is_so(line));
@@ -232,8 +233,8 @@ fn a_run_of_less_than_a_second_is_kept_and_shown_whole() {
     shown.finish().ok();
 }
 
-/// What nodes call themselves and say is shown as it is, and never run.
-/// A client's page names the client's own copy of the model: those of its nodes are removed with them.
+/// A client's page shows the path of the client's own copy of the model, because the nodes' copies are removed with
+/// them.
 #[test]
 fn the_page_of_a_client_names_the_model_that_it_has_saved() {
     let tau = Tau::new();
@@ -243,7 +244,7 @@ fn the_page_of_a_client_names_the_model_that_it_has_saved() {
     let url = page_of(&mut run);
     let (place, token) = parts(&url);
     let mut named = String::new();
-    // Whoever asks is waited for at the end.
+    // At its end the client waits until the page has been asked for.
     Cluster::wait_until("the page tells where the model is", || {
         let answer = ask(place, &format!("GET /news HTTP/1.1\r\nAuthorization: Bearer {token}"));
         let news: Value = serde_json::from_str(answer.split("\r\n\r\n").nth(1).unwrap()).unwrap();
@@ -256,6 +257,7 @@ fn the_page_of_a_client_names_the_model_that_it_has_saved() {
     assert!(std::path::Path::new(&named).is_file());
 }
 
+/// Names and notices of nodes are shown as text, and never run as scripts.
 #[test]
 fn hostile_names_are_shown_as_text() {
     let Some(mut browser) = Browser::start() else { return };
@@ -321,7 +323,7 @@ fn nothing_is_given_without_the_token_and_slow_clients_keep_nobody_out() {
         (format!("GET /news?token={}x HTTP/1.1", &token[1..]), 401),
         ("GET /news HTTP/1.1\r\nAuthorization: Bearer".into(), 401),
         (format!("GET /news HTTP/1.1\r\n{bearer}"), 200),
-        // An address alone ends nothing, and nobody has allowed it here.
+        // The token in the address alone does not permit a stop, and this page does not allow stopping at all.
         (format!("POST /stop?token={token} HTTP/1.1"), 401),
         (format!("POST /stop HTTP/1.1\r\n{bearer}"), 403),
         (format!("GET /../../etc/passwd HTTP/1.1\r\n{bearer}"), 404),
@@ -336,7 +338,7 @@ fn nothing_is_given_without_the_token_and_slow_clients_keep_nobody_out() {
         assert!(status == 200 || !answer.contains("\"nodes\""), "{short}");
     }
 
-    // Whoever says too much is cut short: they may hear why, or only that the connection is gone.
+    // A request that is too long is cut off: the sender gets an answer or only a closed connection.
     let mut talker = TcpStream::connect(place).unwrap();
     let _ = write!(
         talker,
@@ -348,11 +350,11 @@ fn nothing_is_given_without_the_token_and_slow_clients_keep_nobody_out() {
     let answer = String::from_utf8_lossy(&answer);
     assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 431"), "{answer:.200}");
 
-    // Of a thousand, three hundred are open at a time: this process may have so many.
+    // Of a thousand connections three hundred are open at a time, which is within this process's limit of descriptors.
     let mut slow = std::collections::VecDeque::new();
     for number in 0..1000 {
         let mut stream = TcpStream::connect(place).unwrap();
-        // Some have asked and do not read, some are in the middle of a question, some say nothing.
+        // Some clients send a request and do not read, some stop in the middle of a request, some send nothing.
         let _ = match number % 3 {
             0 => write!(stream, "GET /?token={token} HTTP/1.1\r\n\r\n"),
             1 => write!(stream, "GET /?tok"),
@@ -401,7 +403,7 @@ fn metrics_are_collected_and_the_dashboard_asks_for_what_there_is() {
     Cluster::wait_until("nothing is trained", || {
         told(&collect(), "tau_samples_total") > Some(0.0)
     });
-    // Records come sooner than word of how much there is to train.
+    // Records arrive before the facts that say how much there is to train.
     Cluster::wait_until("nobody says how much is done", || {
         told(&collect(), "tau_run_share").is_some()
     });

@@ -1,4 +1,4 @@
-//! Commands whose readers have gone away, as with `| head -1`: none of them panics.
+//! Tests of commands whose output has no reader any more, as with `| head -1`: no command panics.
 
 use crate::harness::cluster::Cluster;
 use crate::harness::watching::wait_until_trains;
@@ -12,7 +12,7 @@ fn commands_on_a_cluster_outlive_their_readers() {
         ("nodes", &[]),
         ("nodes", &["--json"]),
         ("stats", &["--once"]),
-        // It prints for ever: only the missing reader ends it.
+        // This command prints for ever: only the missing reader ends it.
         ("stats", &[]),
         ("stats", &["--json"]),
         ("doctor", &[]),

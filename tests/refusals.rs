@@ -1,9 +1,10 @@
-//! What cannot be done is refused: with exit code 2 and one sentence, before anything is written.
+//! Tests of refusals: invalid commands and data are refused with exit code 2 and one sentence, before any file is
+//! written.
 
 use crate::command_line::train;
 use crate::harness::{Tau, idx_folder, points_csv, words};
 
-/// Runs a command that must be refused: exit code 2, one sentence with `says`, nothing written.
+/// Runs a command that must be refused: exit code 2, one sentence that contains `says`, no new file.
 fn refused(tau: &Tau, arguments: &[&str], says: &str) {
     let before = tau.files();
     let output = tau.run(arguments);
@@ -18,7 +19,7 @@ fn refused(tau: &Tau, arguments: &[&str], says: &str) {
     assert_eq!(tau.files(), before, "{arguments:?} wrote something");
 }
 
-/// Nodes of one machine that only tell each other how far they are never begin to train.
+/// Too many nodes on one machine would spend all their time on beats and never begin to train.
 #[cfg(target_os = "linux")]
 #[test]
 fn more_nodes_than_the_cores_can_serve_are_refused() {
@@ -77,7 +78,7 @@ fn bad_jobs_are_refused() {
             &["--model", "conv 8 3x3 pad 20000, maxpool 40000, flatten, dense 10"],
             "2^28",
         ),
-        // No machine has memory for eight of these.
+        // No machine has enough memory for eight such models.
         (
             &["--nodes", "8", "--model", "dense 45000, dense 45000, dense 10"],
             "of memory",

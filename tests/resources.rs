@@ -1,4 +1,5 @@
-//! Resources that run out, or go away under a run: one sentence for whoever can mend it, and everybody else goes on.
+//! Tests of resources that run out or disappear during a run: the user gets one sentence that says what to do, and all
+//! other nodes go on.
 
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
@@ -9,12 +10,13 @@ use std::time::Duration;
 use crate::harness::cluster::{Cluster, job, kill};
 use crate::harness::{Output, Tau, event_lines, points_csv, skip};
 
-/// Its model takes 80 KB.
+/// Flags for a model whose file takes 80 KB.
 const WIDE: &[&str] = &["--model", "dense 4000, relu, dense 2"];
-/// Blocks of 512 or 1024 bytes, depending on the shell: less than the model takes, more than anything else does.
+/// Limit on file sizes for `ulimit`, in blocks of 512 or 1024 bytes, depending on the shell: less than the model of
+/// [`WIDE`] takes, more than any other file.
 const FILE_LIMIT: &str = "-f 32";
 
-/// The files in a node's folder and below it, its socket aside.
+/// Returns the names of the files in and below a node's folder, without its socket.
 fn saved(dir: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(dir).unwrap().flatten() {
@@ -27,14 +29,15 @@ fn saved(dir: &Path) -> Vec<String> {
     found
 }
 
-/// A run of both nodes that agree, though one of them cannot save; the client gets the model from the other.
+/// Runs a job on two nodes that agree, one of which (`without`) cannot save the model; the client gets the model from
+/// the other.
 fn one_cannot_save(cluster: &mut Cluster, without: usize, says: &str) {
     cluster.wait_for_nodes(2);
     points_csv(&cluster.tau, "points.csv", 300);
     let last = cluster.ask("start", &job("2", WIDE)).finished(2);
     assert!(tau_model(&cluster.tau, "tau-out/latest/model.safetensors") == last["digest"]);
     let other = &cluster.nodes[1 - without];
-    // A node's journal, and a checkpoint of what the run has come to, may lie there too.
+    // A node's journal and a checkpoint of the run may be in the folder too.
     let left = |dir: &Path, endings: &[&str]| -> Vec<String> {
         let is_meant = |name: &String| endings.iter().any(|ending| name.ends_with(ending));
         saved(dir).into_iter().filter(is_meant).collect()
@@ -53,7 +56,7 @@ fn one_cannot_save(cluster: &mut Cluster, without: usize, says: &str) {
     assert_eq!(models, [""; 0], "half a model was left");
 }
 
-/// The digest of a model that is whole.
+/// Returns the digest of a model, which must be complete.
 fn tau_model(tau: &Tau, model: &str) -> serde_json::Value {
     let evaluated = tau.must(&["evaluate", model, "--data", "csv:points.csv", "--json"]);
     evaluated.last()["digest"].clone()
@@ -74,11 +77,11 @@ fn a_node_whose_files_may_not_grow_says_so_and_the_other_saves() {
     }
 }
 
-/// A small file system of its own.
+/// A small mounted file system, which fills up soon.
 struct SmallDisk<'a>(&'a Path);
 
 impl<'a> SmallDisk<'a> {
-    /// `None`, after a line that stays visible, where this user may not mount anything.
+    /// Mounts a file system. Returns `None`, after a visible message, if this user may not mount.
     fn mount(path: &'a Path) -> Option<Self> {
         std::fs::create_dir(path).unwrap();
         let mut mount = Command::new("mount");
@@ -127,7 +130,7 @@ fn a_client_that_cannot_save_says_where_and_can_come_back() {
     cluster.must("start", &["--attach"]);
 }
 
-/// Checks that a node was refused as a user's mistake, in one sentence, and has left nothing.
+/// Checks that a node was refused as a user's mistake in one sentence, and has left no files.
 fn refused(tau: &Tau, before: &[String], output: &Output, says: &[&str]) {
     assert_eq!(output.code, 2, "{}", output.stderr);
     assert_eq!(output.stderr.lines().count(), 1, "{}", output.stderr);
@@ -163,10 +166,10 @@ fn a_folder_too_deep_for_a_socket_is_named() {
     refused(&tau, &[], &tau.run(&seed), &["new/deep", "107", "shorter --dir"]);
 }
 
-/// The processor time that a process has taken, in hundredths of a second.
+/// Returns the processor time that a process has used, in hundredths of a second.
 fn processor_time(pid: u32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    // The name, in parentheses, may hold spaces.
+    // The process's name, in parentheses, may contain spaces.
     let (_, fields) = stat.rsplit_once(')').unwrap();
     let fields: Vec<&str> = fields.split_whitespace().collect();
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
@@ -177,7 +180,7 @@ fn processor_time(pid: u32) -> u64 {
 fn a_network_that_is_too_large_for_a_node_is_refused_and_told_how_to_be_spread() {
     let mut cluster = Cluster::of(1);
     cluster.nodes.remove(0).stop();
-    // In kilobytes, as `ulimit` has it.
+    // In kilobytes, the unit of `ulimit`.
     cluster.add_limited("-v 3000000");
     cluster.wait_for_nodes(1);
     let large = "dense 8192, relu, dense 8192, relu, dense 8192, relu, dense 2";
@@ -192,7 +195,8 @@ fn a_network_that_is_too_large_for_a_node_is_refused_and_told_how_to_be_spread()
 #[test]
 #[cfg(target_os = "linux")]
 fn a_node_without_descriptors_waits_quietly_and_recovers() {
-    // What a node takes by itself; with a few more, the quarter that strangers may have is too much.
+    // The limit is a few more descriptors than a node uses by itself, so that the quarter that strangers may have
+    // exceeds it.
     let mut cluster = Cluster::of(1);
     let usual = cluster.nodes.remove(0);
     let own = std::fs::read_dir(format!("/proc/{}/fd", usual.process.pid()))
@@ -203,21 +207,21 @@ fn a_node_without_descriptors_waits_quietly_and_recovers() {
     cluster.wait_for_nodes(1);
     let (address, pid) = (cluster.nodes[0].address.clone(), cluster.nodes[0].process.pid());
     let before = processor_time(pid);
-    // More than it can have open; they say nothing, and stay as long as they are let.
+    // More connections than the node can open; the strangers send nothing and stay as long as they may.
     let mut strangers: Vec<TcpStream> = (0..200).map(|_| TcpStream::connect(&address).unwrap()).collect();
-    // Members get through meanwhile.
+    // Members can still connect.
     assert_eq!(cluster.listed().len(), 1);
     for stranger in &mut strangers {
         stranger.set_read_timeout(Some(Duration::from_mins(1))).unwrap();
-        // A reset is an end, too; a timeout is none.
+        // A reset also counts as an end; a timeout does not.
         if let Err(error) = stranger.read_to_end(&mut Vec::new()) {
             assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset, "{error}");
         }
     }
-    // The last of them had its five seconds: a busy loop would have taken them all.
+    // The last strangers had their five seconds: a busy loop would have used all of that time.
     let taken = processor_time(pid) - before;
     assert!(taken < 200, "{taken} hundredths of a second were spent on strangers");
-    // It still does all that a node does, once it may have what a run takes: two journals, what it saves, two clients.
+    // The node still works, once the limit allows the descriptors of a run: two journals, saved files and two clients.
     let more = ["--nofile=64:", "--pid", &pid.to_string()];
     assert!(Command::new("prlimit").args(more).status().unwrap().success());
     points_csv(&cluster.tau, "points.csv", 300);
@@ -246,7 +250,7 @@ fn data_that_is_gone_or_changed_is_named_by_the_node_and_the_others_go_on() {
             Some(rows) => drop(points_csv(&cluster.tau, "other/points.csv", rows)),
         }
         kill("-KILL", cluster.nodes[1].worker());
-        // A worker that is refused ends within milliseconds, and is started again ever more rarely.
+        // A refused worker ends within milliseconds, and is restarted at growing intervals.
         Cluster::wait_until("no worker that was started again was refused", || {
             let log = cluster.nodes[1].process.log();
             event_lines(&log, event).iter().any(|line| line.contains(file))
@@ -267,7 +271,7 @@ fn data_outside_a_nodes_root_is_not_read() {
     let outside = cluster.tau.path("points.csv");
     std::os::unix::fs::symlink(&outside, cluster.tau.path("root/link.csv")).unwrap();
     let outside = outside.to_str().unwrap();
-    // Whether something is there is nobody's business either.
+    // The message must not reveal whether the file exists.
     let nothing = "../nothing.csv";
     for path in ["../points.csv", outside, "link.csv", nothing, "/nothing/at/all.csv"] {
         let data = format!("csv:{path}");

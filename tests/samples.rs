@@ -1,4 +1,5 @@
-//! Data of all sizes and kinds: every sample is trained, whatever the shape of a run, and only files are opened.
+//! Tests of datasets of all sizes and kinds: every sample is trained, whatever the shape of a run, and only regular
+//! files are opened.
 
 use std::process::Command;
 
@@ -42,7 +43,7 @@ fn a_worker_is_seated_after_many_epochs_of_few_samples() {
     let ended = cluster.must("start", &["--attach"]);
     assert_eq!(ended.last()["repeated_samples"], 0, "{}", ended.stdout);
     let logged = cluster.nodes.pop().unwrap().stop();
-    // The one that was killed may have been in the middle of a word; nobody else's socket is closed.
+    // The killed worker may have been in the middle of a message; no other worker's socket is closed.
     let closed = event_lines(&logged, "worker_socket_closed");
     let by_the_kill = |line: &&str| line.contains("the connection broke");
     assert!(closed.len() < 2 && closed.iter().all(by_the_kill), "{logged}");
@@ -60,7 +61,7 @@ fn what_is_no_file_is_not_opened_and_the_next_run_begins() {
     std::os::unix::fs::symlink("/dev/zero", cluster.tau.path("zero.csv")).unwrap();
     for (data, says) in [
         ("csv:pipe.csv", "is a pipe: give a regular file"),
-        // Nodes open nothing but what is below their own folder, unless they are told.
+        // Nodes open only files below their own folder, unless the user gives another data root.
         ("csv:zero.csv", "lies outside of the data directory"),
         ("csv:/dev/zero", "--data-root / opens everything"),
         ("csv:/etc/passwd", "lies outside of the data directory"),

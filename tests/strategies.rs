@@ -1,4 +1,4 @@
-//! Strategies other than the default one, on the same runtime: they train, and their replicas agree.
+//! Tests of the strategies other than the default one: they train, and their replicas agree.
 
 use crate::harness::cluster::{Cluster, SMALL, SOON, cut_power, kill};
 use crate::harness::watching::{
@@ -24,11 +24,11 @@ fn dense_exchanges_train_and_agree() {
         ("stepwise", 0.5),
         ("downpour", 0.5),
         ("server:every=1,async", 0.5),
-        // Every second batch only tells a loss.
+        // Every second batch is an announcement, which holds only a loss.
         ("mesh:every=8,weighted", 0.25),
         ("downpour:weighted", 0.25),
         ("ring:every=8,weighted", 0.25),
-        // And of the others one in three holds weights.
+        // In addition only one in three of the other batches holds weights.
         ("mesh:every=8,best", 0.08),
         ("best:every=8", 0.08),
     ] {
@@ -39,7 +39,7 @@ fn dense_exchanges_train_and_agree() {
         assert!(finished["accuracy"].as_f64().unwrap() > 0.95, "{exchange}: {finished}");
         let waited = finished["waited_share"].as_f64().unwrap();
         assert_eq!(waited > 0.0, !exchange.ends_with("async"), "{exchange}: {finished}");
-        // Nearly every weight is in every batch that holds any.
+        // Every batch that holds weights holds nearly all of them.
         assert!(
             finished["density"].as_f64().unwrap() > density,
             "{exchange}: {finished}"
@@ -52,13 +52,13 @@ fn dense_exchanges_train_and_agree() {
     }
 }
 
-/// Workers wait for each other's rounds, but not for those who stand still or are dead, and whoever comes is waited for.
+/// Barriers wait for other workers, but not for paused or dead ones, and wait for workers that join.
 #[test]
 fn rounds_go_on_whoever_stands_still_comes_or_dies() {
     rounds_go_on("mesh:every=4");
 }
 
-/// The same where a server adds rounds up, which is killed, and where they go round.
+/// Strategies in which a server adds rounds up, which is killed here, or in which rounds pass from worker to worker.
 #[test]
 fn rounds_that_are_added_up_go_on_whoever_stands_still_comes_or_dies() {
     for exchange in ["server:every=4", "stepwise:every=4"] {
@@ -66,7 +66,7 @@ fn rounds_that_are_added_up_go_on_whoever_stands_still_comes_or_dies() {
     }
 }
 
-/// The same where they also wait for each other's losses.
+/// A strategy in which workers also wait for each other's losses.
 #[test]
 fn rounds_of_the_best_go_on_whoever_stands_still_comes_or_dies() {
     rounds_go_on("mesh:every=4,best");
@@ -85,7 +85,7 @@ fn rounds_go_on(exchange: &str) {
     wait_until_trains_on(&cluster, &names[2]);
     let late = cluster.add(&[]).name.clone();
     wait_until_trains(&cluster, &late);
-    // The first one: the server, where there is one.
+    // The first node, which is the server if the strategy has one.
     let dead = kill_node(&mut cluster, 0);
     wait_until_trains_on(&cluster, &late);
     wait_until_trains_on(&cluster, &names[1]);
@@ -103,7 +103,7 @@ fn rounds_go_on(exchange: &str) {
     );
 }
 
-/// A worker's state is saved between two rounds, and goes on there.
+/// A worker's state is saved between two rounds, and the worker continues from there.
 #[test]
 fn rounds_go_on_after_all_nodes_were_killed() {
     for exchange in ["ring:every=4,weighted", "server:every=4"] {

@@ -1,4 +1,5 @@
-//! Studies over real processes: all combinations are run once, whatever happens in between, and reported.
+//! Tests of studies over real processes: every combination of settings is run once, despite interruptions, and
+//! reported.
 
 use std::path::Path;
 
@@ -34,7 +35,7 @@ fn rows(tau: &Tau) -> Vec<Value> {
     whole.map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// What a run is, without what was measured.
+/// Returns the plan of each run, without its measurements.
 fn kinds(rows: &[Value]) -> Vec<String> {
     let mut all: Vec<String> = rows
         .iter()
@@ -58,7 +59,7 @@ fn a_study_that_is_killed_goes_on_and_reports_the_same_runs() {
     let tau = Tau::new();
     points_csv(&tau, "points.csv", 300);
     let mut study = tau.start(&[STUDY, SMALL].concat());
-    // In the middle: something is told of, and something is not.
+    // Killed in the middle: some runs are reported, and others are not.
     study.read_line();
     kill("-KILL", study.pid());
     assert_ne!(study.finish().code, 0);
@@ -74,7 +75,7 @@ fn a_study_that_is_killed_goes_on_and_reports_the_same_runs() {
     for row in &all {
         let result = &row["result"];
         assert_eq!(result["replicas_agree"], true, "{row}");
-        // At an epoch's end two may train the same sample.
+        // At the end of an epoch two workers may train the same sample.
         let trained = result["samples"].as_u64().unwrap() - result["repeated_samples"].as_u64().unwrap();
         assert_eq!(trained, 480, "{row}");
         assert!(
@@ -94,11 +95,11 @@ fn a_study_that_is_killed_goes_on_and_reports_the_same_runs() {
         assert!(text.contains(series), "{text}");
     }
     let page = std::fs::read(tau.path("study/report.html")).unwrap();
-    // Nothing is left to do: the same report.
+    // No run is left to do, so the report stays the same.
     tau.must(&[STUDY, SMALL].concat());
     assert_eq!(rows(&tau), all);
     assert_eq!(std::fs::read(tau.path("study/report.html")).unwrap(), page);
-    // And so has whoever asks for a report of the folder.
+    // A separate report of the folder is the same too.
     tau.must(&["report", "study", "--out", "again"]);
     assert_eq!(std::fs::read(tau.path("again/report.html")).unwrap(), page);
 }

@@ -1,4 +1,4 @@
-//! Whole-system tests over the real binary: one file for each promise.
+//! System tests over the real binary, with one file for each promise.
 
 mod harness;
 

@@ -1,4 +1,4 @@
-//! What people see in a terminal: the live view with its keys, and progress bars, in the real binary.
+//! Tests of the terminal output of the real binary: the live view with its keys, and progress bars.
 
 use crate::harness::cluster::{Cluster, SMALL, job, kill};
 use crate::harness::terminal::{Size, Terminal};
@@ -10,7 +10,7 @@ const ENTER: &str = "\r";
 const ESCAPE: &str = "\x1b";
 const CONTROL_C: &str = "\x03";
 
-/// Opens the live view of a cluster, asking its first node.
+/// Opens the live view of a cluster, which asks the first node.
 fn stats(cluster: &Cluster, size: Size) -> Terminal {
     let asked = &cluster.nodes[0].address;
     let arguments = ["stats", "--cluster", asked, "--credentials", "cluster.pem"];
@@ -26,13 +26,13 @@ fn has(lines: &[String], text: &str) -> bool {
     lines.iter().any(|line| line.contains(text))
 }
 
-/// The end of the axis on which curves are drawn.
+/// Returns the label at the end of the charts' horizontal axis.
 fn axis_end(lines: &[String]) -> Option<String> {
     let axis = lines.iter().position(|line| line.contains('└'))?;
     lines.get(axis + 1)?.split_whitespace().last().map(str::to_owned)
 }
 
-/// A client leaves the terminal as it was.
+/// Leaves the live view with a key, and asserts that the terminal is as it was.
 fn leaves(terminal: &mut Terminal, key: &str) {
     assert!(terminal.is_taken());
     terminal.press(key);
@@ -135,7 +135,7 @@ fn a_large_screen_is_used_and_may_change_its_size() {
     let mut shown = view.wait_until("it is not drawn anew", |lines| {
         lines.len() == 40 && lines[39].starts_with("q leave")
     });
-    // A key that comes together with a new size is read with the next key only (crossterm 0.29): the size is read first.
+    // With crossterm 0.29 a key that arrives together with a change of size is read only with the next key.
     for _ in 0..3 {
         shown = view.wait_until("it is not drawn again", |lines| lines != shown);
     }
@@ -152,7 +152,7 @@ fn a_view_whose_cluster_is_gone_says_so() {
     leaves(&mut view, "q");
 }
 
-/// No bar was ever wider than its terminal, and none is left.
+/// Asserts that no bar was wider than its terminal, and that none is left on the screen.
 fn bars_are_whole_and_gone(terminal: &Terminal) {
     let broken = terminal.broken_bars();
     assert!(broken.is_empty(), "{}", broken[0]);
@@ -193,7 +193,7 @@ fn control_c_leaves_no_bar_behind() {
         bars_are_whole_and_gone(&terminal);
         assert!(!terminal.text().contains("ending the run"), "{}", terminal.text());
     }
-    // The second ends it at once.
+    // The second Ctrl-C ends the command at once.
     let mut terminal = Terminal::start(&tau, (80, 24), &[&["train"], &job[..]].concat());
     terminal.wait_until("it does not train", trains);
     terminal.press(CONTROL_C);
@@ -225,7 +225,7 @@ fn a_bar_names_whom_it_waits_for() {
     });
     let line = shown.iter().find(|line| line.contains(&sentence)).unwrap();
     assert!(line.ends_with(" s, given up at 45 s"), "{line}");
-    // Where there is room, it is also said what is done.
+    // A wider terminal also has room for the present task.
     terminal.resize((140, 24));
     terminal.wait_until("it is not said what is done", |lines| {
         let line = lines.iter().find(|line| line.contains(&sentence));

@@ -1,4 +1,5 @@
-//! What a node keeps in order around itself: others hear when it goes, and its socket is there whatever happens to its folder.
+//! Tests of a node's upkeep: other nodes hear when it leaves, its socket is restored when its folder is removed, and
+//! old runs are deleted.
 
 use serde_json::Value;
 
@@ -14,7 +15,7 @@ fn a_node_that_is_told_to_end_in_a_run_has_left_and_is_not_silent() {
     leaver.process.finish().ok();
     // On a busy machine any node may fall silent for a while; this one has said good-bye.
     let said_before: Vec<usize> = cluster.nodes.iter().map(|node| node.process.log().len()).collect();
-    // It ended when all had heard it, so nobody needs time to find out.
+    // The node ended after all others had heard its good-bye, so no wait is needed.
     assert_eq!(cluster.listed().len(), 2);
     for (node, said_before) in cluster.nodes.iter().zip(said_before) {
         Cluster::wait_until("nobody hears that it leaves", || {
@@ -33,7 +34,7 @@ fn workers_attach_again_when_the_nodes_folder_was_removed() {
     std::fs::remove_dir_all(&node.dir).unwrap();
     let dead = node.worker();
     kill("-KILL", dead);
-    // One that finds no socket ends, and is started again.
+    // A worker that finds no socket ends and is restarted.
     Cluster::wait_until(
         "no worker attaches any more",
         || matches!(node.workers()[..], [worker] if worker != dead),
@@ -53,7 +54,7 @@ fn nodes_keep_what_they_took_part_in_and_remove_the_oldest_runs() {
     for _ in 0..3 {
         let ended = cluster.must("start", &job("3", &[]));
         let run = ended.last()["run"].as_str().unwrap().to_owned();
-        // Nodes look once a second; of runs that follow each other faster they keep the models.
+        // Nodes check once a second; of runs that follow each other faster they keep only the models.
         let report = |node: &Node| node.dir.join(&run).join("report.html").exists();
         Cluster::wait_until("a run is not kept", || cluster.nodes.iter().all(report));
         runs.push(run);

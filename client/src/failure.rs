@@ -1,4 +1,4 @@
-//! How a command fails: one sentence and an exit code.
+//! The failure of a command: sentences for the user, and an exit code.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -8,36 +8,36 @@ use protocol::stats::Failed;
 
 use crate::output::{self, notice};
 
-/// Why a command did not do what it was asked to.
+/// The failure of a command.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The user's input was wrong: nothing was changed. One sentence for each mistake.
+    /// Wrong input by the user, before anything was changed. One sentence for each mistake.
     BadInput(Vec<String>),
-    /// The cluster cannot do it. One sentence for each reason.
+    /// Refusal by the cluster. One sentence for each reason.
     Refused(Vec<String>),
-    /// The work itself failed.
+    /// Failure of the work itself.
     Failed(String),
     /// The work is done and reported, but replicas do not agree.
     Disagreed,
 }
 
 impl Failure {
-    /// Bad input, in these words.
+    /// Returns a failure because of wrong input, with this sentence.
     pub(crate) fn input(reason: impl Into<String>) -> Self {
         Self::BadInput(vec![reason.into()])
     }
 
-    /// Bad input, because of an error.
+    /// Returns a failure because of wrong input, with the sentence of an error.
     pub(crate) fn bad(error: impl Error) -> Self {
         Self::input(sentence(&error))
     }
 
-    /// Failed work, because of an error.
+    /// Returns a failure of the work, with the sentence of an error.
     pub(crate) fn work(error: impl Error) -> Self {
         Self::Failed(sentence(&error))
     }
 
-    /// A sentence for each reason.
+    /// Returns a sentence for each reason.
     pub(crate) fn reasons(&self) -> Vec<String> {
         const DISAGREED: &str =
             "not all replicas ended with the same weights: this is a fault in Tau or in a machine's memory";
@@ -53,7 +53,7 @@ impl Failure {
         for reason in &reasons {
             notice::say(&format!("error: {reason}"));
         }
-        // A disagreement stands in the last object already.
+        // The last JSON object already reports a disagreement.
         if json && !matches!(self, Self::Disagreed) {
             output::line(&Failed::because(reasons.join("; ")));
         }

@@ -1,7 +1,7 @@
-//! Logs, on standard error: each line with its node and its run.
+//! Logs on standard error, where each line names its node and run.
 //!
-//! What people would see of a node without asking for more is also kept for its records, so that who watches the cluster sees
-//! it too. `TAU_LOG` says how much (`TAU_LOG=info`), and `TAU_LOG_FORMAT=json` in which form.
+//! Lines that appear by default are also kept as log notices for the node's records, so that every watcher of the
+//! cluster sees them. `TAU_LOG` sets the level (`TAU_LOG=info`), and `TAU_LOG_FORMAT=json` the format.
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -21,24 +21,25 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry};
 
-/// What is logged unless the user asks for something else. The cluster crate calls what is normal a warning, and
-/// prints whole messages when asked for more.
+/// Default filter of log lines. `ractor_cluster` is off, because it logs normal events as warnings and, at lower
+/// levels, whole messages.
 const FILTER: &str = "warn,ractor=off,ractor_cluster=off";
 
-/// Starts to log. A node that people have started also says what it does; nodes of a local cluster do not.
+/// Starts logging. `tells_news`: normal events are logged too, as for a node that a person has started; nodes of a
+/// local cluster log problems only.
 pub(crate) fn init(tells_news: bool) {
     let filter: Result<Targets, _> = match std::env::var("TAU_LOG") {
         Ok(asked) => format!("ractor=error,ractor_cluster=error,{asked}").parse(),
         Err(_) if tells_news => format!("{FILTER},{NEWS}=info").parse(),
-        // What becomes of a run is told by the one who has started it, once.
+        // The outcome of a run is reported once, by the process that started the run.
         Err(_) => format!("{FILTER},{NEWS}=off").parse(),
     };
     let json = std::env::var("TAU_LOG_FORMAT").is_ok_and(|format| format == "json");
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(std::io::stderr)
-        // Colours are for people: in files and pipes they would only be in the way.
+        // Colours are for people; in files and pipes they would be in the way.
         .with_ansi(std::io::stderr().is_terminal())
-        // It would tell of a closed standard error on standard error, and panic.
+        // Otherwise a closed standard error would be reported on standard error, which panics.
         .log_internal_errors(false)
         .event_format(LogFormat { json })
         .with_filter(filter.unwrap_or_else(|_| FILTER.parse().expect("the standard filter is valid")));
@@ -52,7 +53,7 @@ pub(crate) fn init(tells_news: bool) {
         .init();
 }
 
-/// Keeps what is said for the node's next record.
+/// Keeps log events of a node as log notices for its next record.
 struct NoticeLayer;
 
 impl<S: Subscriber> Layer<S> for NoticeLayer {
@@ -86,7 +87,7 @@ where
         let level = event.metadata().level();
         if self.json {
             let mut fields = Fields(Map::new());
-            // First: none of an event's own fields takes the place of those that follow.
+            // First, so that an event's own fields cannot replace those that follow.
             event.record(&mut fields);
             fields.put("time", time);
             fields.put("level", level.to_string());
@@ -111,7 +112,7 @@ where
     }
 }
 
-/// An event's fields as JSON.
+/// The fields of a log event, as JSON.
 struct Fields(Map<String, Value>);
 
 impl Fields {
@@ -119,14 +120,14 @@ impl Fields {
         self.0.insert(key.into(), value.into());
     }
 
-    /// The message, and in brackets what belongs to it.
+    /// Returns the message, followed by the other fields in parentheses.
     fn sentence(mut self) -> String {
         let text = |value: Value| match value {
             Value::String(text) => text,
             other => other.to_string(),
         };
         let message = self.0.remove("message").map(text).unwrap_or_default();
-        // It is for programs, and says the same.
+        // The `event` field is for programs, and repeats the message.
         self.0.remove("event");
         let others = self.0.into_iter().map(|(key, value)| format!("{key} {}", text(value)));
         let others: Vec<String> = others.collect();

@@ -1,9 +1,9 @@
 //! `tau`: the command line.
 //!
-//! Exit codes: 0 finished, 1 failed, 2 bad usage or bad input. With `--json` standard output holds one object per
-//! line and nothing else; what is for people goes to standard error.
+//! Exit codes: 0 finished, 1 failed, 2 wrong usage or input. With `--json`, standard output holds one object per line
+//! and nothing else; messages for people go to standard error.
 
-// These macros panic when the reader of a pipe has gone away: 'output' and 'notice' write instead.
+// These macros panic when the reader of a pipe has gone away; 'output' and 'notice' do not.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
@@ -35,7 +35,7 @@ use protocol::stats::Failed;
 use crate::args::{Arguments, Command, CredentialsCommand};
 
 fn main() -> ExitCode {
-    // Before any thread exists: it sets the allocator's parameters.
+    // Before any thread exists, because it sets parameters of the allocator.
     worker::machine::memory::keep_freed_blocks();
     worker::model_file::outlive_file_limits();
     let arguments = match Arguments::try_parse() {
@@ -85,7 +85,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Usage errors are clap's own, with its hints; a script that asked for JSON gets its object too.
+/// Reports a usage error in clap's own words, with its hints. With `--json`, scripts also get a `failed` object.
 fn refuse(error: &clap::Error) -> ExitCode {
     if let Err(lost) = error.print() {
         output::lose(&lost);

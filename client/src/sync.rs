@@ -1,8 +1,8 @@
-//! Locks that a panic elsewhere does not close.
+//! Locks that stay usable after a panic in another thread.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Locks a value that no panic leaves half changed.
+/// Locks a value, even if a thread panicked while it held the lock. Only for values that no panic leaves half changed.
 pub(crate) fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

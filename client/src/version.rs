@@ -1,9 +1,9 @@
-//! Which release this is.
+//! The release of this program.
 
-/// The release, and the commit that it was built from where that is known.
+/// The release, and the commit that it was built from, if that is known.
 pub(crate) const VERSION: &str = env!("TAU_VERSION");
 
-/// The release's name. Tests give a process another one, to see that it is turned away.
+/// Returns the release's name. Tests set `TAU_PRETEND_VERSION` to check that a process of another release is refused.
 pub(crate) fn version() -> String {
     std::env::var("TAU_PRETEND_VERSION").unwrap_or_else(|_| VERSION.into())
 }

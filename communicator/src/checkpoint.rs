@@ -1,8 +1,9 @@
-//! Checkpoints: a run as one node knows it, in a file, so that it can go on after all nodes were killed.
+//! Checkpoints: a run as one node knows it, in a file, so that the run can go on after all nodes were killed.
 //!
-//! A file is a mark, the header in postcard behind its length, a snapshot, and a CRC-32 over all of that. It is written
-//! beside its place and takes its name when it is whole. What workers alone have is in files of their own, which the
-//! header names together with the batch they were written after: they are of use only with exactly that one.
+//! A file has a magic number, the header in postcard behind its length, a snapshot, and a CRC-32 over all of these. It
+//! is written beside its place and renamed when it is whole. The state that only workers have (residual, optimiser
+//! state) is in files of its own. The header names each with the batch after which it was written: it is of use only
+//! with exactly that batch.
 
 use std::ffi::OsStr;
 use std::io::{self, Write};
@@ -19,35 +20,35 @@ use thiserror::Error;
 
 use protocol::wire::snapshot::{self, Head, Snapshot};
 
-/// The first bytes of every checkpoint that this release writes; the last of them is the version.
+/// First bytes of every checkpoint that this release writes; the last of them is the version.
 const MAGIC: &[u8; 8] = b"TAUCKPT\x03";
-/// The first bytes of a checkpoint of version 2, which is read as well.
+/// First bytes of a checkpoint of version 2, which is read as well.
 const MAGIC_2: &[u8; 8] = b"TAUCKPT\x02";
 const LENGTH_BYTES: usize = 4;
 const CRC_BYTES: usize = 4;
-/// What is read or written at a time.
+/// Number of bytes of a snapshot that are written at a time.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// The name that checkpoints end with.
+/// File name extension of checkpoints.
 const SUFFIX: &str = "checkpoint";
 
-/// Everything about a checkpoint but the replica.
+/// Everything in a checkpoint but the replica.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Header {
     pub run: RunId,
-    /// What is trained.
+    /// Job of the run.
     #[serde(with = "protocol::job::as_text")]
     pub job: Box<Job>,
     pub data: DataInfo,
-    /// The worker slots that samples were shared out to.
+    /// Number of worker slots to which samples were dealt out.
     pub slots: usize,
-    /// The stage of the network that it is of, where that is spread over nodes; 0 where it is not.
+    /// Pipeline stage whose weights the checkpoint holds; 0 if it holds the whole model.
     pub stage: u8,
-    /// What this node's workers had.
+    /// Files with the state that only this node's workers had.
     pub states: Vec<State>,
 }
 
-/// The header of version 2: data had no validation rows, and a job had no trainers.
+/// Header of version 2, in which data had no validation rows and jobs had no trainers.
 #[derive(Deserialize)]
 struct Header2 {
     run: RunId,
@@ -69,7 +70,7 @@ struct DataInfo2 {
 }
 
 impl Header2 {
-    /// The same in today's terms: all workers train, and measurements are made on the test rows.
+    /// Converts the header to the present version: all workers train, and the model is evaluated on the test rows.
     fn upgraded(self) -> Option<Header> {
         let then = JobDraft {
             trainers: Some("all".into()),
@@ -104,39 +105,39 @@ impl Header2 {
     }
 }
 
-/// What a worker alone had, in a file beside the checkpoint.
+/// State that only one worker had (residual, optimiser state), in a file beside the checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     pub origin: OriginId,
-    /// Its last batch before.
+    /// Number of the worker's last batch before its state was written.
     pub sequence: u64,
     pub path: PathBuf,
 }
 
-/// A checkpoint that was read.
+/// A checkpoint that was read from a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
-    /// What it is of.
+    /// Everything in the checkpoint but the replica.
     pub header: Header,
-    /// The replica.
+    /// The node's replica at the checkpoint.
     pub snapshot: Snapshot,
 }
 
-/// Why a file is no checkpoint.
+/// Reason for which a file is not a usable checkpoint.
 #[derive(Debug, Error)]
 pub enum CheckpointError {
-    /// It could not be read.
+    /// The file could not be read.
     #[error("{path} could not be read: {source}")]
     Io { path: PathBuf, source: io::Error },
-    /// Something else, or another release's.
+    /// The file is something else, or a checkpoint of another release.
     #[error("{0} is not a checkpoint file of this Tau release")]
     Foreign(PathBuf),
-    /// Torn or changed.
+    /// The file is truncated or changed.
     #[error("{0} is damaged: its checksum does not match")]
     Damaged(PathBuf),
 }
 
-/// Where a node keeps the checkpoint of a run, in that run's folder.
+/// Returns the path of a node's checkpoint of a run, in that run's folder.
 #[must_use]
 pub fn path(folder: &Path, node: &str) -> PathBuf {
     folder.join(format!("{node}.{SUFFIX}"))
@@ -169,7 +170,7 @@ fn encode(file: &mut impl Write, header: &Header, head: Head, counts: Arc<[i32]>
     file.write_all(&crc.to_le_bytes())
 }
 
-/// Reads a checkpoint.
+/// Reads a checkpoint from a file.
 pub fn read(path: &Path) -> Result<Checkpoint, CheckpointError> {
     let bytes = std::fs::read(path).map_err(|source| CheckpointError::Io {
         path: path.into(),
@@ -178,7 +179,7 @@ pub fn read(path: &Path) -> Result<Checkpoint, CheckpointError> {
     decode(&bytes, path)
 }
 
-/// The checkpoint that the bytes of a file are. Nothing of it is believed before its checksum is right.
+/// Decodes a checkpoint from the bytes of a file. Nothing in them is believed before the checksum is verified.
 pub fn decode(bytes: &[u8], path: &Path) -> Result<Checkpoint, CheckpointError> {
     let foreign = || CheckpointError::Foreign(path.into());
     let (magic, rest) = bytes.split_first_chunk().ok_or_else(foreign)?;
@@ -205,8 +206,8 @@ pub fn decode(bytes: &[u8], path: &Path) -> Result<Checkpoint, CheckpointError> 
     Ok(Checkpoint { header, snapshot })
 }
 
-/// The checkpoint in a run's folder that has come furthest. Others, and files that are none, are passed over with a
-/// line in the log: a node that was killed while it wrote leaves its last complete one.
+/// Returns the checkpoint in a run's folder that has the most samples. Unusable files are skipped with a line in the
+/// log: a node that was killed while it wrote leaves its last complete checkpoint.
 #[must_use]
 pub fn newest(folder: &Path) -> Option<Checkpoint> {
     let mut newest: Option<Checkpoint> = None;

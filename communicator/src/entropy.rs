@@ -1,10 +1,10 @@
-//! Names that nobody else draws, and secrets that nobody guesses.
+//! Ids that are unique, and secrets that cannot be guessed.
 
 use std::hash::BuildHasher;
 use std::io;
 use std::time::Instant;
 
-/// Bytes that nobody can guess.
+/// Returns bytes that cannot be guessed.
 pub fn secret<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     aws_lc_rs::rand::fill(&mut bytes)
@@ -12,8 +12,8 @@ pub fn secret<const N: usize>() -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// A number that nobody else draws.
+/// Returns a random 64-bit number for an id; no other process is likely to draw the same.
 pub fn number() -> u64 {
-    // The standard library's own keys: drawn from the system for every thread, and moved on with every use.
+    // `RandomState` gets its keys from the system for every thread, and changes them with every use.
     std::collections::hash_map::RandomState::new().hash_one((std::process::id(), Instant::now()))
 }

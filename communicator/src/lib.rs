@@ -1,11 +1,12 @@
-//! Tau's node: what a replica knows, apart from how it is computed.
+//! Tau's node: all that a replica needs, apart from computing gradients.
 //!
-//! The [`ledger`] is the node's own replica, in integers: batches enter it, models are saved and audited from it; a
-//! [snapshot](protocol::wire::snapshot) is all of it, for others, and a [`checkpoint`] that in a file. The [`exchange`]
-//! decides which batches go to whom, so that every replica gets all of them; a [`link`] writes its messages on the
-//! connections that the [`transport`] makes. A [`node`] is all of that as actors, which reach other nodes' through the
-//! [`control`] plane; [`Timing`] is the table of what they wait for. [`usage`] tells what a node takes of its machine,
-//! [`log_context`] which one it is, and [`log_notices`] keeps what it has said.
+//! The [`ledger`] is the node's own replica, in integers: batches enter it, and weights are saved and audited from it.
+//! A [snapshot](protocol::wire::snapshot) is a whole ledger for another node, and a [`checkpoint`] is one in a file.
+//! The [`exchange`] decides which batch goes to which node, so that every replica gets all of them; a [`link`] writes
+//! its messages on the connections that the [`transport`] makes. A [`node`] is all of that as actors, which reach the
+//! actors of other nodes through the [`control`] plane; [`Timing`] is the table of their time limits. [`usage`]
+//! measures what a node takes of its machine, [`log_context`] names the node and its run in the log, and
+//! [`log_notices`] keeps the node's log notices for its next record.
 
 pub mod checkpoint;
 pub mod control;

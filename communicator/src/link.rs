@@ -1,5 +1,5 @@
-//! A link: messages of the exchange on an asynchronous byte stream. Messages and frames are declared in
-//! [`protocol::wire`]; here they are read and written.
+//! A link: messages of the exchange on an asynchronous byte stream. [`protocol::wire`] declares messages and frames;
+//! this module reads and writes them.
 
 use std::io;
 
@@ -9,19 +9,19 @@ use protocol::wire::{Unreadable, decode, encode};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// Why a link ended.
+/// Reason for which a link ended.
 #[derive(Debug, Error)]
 pub enum LinkError {
     /// The connection broke.
     #[error("the connection broke")]
     Broken(#[from] io::Error),
-    /// What is announced is not taken.
+    /// The other side announced a frame that is not accepted.
     #[error(transparent)]
     Frame(#[from] FrameError),
-    /// A frame that holds no message of a link.
+    /// A frame held no message that a link may carry.
     #[error(transparent)]
     Message(#[from] MessageError),
-    /// Nothing was heard for too long.
+    /// The other side was silent for too long.
     #[error("the other end of the connection did not respond in time")]
     Silent,
 }
@@ -32,9 +32,10 @@ impl From<Unreadable> for LinkError {
     }
 }
 
-/// Writes a frame. Give it a buffered stream, and flush when there is nothing more to write.
+/// Writes a frame, and returns its length in bytes. The stream should be buffered, and flushed when there is nothing
+/// more to write.
 ///
-/// Not to be cancelled: half a message spoils the stream. Drop the stream with the future.
+/// Must not be cancelled: half a frame spoils the stream. Drop the stream together with the future.
 pub async fn write_frame(
     stream: &mut (impl AsyncWrite + Unpin),
     kind: Kind,
@@ -45,9 +46,9 @@ pub async fn write_frame(
     Ok(HEADER_BYTES + contents.len())
 }
 
-/// Reads the next frame; `None` where the other side has ended the stream between two.
+/// Reads the next frame; `None` if the other side has ended the stream between two frames.
 ///
-/// Not to be cancelled: what was read of a message is lost with the future. Drop the stream too.
+/// Must not be cancelled: the bytes that were read of a frame are lost with the future. Drop the stream, too.
 pub async fn read_frame(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<(Kind, Vec<u8>)>, LinkError> {
     let mut decoder = Decoder::default();
     loop {
@@ -64,14 +65,14 @@ pub async fn read_frame(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<
     }
 }
 
-/// Writes a message, and tells its bytes. As [`write_frame`], not to be cancelled.
+/// Writes a message, and returns its length in bytes. Must not be cancelled, like [`write_frame`].
 pub async fn write_message(stream: &mut (impl AsyncWrite + Unpin), message: &Message) -> Result<usize, LinkError> {
     let (kind, contents) = message.encode()?;
     write_frame(stream, kind, &contents).await
 }
 
-/// Reads the next message and its bytes; `None` where the peer has ended the link between two. As [`read_frame`], not
-/// to be cancelled.
+/// Reads the next message, and returns it with its length in bytes; `None` if the peer has ended the link between two
+/// messages. Must not be cancelled, like [`read_frame`].
 pub async fn read_message(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<(Message, usize)>, LinkError> {
     let Some((kind, contents)) = read_frame(stream).await? else {
         return Ok(None);

@@ -1,31 +1,31 @@
-//! Which node this process is, and which run it is in: for every line of the log.
+//! Context of every line in the log: the node that this process is, and the run that it is in.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use protocol::ids::RunId;
 
-/// The target of what a node says without being asked: that it joined, that a run begins, how it ended.
+/// Log target of the news that a node tells without being asked: that it joined, that a run begins, how the run ended.
 pub const NEWS: &str = "news";
 
 static NODE: OnceLock<String> = OnceLock::new();
 static RUN: Mutex<Option<RunId>> = Mutex::new(None);
 
-/// This process is a node of this name. It is said once.
+/// Sets the name of the node that this process is. Only the first call counts.
 pub(crate) fn set_node(name: &str) {
     let _ = NODE.set(name.into());
 }
 
-/// The node is in this run, or in none.
+/// Sets the run that the node is in, if any.
 pub(crate) fn set_run(run: Option<RunId>) {
     *RUN.lock().unwrap_or_else(PoisonError::into_inner) = run;
 }
 
-/// The node that this process is, if it is one.
+/// Returns the name of the node that this process is, if it is one.
 pub fn node() -> Option<&'static str> {
     NODE.get().map(String::as_str)
 }
 
-/// The run that it is in, if it is in one.
+/// Returns the run that this process's node is in, if any.
 pub fn run() -> Option<RunId> {
     *RUN.lock().unwrap_or_else(PoisonError::into_inner)
 }

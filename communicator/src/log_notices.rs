@@ -1,4 +1,5 @@
-//! What this process has said of late, for its next record: who watches a cluster sees what is said on any of its machines.
+//! Log notices of this process that wait for its next record, so that every watcher of a cluster sees what any of its
+//! machines reports.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
@@ -6,12 +7,12 @@ use std::sync::{Mutex, PoisonError};
 use protocol::bounded::BoundedVec;
 use protocol::stats::{LogNotice, Severity, StatsRecord};
 
-/// Log notices that wait for a record. A node that says more in a second has the oldest left out.
+/// Maximum number of log notices that wait for a record. If a node has more in a second, the oldest are dropped.
 const WAITING_MAX: usize = 4 * StatsRecord::SAID_MAX;
 
 static WAITING: Mutex<VecDeque<LogNotice>> = Mutex::new(VecDeque::new());
 
-/// Keeps a sentence for the next record.
+/// Keeps a log notice for the next record.
 pub fn keep(severity: Severity, text: String) {
     let text = text.into();
     add(
@@ -20,7 +21,7 @@ pub fn keep(severity: Severity, text: String) {
     );
 }
 
-/// The oldest that no record has had yet, as many as one may have.
+/// Takes the oldest waiting log notices, as many as one record may hold.
 pub(crate) fn take() -> BoundedVec<LogNotice, { StatsRecord::SAID_MAX }> {
     next(&mut WAITING.lock().unwrap_or_else(PoisonError::into_inner))
 }

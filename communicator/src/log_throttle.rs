@@ -1,19 +1,19 @@
-//! What would be said again and again, said now and then.
+//! Throttle for log lines that would be repeated again and again.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The time between two lines about the same trouble.
+/// Minimum time between two log lines about the same trouble.
 const PAUSE: Duration = Duration::from_secs(10);
 
-/// When something was said last. Those who share it say it in turns.
+/// Throttle for one kind of log line, which several tasks may share.
 #[derive(Debug, Default)]
 pub(crate) struct LogThrottle {
     said: Mutex<Option<Instant>>,
 }
 
 impl LogThrottle {
-    /// Whether it is to be said now; then it counts as said.
+    /// Returns true if a line may be logged now, and then counts it as logged.
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         let due = said.is_none_or(|said| now.duration_since(said) >= PAUSE);

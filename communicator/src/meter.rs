@@ -1,8 +1,8 @@
-//! A budget that fills up with time: so much at once, and so much a second. Pure.
+//! A token bucket: a budget with a burst, which is refilled at a rate per second. Pure.
 
 use std::time::Duration;
 
-/// What may be spent.
+/// A token bucket: a budget that is refilled over time.
 #[derive(Debug)]
 pub(crate) struct Meter {
     a_second: f64,
@@ -12,7 +12,7 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// A full one.
+    /// Creates a full budget of `at_once`, which is refilled by `a_second` per second.
     pub(crate) fn new(a_second: u32, at_once: u32) -> Self {
         Self {
             a_second: f64::from(a_second),
@@ -22,14 +22,14 @@ impl Meter {
         }
     }
 
-    /// Spends so much, and tells how long to wait until that is made good.
+    /// Spends an amount, even if the budget goes negative. Returns the time until it is refilled to zero.
     pub(crate) fn spend(&mut self, amount: usize, now: Duration) -> Duration {
         self.fill(now);
         self.left -= amount as f64;
         Duration::from_secs_f64((-self.left / self.a_second).max(0.0))
     }
 
-    /// Spends so much if it is there. Returns whether it was.
+    /// Spends an amount if the budget has it. Returns true if it had.
     pub(crate) fn try_spend(&mut self, amount: usize, now: Duration) -> bool {
         self.fill(now);
         let there = self.left >= amount as f64;
@@ -56,7 +56,7 @@ mod tests {
         assert_eq!(meter.spend(1000, Duration::ZERO), Duration::ZERO);
         assert_eq!(meter.spend(50, Duration::ZERO), Duration::from_millis(500));
         assert_eq!(meter.spend(50, Duration::from_secs(1)), Duration::ZERO);
-        // However long nothing is spent, there is never more than the burst.
+        // However long nothing is spent, the budget never exceeds the burst.
         assert_eq!(meter.spend(1100, Duration::from_hours(1)), Duration::from_secs(1));
     }
 

@@ -1,81 +1,82 @@
-//! Bugs that tests put into the cores, to see that the simulations of exchanges and of whole nodes find them.
+//! Bugs that tests plant in the code, to check that the simulations of exchanges and of whole nodes find them.
 
-/// A bug.
+/// A bug that tests plant on purpose, to check that the simulations find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bug {
-    /// Guests are not waited for when the run settles.
+    /// Bug: a run settles without waiting for guests (nodes that joined late).
     ForgottenGuest,
-    /// A stop that others tell of is not taken over.
+    /// Bug: a node ignores other nodes' word that the run was stopped.
     LostStop,
-    /// A run that has begun begins again when its beginning is heard again.
+    /// Bug: a node that hears a second time that a run begins starts it again.
     BegunTwice,
-    /// A node ends without waiting for those that live.
+    /// Bug: a node ends the run without waiting for the other live nodes.
     EndedAlone,
-    /// A node does not say that its empty seats make no batches.
+    /// Bug: a node does not tell that its empty seats make no batches, so that the end waits for them.
     EmptySeatUntold,
-    /// What others say about whom they have given up is not listened to.
+    /// Bug: a node ignores which nodes other nodes have given up.
     PrivateGiveUp,
-    /// A stop that reaches a guest while it prepares ends the run everywhere.
+    /// Bug: a stop that reaches a guest (a node that joined late) while it prepares ends the run on all nodes.
     StopAtGuestAborts,
-    /// No node tells the others that it has ended the run.
+    /// Bug: nodes do not tell each other that they have ended the run.
     EndUntold,
-    /// A stop is acted upon only when workers say something.
+    /// Bug: a stop takes effect only when a worker sends a message or the exchange makes progress.
     StopUnacted,
-    /// Only the node with the lower name dials, for ever. The simulation's own network does it.
+    /// Bug: of two nodes only the one with the lower name ever dials. The simulated network has this bug.
     #[cfg(test)]
     OneSideDials,
-    /// Only what is heard directly counts as a sign of life.
+    /// Bug: only beats that come directly count as a sign of life, not those forwarded by other nodes.
     DirectLifeOnly,
-    /// A node tells nobody whom it has put in quarantine.
+    /// Bug: a node does not tell the others which nodes it has quarantined.
     PrivateQuarantine,
-    /// A participant that this node cannot dial is given up though others hear it.
+    /// Bug: a node gives up a participant that it cannot dial, although others hear it.
     RefusedIsDead,
-    /// A worker that has nothing to train keeps samples that no batch counts. The simulation's own workers do it.
+    /// Bug: a worker that has no samples left keeps samples that no batch counts. The simulated workers have this bug.
     #[cfg(test)]
     KeepsLastCursors,
-    /// A node that leaves does not let its workers close first.
+    /// Bug: a node that leaves a run does not let its workers close their origins first.
     LeavesAtOnce,
-    /// A member that this node has never reached by dialling it is taken for dead when it cannot be dialled.
+    /// Bug: a node takes a member for dead that it cannot dial and has never reached by dialling.
     UnreachedIsDead,
-    /// The former process of a node that was started again is missing beside the one that ended the run.
+    /// Bug: the result of a run names the earlier process of a restarted node as missing, although the later one ended
+    /// the run.
     FormerLifeMissing,
-    /// A node whose stage another has taken over does not withdraw.
+    /// Bug: a node whose stage another node has taken over does not withdraw.
     VacancyFilledTwice,
-    /// Messages to a stage go to the node that began with it, though another has taken it over.
+    /// Bug: messages to a stage go to the node that held it first, although another has taken it over.
     SendsToTheReplaced,
-    /// Nobody hands on what the dead have made.
+    /// Bug: nodes do not resend the batches of dead nodes to peers that lack them.
     DroppedRepair,
-    /// A batch that comes twice is handed to the workers twice.
+    /// Bug: a batch that comes twice is delivered to the workers twice.
     DoubleApply,
-    /// What is here already is not taken away from a range.
+    /// Bug: the batches that a node already has are not subtracted from a merged range.
     WrongMerge,
-    /// What is kept for those who are behind is never merged.
+    /// Bug: batches kept for peers that are behind are never merged.
     NoMerge,
-    /// Workers wait for the rounds of nodes that are not there, without a bound.
+    /// Bug: workers wait without a timeout for the rounds of absent nodes.
     WaitsForTheDead,
-    /// Workers wait for nobody's rounds.
+    /// Bug: workers never wait for each other's rounds.
     NeverWaits,
-    /// What is here already is not taken away from a bundle.
+    /// Bug: the batches that a node already has are not subtracted from a bundle.
     BundleAnywhere,
-    /// Of a bundle's batches one is not counted as applied.
+    /// Bug: one of a bundle's batches is not counted as applied.
     ForgottenOrigin,
-    /// The batches of a round that is given up go nowhere.
+    /// Bug: the batches of a round that was given up are never sent.
     ForgottenRound,
 }
 
 #[cfg(test)]
 thread_local! {
-    /// The bug of this thread.
+    /// The bug that is planted in this thread, if any.
     pub(crate) static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
 }
 
-/// Whether a bug is there.
+/// Returns true if the bug is planted in this thread.
 #[cfg(test)]
 pub(crate) fn planted(bug: Bug) -> bool {
     PLANTED.get() == Some(bug)
 }
 
-/// No bug is there.
+/// Returns false: outside of tests no bug is planted.
 #[cfg(not(test))]
 pub(crate) const fn planted(_: Bug) -> bool {
     false

@@ -1,4 +1,4 @@
-//! Where this node keeps the files of runs.
+//! Paths of the files that this node keeps of runs.
 
 use std::path::{Path, PathBuf};
 
@@ -6,17 +6,17 @@ use protocol::ids::RunId;
 
 use crate::checkpoint;
 
-/// A folder for each run, and in it files with the node's name: nodes may share a folder.
+/// The node's folder with a subfolder for each run. Files carry the node's name, because nodes may share a folder.
 #[derive(Clone, Debug)]
 pub(crate) struct RunFiles {
     dir: PathBuf,
-    /// Where models go if that takes no files.
+    /// Folder for models if the node's folder takes no file.
     spare_dir: PathBuf,
     node: String,
 }
 
 impl RunFiles {
-    /// The files of a node with this folder and name. The system says where temporary files are, here and nowhere else.
+    /// Creates the paths for a node with this folder and name. Only here is the system asked where temporary files are.
     pub(crate) fn new(dir: PathBuf, node: &str) -> Self {
         Self {
             dir,
@@ -25,22 +25,22 @@ impl RunFiles {
         }
     }
 
-    /// The node's own folder.
+    /// Returns the node's own folder.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// Where the model of a run is saved.
+    /// Returns the path at which the model of a run is saved.
     pub(crate) fn model(&self, run: RunId) -> PathBuf {
         self.of(&self.dir.join(run.to_string()))
     }
 
-    /// Where the model is saved if the node's folder takes no files.
+    /// Returns the path at which the model of a run is saved if the node's folder takes no file.
     pub(crate) fn spare_model(&self, run: RunId) -> PathBuf {
         self.of(&self.spare_dir.join(format!("tau-rescued-{run}")))
     }
 
-    /// Where checkpoints of a run are written.
+    /// Returns the path at which checkpoints of a run are written.
     pub(crate) fn checkpoint(&self, run: RunId) -> PathBuf {
         checkpoint::path(&self.dir.join(run.to_string()), &self.node)
     }

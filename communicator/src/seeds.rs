@@ -1,20 +1,21 @@
-//! Runs a simulation over many seeds, on all cores, and names the first seed that fails.
+//! Runs a simulation with many seeds, on all cores, and names a seed that fails.
 //!
-//! `TAU_SIMULATION_SEED=n` replays one, `TAU_SIMULATION_SEEDS=n` sets their number, and `TAU_SIMULATION_FROM=n` the first.
-//! With `TAU_SIMULATION_DRAWN=n` the last quarter of them is counted from `n`: CI draws it from the commit, so that each landing tries
-//! seeds that no landing tried before.
+//! The environment variable `TAU_SIMULATION_SEED=n` replays one seed, `TAU_SIMULATION_SEEDS=n` sets the number of
+//! seeds, and `TAU_SIMULATION_FROM=n` the first one. With `TAU_SIMULATION_DRAWN=n` the last quarter of them is counted
+//! from `n`: CI derives it from the commit, so that each landing tries new seeds.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a panic said.
+/// Returns the message of a panic.
 pub(crate) fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().cloned();
     text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string))
         .unwrap_or_default()
 }
 
-/// Demands that no seed fails, and says how many were tried. A test's name finds it again.
+/// Runs `run` with `count` seeds and panics if one fails. Returns the number of seeds tried. `test` is the name of the
+/// test, for the command that replays the failure.
 pub(crate) fn none_fails(test: &str, count: u64, run: impl Fn(u64) -> Result<(), String> + Sync) -> u64 {
     let first = variable("TAU_SIMULATION_FROM").unwrap_or(0);
     let count = variable("TAU_SIMULATION_SEEDS").unwrap_or(count);

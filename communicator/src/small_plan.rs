@@ -1,4 +1,4 @@
-//! Nodes for tests, with one worker each and named after their numbers, and a plan with which their run begins.
+//! Small nodes and run plans for tests: each node has one worker and is named after its number.
 
 use protocol::bounded::BoundedVec;
 use protocol::ids::NodeId;

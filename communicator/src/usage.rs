@@ -1,4 +1,4 @@
-//! What a node takes of its machine: this process and its workers'.
+//! Resources that a node takes of its machine, in this process and its workers' processes.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -12,31 +12,31 @@ use thiserror::Error;
 
 use crate::transport::wire;
 
-/// What a process takes.
+/// Processor and memory usage of some processes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
-    /// Processor cores kept busy since the last reading, on average.
+    /// Average number of processor cores kept busy since the last reading.
     pub cpu: f64,
-    /// Memory in use.
+    /// Memory in use, in bytes.
     pub memory_bytes: u64,
 }
 
-/// Reads usage now and then. On systems without `/proc` everything reads as zero.
+/// Measures the usage of this process and its workers. On systems without `/proc` everything reads as zero.
 #[derive(Debug)]
 pub struct UsageMeter {
     last: Instant,
-    /// The processor time of each process at the last reading.
+    /// Processor time of each process at the last reading.
     last_cpu: HashMap<String, Duration>,
-    /// What this process, and each of the workers', had used when the run began.
+    /// Totals of this process, and of each worker's, when the run began.
     began: (Totals, HashMap<u32, Totals>),
-    /// What had moved over sockets then.
+    /// Bytes that had come and left over sockets when the run began.
     wire_began: (u64, u64),
-    /// What workers' processes have used since. Those that are gone are remembered.
+    /// Usage of the workers' processes since the run began. Processes that have ended are kept.
     used: BTreeMap<u32, ProcessUsage>,
 }
 
 impl UsageMeter {
-    /// Starts measuring.
+    /// Creates a meter that measures from now on.
     #[must_use]
     pub fn start(now: Instant) -> Self {
         let mut meter = Self {
@@ -50,7 +50,7 @@ impl UsageMeter {
         meter
     }
 
-    /// A run begins: totals count from now on.
+    /// Records that a run begins: totals count from now on.
     pub fn begin(&mut self, workers: impl Iterator<Item = u32>) {
         let of_workers = workers.filter_map(|pid| Some((pid, Totals::read(&pid.to_string())?)));
         self.began = (Totals::read("self").unwrap_or_default(), of_workers.collect());
@@ -58,7 +58,7 @@ impl UsageMeter {
         self.used.clear();
     }
 
-    /// What this process and its workers' have used since the run began.
+    /// Returns the usage of this process and its workers' since the run began.
     pub fn since_begin(&mut self, workers: impl Iterator<Item = u32>) -> NodeUsage {
         for pid in workers {
             let before = self.began.1.get(&pid).copied().unwrap_or_default();
@@ -84,7 +84,7 @@ impl UsageMeter {
         }
     }
 
-    /// The usage since the last reading, of this process and of these.
+    /// Returns the usage of this process and `others` since the last reading.
     pub fn read(&mut self, now: Instant, others: impl Iterator<Item = u32>) -> Usage {
         let elapsed = now.saturating_duration_since(self.last).as_secs_f64();
         self.last = now;
@@ -92,7 +92,7 @@ impl UsageMeter {
         let mut times = HashMap::new();
         for process in others.map(|pid| pid.to_string()).chain(["self".into()]) {
             let time = processor_time(&process).unwrap_or_default();
-            // A process that is new here has not used its time since the last reading.
+            // A process that is new here has used its time before the last reading, too.
             let before = self.last_cpu.get(&process).copied().unwrap_or(time);
             usage.cpu += time.saturating_sub(before).as_secs_f64();
             usage.memory_bytes += resident_bytes(&process).unwrap_or_default();
@@ -104,7 +104,7 @@ impl UsageMeter {
     }
 }
 
-/// What a process has used since it started.
+/// Resources that a process has used since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Totals {
     cpu: Duration,
@@ -114,7 +114,7 @@ struct Totals {
 }
 
 impl Totals {
-    /// What the system tells; nothing of a process that is gone.
+    /// Reads a process's totals from `/proc`; `None` if the process is gone.
     fn read(process: &str) -> Option<Self> {
         let cpu = processor_time(process)?;
         let text = |file: &str| std::fs::read_to_string(format!("/proc/{process}/{file}")).unwrap_or_default();
@@ -139,11 +139,11 @@ impl Totals {
     }
 }
 
-/// User and system time of a process, from the kernel's accounting in hundredths of a second.
+/// Returns the user and system time of a process, from the kernel's accounting in hundredths of a second.
 fn processor_time(process: &str) -> Option<Duration> {
     const TICK_MS: u64 = 10;
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
-    // The name of the program stands in parentheses and may hold spaces; user and system time are 12th and 13th after it.
+    // The program's name stands in parentheses and may hold spaces; user and system time are 12th and 13th after it.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let user: u64 = fields.next()?.parse().ok()?;
     let system: u64 = fields.next()?.parse().ok()?;
@@ -157,15 +157,15 @@ fn resident_bytes(process: &str) -> Option<u64> {
     )
 }
 
-/// The memory that this process may have: what the machine has, or what it is limited to; `None` where neither is told.
+/// Returns the bytes of memory that this process may have: the machine's, or a lower limit; `None` if neither is known.
 #[must_use]
 fn memory_total_bytes() -> Option<u64> {
     let text = |file: &str| std::fs::read_to_string(file).unwrap_or_default();
     let machine = kilobytes(&text("/proc/meminfo"), "MemTotal:");
-    // What `ulimit -v` sets.
+    // `ulimit -v` sets this limit.
     let process = limit(&text("/proc/self/limits"), "Max address space");
     let groups = text("/proc/self/cgroup");
-    // Such groups have been there in two versions, and either may be in use.
+    // Control groups exist in two versions, and either may be in use.
     let group = |controller, name: &str| {
         group_limit(&groups, controller, |folder| {
             std::fs::read_to_string(Path::new("/sys/fs/cgroup").join(folder).join(name)).ok()
@@ -175,9 +175,10 @@ fn memory_total_bytes() -> Option<u64> {
     [machine, process, new, old].into_iter().flatten().min()
 }
 
-/// The memory that a control group may have, by what the system says of it: containers and services are limited so. The limits
-/// of those that it is in hold, too. A line names the controllers of a group, and these their folder; the second version of
-/// control groups has none.
+/// Returns the lowest memory limit in bytes of this process's control group and of the groups that contain it;
+/// containers and services are limited in this way. `own` is the text of `/proc/self/cgroup`: each line has a group's
+/// controllers, whose names are also the name of a folder, and its path. Control groups of version 2 name no
+/// controllers.
 fn group_limit(own: &str, controller: &str, limit_of: impl Fn(&Path) -> Option<String>) -> Option<u64> {
     let (controllers, path) = own.lines().find_map(|line| {
         let (_, group) = line.split_once(':')?;
@@ -193,20 +194,20 @@ fn group_limit(own: &str, controller: &str, limit_of: impl Fn(&Path) -> Option<S
         .min()
 }
 
-/// A limit of this process, by its name in the system's table; `None` if there is none.
+/// Returns a limit of this process by its name in the text of `/proc/self/limits`; `None` if there is none.
 fn limit(table: &str, name: &str) -> Option<u64> {
     let line = table.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// How many files and sockets this process may have open at a time; `None` where the system does not tell.
+/// Returns the number of files and sockets that this process may have open at a time; `None` if it is not known.
 #[must_use]
 pub fn descriptors_max() -> Option<usize> {
     let limits = std::fs::read_to_string("/proc/self/limits").ok()?;
     limit(&limits, "Max open files").map(|most| most as usize)
 }
 
-/// A job is too large for this machine.
+/// A job needs more memory than the machine or its GPU has.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 #[error("the job needs about {needed:.1} GB of memory, but {holder} has {there:.1} GB")]
 pub struct TooLarge {
@@ -215,21 +216,21 @@ pub struct TooLarge {
     holder: &'static str,
 }
 
-/// The workers of a machine.
+/// The workers of a machine and their resources.
 #[derive(Clone, Copy, Debug)]
 pub struct Workers {
-    /// How many there are.
+    /// Number of workers.
     pub count: usize,
-    /// How fast each is, about: million products a second. 0 where nobody has to know.
+    /// Approximate speed of each worker in million products per second; 0 where it does not matter.
     pub speed: u64,
-    /// The bytes of the machine's memory, where it tells.
+    /// Bytes of the machine's memory, if known.
     pub memory_bytes: Option<u64>,
-    /// The bytes of the GPU's memory, where they compute on one.
+    /// Bytes of the GPU's memory, if the workers compute on a GPU.
     pub gpu_bytes: Option<u64>,
 }
 
 impl Workers {
-    /// So many on this machine.
+    /// Describes this many workers on this machine.
     #[must_use]
     pub fn here(count: usize, gpu_bytes: Option<u64>) -> Self {
         Self {
@@ -241,14 +242,14 @@ impl Workers {
     }
 }
 
-/// What a node and its worker take besides a stage, with a dataset of some size. Stages are made to fit closely.
+/// Bytes that a node and its worker take besides a stage, with a dataset of some size. Stages are made to fit closely.
 const BESIDES_BYTES: u64 = 128 << 20;
-/// What a worker takes of a GPU besides its arrays: the driver's own, kernels, and room for products.
+/// Bytes that a worker takes of a GPU besides its arrays: for the driver, kernels, and workspace of matrix products.
 const BESIDES_GPU_BYTES: u64 = 640 << 20;
-/// Evaluation samples that go through a network at once, at most.
+/// Maximum number of evaluation samples that go through a model at once.
 const MEASURED_AT_ONCE: usize = 128;
 
-/// Refuses a job that so many workers on a machine cannot hold, before the system's memory is gone.
+/// Refuses a job that needs more memory than this many workers on the machine can have.
 pub fn check_memory(job: &Job, layout: &Layout, workers: Workers) -> Result<(), TooLarge> {
     let fits = |needed: u64, there: Option<u64>, holder| {
         const GIGABYTE: f64 = 1e9;
@@ -266,12 +267,13 @@ pub fn check_memory(job: &Job, layout: &Layout, workers: Workers) -> Result<(), 
     fits(gpu_bytes(job, layout), workers.gpu_bytes, "this machine's GPU")
 }
 
-/// The memory that a worker and its node take.
+/// Returns the bytes of memory that a worker and its node take for a job.
 fn host_bytes(job: &Job, layout: &Layout) -> u64 {
-    // Gradients that are added up take an array of their own; those of a pipeline's parts do not.
+    // Gradients that are accumulated take an array of their own; those of a pipeline's micro-batches do not.
     let adds_up = job.exchange.pipelines().is_none() && job.accumulate > 1;
-    // In a pipeline, so do the weights that each minibatch in flight went with, those that it is measured with, and the
-    // copies that a worker and its node make of a stage to save it; and all that is under way lies in memory.
+    // A pipeline also keeps the weights with which each minibatch in flight was computed, those with which it is
+    // measured, and the copies of a stage that a worker and its node make to save it; all samples in flight are in
+    // memory.
     let (in_flight, in_pipeline, samples, besides) = match job.exchange.pipelines() {
         Some(pipelines) => (
             usize::from(pipelines.in_flight(1)),
@@ -286,12 +288,12 @@ fn host_bytes(job: &Job, layout: &Layout) -> u64 {
     each.saturating_add(besides)
 }
 
-/// About the memory of a GPU that a worker takes; rather more.
+/// Returns a generous estimate of the bytes of GPU memory that a worker takes for a job.
 fn gpu_bytes(job: &Job, layout: &Layout) -> u64 {
-    // All samples of a step are there at once.
+    // All samples of a step are on the GPU at once.
     let samples = job.step_samples() as usize;
-    // In a pipeline, besides, the weights that minibatches in flight went with, those that it is measured with, and a part's
-    // gradient that is to be added to the others'.
+    // A pipeline also keeps the weights of the minibatches in flight, those with which it is measured, and the gradient
+    // of a micro-batch that is to be added to the others'.
     let (arrays, at_once, unfolding) = match job.exchange.pipelines() {
         Some(pipelines) => {
             let (in_flight, parts) = (usize::from(pipelines.in_flight(1)), usize::from(pipelines.micro));
@@ -311,12 +313,12 @@ fn gpu_bytes(job: &Job, layout: &Layout) -> u64 {
         .saturating_add(BESIDES_GPU_BYTES)
 }
 
-/// The bytes that a line of such a file gives in kB.
+/// Returns the bytes behind the label `name` in the text of a `/proc` file, which gives them in kB.
 fn kilobytes(text: &str, name: &str) -> Option<u64> {
     number(text, name).map(|kilobytes| kilobytes * 1024)
 }
 
-/// The number behind a name in such a file.
+/// Returns the number behind the label `name` in the text of a `/proc` file.
 fn number(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()

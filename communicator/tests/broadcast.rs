@@ -1,7 +1,8 @@
-//! Exchanges joined by real links: TLS over loopback, connections cut in the middle. All replicas end alike.
+//! Exchanges joined by real links, with TLS over loopback and connections that are cut in the middle: all replicas end
+//! with the same weights.
 //!
-//! The nodes here are a few tasks each, without the actors that will run them: exchange, accept loop, one task to read
-//! and one to write for every link.
+//! A node here is a few tasks without the product's actors: the exchange, an accept loop, and one task for reading and
+//! one for writing of every link.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -31,7 +32,7 @@ const BATCHES: u64 = 400;
 const PATIENCE: Duration = Duration::from_mins(1);
 const TICK: Duration = Duration::from_millis(20);
 
-/// How far a node has come.
+/// A node's progress: its applied batches, its digest and the number of links it has cut.
 #[derive(Clone, Copy, Default)]
 struct State {
     applied: u64,
@@ -39,7 +40,7 @@ struct State {
     cuts: usize,
 }
 
-/// What a node's own task is told.
+/// A message to the task that runs a node's exchange.
 enum Told {
     Event(Event),
     Link {
@@ -50,7 +51,7 @@ enum Told {
     Cut(NodeId),
 }
 
-/// Starts the two tasks of a link whose ends know each other.
+/// Starts the reading and the writing task of a link whose ends know each other.
 fn start_link(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     peer: NodeId,
@@ -58,7 +59,7 @@ fn start_link(
 ) -> Told {
     let (mut reader, writer) = split(stream);
     let mut writer = BufWriter::new(writer);
-    // A full window of every origin, and room to spare.
+    // Room for a full window of every origin, and more.
     let (sender, mut outbox) = mpsc::channel::<Message>(256);
     let inbox = node.clone();
     let reading = tokio::spawn(async move {
@@ -85,7 +86,7 @@ fn start_link(
     }
 }
 
-/// The name of the peer comes first on every connection, as a plain number.
+/// Accepts connections and makes links of them. The first bytes of each connection are the peer's name as a number.
 async fn accept_links(listener: TcpListener, security: Security, node: mpsc::Sender<Told>) {
     let (sender, mut accepted) = mpsc::channel(16);
     let acceptor = Acceptor::new(listener, &security, AcceptLimits::default()).unwrap();
@@ -126,7 +127,8 @@ impl Node {
         for effect in effects {
             match effect {
                 Effect::Send { to, message } => {
-                    // A link whose queue is full is too slow to live: it is cut, and resumes from the peer's frontier.
+                    // A link whose queue is full is too slow: it is cut, and the next one resumes from the peer's
+                    // frontier.
                     if self
                         .links
                         .get(&to)
@@ -150,7 +152,7 @@ impl Node {
         }
     }
 
-    /// The node with the lower name dials.
+    /// Dials a peer again. Of two nodes, the one with the lower name dials.
     fn redial(&self, peer: NodeId) {
         if self.me < peer {
             let (me, address) = (self.me, self.addresses[&peer]);
@@ -188,7 +190,7 @@ impl Node {
         for &peer in &peers {
             self.redial(peer);
         }
-        // Training begins when everybody is there, so that there are links to be cut.
+        // Training begins when all links are up, so that there are links to cut.
         let mut started = false;
         loop {
             started |= self.links.len() == peers.len();
@@ -204,7 +206,7 @@ impl Node {
                 _ = ticks.tick() => self.handle(Event::Tick),
                 () = tokio::task::yield_now(), if started && self.sequence < BATCHES && !self.exchange.should_pause() => {
                     self.train();
-                    // Now and then a cable comes loose.
+                    // Sometimes a link is cut.
                     if self.random.below(40) == 0 {
                         let peer = peers[self.random.below(peers.len() as u64) as usize];
                         self.cuts += usize::from(self.links.contains_key(&peer));

@@ -1,4 +1,4 @@
-//! How fast changes are coded and applied, and how close their coded size comes to the entropy bound.
+//! Benchmarks of encoding and applying changes, and of the distance of their encoded size from the entropy bound.
 //!
 //! Prints rates in millions of changes per second beside the rate of a plain copy of the same changes in the same run.
 

@@ -1,4 +1,5 @@
-//! Texts and lists whose limits are part of their types: whatever exceeds one is refused while it is decoded.
+//! Texts and lists whose maximum length is part of their type. Decoding stops with an error when the maximum is
+//! exceeded.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -8,19 +9,19 @@ use std::ops::Deref;
 use serde::de::{Error, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Anything that is counted: samples, bytes, batches. A hundred years of a terabyte a second are less.
+/// Largest count (of samples, bytes or batches) that is accepted from outside; `f64` holds every integer up to it.
 pub const COUNT_MAX: u64 = 1 << 53;
-/// Bytes of a name, a release, a device, an address.
+/// Longest name, release, device or address in bytes.
 pub const NAME_BYTES_MAX: usize = 64;
-/// Bytes of a sentence.
+/// Longest [`Sentence`] in bytes.
 pub const SENTENCE_BYTES_MAX: usize = 1 << 10;
 
-/// A name of a node, a release or a device, or an address.
+/// Name of a node, a release or a device, or a network address.
 pub type Name = BoundedText<NAME_BYTES_MAX>;
-/// A sentence that a worker, the operating system or a library has written.
+/// Sentence for people that a worker, the operating system or a library has written.
 pub type Sentence = BoundedText<SENTENCE_BYTES_MAX>;
 
-/// A text of at most `MAX` bytes. A longer one is cut short when it is made, and refused when it is decoded.
+/// Text of at most `MAX` bytes. A longer text is cut short when a program creates it, and refused when it is decoded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(transparent)]
 pub struct BoundedText<const MAX: usize>(Box<str>);
@@ -71,14 +72,14 @@ impl<'de, const MAX: usize> Deserialize<'de> for BoundedText<MAX> {
     }
 }
 
-/// A list of at most `MAX` entries. Entries beyond these are left out when it is collected; a longer list is refused when it
-/// is decoded.
+/// List of at most `MAX` entries. Further entries are dropped when a program collects the list; a longer list is
+/// refused when it is decoded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]
 pub struct BoundedVec<T, const MAX: usize>(Vec<T>);
 
 impl<T, const MAX: usize> BoundedVec<T, MAX> {
-    /// The entries alone.
+    /// Returns the entries as a plain vector.
     pub fn into_vec(self) -> Vec<T> {
         self.0
     }
@@ -117,7 +118,7 @@ impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for BoundedVec
     }
 }
 
-/// Reads a bounded list entry by entry.
+/// Serde visitor that reads a [`BoundedVec`] entry by entry and stops at its maximum length.
 struct Entries<T, const MAX: usize>(PhantomData<T>);
 
 impl<'de, T: Deserialize<'de>, const MAX: usize> Visitor<'de> for Entries<T, MAX> {

@@ -1,4 +1,4 @@
-//! Names of runs and origins. The words are drawn by whoever creates one; this crate only carries them.
+//! Names of runs, origins and nodes: 64-bit numbers that their creator draws at random. This crate only carries them.
 
 use std::fmt;
 
@@ -21,12 +21,12 @@ macro_rules! id {
 }
 
 id! {
-    /// One training job, from `StartTraining` to the saved model.
+    /// Name of a run: one training job, from `StartTraining` to the saved model.
     RunId
 }
 
 impl RunId {
-    /// The name of the run that trains this one once more. All nodes derive the same.
+    /// Returns the name of the run that repeats this run's job after it has diverged. All nodes derive the same name.
     #[must_use]
     pub fn successor(self) -> Self {
         const SUCCESSOR: u64 = u64::from_be_bytes(*b"once mor");
@@ -35,11 +35,12 @@ impl RunId {
 }
 
 id! {
-    /// One incarnation of one worker: a worker that restarts is a new origin, and numbers its batches from 1 again.
+    /// Name of an origin: one life of one worker. A worker that restarts is a new origin and numbers its batches from 1
+    /// again.
     OriginId
 }
 
 id! {
-    /// One process that takes part in a cluster: a communicator and its workers. Drawn when it starts.
+    /// Name of a node: one communicator process with its workers. Drawn when the process starts.
     NodeId
 }

@@ -1,15 +1,14 @@
-//! The language of a Tau cluster, and nothing that acts: no threads, sockets, clocks or operating-system randomness.
-//! Time and randomness are arguments, so everything here can be tested to the bit.
+//! Types and pure functions that all processes of a Tau cluster share: messages, jobs, batches and weight arithmetic.
+//! The crate has no threads, sockets, clocks or operating-system randomness. Time and randomness are arguments, so that
+//! every result can be tested to the bit.
 //!
-//! Each room imports only those before it: [`weights`] are what a change is made of, and how it is written as few bytes;
-//! a [`log`] is what a replica has applied: batches, ranges, bundles, frontiers; a [`job`] says what is trained and how;
-//! [`reasons`] are what people are told when something waits, fails or is refused; [`stats`] are the records and results of a
-//! run; whatever leaves a process is on the [`wire`].
+//! Each module imports only those before it in this list: [`weights`] holds weight changes and their encodings; [`log`]
+//! holds batches, merged ranges, bundles, frontiers and cursors; [`job`] holds the settings of a training run;
+//! [`reasons`] holds the texts that tell people why something waits, fails or is refused; [`stats`] holds the records
+//! and results of a run; [`wire`] holds all messages that leave a process.
 
-// Every other crate reads this one, so everything in it says what it is.
-#![warn(missing_docs)]
-
-/// A value that is only there where a line of a table has something, which is named first.
+/// Expands to `value` if an optional part of a table row is given. `word` names that part, so that the expansion
+/// depends on it.
 macro_rules! if_given {
     ($word:tt, $($value:tt)+) => {
         $($value)+

@@ -1,9 +1,10 @@
-//! A counter-based random number generator: value `i` of a stream is a pure function of seed, stream and `i`.
+//! A counter-based random number generator: value `i` of a stream is a pure function of seed, stream number and `i`.
 //!
-//! Every node draws the same initial weights and the same sample order from a run's seed, so nothing here may
-//! depend on a platform's maths library: integers only, and `f64` products, which IEEE 754 fixes to the bit.
+//! Every node draws the same initial weights and the same sample order from a run's seed. Nothing here may therefore
+//! depend on a platform's maths library: only integers are used, and products of `f64`, which IEEE 754 fixes to the
+//! bit.
 
-/// The finaliser of `SplitMix64`: a bijection of 64-bit words whose output looks random.
+/// Mixes an index with the finaliser of `SplitMix64`, a bijection of 64-bit words whose output looks random.
 #[must_use]
 pub const fn splitmix64(index: u64) -> u64 {
     let mut z = index.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -12,7 +13,7 @@ pub const fn splitmix64(index: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A stream of random words, addressed by position or read in order.
+/// Stream of pseudo-random 64-bit words that can be read in order or at any position.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CounterRng {
     key: u64,
@@ -20,7 +21,7 @@ pub struct CounterRng {
 }
 
 impl CounterRng {
-    /// The stream with the given number of a seed. Different streams of one seed are independent.
+    /// Creates the stream with this number of a seed. Different streams of one seed are independent.
     #[must_use]
     pub const fn new(seed: u64, stream: u64) -> Self {
         Self {
@@ -29,20 +30,20 @@ impl CounterRng {
         }
     }
 
-    /// The word at a position, whatever was read before.
+    /// Returns the 64-bit word at a position of the stream, whatever has been read before.
     #[must_use]
     pub const fn at(&self, position: u64) -> u64 {
         splitmix64(self.key ^ splitmix64(position))
     }
 
-    /// The next word.
+    /// Returns the next 64-bit word of the stream.
     pub const fn next_u64(&mut self) -> u64 {
         let word = self.at(self.counter);
         self.counter += 1;
         word
     }
 
-    /// A number below `bound`, unbiased (multiply and reject).
+    /// Returns an unbiased random number below `bound` (multiply and reject).
     ///
     /// # Panics
     /// If `bound` is zero.
@@ -57,7 +58,7 @@ impl CounterRng {
         }
     }
 
-    /// Puts a slice into random order (Fisher and Yates).
+    /// Puts the items of a slice into random order (Fisher and Yates).
     pub fn shuffle<T>(&mut self, items: &mut [T]) {
         for last in (1..items.len()).rev() {
             items.swap(last, self.below(last as u64 + 1) as usize);

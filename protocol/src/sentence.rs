@@ -1,8 +1,8 @@
-//! Errors for people: one line.
+//! Formatting of errors for people, as one line.
 
 use std::error::Error;
 
-/// An error with what caused it, on one line.
+/// Returns an error with all its causes on one line: `error (cause) (cause of the cause)`.
 #[must_use]
 pub fn sentence(error: &dyn Error) -> String {
     let mut text = error.to_string();

@@ -1,9 +1,10 @@
-//! The small grammar that optimisers, schedules, exchanges, densities and pipelines share: `name`, `name:value`,
-//! `name:value,key=value,flag`.
+//! Parser for the option grammar that optimisers, schedules, exchange strategies, densities and pipelines share:
+//! `name`, `name:value`, `name:value,key=value,flag`.
 
 use std::fmt::Display;
 
-/// A text such as `sgd:0.05,momentum=0.5`, taken apart. Each option must be taken, or [`TextOptions::finish`] complains.
+/// A text such as `sgd:0.05,momentum=0.5`, split into its name and its options. Callers must take each option that they
+/// know; [`TextOptions::finish`] refuses the remaining ones.
 pub(crate) struct TextOptions<'a> {
     pub(crate) name: &'a str,
     rest: Vec<&'a str>,
@@ -19,7 +20,7 @@ impl<'a> TextOptions<'a> {
         }
     }
 
-    /// The number without a key, which stands first.
+    /// Takes the number without a key, which must be the first option.
     pub(crate) fn leading_number(&mut self) -> Result<Option<f64>, String> {
         match self.rest.first() {
             Some(first) if !first.contains('=') && first.starts_with(|c: char| !c.is_ascii_alphabetic()) => {
@@ -29,7 +30,7 @@ impl<'a> TextOptions<'a> {
         }
     }
 
-    /// The number after `key=`.
+    /// Takes the number after `key=`.
     pub(crate) fn number(&mut self, key: &str) -> Result<Option<f64>, String> {
         let position = self
             .rest
@@ -47,14 +48,14 @@ impl<'a> TextOptions<'a> {
             .transpose()
     }
 
-    /// The text after `key=`.
+    /// Takes the text after `key=`.
     pub(crate) fn text(&mut self, key: &str) -> Option<&'a str> {
         let of = |part: &&'a str| part.split_once('=').filter(|(name, _)| name.trim() == key);
         let at = self.rest.iter().position(|part| of(part).is_some())?;
         of(&self.rest.remove(at)).map(|(_, value)| value.trim())
     }
 
-    /// Whether the word `key` stands there alone.
+    /// Takes the option that consists of the word `key` alone. Returns `true` if the option was given.
     pub(crate) fn flag(&mut self, key: &str) -> bool {
         let position = self.rest.iter().position(|part| *part == key);
         position.map(|at| self.rest.remove(at)).is_some()
@@ -75,7 +76,7 @@ fn number(text: &str) -> Result<f64, String> {
     }
 }
 
-/// `value` if it is in the range, else a sentence that names both.
+/// Returns `value` if it is in the range, else a sentence that names both; `says` is the range in words.
 pub(crate) fn within(
     name: &str,
     value: f64,
@@ -89,8 +90,8 @@ pub(crate) fn within(
     }
 }
 
-/// The texts of types whose values are a word each, in both directions. The second and third arguments are the type of the error and
-/// what makes it from any other text.
+/// Implements `FromStr` and `Display` for a type each of whose values is written as one word. The second and third
+/// arguments are the error type and the function that makes an error from an unknown word.
 macro_rules! words {
     ($type:ty, $error:ty, $unknown:expr, $($word:literal => $value:path),+ $(,)?) => {
         impl std::str::FromStr for $type {
@@ -115,7 +116,7 @@ macro_rules! words {
 }
 pub(crate) use words;
 
-/// Serde for types whose one form is their text: in TOML, in flags, on the wire.
+/// Implements serde for a type that is always written as its text: in TOML, in flags and on the wire.
 macro_rules! serde_as_text {
     ($type:ty) => {
         impl serde::Serialize for $type {

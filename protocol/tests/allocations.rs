@@ -1,6 +1,6 @@
-//! What decoders allocate: never more than a batch may hold, whatever bytes they are fed.
+//! Tests that a decoder never allocates more memory than a batch may hold, whatever bytes it reads.
 //!
-//! A test of its own, because it counts every allocation of its process.
+//! The tests are a program of their own, because they count every allocation of their process.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use protocol::weights::encoding::{Encoding, decode};
 use protocol::weights::lattice::Tau;
 use protocol::weights::sums::Sums;
 
-/// The weights of the model that batches are decoded for.
+/// Number of weights of the model that batches are decoded for.
 const WEIGHTS: usize = 5_000;
 
 struct Counting;
@@ -22,18 +22,19 @@ struct Counting;
 static NOW: AtomicUsize = AtomicUsize::new(0);
 static PEAK: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call goes to the system's allocator unchanged.
+// SAFETY: every call goes to the system allocator unchanged, which fulfils the trait's contract.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let now = NOW.fetch_add(layout.size(), Ordering::SeqCst) + layout.size();
         PEAK.fetch_max(now, Ordering::SeqCst);
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller fulfils the contract of `alloc`, which is the same for `System.alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         NOW.fetch_sub(layout.size(), Ordering::SeqCst);
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller fulfils the contract of `dealloc`, and `block` comes from `System.alloc` with the same
+        // layout.
         unsafe { System.dealloc(block, layout) }
     }
 }
@@ -41,7 +42,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The most memory that `work` held at once, beyond what was there before.
+/// Returns the peak of memory in bytes that `work` held at once, beyond the memory that was in use before.
 fn peak_of(work: impl FnOnce()) -> usize {
     let before = NOW.load(Ordering::SeqCst);
     PEAK.store(before, Ordering::SeqCst);
@@ -80,18 +81,19 @@ fn encoded(payload: &Payload) -> Vec<u8> {
     bytes
 }
 
-/// A Rice-coded change takes at least two bits and becomes a change of four bytes: sixteen times its size. A sum takes at
-/// least three and becomes eight bytes: less than 22 times. Beyond that there is room for a few cursors, and nothing else.
+/// Asserts that decoding `bytes` takes little memory. A Rice-coded change takes at least two bits and becomes a change
+/// of four bytes: sixteen times its size. A sum takes at least three bits and becomes eight bytes: less than 22 times.
+/// The remaining 4096 bytes leave room for a few cursors only.
 fn check(bytes: &[u8]) {
     let peak = peak_of(|| drop(Batch::decode(bytes, WEIGHTS)));
     let allowed = (22 * bytes.len() + 4096).min(BATCH_BYTES_MAX);
     assert!(peak <= allowed, "{peak} bytes for a batch of {}", bytes.len());
 }
 
-/// A batch whose header moves so many cursors, with a right checksum.
+/// Returns a batch with a valid checksum whose header moves `count` cursors.
 fn with_cursors(count: u32) -> Vec<u8> {
     let mut bytes = vec![VERSION];
-    // Run, origin, sequence, batches seen, digest; then the list.
+    // Run, origin, sequence, batches seen and digest, one byte each; then the list of cursors.
     bytes.extend([1, 2, 3, 4, 5]);
     let mut rest = count;
     while rest >= 128 {
@@ -105,12 +107,12 @@ fn with_cursors(count: u32) -> Vec<u8> {
     bytes
 }
 
-/// One test, because a second one's allocations would be counted too.
+/// All checks are one test, because the allocations of a second test would be counted too.
 #[test]
 fn hostile_bytes_take_no_more_memory_than_a_batch() {
     const SEED: u64 = 20;
     let mut random = CounterRng::new(SEED, 0);
-    // Batches with a right checksum and wrong bytes before it: what a hostile member can send.
+    // Batches with wrong bytes under a valid checksum, which a hostile member can send.
     let honest = [steps(), sums()];
     for round in 0..30_000 {
         let mut forged = honest[round % 3 % 2].clone();
@@ -133,7 +135,7 @@ fn hostile_bytes_take_no_more_memory_than_a_batch() {
         let refused = Batch::decode(&bytes, WEIGHTS).unwrap_err();
         assert_eq!(refused, BatchError::BadHeader);
     }
-    // Payloads that claim the most a header can claim.
+    // Random payloads with a claimed number of changes, up to the largest that a header can claim.
     for encoding in [Encoding::Fixed, Encoding::Rice, Encoding::Bitmap] {
         for len in [0, 1, 5, 100, 5_000] {
             let payload: Vec<u8> = (0..len).map(|_| random.next_u64() as u8).collect();

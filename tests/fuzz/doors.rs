@@ -1,4 +1,4 @@
-//! Handshakes: strangers at a real node's door, and strangers who answer when a node dials.
+//! Handshake targets of the fuzzer: strangers that connect to a node, and strangers that answer when a node dials.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -16,14 +16,14 @@ use tokio::time::timeout;
 
 use crate::engine::Check;
 
-/// Long enough for anything that happens at all.
+/// Time limit of a connection, longer than any handshake takes.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// After so many strangers a member knocks.
+/// Number of strangers after which a member connects, to check that the node still accepts one.
 const STRANGERS: u32 = 25;
-/// What a record that goes on with the handshake begins with; one that ends it is an alert.
+/// First byte of a TLS record that continues the handshake; a record that ends the handshake is an alert.
 const HANDSHAKE: u8 = 0x16;
 
-/// A door, with everything behind it on this thread.
+/// A node's listening socket, with its acceptor on this thread.
 pub(crate) struct Door {
     pub(crate) runtime: Runtime,
     pub(crate) address: SocketAddr,
@@ -55,15 +55,15 @@ impl Door {
         }
     }
 
-    /// What a stranger is answered who sends this and nothing more.
+    /// Connects as a stranger, sends these bytes, and returns the node's answer.
     pub(crate) fn knock(&mut self, bytes: &[u8]) -> Vec<u8> {
         let answer = self.runtime.block_on(async {
             let mut stream = TcpStream::connect(self.address).await.unwrap();
-            // It may be turned away before all is written.
+            // The node may refuse the stranger before all bytes are written.
             let _ = stream.write_all(bytes).await;
             let _ = stream.shutdown().await;
             let mut answer = Vec::new();
-            // A reset is an end, too.
+            // A reset ends the connection too.
             let read = timeout(PATIENCE, stream.read_to_end(&mut answer)).await;
             let _ = read.expect("a stranger's connection stays open");
             answer
@@ -76,7 +76,7 @@ impl Door {
         answer
     }
 
-    /// A member still gets through, and its connection works.
+    /// Checks that a member can still connect and use its connection.
     fn let_members_in(&mut self) {
         let Self {
             runtime,
@@ -101,7 +101,7 @@ impl Door {
     }
 }
 
-/// A stranger that members dial by mistake.
+/// A listener without credentials that members dial by mistake.
 struct Stranger {
     runtime: Runtime,
     listener: TcpListener,
@@ -118,7 +118,7 @@ impl Stranger {
         }
     }
 
-    /// What a member makes of one that answers like this and says nothing more.
+    /// Returns the result of a member's attempt to dial a stranger that answers with these bytes.
     fn answer(&self, bytes: &[u8]) -> Result<Stream, DialError> {
         self.runtime.block_on(async {
             let address = self.listener.local_addr().unwrap();
@@ -126,7 +126,7 @@ impl Stranger {
                 let (mut stream, _) = self.listener.accept().await.unwrap();
                 let _ = stream.write_all(bytes).await;
                 let _ = stream.shutdown().await;
-                // What the member says is not heard, but the connection stays until it has made up its mind.
+                // The member's bytes are not read, but the connection stays open until the member has decided.
                 std::future::pending::<()>().await;
             };
             tokio::select! {
@@ -142,13 +142,14 @@ thread_local! {
     static STRANGER: Stranger = Stranger::open();
 }
 
-/// Accepted means here that the node has answered and would go on: nobody gets any further without the key.
+/// Sends bytes to a listening node. Accepted means that the node answered with a handshake record: without the key no
+/// stranger gets further.
 pub(crate) fn accept(bytes: &[u8]) -> Option<Check> {
     let answer = DOOR.with_borrow_mut(|door| door.knock(bytes));
     (answer.first() == Some(&HANDSHAKE)).then(|| Box::new(|| {}) as Check)
 }
 
-/// Who answers like that is no member, and dialling it ends at once.
+/// Answers a dialling node with these bytes. No such stranger is taken for a member, and dialling ends at once.
 pub(crate) fn dial(bytes: &[u8]) -> Option<Check> {
     let dialled = STRANGER.with(|stranger| stranger.answer(bytes));
     assert!(

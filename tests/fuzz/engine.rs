@@ -1,4 +1,4 @@
-//! Runs a target: makes inputs, checks what comes of each, and tells how to repeat what goes wrong.
+//! Fuzzing engine: makes inputs for a target, checks each result, and prints how to repeat a failure.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
@@ -10,27 +10,27 @@ use crate::TARGETS;
 use crate::memory::{Bound, peak_of};
 use crate::mutate::{Form, mutated};
 
-/// What is left to be checked of an accepted input: that the value encodes and decodes to an equal one.
+/// Remaining check of an accepted input: that its value encodes and decodes to an equal value.
 pub(crate) type Check = Box<dyn FnOnce()>;
 
-/// A decoder.
+/// A fuzz target: one decoder with the form of its inputs and the bound on its memory.
 pub(crate) struct Target {
     pub(crate) name: &'static str,
     pub(crate) form: Form,
     pub(crate) work: Work,
     pub(crate) bound: Bound,
-    /// `None` where the input is refused.
+    /// Decodes an input; `None` if the input is refused.
     pub(crate) decode: fn(&[u8]) -> Option<Check>,
 }
 
-/// How long one execution takes, which decides how many a test makes.
+/// Cost of one execution of a target, which decides the number of executions in a test.
 #[derive(Clone, Copy)]
 pub(crate) enum Work {
-    /// Microseconds.
+    /// An execution computes for some microseconds.
     Light,
-    /// Files are written and read.
+    /// An execution writes and reads files.
     Files,
-    /// Connections are made.
+    /// An execution opens connections.
     Network,
 }
 
@@ -44,10 +44,10 @@ impl Work {
     }
 }
 
-/// What the user wants.
+/// Settings of a fuzzing run, from environment variables.
 struct Plan {
     first_seed: u64,
-    /// By hand.
+    /// Duration of a run by hand; `None` for a test with a fixed number of executions.
     time: Option<Duration>,
 }
 
@@ -61,7 +61,7 @@ impl Plan {
         let time = number("TAU_FUZZ_SECONDS").map(Duration::from_secs);
         let now = || SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let first_seed = number("TAU_FUZZ_SEED").unwrap_or_else(|| match time {
-            // Far enough apart that two runs make different inputs.
+            // Seeds of two runs by hand are far enough apart that the inputs differ.
             Some(_) => now().as_secs() << 32,
             None => 1,
         });
@@ -80,7 +80,7 @@ fn folder(target: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/corpus")).join(target)
 }
 
-/// A target's corpus: names and contents, by name.
+/// Returns the names and contents of a target's corpus, in the order of the names.
 fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
     let folder = folder(target);
     let entries = std::fs::read_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
@@ -95,13 +95,14 @@ fn corpus(target: &str) -> Vec<(String, Vec<u8>)> {
     corpus
 }
 
-/// Puts an entry into a target's corpus.
+/// Adds an entry to a target's corpus.
 pub(crate) fn add_to_corpus(target: &str, name: &str, bytes: &[u8]) {
     std::fs::create_dir_all(folder(target)).unwrap();
     std::fs::write(folder(target).join(name), bytes).unwrap();
 }
 
-/// Checks that all entries of a target's corpus are what they are meant to be. Mutations of garbage would test little.
+/// Checks that all entries of a target's corpus are valid, because mutations of invalid inputs would test little.
+/// Entries whose names begin with `refused-` are exempt.
 pub(crate) fn check_corpus(target: &Target) {
     let corpus = corpus(target.name);
     assert!(!corpus.is_empty(), "{} has no corpus", target.name);
@@ -135,7 +136,7 @@ fn execute(target: &Target, input: &[u8]) -> Executed {
     Executed { accepted, peak }
 }
 
-/// Runs one target for as long as is wanted.
+/// Fuzzes one target for the planned time or number of executions.
 pub(crate) fn fuzz(name: &str) {
     let plan = Plan::read();
     let target = TARGETS.iter().find(|target| target.name == name).unwrap();
@@ -143,7 +144,7 @@ pub(crate) fn fuzz(name: &str) {
     let started = Instant::now();
     let (mut executed, mut accepted, mut peak) = (0, 0, 0);
     while plan.goes_on(executed, started, target.work) {
-        // Each execution has a seed of its own, so that one that fails can be repeated alone.
+        // Each execution has its own seed, so that a failing one can be repeated alone.
         let seed = plan.first_seed.wrapping_add(executed);
         let input = mutated(&corpus, target.form, &mut CounterRng::new(seed, 0));
         match catch_unwind(AssertUnwindSafe(|| execute(target, &input))) {

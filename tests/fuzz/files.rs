@@ -1,4 +1,4 @@
-//! Decoders of files: models, datasets, credentials.
+//! Fuzz targets that decode files: models, datasets, credentials.
 
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -48,7 +48,7 @@ pub(crate) fn model(bytes: &[u8]) -> Option<Check> {
     }))
 }
 
-/// One of the two stages of a model, as the machine that holds it saves it.
+/// Returns the file of one of the two stages of a model, as the node that holds the stage saves it.
 pub(crate) fn stage_file(number: usize) -> Vec<u8> {
     let draft = JobDraft {
         model: Some("dense 4, relu, dense".into()),
@@ -81,21 +81,21 @@ pub(crate) fn stage_file(number: usize) -> Vec<u8> {
     std::fs::read(file.path()).unwrap()
 }
 
-/// The second of two stages is at hand.
+/// Assembles a model from these bytes as its first stage and a valid second stage.
 pub(crate) fn stages(bytes: &[u8]) -> Option<Check> {
     static SECOND: OnceLock<Vec<u8>> = OnceLock::new();
     let second = SECOND.get_or_init(|| stage_file(1));
     let whole = assemble(&[bytes.to_vec(), second.clone()]).ok()?;
     Some(Box::new(move || {
         let model = model_file::parse(Path::new("model"), &whole);
-        // What is said of the inputs is read when the model is.
+        // Invalid descriptions of the inputs are found only when the model is read.
         if let Ok(model) = model {
             assert_eq!(model.weights.len(), model.layout.weights);
         }
     }))
 }
 
-/// What holds of every dataset that could be opened.
+/// Returns the checks for an opened dataset.
 fn check_dataset(spec: DataSpec, dataset: Dataset) -> Check {
     Box::new(move || {
         for part in [&dataset.train, &dataset.test] {
@@ -110,13 +110,13 @@ fn check_dataset(spec: DataSpec, dataset: Dataset) -> Check {
         }
         let again = Dataset::open(&spec, 1, None).unwrap();
         assert_eq!(again.hash, dataset.hash);
-        // A model of this data measures itself on the same.
+        // A model that was trained on this data opens the same test samples.
         let known = Dataset::open_for(&spec, 1, None, dataset.known()).unwrap();
         assert_eq!((known.test, known.input), (dataset.test, dataset.input));
     })
 }
 
-/// One of the four files, beside three that are right.
+/// Opens an IDX dataset with these bytes as one of its four files, beside three valid ones.
 pub(crate) fn idx(bytes: &[u8]) -> Option<Check> {
     let directory = path("idx");
     if !directory.exists() {
@@ -125,7 +125,7 @@ pub(crate) fn idx(bytes: &[u8]) -> Option<Check> {
             write(&directory.join(name), &contents);
         }
     }
-    // The rank tells labels from images.
+    // The rank distinguishes labels from images.
     let labels = bytes.get(3) == Some(&1);
     let name = if labels {
         seeds::TRAIN_LABELS
@@ -137,7 +137,7 @@ pub(crate) fn idx(bytes: &[u8]) -> Option<Check> {
         directory: directory.clone(),
     };
     let opened = Dataset::open(&spec, 1, None);
-    // Next time it is the other's turn.
+    // Restored because the next input may replace the other file.
     let restore = move || {
         for (right, contents) in seeds::idx_files() {
             if right == name {
@@ -171,7 +171,7 @@ pub(crate) fn csv(bytes: &[u8]) -> Option<Check> {
     Some(check_dataset(spec, dataset))
 }
 
-/// A table of anything: texts are categories, and what is missing is filled.
+/// Opens a table with any kinds of columns: texts become categories, and missing values are filled in.
 pub(crate) fn table(bytes: &[u8]) -> Option<Check> {
     let file = path("table.csv");
     write(&file, bytes);
@@ -190,7 +190,7 @@ pub(crate) fn npz(bytes: &[u8]) -> Option<Check> {
     Some(check_dataset(spec, dataset))
 }
 
-/// Images and labels in CIFAR-100's form, the same for training and set aside.
+/// Opens images and labels in CIFAR-100's format, with the same file for training and testing.
 pub(crate) fn cifar(bytes: &[u8]) -> Option<Check> {
     let directory = path("cifar");
     std::fs::create_dir_all(&directory).unwrap();
@@ -202,7 +202,7 @@ pub(crate) fn cifar(bytes: &[u8]) -> Option<Check> {
     Some(check_dataset(spec, dataset))
 }
 
-/// An image, beside one that is right.
+/// Opens a dataset of two images: this one and a valid one.
 pub(crate) fn image(bytes: &[u8]) -> Option<Check> {
     let directory = path("images");
     for (class, contents) in [("a", bytes), ("b", &seeds::png())] {
@@ -216,7 +216,7 @@ pub(crate) fn image(bytes: &[u8]) -> Option<Check> {
     Some(check_dataset(spec, dataset))
 }
 
-/// Credentials, and what TLS makes of them.
+/// Reads credentials and builds a TLS acceptor from them.
 pub(crate) fn credentials(bytes: &[u8]) -> Option<Check> {
     let file = path("cluster.pem");
     write(&file, bytes);

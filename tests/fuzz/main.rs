@@ -1,14 +1,16 @@
-//! Every decoder that takes bytes from outside, fed with bytes that nobody meant.
+//! Fuzz test: feeds every decoder of outside data with mutated inputs.
 //!
-//! As a test each target gets a fixed number of inputs, the same ones every time. By hand, for longer and with new ones:
+//! As a test each target gets a fixed number of inputs, the same ones every time. By hand, for longer and with new
+//! inputs:
 //!
 //! ```text
 //! TAU_FUZZ_SECONDS=600 cargo test -p tau --test fuzz -- --nocapture --test-threads=2 [TARGET]
 //! ```
 //!
-//! A failure prints the command that replays it (`TAU_FUZZ_SEED`), and the input, which belongs into `tests/corpus` once
-//! the fault is mended. `TAU_FUZZ_CORPUS=write cargo test -p tau --test fuzz corpus` makes that folder anew, which is due
-//! when a format changes. Files whose names begin with `refused-` are not valid and not made: they stay as they are.
+//! A failure prints the command that replays it (`TAU_FUZZ_SEED`), and the input, which should be added to
+//! `tests/corpus` once the fault is fixed. `TAU_FUZZ_CORPUS=write cargo test -p tau --test fuzz corpus` regenerates
+//! that folder, which is needed when a format changes. Files whose names begin with `refused-` are invalid and not
+//! generated: they stay as they are.
 
 mod doors;
 mod engine;
@@ -27,15 +29,16 @@ use engine::{Target, Work};
 use memory::Bound;
 use mutate::Form;
 
-/// Messages in postcard: an empty text takes a byte on the wire and 24 in memory, three times that while a list grows. A
-/// list begins with as many entries as it says it has, if that many bytes follow, but with no more than a megabyte of them.
+/// Memory bound of a message in postcard: an empty text takes one byte on the wire and 24 in memory, and three times
+/// that while a list grows. A list is allocated with its declared number of entries if that many bytes follow, but with
+/// at most a megabyte.
 const MESSAGE: Bound = Bound::new(2 << 20, 128);
-/// Frames are read in pieces of 64 KiB.
+/// Memory bound of a frame, which is read in pieces of 64 KiB.
 const FRAME: Bound = Bound::new(256 << 10, 4);
-/// Texts become values, and messages that repeat them.
+/// Memory bound of a text, for its values and the error messages that repeat them.
 const TEXT: Bound = Bound::new(64 << 10, 256);
 
-/// The table of targets: a test each.
+/// Defines the table of targets, and a test for each.
 macro_rules! targets {
     ($($name:ident: $form:ident, $work:ident, $bound:expr, $decode:expr;)*) => {
         const TARGETS: &[Target] = &[$(Target {
@@ -56,7 +59,7 @@ macro_rules! targets {
 }
 
 targets! {
-    // name: what is put right after a change, how long one takes, the memory that is allowed, the decoder
+    // name: the part that is repaired after a mutation, the cost of an execution, the memory bound, the decoder
     batch: Checksum, Light, Bound::new(4 << 10, 16), targets::batch;
     encoding_fixed: Plain, Light, Bound::new(1 << 10, 16), |bytes| targets::encoding(Encoding::Fixed, bytes);
     encoding_rice: Plain, Light, Bound::new(1 << 10, 16), |bytes| targets::encoding(Encoding::Rice, bytes);
@@ -83,7 +86,8 @@ targets! {
     model: Plain, Light, TEXT, targets::model;
     model_file: SafeTensors, Light, TEXT, files::model;
     stages: SafeTensors, Light, TEXT, files::stages;
-    // Compressed zeros grow by a factor of a thousand; growing by doubling takes three times that for a moment.
+    // Compressed zeros expand by a factor of a thousand, and a vector that grows by doubling briefly takes three times
+    // its size.
     idx: Plain, Files, Bound::new(256 << 10, 3 << 10), files::idx;
     csv: Plain, Files, Bound::new(1 << 20, 16 << 10), files::csv;
     // A row of a few bytes has as many inputs as there are categories.

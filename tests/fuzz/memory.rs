@@ -1,4 +1,4 @@
-//! What a decoder allocates, counted by thread, so that targets may run side by side.
+//! Counts the memory that each thread allocates, so that targets can run in parallel.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -15,23 +15,24 @@ fn count(bytes: isize) {
     PEAK.set(PEAK.get().max(NOW.get()));
 }
 
-// SAFETY: every call goes to the system's allocator unchanged.
+// SAFETY: every call is forwarded to the system allocator with unchanged arguments.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller guarantees a layout of non-zero size, which is passed on unchanged.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller guarantees a layout of non-zero size, which is passed on unchanged.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         count(-(layout.size() as isize));
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller guarantees that `block` is from this allocator, hence from the system's, with the same
+        // layout.
         unsafe { System.dealloc(block, layout) }
     }
 }
@@ -39,7 +40,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What a decoder may allocate: so much, and so much more for every byte of its input.
+/// Bound on the bytes that a decoder may allocate: a constant, and an amount for every byte of the input.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bound {
     base: usize,
@@ -56,7 +57,7 @@ impl Bound {
     }
 }
 
-/// What `work` gives, and the most memory that it held at once, beyond what was there before.
+/// Returns the result of `work` and the peak of the memory that it held, in bytes above the level before.
 pub(crate) fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
     let before = NOW.get();
     PEAK.set(before);

@@ -1,24 +1,24 @@
-//! How inputs are made: entries of a corpus, changed here and there.
+//! Generates fuzz inputs by mutating entries of a corpus.
 
 use protocol::rng::CounterRng;
 
-/// Longer inputs only take longer.
+/// Largest input in bytes; longer inputs only take longer.
 const LENGTH_MAX: usize = 64 << 10;
 
-/// What a format has around its contents. It is put right after most changes: what is wrong there is refused at once,
-/// and the contents are never looked at.
+/// Envelope of a format around its contents. The envelope is repaired after most mutations, because an invalid one is
+/// refused before the contents are read.
 #[derive(Clone, Copy)]
 pub(crate) enum Form {
-    /// Nothing.
+    /// A format without an envelope.
     Plain,
-    /// A CRC-32 over all that is before it, at the end.
+    /// A format that ends with a CRC-32 of everything before it.
     Checksum,
-    /// A byte of kind and four of length, little-endian, in front.
+    /// A format that begins with one byte of kind and four of length, little-endian.
     Frame,
-    /// Eight bytes with the length of the JSON text behind them.
+    /// A format that begins with eight bytes for the length of the JSON text that follows.
     SafeTensors,
-    /// A byte of kind, two of version and two of length, big-endian, in front; within it a handshake message with one
-    /// byte of kind and three of length.
+    /// A format that begins with one byte of kind, two of version and two of length, big-endian; inside is a handshake
+    /// message with one byte of kind and three of length.
     TlsRecord,
 }
 
@@ -53,7 +53,7 @@ impl Form {
     }
 }
 
-/// Where the object that bytes begin with ends, as braces tell; safetensors pads it with spaces.
+/// Returns the length of the JSON object that the bytes begin with, including the spaces that safetensors pads it with.
 fn json_length(bytes: &[u8]) -> usize {
     let (mut depth, mut in_text, mut escaped) = (0usize, false, false);
     for (at, &byte) in bytes.iter().enumerate() {
@@ -73,14 +73,14 @@ fn json_length(bytes: &[u8]) -> usize {
     bytes.len()
 }
 
-/// An input: mostly a changed entry of the corpus, sometimes noise.
+/// Returns an input: usually a mutated entry of the corpus, sometimes random bytes.
 pub(crate) fn mutated(corpus: &[Vec<u8>], form: Form, random: &mut CounterRng) -> Vec<u8> {
     let mut bytes = if chance(random, 20) {
         noise(random, 600)
     } else {
         pick(random, corpus).clone()
     };
-    // Few changes mostly, so that much of what was valid stays so.
+    // Usually few mutations, so that much of a valid input stays valid.
     let changes = 1 << below(random, 4);
     for _ in 0..=below(random, changes) {
         change(&mut bytes, corpus, random);
@@ -107,7 +107,7 @@ fn change(bytes: &mut Vec<u8>, corpus: &[Vec<u8>], random: &mut CounterRng) {
             set(bytes, random, |_| value);
         }
         4 => {
-            // A little more or less: what counts and indices are off by.
+            // Off by one or two, as wrong counts and indices are.
             let step = *pick(random, &[1, 2, 255, 254]);
             set(bytes, random, |byte| byte.wrapping_add(step));
         }
@@ -119,7 +119,7 @@ fn change(bytes: &mut Vec<u8>, corpus: &[Vec<u8>], random: &mut CounterRng) {
         }
         8 => repeat(bytes, random),
         9 => {
-            // The front of one entry and the back of another, or a piece of another within this.
+            // Inserts a piece of another entry, which may join the front of one to the back of another.
             let other = pick(random, corpus);
             let piece = other[range(other, random)].to_vec();
             let place = range(bytes, random);
@@ -156,7 +156,7 @@ fn noise(random: &mut CounterRng, most: usize) -> Vec<u8> {
 
 fn set(bytes: &mut [u8], random: &mut CounterRng, value: impl Fn(u8) -> u8) {
     if !bytes.is_empty() {
-        // Lengths and kinds stand in front.
+        // Lengths and kinds are in the first bytes.
         let reach = if chance(random, 3) {
             bytes.len().min(24)
         } else {
@@ -172,7 +172,7 @@ fn range(bytes: &[u8], random: &mut CounterRng) -> std::ops::Range<usize> {
     one.min(other)..one.max(other)
 }
 
-/// A piece many times over: nests deeply, or makes lists long.
+/// Repeats a piece many times, which nests deeply or makes lists long.
 fn repeat(bytes: &mut Vec<u8>, random: &mut CounterRng) {
     let whole = range(bytes, random);
     let piece = bytes[whole.start..whole.end.min(whole.start + 16)].to_vec();
@@ -182,13 +182,13 @@ fn repeat(bytes: &mut Vec<u8>, random: &mut CounterRng) {
 
 fn overwrite(bytes: &mut Vec<u8>, random: &mut CounterRng, value: &[u8]) {
     let at = below(random, bytes.len() + 1);
-    // In place of as many bytes, or of one: a number that was short is now long.
+    // Replaces the same number of bytes, or one byte: a short number becomes long.
     let replaced = if chance(random, 2) { value.len() } else { 1 };
     let end = bytes.len().min(at + replaced);
     bytes.splice(at..end, value.iter().copied());
 }
 
-/// Where numbers change their length or their meaning.
+/// Returns a number at a power of two, where encodings change their length or meaning.
 fn border(random: &mut CounterRng) -> u64 {
     let power = 1u64 << below(random, 64);
     match below(random, 4) {
@@ -199,7 +199,7 @@ fn border(random: &mut CounterRng) -> u64 {
     }
 }
 
-/// As postcard writes it.
+/// Encodes a random number as a varint of postcard.
 fn varint(random: &mut CounterRng) -> Vec<u8> {
     let mut rest = border(random);
     let mut bytes = Vec::new();
@@ -209,7 +209,7 @@ fn varint(random: &mut CounterRng) -> Vec<u8> {
     }
     bytes.push(rest as u8);
     if chance(random, 16) {
-        // A varint that never ends.
+        // A varint without an end.
         bytes = vec![0xff; 12];
     }
     bytes
@@ -225,7 +225,7 @@ fn fixed(random: &mut CounterRng) -> Vec<u8> {
     }
 }
 
-/// Another number in a text.
+/// Replaces a number in a text by another one.
 fn number(bytes: &mut Vec<u8>, random: &mut CounterRng) {
     let from = below(random, bytes.len() + 1);
     let Some(start) = bytes[from..].iter().position(u8::is_ascii_digit).map(|at| from + at) else {

@@ -1,4 +1,4 @@
-//! Decoders of bytes and texts in memory.
+//! Fuzz targets that decode bytes and texts in memory.
 
 use std::path::Path;
 use std::pin::pin;
@@ -27,9 +27,9 @@ use worker::training::state_file;
 
 use crate::engine::Check;
 
-/// The weights of the model that batches are for.
+/// Number of weights of the model that batches are for.
 pub(crate) const WEIGHTS: usize = 5_000;
-/// The weights of the model that snapshots are of: few, as each has all of them.
+/// Number of weights of the model that snapshots are of: few, because a snapshot contains all of them.
 pub(crate) const SNAPSHOT_WEIGHTS: usize = 40;
 
 pub(crate) fn batch(bytes: &[u8]) -> Option<Check> {
@@ -44,7 +44,7 @@ pub(crate) fn batch(bytes: &[u8]) -> Option<Check> {
         }
         let mut frame = Vec::new();
         batch.header.encode(&batch.payload, &mut frame).unwrap();
-        // As text: a loss that is no number equals nothing, not even itself.
+        // Compared as text, because a NaN loss is not equal to itself.
         let again = Batch::decode(&frame, WEIGHTS).unwrap();
         assert_eq!(format!("{again:?}"), format!("{batch:?}"));
     }))
@@ -104,7 +104,7 @@ pub(crate) fn state_file(bytes: &[u8]) -> Option<Check> {
     }))
 }
 
-/// Two bytes with the count, and the payload.
+/// Decodes changes: two bytes with their number, then the payload in this encoding.
 pub(crate) fn encoding(encoding: Encoding, bytes: &[u8]) -> Option<Check> {
     let (count, payload) = bytes.split_first_chunk()?;
     let count = usize::from(u16::from_le_bytes(*count));
@@ -130,7 +130,7 @@ pub(crate) fn frame_header(bytes: &[u8]) -> Option<Check> {
     Some(Box::new(move || assert_eq!(frame::header(kind, length), Ok(header))))
 }
 
-/// The outcome of something that never waits, as reading from memory does not.
+/// Returns the result of a future that never waits, such as a read from memory.
 fn at_once<T>(work: impl Future<Output = T>) -> T {
     match pin!(work).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(outcome) => outcome,
@@ -149,7 +149,7 @@ pub(crate) fn frame(bytes: &[u8]) -> Option<Check> {
     }))
 }
 
-/// The same bytes as a worker reads them.
+/// Decodes a frame with the worker's reader, which must read the same bytes.
 pub(crate) fn worker_frame(bytes: &[u8]) -> Option<Check> {
     let mut rest = bytes;
     let (kind, contents) = worker::process::read_frame(&mut rest).ok()??;
@@ -171,7 +171,7 @@ pub(crate) fn message(bytes: &[u8]) -> Option<Check> {
         let mut written = Vec::new();
         at_once(link::write_message(&mut written, &message)).unwrap();
         let (again, _) = at_once(link::read_message(&mut &written[..])).unwrap().unwrap();
-        // As text: a loss that is no number equals nothing, not even itself.
+        // Compared as text, because a NaN loss is not equal to itself.
         assert_eq!(format!("{again:?}"), format!("{message:?}"));
     }))
 }
@@ -185,10 +185,10 @@ pub(crate) fn hello(bytes: &[u8]) -> Option<Check> {
     }))
 }
 
-/// A message in postcard.
+/// Decodes a message of type `T` in postcard.
 pub(crate) fn wire<T: Serialize + DeserializeOwned + 'static>(bytes: &[u8]) -> Option<Check> {
     let value: T = wire::decode(bytes).ok()?;
-    // Not the values are compared but their bytes: numbers that are none equal nothing, not even themselves.
+    // Compared as bytes, because values with NaN are not equal to themselves.
     Some(Box::new(move || {
         let written = wire::encode(&value).unwrap();
         let again: T = wire::decode(&written).unwrap();
@@ -214,7 +214,7 @@ pub(crate) fn data(bytes: &[u8]) -> Option<Check> {
     Some(Box::new(move || assert_eq!(spec.to_string().parse(), Ok(spec))))
 }
 
-/// A model, fitted to samples of usual and of unusual shapes.
+/// Parses a model and lays it out for inputs of usual and unusual shapes.
 pub(crate) fn model(bytes: &[u8]) -> Option<Check> {
     const CLASSES: usize = 3;
     let image = |channels, height, width| Shape::Image {

@@ -1,4 +1,4 @@
-//! A real browser without a window, driven over a pipe by the protocol of its developer tools.
+//! A headless Chromium, driven over a pipe by the protocol of its developer tools.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use super::cluster::Cluster;
 
-/// The browser's names on different systems.
+/// Names of the browser's program on different systems.
 const NAMES: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
-/// A browser with one page open. It ends when this is dropped.
+/// A browser with one page open, which is closed on drop.
 pub(crate) struct Browser {
     process: Child,
     commands: ChildStdin,
@@ -22,7 +22,7 @@ pub(crate) struct Browser {
 }
 
 impl Browser {
-    /// Starts one, if this machine has any.
+    /// Starts a browser. Returns `None`, after a message, if this machine has none.
     pub(crate) fn start() -> Option<Self> {
         let has = |name: &&&str| {
             let found = Command::new(name).arg("--version").output();
@@ -33,7 +33,7 @@ impl Browser {
             return None;
         };
         let profile = tempfile::tempdir().unwrap();
-        // The protocol is spoken over descriptors 3 and 4, which a shell makes of the usual two.
+        // The browser uses descriptors 3 and 4, which the shell connects to standard input and output.
         let flags = "--headless --no-sandbox --disable-gpu --hide-scrollbars --disable-dev-shm-usage --no-first-run \
                      --disable-background-networking --disable-component-update --remote-debugging-pipe";
         let command = format!("exec {name} {flags} \"--user-data-dir=$0\" 3<&0 4>&1 >/dev/null 2>&1");
@@ -61,7 +61,7 @@ impl Browser {
         Some(browser)
     }
 
-    /// Carries out a command, and gives its result.
+    /// Sends a command to the browser's developer tools, and returns its result.
     pub(crate) fn call(&mut self, method: &str, parameters: &Value) -> Value {
         self.number += 1;
         let mut command = json!({ "id": self.number, "method": method, "params": parameters });
@@ -82,13 +82,13 @@ impl Browser {
         }
     }
 
-    /// Opens an address.
+    /// Opens an address in the browser's page.
     pub(crate) fn open(&mut self, url: &str) {
         let opened = self.call("Page.navigate", &json!({ "url": url }));
         assert!(opened["errorText"].is_null(), "{opened}");
     }
 
-    /// The value of an expression in the page.
+    /// Returns the value of a JavaScript expression in the page.
     pub(crate) fn value(&mut self, expression: &str) -> Value {
         let parameters = json!({ "expression": expression, "returnByValue": true, "awaitPromise": true });
         let result = self.call("Runtime.evaluate", &parameters);
@@ -96,18 +96,18 @@ impl Browser {
         result["result"]["value"].clone()
     }
 
-    /// What is written in an element.
+    /// Returns the text of the element with this id.
     pub(crate) fn text(&mut self, id: &str) -> String {
         let text = self.value(&format!("document.getElementById('{id}')?.innerText ?? ''"));
         text.as_str().unwrap().into()
     }
 
-    /// Waits until an expression is true in the page.
+    /// Waits until a JavaScript expression is true in the page.
     pub(crate) fn wait_until(&mut self, expression: &str) {
         let mut seen = String::new();
         let holds = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             Cluster::wait_until("never", || {
-                // A page that is being opened has nothing yet.
+                // A page that is still loading has no elements.
                 let careful = format!("(() => {{ try {{ return {expression}; }} catch {{ return false; }} }})()");
                 let holds = self.value(&careful) == true;
                 if !holds {
@@ -120,7 +120,8 @@ impl Browser {
         assert!(holds.is_ok(), "the page never has {expression}:\n{seen}");
     }
 
-    /// The page in a window of this size, as a picture if somebody wants to look: `TAU_PICTURES` names a folder.
+    /// Sets the size of the window and checks that the page is no wider. Writes a screenshot if `TAU_PICTURES` names a
+    /// folder.
     pub(crate) fn picture(&mut self, name: &str, width: u32, height: u32) {
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600 });
         self.call("Emulation.setDeviceMetricsOverride", &size);
@@ -132,7 +133,7 @@ impl Browser {
         let Ok(folder) = std::env::var("TAU_PICTURES") else {
             return;
         };
-        // Curves are drawn anew when the window changes.
+        // Charts are redrawn when the window changes.
         self.value("new Promise((resolve) => setTimeout(() => resolve(true), 100))");
         let picture = self.call("Page.captureScreenshot", &json!({ "format": "png" }));
         let letters = picture["data"].as_str().unwrap();
@@ -140,7 +141,7 @@ impl Browser {
         std::fs::write(format!("{folder}/{name}.png"), bytes).unwrap();
     }
 
-    /// Pretends that its user likes it dark.
+    /// Emulates a user who prefers a dark page.
     pub(crate) fn darken(&mut self) {
         let dark = json!({ "features": [{ "name": "prefers-color-scheme", "value": "dark" }] });
         self.call("Emulation.setEmulatedMedia", &dark);
@@ -152,7 +153,7 @@ impl Drop for Browser {
         self.session = None;
         let _ = write!(self.commands, "{}\0", json!({ "id": 0, "method": "Browser.close" }));
         let _ = self.commands.flush();
-        // Its own helpers end with it, and it with its pipe.
+        // The browser ends when its pipe closes, and its helper processes end with it.
         let mut rest = Vec::new();
         let _ = std::io::Read::read_to_end(&mut self.answers, &mut rest);
         let _ = self.process.kill();

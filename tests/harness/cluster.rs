@@ -1,4 +1,4 @@
-//! Nodes of a cluster, started by hand as users do.
+//! A test cluster whose nodes are started by commands, as users do.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -9,13 +9,13 @@ use serde_json::Value;
 
 use super::{Output, Running, Tau, points_csv};
 
-/// Longer than anything takes that happens at all.
+/// Limit for waiting, longer than any step of these tests takes.
 pub(crate) const PATIENCE: Duration = Duration::from_mins(1);
 
-/// The folder of temporary files.
+/// Name of the folder of temporary files.
 const TEMPORARY: &str = "tmp";
 
-/// A small job; ten thousand samples an epoch would take a second.
+/// Flags of a small job; ten thousand samples per epoch would take a second.
 pub(crate) const SMALL: &[&str] = &[
     "--data",
     "csv:points.csv",
@@ -25,22 +25,22 @@ pub(crate) const SMALL: &[&str] = &[
     "16",
 ];
 
-/// What lets a run end soon after a death.
+/// Flag that lets a run end soon after the death of a node.
 pub(crate) const SOON: &[&str] = &["--give-up-after", "8"];
 
-/// The job, for so many epochs.
+/// Returns the flags of a small job with this many epochs, in which dead nodes are given up after 8 seconds.
 pub(crate) fn job<'a>(epochs: &'a str, extra: &[&'a str]) -> Vec<&'a str> {
     [&patient_job(epochs), SOON, extra].concat()
 }
 
-/// The same where nodes that stand still for a while are waited for.
+/// Returns the flags of a small job with this many epochs, in which nodes that are paused for a while are not given up.
 pub(crate) fn patient_job(epochs: &str) -> Vec<&str> {
     [SMALL, &["--density", "0.05", "--epochs", epochs]].concat()
 }
 
 /// A folder with credentials, and the nodes that were started in it.
 pub(crate) struct Cluster {
-    // Ended before their folder is removed: they would make their sockets' folders again.
+    // Nodes are dropped before their folder: running nodes would create the folders of their sockets again.
     pub(crate) nodes: Vec<Node>,
     pub(crate) tau: Tau,
 }
@@ -54,7 +54,7 @@ pub(crate) struct Node {
 }
 
 impl Cluster {
-    /// A folder with credentials, and no nodes.
+    /// Creates a folder with credentials and no nodes.
     pub(crate) fn new() -> Self {
         let tau = Tau::new();
         tau.must(&["credentials", "new", "cluster.pem"]);
@@ -62,7 +62,8 @@ impl Cluster {
         Self { nodes: Vec::new(), tau }
     }
 
-    /// A cluster of so many nodes, all of which know each other, and the table that small jobs train on.
+    /// Starts a cluster of this many nodes, waits until all know each other, and writes the table that small jobs train
+    /// on.
     pub(crate) fn of(nodes: usize) -> Self {
         let mut cluster = Self::new();
         points_csv(&cluster.tau, "points.csv", 600);
@@ -75,7 +76,7 @@ impl Cluster {
         cluster
     }
 
-    /// A cluster with a run under way that does not end by itself.
+    /// Starts a cluster with a run under way that does not end by itself.
     pub(crate) fn training(nodes: usize) -> Self {
         let cluster = Self::of(nodes);
         cluster.must("start", &job("1000000", &["--detach"]));
@@ -88,7 +89,7 @@ impl Cluster {
         self.start(seed.as_deref(), "127.0.0.1:0", flags)
     }
 
-    /// Starts a node that listens on an address, and joins it to some, if any are given.
+    /// Starts a node that listens on an address, as a seed or joined to `seeds`.
     pub(crate) fn start(&mut self, seeds: Option<&str>, listen: &str, flags: &[&str]) -> &Node {
         let dir = self.next_dir();
         let arguments = arguments(seeds, listen, &dir, flags);
@@ -110,12 +111,12 @@ impl Cluster {
         self.listening(process, &dir)
     }
 
-    /// Where nodes put what finds no other place, so that it goes with the cluster.
+    /// Returns the folder for the nodes' temporary files, which is removed with the cluster.
     fn temporary(&self) -> String {
         self.tau.path(TEMPORARY).to_str().unwrap().into()
     }
 
-    /// The folder of the node that is started next: the first that no living node has. It may be a dead node's.
+    /// Returns the folder of the next node: the first that no living node has, which may be a dead node's.
     pub(crate) fn next_dir(&self) -> String {
         let is_free = |dir: &String| self.nodes.iter().all(|node| !node.dir.ends_with(dir));
         let mut dirs = (0..=self.nodes.len()).map(|number| format!("node{number}"));
@@ -141,7 +142,7 @@ impl Cluster {
             .run_with(environment, &arguments(Some(seed), "127.0.0.1:0", "refused", flags))
     }
 
-    /// The arguments of a command that asks the first node.
+    /// Returns the arguments of a command that asks the first node.
     pub(crate) fn asking<'a>(&'a self, command: &'a str, extra: &[&'a str]) -> Vec<&'a str> {
         asking(&self.nodes[0], command, extra)
     }
@@ -150,13 +151,13 @@ impl Cluster {
         self.tau.run(&self.asking(command, extra))
     }
 
-    /// Asks what must succeed.
+    /// Runs a command that asks the first node and must succeed.
     #[track_caller]
     pub(crate) fn must(&self, command: &str, extra: &[&str]) -> Output {
         self.ask(command, extra).ok()
     }
 
-    /// What `tau nodes` lists.
+    /// Returns the nodes that `tau nodes` lists.
     pub(crate) fn listed(&self) -> Vec<Value> {
         self.listed_by(&self.nodes[0])
     }
@@ -166,7 +167,7 @@ impl Cluster {
         output.objects()
     }
 
-    /// Waits until so many nodes are there with a worker each.
+    /// Waits until this many nodes are listed with a worker each.
     pub(crate) fn wait_for_nodes(&self, count: usize) {
         self.wait_until_lists(&self.nodes[0], count);
     }
@@ -183,7 +184,7 @@ impl Cluster {
         Self::wait_until_or(done, || what.to_owned());
     }
 
-    /// Waits, and says what is wrong as it is in the end.
+    /// Waits until `done`, and panics after a minute with the text of `wrong` at that time.
     pub(crate) fn wait_until_or(mut done: impl FnMut() -> bool, wrong: impl Fn() -> String) {
         let start = Instant::now();
         while !done() {
@@ -192,7 +193,8 @@ impl Cluster {
         }
     }
 
-    /// Asserts which runs the nodes have saved models of: each by its result, with the number of these nodes.
+    /// Asserts that the nodes have saved the models of exactly these runs. Each run is given by its result and its
+    /// number of nodes.
     pub(crate) fn assert_saved(&self, runs: &[(&Value, usize)]) {
         let mut saved = BTreeMap::<String, usize>::new();
         for node in &self.nodes {
@@ -212,19 +214,19 @@ impl Cluster {
         assert_eq!(saved, expected.collect::<BTreeMap<_, _>>());
     }
 
-    /// Processes that were started with something of this folder among their arguments.
+    /// Returns the processes with this word and the cluster's folder in their arguments.
     pub(crate) fn processes(&self, word: &str) -> Vec<u32> {
         processes_with(self.tau.path("").to_str().unwrap(), word)
     }
 }
 
 impl Node {
-    /// The processes of its workers.
+    /// Returns the process ids of the node's workers.
     pub(crate) fn workers(&self) -> Vec<u32> {
         processes_with(self.dir.to_str().unwrap(), "worker")
     }
 
-    /// The process of its only worker.
+    /// Returns the process id of the node's only worker.
     pub(crate) fn worker(&self) -> u32 {
         let [worker] = self.workers()[..] else {
             panic!("{} has not one worker", self.name);
@@ -232,7 +234,8 @@ impl Node {
         worker
     }
 
-    /// Sends SIGTERM to the node and its workers, as systemd and Slurm do to all processes of a service, and waits for the end.
+    /// Sends SIGTERM to the node and its workers, as systemd and Slurm do to all processes of a service, and waits for
+    /// the node's end.
     pub(crate) fn terminate(self) -> Output {
         for pid in self.workers().into_iter().chain([self.process.pid()]) {
             kill("-TERM", pid);
@@ -240,7 +243,7 @@ impl Node {
         self.process.finish()
     }
 
-    /// Ends it in good order, and tells what it has logged.
+    /// Interrupts the node as Ctrl-C does, waits for its end and returns its log.
     pub(crate) fn stop(self) -> String {
         self.process.interrupt();
         let output = self.process.finish().ok();
@@ -248,7 +251,7 @@ impl Node {
     }
 }
 
-/// The arguments of a command that asks a node.
+/// Returns the arguments of a command that asks this node.
 pub(crate) fn asking<'a>(node: &'a Node, command: &'a str, extra: &[&'a str]) -> Vec<&'a str> {
     let common = [
         command,
@@ -261,7 +264,7 @@ pub(crate) fn asking<'a>(node: &'a Node, command: &'a str, extra: &[&'a str]) ->
     [&common, extra].concat()
 }
 
-/// Processes whose arguments hold both texts.
+/// Returns the processes whose arguments contain both texts.
 pub(crate) fn processes_with(one: &str, other: &str) -> Vec<u32> {
     let running = std::fs::read_dir("/proc").unwrap().flatten().filter_map(|entry| {
         let pid: u32 = entry.file_name().to_str()?.parse().ok()?;
@@ -282,7 +285,7 @@ pub(crate) fn cut_power(node: u32, dir: &str) {
     let workers = processes_with(dir, "worker");
     kill("-KILL", node);
     for worker in workers {
-        // It may have noticed and ended by itself.
+        // The worker may have noticed the death and ended by itself.
         let _ = Command::new("kill").args(["-KILL", &worker.to_string()]).output();
     }
 }

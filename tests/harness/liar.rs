@@ -1,7 +1,8 @@
-//! A member that lies: it holds the credentials, exchanges hellos and hears beats as a node does, and then says what it
-//! likes.
+//! A dishonest member: a node with valid credentials that exchanges hellos and hears beats, and then sends arbitrary
+//! messages.
 //!
-//! It is a process of its own, because a process has one name, and a liar's is soon known: the test program, started again.
+//! The liar runs in a process of its own, which is the test program started again, because a process has one node
+//! identity, and nodes soon ban that of a liar.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,14 +22,15 @@ use protocol::wire::control::{Beat, ControlMessage, NodeInfo, Reply, Request};
 use ractor::{Actor, RpcReplyPort};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
-/// Longer than anything takes that happens at all.
+/// Limit for waiting, longer than any step of these tests takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
-/// What a liar is told of where it is and what it is to do.
+/// Environment variables that tell the liar's process the addresses of the nodes, the path of the credentials and the
+/// part to play.
 const NODES: &str = "TAU_LIAR_NODES";
 const CREDENTIALS: &str = "TAU_LIAR_CREDENTIALS";
 const PART: &str = "TAU_LIAR_PART";
 
-/// Runs a part of a liar's in a process of its own, and waits for its end.
+/// Runs one of the liar's parts in a process of its own, and returns the process's output.
 pub(crate) fn run(test: &str, part: &str, nodes: &[&str], credentials: &Path) -> Output {
     let output = Command::new(std::env::current_exe().unwrap())
         .args([test, "--exact", "--ignored", "--nocapture"])
@@ -42,15 +44,15 @@ pub(crate) fn run(test: &str, part: &str, nodes: &[&str], credentials: &Path) ->
     output
 }
 
-/// In a liar's process: what it is to do; none where it was started by hand.
+/// Returns the part to play, or `None` if this process was not started as a liar.
 pub(crate) fn part() -> Option<String> {
     std::env::var(PART).ok()
 }
 
-/// What was heard of each node last.
+/// The newest beat that the liar has heard of each node.
 type Heard = Arc<Mutex<BTreeMap<NodeId, Beat>>>;
 
-/// Hears beats, and answers nobody.
+/// Receiver that stores beats and answers no request.
 struct Ears(Heard);
 
 impl Routes for Ears {
@@ -63,7 +65,7 @@ impl Routes for Ears {
     fn request(&self, _: Request, _: RpcReplyPort<Payload<Reply>>) {}
 }
 
-/// A member with bad intentions.
+/// A cluster member that sends arbitrary, false messages.
 pub(crate) struct Liar {
     pub(crate) id: NodeId,
     sessions: Sessions,
@@ -73,7 +75,7 @@ pub(crate) struct Liar {
     pub(crate) nodes: Vec<SocketAddr>,
 }
 
-/// A way to one of the nodes.
+/// The liar's session with one of the nodes.
 pub(crate) struct Ear {
     pub(crate) node: NodeId,
     pub(crate) endpoint: Endpoint,
@@ -81,7 +83,7 @@ pub(crate) struct Ear {
 }
 
 impl Liar {
-    /// A new one, in a process that was started to be one.
+    /// Creates a liar in a process that [`run`] has started.
     pub(crate) async fn new() -> Self {
         let credentials = std::env::var(CREDENTIALS).unwrap();
         let credentials = Credentials::read(Path::new(&credentials)).unwrap();
@@ -106,17 +108,17 @@ impl Liar {
         }
     }
 
-    /// A connection whose other end knows it for a member's.
+    /// Opens a connection that the node accepts as a member's.
     pub(crate) async fn dial(&self, node: SocketAddr, plane: Plane) -> Stream {
         dial(node, plane, &self.security, PATIENCE).await.unwrap()
     }
 
-    /// Makes a session, over a connection that may be anything, and waits until the node's beats come.
+    /// Opens a session over any kind of connection, and waits until the node's beats arrive.
     pub(crate) async fn meet(&mut self, address: SocketAddr, stream: Stream) -> Ear {
         self.sessions.open(stream, address, None).await.unwrap();
         let ready = async {
             loop {
-                // An earlier session may be told as gone only now.
+                // The end of an earlier session may be reported only now.
                 match self.events.recv().await {
                     Some(SessionEvent::Ready {
                         session,
@@ -147,7 +149,7 @@ impl Liar {
         }
     }
 
-    /// Meets all nodes.
+    /// Opens a session of the liar with every node.
     pub(crate) async fn meet_all(&mut self) -> Vec<Ear> {
         let mut ears = Vec::new();
         for address in self.nodes.clone() {
@@ -157,7 +159,7 @@ impl Liar {
         ears
     }
 
-    /// Waits until a node has ended the session.
+    /// Waits until a node has closed the session.
     pub(crate) async fn sent_away(&mut self, ear: &Ear) {
         let ended = async {
             loop {
@@ -172,12 +174,12 @@ impl Liar {
         assert!(sent_away.is_ok(), "{} goes on listening", ear.node);
     }
 
-    /// What a node has said last.
+    /// Returns the newest beat that a node has sent.
     pub(crate) fn beat_of(&self, node: NodeId) -> Beat {
         self.heard.lock().unwrap()[&node].clone()
     }
 
-    /// What an honest node would say of itself in this one's place.
+    /// Returns the description of itself that an honest node would send in the liar's place.
     pub(crate) fn info(&self) -> NodeInfo {
         NodeInfo {
             id: self.id,
@@ -192,7 +194,7 @@ impl Liar {
 }
 
 impl Ear {
-    /// Says anything at all, whether it can be said or not.
+    /// Sends any message to the node, and ignores a failure.
     pub(crate) fn say(&self, message: ControlMessage) {
         let _ = self
             .endpoint
@@ -201,7 +203,7 @@ impl Ear {
     }
 }
 
-/// A connection that stops being read when that is said.
+/// A connection that is no longer read once its flag is set.
 pub(crate) struct Deaf {
     stream: Stream,
     deaf: Arc<AtomicBool>,

@@ -1,4 +1,4 @@
-//! The memory of a running process: how much it takes, and bits of it that flip.
+//! Access to the memory of a running process: reads its size, and flips bits in it.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -6,27 +6,27 @@ use std::os::unix::fs::FileExt;
 
 use super::cluster::kill;
 
-/// Weights in a row that tell a replica from all else in a process's memory.
+/// Number of consecutive weights by which a replica is recognised in a process's memory.
 const WINDOW: usize = 8;
 
-/// The memory that a process has in use.
+/// Returns the resident memory of a process in bytes.
 pub(crate) fn resident(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
 }
 
-/// Flips a bit in each of so many weights of a process's replica, whose weights are these, as the four bytes each, but
-/// for some that have changed since. Copies of the same that the process may have are hit as well.
+/// Flips one bit in each of `flips` weights of a process's replica. `weights` are the replica's weights as four bytes
+/// each; some of them may have changed since. All copies of the weights in the process are hit.
 pub(crate) fn flip_bits(pid: u32, weights: &[[u8; 4]], bit: usize, flips: usize) {
-    // What moves while it is looked for would be hit where it is no more.
+    // The process is paused, because memory that it moves meanwhile would not be hit.
     kill("-STOP", pid);
     let memory = open(pid);
     let windows: HashMap<[u8; 4], usize> = weights
         .windows(WINDOW)
         .enumerate()
         .step_by(WINDOW)
-        // Zeros are everywhere.
+        // Zeros are everywhere in memory.
         .filter(|(_, window)| window.iter().all(|weight| *weight != [0; 4]))
         .map(|(index, window)| (window[0], index))
         .collect();
@@ -42,7 +42,7 @@ pub(crate) fn flip_bits(pid: u32, weights: &[[u8; 4]], bit: usize, flips: usize)
         }
     }
     let mut places: Vec<(usize, Vec<u64>)> = found.into_iter().collect();
-    // What lies in most copies lies in the one that counts, too.
+    // A weight that is found in most copies is also in the replica.
     places.sort_by_key(|(index, copies)| (std::cmp::Reverse(copies.len()), *index));
     assert!(places.len() >= flips, "the replica of process {pid} is not found");
     for address in places.iter().take(flips).flat_map(|(_, copies)| copies) {
@@ -55,8 +55,8 @@ pub(crate) fn flip_bits(pid: u32, weights: &[[u8; 4]], bit: usize, flips: usize)
     kill("-CONT", pid);
 }
 
-/// Flips a bit behind these bytes, so many bytes from their end, wherever a process's memory has them, but in so many places
-/// at most. Returns the number of places.
+/// Flips a bit `distance` bytes behind each occurrence of `bytes` in a process's memory, at most `most` times. Returns
+/// the number of flipped bits.
 pub(crate) fn flip_behind(pid: u32, bytes: &[u8], distance: usize, most: usize) -> usize {
     let memory = open(pid);
     let mut hit = 0;
@@ -73,14 +73,14 @@ pub(crate) fn flip_behind(pid: u32, bytes: &[u8], distance: usize, most: usize) 
     hit
 }
 
-/// The memory of a process, to be read and written.
+/// Opens the memory of a process for reading and writing.
 fn open(pid: u32) -> File {
     let mut options = OpenOptions::new();
     let memory = options.read(true).write(true).open(format!("/proc/{pid}/mem"));
     memory.unwrap()
 }
 
-/// The writable memory of a process that belongs to no file.
+/// Returns the writable anonymous memory of a process, as start addresses and contents.
 fn writable(pid: u32, memory: &File) -> Vec<(u64, Vec<u8>)> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
     let areas = maps.lines().filter_map(|line| {

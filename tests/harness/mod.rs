@@ -1,4 +1,4 @@
-//! Runs the real binary in a folder of its own, and makes small datasets for it.
+//! Test harness: runs the real binary in a folder of its own, and makes small datasets for it.
 
 pub(crate) mod browser;
 pub(crate) mod cluster;
@@ -21,15 +21,15 @@ use std::time::Duration;
 use cluster::Cluster;
 use serde_json::Value;
 
-/// How long a command of a test may take. None takes a fifth of it: this one waits for what never comes.
+/// Time limit of a command in a test. No command takes a fifth of it: the limit ends tests that would wait for ever.
 pub(crate) const LIFETIME: Duration = Duration::from_mins(10);
 
-/// A folder to run the binary in; removed in the end.
+/// A temporary folder in which the binary runs; removed on drop.
 pub(crate) struct Tau {
     folder: tempfile::TempDir,
 }
 
-/// What a finished command left.
+/// Exit code and output of a finished command.
 pub(crate) struct Output {
     pub(crate) code: i32,
     pub(crate) stdout: String,
@@ -37,27 +37,27 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// The output of a command that must have succeeded.
+    /// Asserts that the command succeeded, and returns its output.
     #[track_caller]
     pub(crate) fn ok(self) -> Self {
         assert_eq!(self.code, 0, "{}", self.stderr);
         self
     }
 
-    /// Asserts that something was said on standard error.
+    /// Asserts that standard error contains this text.
     #[track_caller]
     pub(crate) fn says(&self, piece: &str) {
         assert!(self.stderr.contains(piece), "{}", self.stderr);
     }
 
-    /// Asserts that the command failed with this code, and said why.
+    /// Asserts that the command failed with this exit code, and that standard error contains this text.
     #[track_caller]
     pub(crate) fn fails(&self, code: i32, says: &str) {
         assert_eq!(self.code, code, "{}", self.stderr);
         self.says(says);
     }
 
-    /// The result of a run that must have ended with equal replicas.
+    /// Returns the result of a run, which must have ended with equal replicas.
     #[track_caller]
     pub(crate) fn agreed(&self) -> Value {
         assert_eq!(self.code, 0, "{}\n{}", self.stdout, self.stderr);
@@ -66,7 +66,7 @@ impl Output {
         last
     }
 
-    /// The result of a run to whose end so many nodes must have taken part.
+    /// Returns the result of a run, to whose end this many nodes must have taken part.
     #[track_caller]
     pub(crate) fn finished(&self, nodes: usize) -> Value {
         let last = self.agreed();
@@ -74,7 +74,8 @@ impl Output {
         last
     }
 
-    /// The same of a run that must have lost no node.
+    /// Returns the result of a run, to whose end this many nodes must have taken part, and which must have lost no
+    /// node.
     #[track_caller]
     pub(crate) fn finished_by_all(&self, nodes: usize) -> Value {
         let last = self.finished(nodes);
@@ -82,7 +83,8 @@ impl Output {
         last
     }
 
-    /// The result of a run that must have trained exactly so many samples, but for those that two workers had claimed.
+    /// Returns the result of a run, which must have trained exactly this many samples, not counting those that were
+    /// trained twice.
     #[track_caller]
     pub(crate) fn trained(&self, samples: u64) -> Value {
         let last = self.agreed();
@@ -91,13 +93,13 @@ impl Output {
         last
     }
 
-    /// The lines of standard output, as JSON.
+    /// Returns the lines of standard output as JSON.
     pub(crate) fn objects(&self) -> Vec<Value> {
         let lines = self.stdout.lines();
         lines.map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// The last line of standard output, as JSON.
+    /// Returns the last line of standard output as JSON.
     pub(crate) fn last(&self) -> Value {
         let line = self
             .stdout
@@ -108,17 +110,17 @@ impl Output {
     }
 }
 
-/// A command under way. Killed when it is dropped, so that a failing test leaves nothing behind.
+/// A running command. It is killed on drop, so that a failing test leaves no process behind.
 pub(crate) struct Running {
     child: Child,
-    /// The lines of its standard output, read as they come: a pipe that nobody reads would hold it up one day.
+    /// Lines of standard output, read by a thread as they come, because the command would block on a full pipe.
     lines: Receiver<String>,
-    /// The lines that a test has taken.
+    /// Lines of standard output that a test has read already.
     read: String,
-    /// Its errors and log, read as they come.
+    /// Standard error so far, read by a thread as it comes.
     stderr: Arc<Mutex<Vec<u8>>>,
     reader: Option<JoinHandle<()>>,
-    /// Dropped when nobody has to look after it any more.
+    /// Dropping this sender ends the thread that enforces [`LIFETIME`].
     _lives: Sender<()>,
 }
 
@@ -138,7 +140,7 @@ impl Tau {
         command
             .args(arguments)
             .current_dir(self.folder.path())
-            // What whoever runs the tests has configured is no part of them.
+            // The tests must not depend on the configuration of the user who runs them.
             .env("XDG_CONFIG_HOME", self.folder.path())
             .stdin(Stdio::null());
         command
@@ -148,7 +150,7 @@ impl Tau {
         self.run_with(&[], arguments)
     }
 
-    /// Runs a command that must succeed.
+    /// Runs a command of the binary that must succeed.
     #[track_caller]
     pub(crate) fn must(&self, arguments: &[&str]) -> Output {
         self.run(arguments).ok()
@@ -158,7 +160,7 @@ impl Tau {
         self.start_with(environment, arguments).finish()
     }
 
-    /// Runs a command whose readers have gone away before it writes anything, and returns its exit code.
+    /// Runs a command whose output has no reader, and returns its exit code.
     pub(crate) fn run_unread(&self, arguments: &[&str]) -> i32 {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
@@ -169,7 +171,7 @@ impl Tau {
         child.wait().unwrap().code().unwrap_or(-1)
     }
 
-    /// Runs a command whose output goes to a device that is full, and returns its exit code and its errors.
+    /// Runs a command whose standard output is a full device, and returns its exit code and standard error.
     pub(crate) fn run_full(&self, arguments: &[&str]) -> (i32, String) {
         let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
         let child = self.command(arguments).stdout(full).stderr(Stdio::piped()).spawn();
@@ -180,7 +182,7 @@ impl Tau {
         (output.status.code().unwrap_or(-1), errors)
     }
 
-    /// Runs a command, and returns its standard output, which need not be text.
+    /// Runs a command, and returns its standard output as bytes.
     pub(crate) fn run_bytes(&self, arguments: &[&str]) -> Vec<u8> {
         let mut command = self.command(arguments);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -196,7 +198,7 @@ impl Tau {
         use std::os::unix::process::CommandExt;
 
         let mut command = self.command(arguments);
-        // SAFETY: only system calls that may be made between fork and exec.
+        // SAFETY: the closure makes only system calls that are allowed between fork and exec.
         unsafe { command.pre_exec(keep_to_one_core) };
         Self::spawn(&mut command).finish()
     }
@@ -209,7 +211,8 @@ impl Tau {
         Self::spawn(self.command(arguments).envs(environment.iter().copied()))
     }
 
-    /// Starts a command under a limit of the shell's `ulimit`, such as `-n 64`. What it starts in turn is under it, too.
+    /// Starts a command under a limit of the shell's `ulimit`, such as `-n 64`, which also applies to its child
+    /// processes.
     pub(crate) fn start_limited(&self, limit: &str, environment: &[(&str, &str)], arguments: &[&str]) -> Running {
         let mut command = Command::new("sh");
         command
@@ -221,12 +224,12 @@ impl Tau {
         Self::spawn(&mut command)
     }
 
-    /// Starts a command whose output can be read.
+    /// Starts a command whose output and log are captured.
     pub(crate) fn spawn(command: &mut Command) -> Running {
         Self::spawn_with(command, Stdio::piped())
     }
 
-    /// Starts a command whose errors and log go elsewhere.
+    /// Starts a command whose standard error goes to `stderr`.
     pub(crate) fn spawn_with(command: &mut Command, stderr: impl Into<Stdio>) -> Running {
         let piped = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
         let mut child = piped.spawn().unwrap();
@@ -251,7 +254,7 @@ impl Tau {
         }
     }
 
-    /// Every file below the folder, sorted, with RUN for the name of a run.
+    /// Returns every file below the folder, sorted, with `RUN` in place of the names of runs.
     pub(crate) fn files_by_kind(&self) -> Vec<String> {
         let is_run = |name: &str| name.len() == 16 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
         let general = |file: &String| {
@@ -262,7 +265,7 @@ impl Tau {
         self.files().iter().map(general).collect()
     }
 
-    /// Every file below the folder, sorted. Links are left out.
+    /// Returns every file below the folder, sorted, without symbolic links.
     pub(crate) fn files(&self) -> Vec<String> {
         let mut found = Vec::new();
         let mut folders = vec![self.folder.path().to_path_buf()];
@@ -285,7 +288,7 @@ impl Tau {
 }
 
 impl Running {
-    /// Its process.
+    /// Returns the id of the command's process.
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -297,34 +300,36 @@ impl Running {
         line
     }
 
-    /// Waits for the next line of standard output, which is an object.
+    /// Waits for the next line of standard output, and parses it as JSON.
     pub(crate) fn read_object(&mut self) -> Value {
         serde_json::from_str(&self.read_line()).unwrap()
     }
 
-    /// Waits until the client says that training is under way; what it waits for before that may be said first.
+    /// Waits until the client prints a record of a training node. Causes of waiting may be printed before.
     pub(crate) fn wait_until_trains(&mut self) {
         while !self.read_line().contains("\"state\":\"training\"") {}
     }
 
-    /// What Ctrl-C in a terminal does. At once: starting a program that sends the signal takes its time on a busy machine.
+    /// Sends SIGINT, as Ctrl-C in a terminal does. A system call is used because starting `kill` takes long on a busy
+    /// machine.
     pub(crate) fn interrupt(&self) {
-        // SAFETY: it changes nothing in this process, and the child is not waited for yet.
+        // SAFETY: `kill` touches no memory of this process, and the child's id is still its own because it was not
+        // waited for.
         let sent = unsafe { libc::kill(self.child.id() as i32, libc::SIGINT) };
         assert_eq!(sent, 0);
     }
 
-    /// Whether it has ended.
+    /// Returns true if the command has ended.
     pub(crate) fn is_over(&mut self) -> bool {
         self.child.try_wait().unwrap().is_some()
     }
 
-    /// Its errors and log so far. The last letter may not be whole.
+    /// Returns standard error so far. The last character may be incomplete.
     pub(crate) fn log(&self) -> String {
         String::from_utf8_lossy(&self.stderr.lock().unwrap()).into_owned()
     }
 
-    /// Waits for its end, which must come soon.
+    /// Waits up to a minute for the end of the command, and returns its output.
     pub(crate) fn end(&mut self) -> Output {
         Cluster::wait_until("the command does not end", || self.is_over());
         self.output()
@@ -348,43 +353,44 @@ impl Running {
     }
 }
 
-/// The lines of a command's output. A thread reads them until the output ends.
+/// Returns the lines of a command's standard output, which a thread reads until its end.
 fn lines_of(stdout: ChildStdout) -> Receiver<String> {
     let (sender, lines) = channel();
     std::thread::spawn(move || {
         let mut stdout = BufReader::new(stdout);
         let mut line = String::new();
         while stdout.read_line(&mut line).unwrap() > 0 {
-            // Lines that no test waits for any more are read all the same.
+            // The receiver may be dropped already; the output is read nevertheless, so that the command does not block.
             let _ = sender.send(std::mem::take(&mut line));
         }
     });
     lines
 }
 
-/// Keeps this process, and those that it starts, to one of its cores.
+/// Restricts this process and its child processes to one core.
 #[cfg(target_os = "linux")]
 fn keep_to_one_core() -> std::io::Result<()> {
     let size = size_of::<libc::cpu_set_t>();
-    // SAFETY: zeros are a set, of no core.
+    // SAFETY: all-zero bytes are a valid `cpu_set_t`, the empty set.
     let mut all: libc::cpu_set_t = unsafe { std::mem::zeroed() };
     let mut one = all;
-    // SAFETY: the set is this function's own, and of this size.
+    // SAFETY: `all` is a local variable of `size` bytes.
     if unsafe { libc::sched_getaffinity(0, size, &raw mut all) } != 0 {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: no core beyond the set's size is asked for.
+    // SAFETY: every tested core is below the number of bits in the set.
     let first = (0..8 * size).find(|&core| unsafe { libc::CPU_ISSET(core, &all) });
-    // SAFETY: the core is within the set, which is this function's own.
+    // SAFETY: the core is below the number of bits in the set, and `one` is a local variable.
     unsafe { libc::CPU_SET(first.unwrap_or(0), &mut one) };
-    // SAFETY: the set is only read, and of this size.
+    // SAFETY: the set is only read, and has `size` bytes.
     if unsafe { libc::sched_setaffinity(0, size, &raw const one) } != 0 {
         return Err(std::io::Error::last_os_error());
     }
     Ok(())
 }
 
-/// Ends a process that takes too long, so that whoever reads from it fails and says so. Not if what this returns is dropped.
+/// Kills a process after [`LIFETIME`], so that its reader fails with a message, unless the returned sender is dropped
+/// before.
 fn end_in_time(pid: u32) -> Sender<()> {
     let (lives, ends) = channel();
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
@@ -407,7 +413,7 @@ impl Drop for Running {
     }
 }
 
-/// The words of a command line. Single quotes keep words together.
+/// Splits a command line into words. Single quotes keep words together.
 pub(crate) fn words(line: &str) -> Vec<&str> {
     let pieces = line.split('\'').enumerate();
     let words = pieces.flat_map(|(at, piece)| match at % 2 {
@@ -417,7 +423,7 @@ pub(crate) fn words(line: &str) -> Vec<&str> {
     words.collect()
 }
 
-/// A number from the environment.
+/// Returns a number from an environment variable, or the default.
 pub(crate) fn variable(name: &str, default: u64) -> u64 {
     std::env::var(name)
         .ok()
@@ -425,28 +431,28 @@ pub(crate) fn variable(name: &str, default: u64) -> u64 {
         .unwrap_or(default)
 }
 
-/// Lines of a log with this event; docs/log-events.md lists all events.
+/// Returns the lines of a log with this event; docs/log-events.md lists all events.
 pub(crate) fn event_lines<'a>(log: &'a str, event: &str) -> Vec<&'a str> {
     let field = format!("event=\"{event}\"");
     log.lines().filter(|line| line.contains(&field)).collect()
 }
 
-/// Whether a log has a line with this event.
+/// Returns true if a log has a line with this event.
 pub(crate) fn tells(log: &str, event: &str) -> bool {
     !event_lines(log, event).is_empty()
 }
 
-/// What scripts exit with where this machine lacks something that they need.
+/// Exit code of scripts on a machine that lacks something that they need.
 pub(crate) const CANNOT: i32 = 77;
 
-/// Says that a test cannot be carried out here, in a line that stays visible when it passes.
+/// Reports that a test is skipped on this machine, in a line that stays visible when the test passes.
 pub(crate) fn skip(why: &str) {
     let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    // The test framework swallows what the print macros write.
+    // The test framework captures the output of the print macros.
     let _ = writeln!(std::io::stderr(), "skipped: {test} ({why})");
 }
 
-/// What a client keeps of a run in this folder, sorted.
+/// Returns the files that a client keeps of a run in this folder, sorted.
 pub(crate) fn kept_in(out: &str) -> Vec<String> {
     let names = [
         "events.jsonl",
@@ -459,7 +465,7 @@ pub(crate) fn kept_in(out: &str) -> Vec<String> {
     names.map(|name| format!("{out}/RUN/{name}")).to_vec()
 }
 
-/// Trains a small model on the table of [`points_csv`], on a node of its own.
+/// Arguments that train a small model on the table of [`points_csv`] with one node.
 pub(crate) const TRAIN_POINTS: [&str; 9] = [
     "train",
     "--nodes",
@@ -472,7 +478,7 @@ pub(crate) const TRAIN_POINTS: [&str; 9] = [
     "1",
 ];
 
-/// Two clouds of points that a line tells apart, as a CSV file with a header.
+/// Writes a CSV file with a header and two clouds of points that a line separates.
 pub(crate) fn points_csv(tau: &Tau, name: &str, rows: usize) -> String {
     let point = |row: usize| {
         let side = row % 2;
@@ -486,7 +492,7 @@ pub(crate) fn points_csv(tau: &Tau, name: &str, rows: usize) -> String {
     name.into()
 }
 
-/// Small images of two classes, bright on the left or on the right, in the four usual files.
+/// Writes an IDX dataset of small images in two classes, bright on the left or on the right.
 pub(crate) fn idx_folder(tau: &Tau, name: &str, side: usize, zipped: bool) -> String {
     let folder = tau.path(name);
     std::fs::create_dir(&folder).unwrap();

@@ -1,6 +1,7 @@
-//! Several hosts on this machine, with cables that can be slow, cut or blocked: `tests/netlab` for tests.
+//! Virtual hosts on this machine whose network links can be slowed down, cut or blocked, through the script
+//! `tests/netlab`.
 
-// The whole lab is at hand here, whichever parts of it today's tests use.
+// This wraps the whole script, whichever parts the tests use at present.
 #![allow(dead_code)]
 
 use std::ffi::OsStr;
@@ -11,14 +12,15 @@ use super::{CANNOT, skip};
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/netlab");
 
-/// A lab of its own, so that tests may run side by side; taken down, with all that runs on its hosts, in the end.
+/// A lab of virtual hosts with a name of its own, so that tests can run in parallel. On drop it is removed with all
+/// processes on its hosts.
 pub(crate) struct Netlab {
     name: String,
 }
 
 impl Netlab {
-    /// Hosts 1 to `hosts`, on cables of the given rate, such as `100mbit` or `none`. Where this machine cannot have a lab
-    /// the answer is `None`, after a line that stays visible when the test passes.
+    /// Creates hosts 1 to `hosts` with links of this rate, such as `100mbit` or `none`. Returns `None`, after a visible
+    /// message, if this machine cannot create a lab.
     pub(crate) fn up(hosts: usize, rate: &str) -> Option<Self> {
         static LABS: AtomicU32 = AtomicU32::new(0);
         let count = LABS.fetch_add(1, Ordering::Relaxed);
@@ -40,7 +42,7 @@ impl Netlab {
         format!("10.77.0.{host}")
     }
 
-    /// A command that runs on the host, under the id of the process that is started.
+    /// Returns a command that runs on a host. The command keeps the id of the started process.
     pub(crate) fn command(&self, host: usize, program: impl AsRef<OsStr>) -> Command {
         let mut command = self.netlab(&["exec", &host.to_string()]);
         command.arg(program);
@@ -63,7 +65,7 @@ impl Netlab {
         self.run(&["block", &one.to_string(), &other.to_string()]);
     }
 
-    /// One does not get any more what the other sends.
+    /// Drops the packets that `other` sends to `one`.
     pub(crate) fn deafen(&self, one: usize, other: usize) {
         self.run(&["deafen", &one.to_string(), &other.to_string()]);
     }
@@ -72,7 +74,7 @@ impl Netlab {
         self.run(&["unblock", &one.to_string(), &other.to_string()]);
     }
 
-    /// What the host has sent and received so far.
+    /// Returns the bytes that the host has sent and received so far.
     pub(crate) fn bytes(&self, host: usize) -> (u64, u64) {
         let text = self.run(&["bytes", &host.to_string()]);
         let (sent, received) = text.trim().split_once(' ').unwrap();
@@ -98,7 +100,7 @@ impl Netlab {
 
 impl Drop for Netlab {
     fn drop(&mut self) {
-        // Nothing to be done about a failure here: a panic while a test unwinds would hide what went wrong.
+        // A failure is ignored: a panic while a test unwinds would hide the test's failure.
         let _ = self.output(&["down"]);
     }
 }

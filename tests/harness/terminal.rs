@@ -1,4 +1,4 @@
-//! A pseudo-terminal with a command in it, and its screen as a person sees it.
+//! A pseudo-terminal with a command in it, and an emulator of its screen.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -11,13 +11,13 @@ use std::thread::JoinHandle;
 use super::Tau;
 use super::cluster::Cluster;
 
-/// Width and height.
+/// Columns and lines of a terminal.
 pub(crate) type Size = (u16, u16);
 
-/// What progress bars are made of.
+/// Characters that only progress bars contain.
 const OF_BARS: [char; 12] = ['█', '░', '⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
 
-/// A terminal. The command is killed when it is dropped, so that a failing test leaves nothing behind.
+/// A terminal with a running command, which is killed on drop so that a failing test leaves no process behind.
 pub(crate) struct Terminal {
     child: Child,
     master: File,
@@ -25,18 +25,18 @@ pub(crate) struct Terminal {
     reader: Option<JoinHandle<()>>,
 }
 
-/// The screen, and what was seen on it at any time.
+/// Emulator of the screen, with observations of progress bars over time.
 struct Emulator {
     parser: vt100::Parser,
-    /// Screens on which a progress bar took more than a line.
+    /// Screens on which a progress bar took more than one line.
     broken_bars: Vec<String>,
-    /// The first bar of blocks.
+    /// The first progress bar with blocks that was seen.
     first_bar: Option<String>,
 }
 
 impl Emulator {
     fn take(&mut self, bytes: &[u8]) {
-        // Line by line, because a program may draw many screens before it is looked at.
+        // Checked after each line, because a program may draw many screens between two reads.
         for piece in bytes.split_inclusive(|&byte| byte == b'\r') {
             self.look();
             self.parser.process(piece);
@@ -77,7 +77,7 @@ impl Terminal {
         let (mut master, mut slave) = (-1, -1);
         let mut window = window(size);
         let none = std::ptr::null_mut();
-        // SAFETY: both places are this function's own, and name and settings may be left out.
+        // SAFETY: both descriptors and the size are local variables, and name and settings may be null.
         let opened = unsafe {
             libc::openpty(
                 &raw mut master,
@@ -88,7 +88,7 @@ impl Terminal {
             )
         };
         assert_eq!(opened, 0, "there is no pseudo-terminal");
-        // SAFETY: both were opened just now, and nobody else has them.
+        // SAFETY: both descriptors were just opened, and nothing else owns them.
         let (master, slave) = unsafe { (File::from_raw_fd(master), File::from_raw_fd(slave)) };
         let mut command = tau.command(arguments);
         let end = || Stdio::from(slave.try_clone().unwrap());
@@ -97,7 +97,7 @@ impl Terminal {
             .env("TERM", "xterm-256color")
             .env_remove("COLUMNS")
             .env_remove("LINES");
-        // SAFETY: only system calls that may be made between fork and exec.
+        // SAFETY: the closure makes only system calls that are allowed between fork and exec.
         unsafe {
             command.pre_exec(|| {
                 if libc::setsid() < 0 || libc::ioctl(0, libc::TIOCSCTTY, 0) < 0 {
@@ -115,7 +115,7 @@ impl Terminal {
         let (screen, mut output) = (Arc::clone(&emulator), master.try_clone().unwrap());
         let reader = std::thread::spawn(move || {
             let mut piece = [0; 4096];
-            // An error tells that nobody has the other end any more.
+            // An error means that all processes have closed the other end.
             while let Ok(length @ 1..) = output.read(&mut piece) {
                 screen.lock().unwrap().take(&piece[..length]);
             }
@@ -128,12 +128,12 @@ impl Terminal {
         }
     }
 
-    /// Presses keys, given as what a terminal sends for them.
+    /// Sends keys, given as the bytes that a terminal sends for them.
     pub(crate) fn press(&mut self, keys: &str) {
         self.master.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// Gives the terminal another size.
+    /// Changes the size of the terminal.
     pub(crate) fn resize(&self, size: Size) {
         let window = window(size);
         self.emulator
@@ -142,12 +142,12 @@ impl Terminal {
             .parser
             .screen_mut()
             .set_size(size.1, size.0);
-        // SAFETY: the descriptor is open, and the structure is what this request takes.
+        // SAFETY: the descriptor is open, and TIOCSWINSZ reads a `winsize`.
         let resized = unsafe { libc::ioctl(self.master.as_raw_fd(), libc::TIOCSWINSZ, &raw const window) };
         assert_eq!(resized, 0);
     }
 
-    /// The lines on the screen.
+    /// Returns the lines on the screen.
     pub(crate) fn lines(&self) -> Vec<String> {
         lines(self.emulator.lock().unwrap().parser.screen())
     }
@@ -156,7 +156,7 @@ impl Terminal {
         text(&self.emulator)
     }
 
-    /// Waits until the screen shows what is wanted. Returns it.
+    /// Waits until `is_shown` holds for the lines on the screen, and returns these.
     pub(crate) fn wait_until(&self, what: &str, is_shown: impl Fn(&[String]) -> bool) -> Vec<String> {
         let mut shown = Vec::new();
         Cluster::wait_until_or(
@@ -169,41 +169,41 @@ impl Terminal {
         shown
     }
 
-    /// Waits until a text is somewhere on the screen.
+    /// Waits until a text is on the screen.
     pub(crate) fn wait_for(&self, text: &str) -> Vec<String> {
         let what = format!("'{text}' is not shown");
         self.wait_until(&what, |lines| lines.iter().any(|line| line.contains(text)))
     }
 
-    /// Screens on which a progress bar took more than a line.
+    /// Returns the screens on which a progress bar took more than one line.
     pub(crate) fn broken_bars(&self) -> Vec<String> {
         self.emulator.lock().unwrap().broken_bars.clone()
     }
 
-    /// The first progress bar.
+    /// Returns the first progress bar.
     pub(crate) fn first_bar(&self) -> Option<String> {
         self.emulator.lock().unwrap().first_bar.clone()
     }
 
-    /// Whether a command draws on a screen of its own, or has hidden the cursor.
+    /// Returns true if the command uses the alternate screen or has hidden the cursor.
     pub(crate) fn is_taken(&self) -> bool {
         let emulator = self.emulator.lock().unwrap();
         let screen = emulator.parser.screen();
         screen.alternate_screen() || screen.hide_cursor()
     }
 
-    /// Whether keys are shown and come line by line, as shells leave it.
+    /// Returns true if the terminal echoes keys and passes them on by lines, as shells expect.
     pub(crate) fn is_cooked(&self) -> bool {
-        // SAFETY: zeros are settings, and they are overwritten.
+        // SAFETY: all-zero bytes are a valid `termios`, which is overwritten.
         let mut settings: libc::termios = unsafe { std::mem::zeroed() };
-        // SAFETY: the descriptor is open, and the place is this function's own.
+        // SAFETY: the descriptor is open, and `settings` is a local variable.
         let read = unsafe { libc::tcgetattr(self.master.as_raw_fd(), &raw mut settings) };
         assert_eq!(read, 0);
         let wanted = libc::ECHO | libc::ICANON | libc::ISIG;
         settings.c_lflag & wanted == wanted
     }
 
-    /// Waits until the command has ended, and its last words are on the screen. Its exit code.
+    /// Waits until the command has ended and its output is on the screen, and returns its exit code.
     pub(crate) fn finish(&mut self) -> i32 {
         let (mut status, emulator) = (None, Arc::clone(&self.emulator));
         Cluster::wait_until_or(

@@ -1,4 +1,4 @@
-//! What is seen of a run from outside, and what is done to it in the middle.
+//! Observes a run of a test cluster through `tau stats`, and disturbs its nodes.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -7,12 +7,12 @@ use serde_json::Value;
 use super::Output;
 use super::cluster::{Cluster, PATIENCE, cut_power};
 
-/// The newest record of each node.
+/// Returns the newest record of each node.
 pub(crate) fn stats(cluster: &Cluster) -> Vec<Value> {
     cluster.ask("stats", &["--once"]).objects()
 }
 
-/// Waits for a record of this moment or later of which this holds. Records come once a second from every node.
+/// Waits for a record from now on for which `holds` is true. Every node sends a record each second.
 pub(crate) fn wait_for_record(cluster: &Cluster, what: &str, mut holds: impl FnMut(&Value) -> bool) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
     let since = Instant::now();
@@ -47,7 +47,7 @@ pub(crate) fn wait_until_all_train(cluster: &Cluster) {
     wait_until_train(cluster, &names);
 }
 
-/// Waits until a node has trained more than it had.
+/// Waits until a node has trained more samples than in its first record from now on.
 pub(crate) fn wait_until_trains_on(cluster: &Cluster, node: &str) {
     let mut before = None;
     wait_for_record(cluster, &format!("{node} does not train any more"), |record| {
@@ -56,26 +56,26 @@ pub(crate) fn wait_until_trains_on(cluster: &Cluster, node: &str) {
     });
 }
 
-/// Ends the run, and follows it to its end.
+/// Stops the run, and follows it to its end.
 pub(crate) fn stop(cluster: &Cluster) -> Output {
     cluster.must("stop", &[]);
     cluster.ask("start", &["--attach"])
 }
 
-/// Lets some time pass in which things take their course.
+/// Waits for this time, during which the cluster goes on.
 pub(crate) fn pass(time: Duration) {
     let start = Instant::now();
     Cluster::wait_until("time does not pass", || start.elapsed() >= time);
 }
 
-/// Kills a node and its workers, as a power cut would.
+/// Kills a node and its workers as a power cut would, and returns the node's name.
 pub(crate) fn kill_node(cluster: &mut Cluster, index: usize) -> String {
     let node = cluster.nodes.remove(index);
     cut_power(node.process.pid(), node.dir.to_str().unwrap());
     node.name
 }
 
-/// The checkpoints in the nodes' folders, as files.
+/// Returns the paths of the checkpoints in the nodes' folders.
 pub(crate) fn checkpoints(cluster: &Cluster) -> Vec<String> {
     let files = cluster.tau.files().into_iter();
     files.filter(|file| file.ends_with(".checkpoint")).collect()

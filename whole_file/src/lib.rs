@@ -1,11 +1,11 @@
 //! Files that are there whole or not at all: models, checkpoints, workers' states.
 //!
-//! A [`PartialFile`] is written beside the place that it is for, under a name that nobody can know before, and takes its name
-//! when all of it is on the disk. Where anything fails before that, it is gone, and what was there stays. Nothing but a
-//! regular file or a link is ever replaced: links that somebody has laid where Tau writes lead nowhere. Whoever writes to a
-//! path that the user names asks [`target_of`] first, which follows them.
+//! A [`PartialFile`] is written beside its place, under a name that cannot be predicted, and is renamed when all of it
+//! is on the disk. If anything fails before that, the partial file is removed and an earlier file stays. Nothing but a
+//! regular file or a link is ever replaced: links that others have laid where Tau writes lead nowhere. Code that writes
+//! to a path which the user names calls [`target_of`] first, which follows links.
 
-// Every other crate reads this one, so everything in it says what it is.
+// Every other crate depends on this one, so all of its items are documented.
 #![warn(missing_docs)]
 
 mod regular;
@@ -17,12 +17,13 @@ use std::path::{Path, PathBuf};
 pub use regular::{OpenError, irregular_kind, is_stream, open};
 use tempfile::NamedTempFile;
 
-/// What is gathered before the system is called.
+/// Size of the write buffer in bytes.
 const BUFFER_BYTES: usize = 1 << 16;
-/// Links that are followed one after another; more are taken for a circle, as the system does.
+/// Maximum number of links that are followed one after another; more are taken for a loop, as the operating system
+/// does.
 const LINKS_MAX: usize = 40;
 
-/// A file that is being written. Dropped before [`PartialFile::keep`], it is gone.
+/// A file that is being written. It is removed if it is dropped before [`PartialFile::keep`].
 #[derive(Debug)]
 pub struct PartialFile {
     file: NamedTempFile,
@@ -30,8 +31,8 @@ pub struct PartialFile {
 }
 
 impl PartialFile {
-    /// Begins a file, in a folder that must be there. Where something is that is neither a regular file nor a link, the error
-    /// is of kind [`io::ErrorKind::InvalidInput`] and names what it is.
+    /// Creates a partial file for `place`, whose folder must exist. If `place` is neither free nor a regular file nor a
+    /// link, the error is of kind [`io::ErrorKind::InvalidInput`] and names what it is.
     pub fn beside(place: &Path) -> io::Result<Self> {
         refuse_irregular(place.symlink_metadata().ok().filter(|found| !found.is_symlink()))?;
         let folder = folder_of(place);
@@ -49,18 +50,18 @@ impl PartialFile {
         })
     }
 
-    /// The file as it is now.
+    /// Returns the partial file, to be written to.
     pub fn file(&mut self) -> &mut File {
         self.file.as_file_mut()
     }
 
-    /// Where the file is now.
+    /// Returns the present path of the partial file.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.file.path()
     }
 
-    /// Puts the file in its place, once the disk has all of it.
+    /// Moves the file to its place, once the disk has all of it.
     pub fn keep(self) -> io::Result<()> {
         self.file.as_file().sync_all()?;
         self.file.persist(&self.place)?;
@@ -68,7 +69,7 @@ impl PartialFile {
     }
 }
 
-/// Refuses to replace what is no regular file.
+/// Refuses to replace anything but a regular file.
 fn refuse_irregular(found: Option<Metadata>) -> io::Result<()> {
     let kind = found.and_then(|found| irregular_kind(found.file_type()));
     let refused = |kind| {
@@ -80,7 +81,7 @@ fn refuse_irregular(found: Option<Metadata>) -> io::Result<()> {
     kind.map_or(Ok(()), |kind| Err(refused(kind)))
 }
 
-/// The path that a file is written to which the user has named: behind all links, and free or a regular file.
+/// Returns the path to write for a path that the user has named: behind all links, and free or a regular file.
 pub fn target_of(place: &Path) -> io::Result<PathBuf> {
     refuse_irregular(place.metadata().ok())?;
     let mut target = place.to_path_buf();
@@ -101,12 +102,12 @@ fn folder_of(place: &Path) -> &Path {
     parent.unwrap_or(Path::new("."))
 }
 
-/// Makes the folder of a file that is going to be written, if it is not there.
+/// Creates the folder of a file that is going to be written, if it does not exist.
 pub fn make_folder_of(place: &Path) -> io::Result<()> {
     std::fs::create_dir_all(folder_of(place))
 }
 
-/// Writes a file whole or not at all, in a folder that must be there.
+/// Writes a file whole or not at all, in a folder that must exist.
 pub fn write(place: &Path, contents: impl FnOnce(&mut BufWriter<&mut File>) -> io::Result<()>) -> io::Result<()> {
     let mut part = PartialFile::beside(place)?;
     let mut buffered = BufWriter::with_capacity(BUFFER_BYTES, part.file());

@@ -1,34 +1,34 @@
-//! Regular files, told from pipes, devices and folders before anything is opened or replaced.
+//! Distinguishes regular files from pipes, devices and folders before anything is opened or replaced.
 
 use std::fs::{File, FileType, OpenOptions};
 use std::io;
 use std::path::Path;
 
-/// Why a file was not opened.
+/// Reason for which a file was not opened.
 #[derive(Debug)]
 pub enum OpenError {
-    /// The path names a pipe, a device, a socket or a folder; this is its kind, with an article.
+    /// The path names a pipe, a device, a socket or a folder; the text is its kind, with an article.
     NotRegular(&'static str),
-    /// The system refused.
+    /// The operating system refused.
     Io(io::Error),
 }
 
 /// Opens a regular file for reading. Never waits for the other end of a pipe, and never touches a device.
 pub fn open(path: &Path) -> Result<File, OpenError> {
     let check = |found: FileType| irregular_kind(found).map_or(Ok(()), |kind| Err(OpenError::NotRegular(kind)));
-    // Checked before as well: opening a device may already have an effect.
+    // The kind is checked before as well: opening a device may already have an effect.
     check(path.metadata().map_err(OpenError::Io)?.file_type())?;
     let mut options = OpenOptions::new();
     options.read(true);
     #[cfg(unix)]
-    // Should a pipe have taken its place meanwhile, the open returns at once.
+    // If a pipe has taken the file's place meanwhile, the open returns at once.
     std::os::unix::fs::OpenOptionsExt::custom_flags(&mut options, libc::O_NONBLOCK | libc::O_NOCTTY);
     let file = options.open(path).map_err(OpenError::Io)?;
     check(file.metadata().map_err(OpenError::Io)?.file_type())?;
     Ok(file)
 }
 
-/// The kind of a file that is not regular, with an article; `None` for a regular file.
+/// Returns the kind of a file that is not regular, with an article; `None` for a regular file.
 #[must_use]
 pub fn irregular_kind(found: FileType) -> Option<&'static str> {
     if found.is_file() {
@@ -50,7 +50,7 @@ pub fn irregular_kind(found: FileType) -> Option<&'static str> {
     Some("a device")
 }
 
-/// Whether a path leads to a pipe or a character device: bytes are written through to these, in their order.
+/// Returns true if a path leads to a pipe or a character device, to which bytes are written straight through, in order.
 #[must_use]
 pub fn is_stream(path: &Path) -> bool {
     #[cfg(unix)]

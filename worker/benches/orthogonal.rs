@@ -1,5 +1,5 @@
-//! What an orthogonal update costs: its time ÷ that of a gradient of 64 samples for the same matrix, whose three products
-//! are what forward and backward pass mostly consist of, measured alternately in one run.
+//! Measures the cost of an orthogonal update: its time divided by that of a gradient of 64 samples for the same matrix,
+//! whose three products are most of a forward and backward pass. Both are measured alternately in one run.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -31,7 +31,7 @@ fn timed(work: impl FnOnce()) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-/// The products of a layer with these outputs and inputs: `y = x wᵀ`, `dw = dyᵀ x`, `dx = dy w`.
+/// Computes the products of a layer with these outputs and inputs: `y = x wᵀ`, `dw = dyᵀ x`, `dx = dy w`.
 fn gradient(w: &[f32], (rows, columns): (usize, usize), x: &[f32], out: &mut [Vec<f32>; 3]) {
     let [y, dw, dx] = out;
     let w = Matrix::row_major(w, rows, columns);

@@ -1,4 +1,5 @@
-//! The quantiser's speed against memory's: bytes per second ÷ those of a plain copy, measured alternately in one run.
+//! Measures the quantiser's speed against the memory's: bytes per second divided by those of a plain copy, measured
+//! alternately in one run.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -9,12 +10,13 @@ use worker::trainer::quantise::{Reached, quantise};
 
 const WEIGHTS: usize = 10_000_000;
 const ROUNDS: usize = 40;
-/// Own and shared weights read.
+/// Bytes per weight that the quantiser reads: an own and a shared weight.
 const QUANTISER_BYTES: usize = 8;
-/// Read and written.
+/// Bytes per weight that a copy reads and writes.
 const COPY_BYTES: usize = 8;
 
-/// Own weights of which the given share is τ = 1 away from shared ones of 0, in random places and directions.
+/// Returns own weights of which the fraction `density` is τ = 1 away from shared ones of 0, in random places and
+/// directions.
 fn own_weights(density: f64) -> Vec<f32> {
     let random = CounterRng::new(3, 0);
     (0..WEIGHTS as u64)

@@ -1,5 +1,5 @@
-//! Where a GPU's step goes: what it takes with and without changes that leave, what others' changes take, and how much
-//! crosses the bus.
+//! Measures the parts of a GPU's step: its time with and without changes that leave, the time of applying others'
+//! changes, and the bytes that cross the bus.
 //!
 //! `cuda_parts LAYERS MINIBATCH DENSITY PRECISION DATA`; times are medians, in milliseconds.
 
@@ -63,7 +63,7 @@ mod cuda {
             trainer.step(&samples, control, &mut changes)?;
             Ok(())
         })?;
-        // The τ at which about so many changes leave in every step.
+        // Searches the τ at which about `wanted` changes leave in every step.
         let wanted = density * layout.weights as f64;
         let mut tau = trainer.residual_quantile(4.0 * density)?;
         for _ in 0..4 * ROUNDS {
@@ -89,7 +89,7 @@ mod cuda {
             for _ in 0..10 {
                 trainer.apply(&others, Tau::ONE_STEP)?;
             }
-            // Waits for them.
+            // Waits until the changes are applied.
             trainer.digest()?;
             Ok(())
         })?;

@@ -1,11 +1,11 @@
-//! Trains with many workers in one thread, round by round: what accuracy do how many of them reach, at what delay?
+//! Trains with many workers in one thread, round by round, to measure the accuracy for a number of workers and a delay.
 //!
-//! `staleness WORKERS DELAY [KEY=VALUE]...`, the keys being those of a job file. A worker has its own changes at once,
-//! and those of the others after DELAY. A delay of `2` is lock-step: in every round every worker makes one step, and
-//! the others have it two rounds later (1: before the next round). A delay of `~1.5` is staggered: workers take turns,
-//! and a batch arrives after one and a half times as many steps as there are workers; `~1` is a cluster of equally
-//! fast workers, each of which steps while all others do. Everything else is what real workers do, so this is an
-//! experiment about the algorithm, without the noise of a network and of a busy machine.
+//! `staleness WORKERS DELAY [KEY=VALUE]...`, where the keys are those of a job file. A worker has its own changes at
+//! once, and those of the others after DELAY. A delay of `2` is lock-step: in every round every worker makes one step,
+//! and the others have it two rounds later (1: before the next round). A delay of `~1.5` is staggered: workers take
+//! turns, and a batch arrives after one and a half times as many steps as there are workers; `~1` is a cluster of
+//! equally fast workers, each of which steps while all others do. All else is the same as in real workers, so this is
+//! an experiment about the algorithm, without the noise of a network and of a busy machine.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -53,7 +53,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
 
     let mut tally = Tally::default();
-    // What is under way: the step before which it arrives, its sender, the batch.
+    // Batches on their way: the step before which each arrives, its sender, and the batch.
     let mut under_way: VecDeque<(usize, usize, Batch)> = VecDeque::new();
     let mut idle = 0;
     for step in 0.. {
@@ -103,7 +103,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Sums over all batches.
+/// Totals over all batches that the simulated workers have emitted.
 #[derive(Default)]
 struct Tally {
     batches: usize,
@@ -112,7 +112,7 @@ struct Tally {
     staleness: f64,
 }
 
-/// When others have a batch.
+/// Delay until the other workers have a batch.
 #[derive(Clone, Copy)]
 enum Delay {
     Rounds(usize),
@@ -127,7 +127,7 @@ impl Delay {
         })
     }
 
-    /// The step before which the batch of another step arrives; all workers' steps are counted.
+    /// Returns the step before which the batch of another step arrives; all workers' steps are counted.
     fn due(self, step: usize, workers: usize) -> usize {
         match self {
             Self::Rounds(rounds) => (step / workers + rounds) * workers,
@@ -136,7 +136,7 @@ impl Delay {
     }
 }
 
-/// Applies a batch at everyone but its sender.
+/// Applies a batch at every worker but its sender.
 fn deliver(cluster: &mut [Training<CpuTrainer>], sender: usize, batch: &Batch) -> Result<(), TrainingError> {
     for (receiver, training) in cluster.iter_mut().enumerate() {
         if receiver != sender {
@@ -146,7 +146,7 @@ fn deliver(cluster: &mut [Training<CpuTrainer>], sender: usize, batch: &Batch) -
     Ok(())
 }
 
-/// A line of a job file: what is neither a number nor a truth value is text, and needs no quotes here.
+/// Returns a line of a job file. A value that is neither a number nor a truth value is text, and gets its quotes here.
 fn as_toml(setting: &str) -> String {
     let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
     if value.parse::<f64>().is_ok() || value.parse::<bool>().is_ok() {

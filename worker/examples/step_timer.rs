@@ -1,11 +1,11 @@
-//! Times whole training steps on request, so that a script can alternate between this and another framework.
+//! Times whole training steps on request, so that a script can alternate between this program and another framework.
 //!
-//! `step_timer LAYERS MINIBATCH OPTIMISER CLIP THREADS [DEVICE] [DATA] [DENSITY] [OTHERS]`; every line read from standard input
-//! is a number of steps to make, every line written the milliseconds that each of them took. A step gathers a minibatch,
-//! computes the gradient, updates, quantises, applies, encodes the batch and decodes it again: all that a worker does for
-//! one. DEVICE is `cpu`, or with the feature `cuda` `f32` or `tf32` for the first GPU in that precision; there a step also
-//! applies the batches of OTHERS other workers (one, unless said otherwise), each as large as its own, and decoding is not
-//! counted, since another thread does that.
+//! `step_timer LAYERS MINIBATCH OPTIMISER CLIP THREADS [DEVICE] [DATA] [DENSITY] [OTHERS]`; every line read from
+//! standard input is a number of steps to make, every line written the milliseconds that each of them took. A step
+//! gathers a minibatch, computes the gradient, updates, quantises, applies, encodes the batch and decodes it again: all
+//! that a worker does for one. DEVICE is `cpu`, or with the feature `cuda` `f32` or `tf32` for the first GPU in that
+//! precision; there a step also applies the batches of OTHERS other workers (one, unless said otherwise), each as large
+//! as its own, and decoding is not counted, since another thread does that.
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;
@@ -75,8 +75,8 @@ fn main() -> Outcome<()> {
     }
 }
 
-/// What other workers make of one of this worker's batches: the first undoes it, the next repeats it, and so on, so that
-/// together they get nowhere.
+/// Returns batches of other workers, made from one of this worker's batches: the first undoes it, the next repeats it,
+/// and so on, so that together they hardly move the weights.
 fn batches_of_others(batch: &Batch, others: usize) -> Vec<Batch> {
     let of_other = |other: usize| {
         let mut batch = batch.clone();

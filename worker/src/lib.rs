@@ -1,15 +1,18 @@
-//! Tau's worker: datasets, models on dfdx, the residual and its quantiser, and the thread that trains.
+//! Tau's worker: opens datasets, runs models on dfdx, trains them on a CPU or GPU, and emits what it learns as batches.
 //!
-//! Each room imports only those above it in this list:
+//! Each module imports only the modules above it in this list:
 //!
 //! - `machine`: threads and memory of this machine
-//! - [`dataset`]: samples, from files to memory; `task`: which loss on which samples
-//! - [`model`]: a network as operations on dfdx's [tape](model::tape), on a CPU; [`model_file`]: what is saved of it
-//! - [`trainer`]: the interface between the training loop and a device; [`learning`], [`emission`], [`sampling`]: what a
-//!   worker decides: how a gradient moves weights, what leaves and when, which samples come next
-//! - [`pipeline`], [`stage`]: one worker's part in a model that is spread over several
-//! - [`backend`]: the same work on a CPU and on a GPU, around one replica; [`evaluate`]: measuring and predicting with it
-//! - [`training`]: the loops, pure, and the threads that run them; [`process`]: all of it, attached to a node
+//! - [`dataset`]: samples, read from files into memory; `task`: the loss on these samples
+//! - [`model`]: a network as operations on dfdx's [tape](model::tape), on a CPU; [`model_file`]: saved models
+//! - [`trainer`]: the interface between the training loop and a device; [`learning`], [`emission`], [`sampling`]: the
+//!   decisions of a worker: how a gradient moves the weights, which part of the residual leaves and when, which samples
+//!   come next
+//! - [`pipeline`], [`stage`]: one worker's part in a model that is spread over several workers
+//! - [`backend`]: training on a CPU and on a GPU, around one replica; [`evaluate`]: measuring a model and predicting
+//!   with it
+//! - [`training`]: the training loops, which are pure, and the threads that run them; [`process`]: the worker process
+//!   that is attached to a node
 
 pub mod backend;
 pub mod dataset;

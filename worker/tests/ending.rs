@@ -1,4 +1,5 @@
-//! How a run ends for a worker process: asked to finish, however late it came and however often, and aborted.
+//! Tests of the end of a run for a worker process: it finishes whenever and however often it is asked, and after an
+//! abort.
 
 mod harness;
 
@@ -37,7 +38,7 @@ fn saved(node: &mut Node) -> Result<Option<Scores>, String> {
     }
 }
 
-/// Reads on until the origin is closed; the status of the last batch.
+/// Reads messages until the origin is closed. Returns the status of the last batch.
 fn close(node: &mut Node, ledger: &mut Ledger) -> OriginStatus {
     let mut status = OriginStatus::default();
     loop {
@@ -59,14 +60,14 @@ fn a_worker_that_is_seated_when_the_run_stops_closes_and_finishes_as_often_as_it
     let mut node = Node::start(folder.path());
     node.begin(&job, &ledger.counts.clone(), ledger.assignment(&job, None));
     node.say(&ToWorker::Stop);
-    // Said before it could have closed, as a node in a hurry does.
+    // Sent before the worker can have closed, as a node in a hurry does.
     node.say(&ToWorker::Finish { save: None });
     let status = close(&mut node, &mut ledger);
     assert!(status.last && status.stop);
     let digest = Some(Digest::of_counts(&ledger.counts));
     assert_eq!(finished(&mut node), digest);
 
-    // Whoever was to save the model is gone: another one is asked, and it is asked again.
+    // If the worker that was to save the model is gone, another one is asked, possibly repeatedly.
     let model = folder.path().join("model.safetensors");
     for _ in 0..2 {
         node.say(&order(&model));
@@ -76,7 +77,7 @@ fn a_worker_that_is_seated_when_the_run_stops_closes_and_finishes_as_often_as_it
         std::fs::remove_file(&model).unwrap();
     }
 
-    // A model that cannot be saved costs neither the digest nor the worker.
+    // If a model cannot be saved, the digest is reported nevertheless and the worker goes on.
     let file = folder.path().join("no-folder");
     std::fs::write(&file, "").unwrap();
     node.say(&order(&file.join("model.safetensors")));
@@ -92,14 +93,14 @@ fn a_worker_says_when_it_is_idle_and_takes_the_next_run() {
     let folder = tempfile::tempdir().unwrap();
     let (job, ledger) = job(folder.path());
     let mut node = Node::start(folder.path());
-    // With nothing to end, after an order that was never followed, and in the middle of a run.
+    // Aborts without a run, after a job that was only prepared, and in the middle of a run.
     node.abort();
     node.prepare(RunId(1), &job);
     node.abort();
     node.begin(&job, &ledger.counts, ledger.assignment(&job, None));
     while !matches!(node.hear(), Heard::Batch(_)) {}
     node.abort();
-    // Nothing of the run comes any more: the next word is the answer to the next order.
+    // No further message belongs to the run: the next one answers the next order.
     node.prepare(RunId(2), &job);
     node.end();
 }
@@ -107,7 +108,7 @@ fn a_worker_says_when_it_is_idle_and_takes_the_next_run() {
 #[test]
 fn a_node_that_goes_without_having_read_everything_is_no_error() {
     let folder = tempfile::tempdir().unwrap();
-    // Nobody reads what the worker says first: to that the system answers with a reset, or refuses to take it.
+    // The worker's first messages are not read: the system answers with a reset, or refuses to take them.
     for _ in 0..20 {
         Node::start(folder.path()).end();
     }

@@ -1,4 +1,4 @@
-//! A worker process is asked for what it alone has, and another begins with it.
+//! Tests that a worker process saves its own state on request, and another continues from it.
 
 mod harness;
 
@@ -20,7 +20,7 @@ fn a_worker_saves_between_two_batches_and_another_goes_on() {
     let save = ToWorker::Save { path: path.clone() };
     let mut node = Node::start(folder.path());
 
-    // Nothing trains yet.
+    // No run trains yet.
     node.say(&save);
     match node.hear() {
         Heard::Word(FromWorker::Saved {
@@ -30,7 +30,7 @@ fn a_worker_saves_between_two_batches_and_another_goes_on() {
         other => panic!("{other:?}"),
     }
 
-    // A file that was there belongs to other batches.
+    // An older file belongs to other batches.
     std::fs::write(&path, "old").unwrap();
     node.begin(&job, &ledger.counts, ledger.assignment(&job, None));
     let mut last = 0;
@@ -50,7 +50,7 @@ fn a_worker_saves_between_two_batches_and_another_goes_on() {
             other @ Heard::Word(_) => panic!("{other:?}"),
         }
     };
-    // What a worker that had not been interrupted goes on with.
+    // The batches of a worker that is not interrupted.
     let mut expected = Vec::new();
     while expected.len() < 5 {
         match node.hear() {
@@ -62,7 +62,7 @@ fn a_worker_saves_between_two_batches_and_another_goes_on() {
     let state = state_file::load(&path, weights).unwrap();
     assert_eq!((state.origin, state.sequence), (OriginId(5), at));
 
-    // Steps that were throttled because this test was slow would make other batches of the same samples.
+    // Steps that are throttled because this test is slow lead to other batches of the same samples.
     let steady = |encoded_batches: &[Vec<u8>]| {
         let samples = |encoded: &Vec<u8>| Batch::decode(encoded, weights).unwrap().header.samples;
         encoded_batches.iter().all(|encoded| samples(encoded) == 16)
@@ -88,7 +88,7 @@ fn a_worker_saves_between_two_batches_and_another_goes_on() {
     let first = |encoded_batches: &[Vec<u8>]| Batch::decode(&encoded_batches[0], weights).unwrap().header.sequence;
     assert_eq!(first(&restored), at + 1);
 
-    // What cannot be used is left out.
+    // A file that cannot be used is ignored.
     std::fs::write(&path, "torn").unwrap();
     assert_eq!(first(&go_on(Some(path))), 1);
 }

@@ -1,4 +1,5 @@
-//! The quantiser allocates nothing once its buffer has grown. A test of its own, because it counts allocations.
+//! Tests that the quantiser allocates nothing once its buffer has grown. A test binary of its own, because it counts
+//! allocations.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -11,21 +12,21 @@ use worker::trainer::quantise::{Reached, quantise};
 struct Counting;
 
 thread_local! {
-    /// This thread's own: what the test runner's other threads do is none of the quantiser's.
+    /// Number of allocations of this thread; the test runner's other threads do not count.
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: every call goes to the system's allocator unchanged.
+// SAFETY: `Counting` forwards every call to the system's allocator unchanged, which upholds the trait's contract.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // A thread that ends has no counter any more.
+        // A thread that is ending has lost its counter.
         let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller guarantees that `layout` has a size above zero.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is passed on.
+        // SAFETY: the caller guarantees that `block` was allocated here, so by `System`, with this `layout`.
         unsafe { System.dealloc(block, layout) }
     }
 }

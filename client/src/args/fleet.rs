@@ -1,4 +1,4 @@
-//! The command line of clusters on other machines.
+//! Command-line arguments of `tau up` and `tau down`, which run nodes on other machines over ssh.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::CREDENTIALS_VARIABLE;
 
-/// Which hosts, and how they are reached.
+/// The hosts of `tau up` and `tau down`, and the way to reach them.
 #[derive(Debug, Args)]
 pub(crate) struct FleetFlags {
     /// The hosts, as HOST, USER@HOST or HOST:SSH-PORT; @FILE reads one host from each line of a file
@@ -15,7 +15,7 @@ pub(crate) struct FleetFlags {
     /// Tau's folder on every host; a relative path starts in the user's home
     #[arg(long, value_name = "DIR", default_value = "tau-up")]
     pub(crate) dir: String,
-    /// The command that connects to hosts, in the syntax of a shell
+    /// The ssh command that connects to the hosts, in shell syntax
     #[arg(long, value_name = "COMMAND", default_value = "ssh")]
     pub(crate) ssh: String,
 }
@@ -30,7 +30,7 @@ pub(crate) struct Up {
     /// The port that nodes listen on; 0 takes any free port
     #[arg(long, value_name = "PORT", default_value_t = super::PORT)]
     pub(crate) port: u16,
-    /// Flags for every node, as 'tau seed' takes them
+    /// Flags of 'tau seed' to start every node with
     #[arg(last = true, value_name = "NODE FLAGS")]
     pub(crate) node: Vec<String>,
 }

@@ -1,4 +1,5 @@
-//! The command line as types. The job's flags are the job's own type.
+//! The command line as types: the arguments of each command, parsed by clap. The flags of a job are the fields of
+//! [`JobDraft`].
 
 mod fleet;
 mod views;
@@ -15,9 +16,9 @@ pub(crate) use views::{Doctor, PageArguments, RunPage};
 
 use crate::run::folder::named_model;
 
-/// The port that nodes listen on unless they are told.
+/// TCP port that nodes listen on by default, and that an address without a port means.
 pub(crate) const PORT: u16 = 7700;
-/// Names the credentials, where no flag does.
+/// Environment variable with the path of the credentials file; a `--credentials` flag overrides it.
 pub(crate) const CREDENTIALS_VARIABLE: &str = "TAU_CREDENTIALS";
 
 /// Train one neural network on many machines at once, with no server in the middle.
@@ -32,7 +33,7 @@ pub(crate) struct Arguments {
 pub(crate) enum Command {
     /// Train on a cluster of nodes on this machine, save the model and print the result. Without any flags: MNIST
     #[command(
-        // The last word counts, as in most tools: scripts can append to a user's flags.
+        // A repeated flag overrides the earlier one, as in most tools: scripts can append to a user's flags.
         args_override_self = true,
         after_help = "Ctrl-C ends training early and saves the model; a second Ctrl-C exits at once without saving."
     )]
@@ -128,7 +129,7 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Whether this process is a node that people have started themselves.
+    /// Returns true if this process is a node that a person started: `tau seed` or `tau join` without `--tied`.
     pub(crate) fn is_a_node(&self) -> bool {
         match self {
             Self::Seed(seed) | Self::Join(Join { seed, .. }) => !seed.tied,
@@ -149,7 +150,7 @@ pub(crate) enum CredentialsCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct TokenFlags {
-    /// Addresses of nodes of the cluster, as joining machines reach them
+    /// Addresses of nodes of the cluster, at which joining machines can reach them
     #[arg(long, value_name = "ADDR", value_delimiter = ',', env = "TAU_CLUSTER")]
     pub(crate) cluster: Vec<String>,
     /// The cluster's credentials
@@ -190,14 +191,14 @@ pub(crate) struct Seed {
     /// Write one JSON object per line to standard output, and nothing else
     #[arg(long)]
     pub(crate) json: bool,
-    /// Stop when standard input ends
+    /// Stop when standard input ends: the process that started the node is gone
     #[arg(long, hide = true)]
     pub(crate) tied: bool,
 }
 
 #[derive(Debug, Args)]
 pub(crate) struct Join {
-    /// Addresses of nodes of the cluster, of which one that answers is enough; or the token that 'tau token' prints
+    /// Addresses of nodes of the cluster (one that answers is enough), or the token that 'tau token' prints
     #[arg(value_name = "ADDR or TOKEN", required = true, value_delimiter = ',')]
     pub(crate) seeds: Vec<String>,
     #[command(flatten)]
@@ -239,8 +240,8 @@ pub(crate) struct NodeFlags {
     pub(crate) compute: ComputeFlags,
 }
 
-/// What nodes compute with. Nodes of a local cluster are given this and no more: their addresses, folders and credentials
-/// are their own business.
+/// Flags for the hardware and the data of workers. A local cluster passes only these on to its nodes, because it
+/// chooses their addresses, folders and credentials itself.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Node")]
 pub(crate) struct ComputeFlags {
@@ -289,16 +290,16 @@ pub(crate) struct Worker {
     /// Open data only under this folder, where relative paths start [default: the working directory]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_root: Option<PathBuf>,
-    /// The worker was started by its node
+    /// The node itself started this worker: ignore signals, and exit without an error if the node has ended
     #[arg(long, hide = true)]
     pub(crate) tied: bool,
 }
 
-/// A cluster, as a client reaches it.
+/// The cluster that a client command connects to: addresses of its nodes, and its credentials.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct Cluster {
-    /// Addresses of nodes of the cluster, of which one is enough because it names the others; or the token that 'tau
-    /// token' prints
+    /// Addresses of nodes of the cluster (one is enough, because it names the others), or the token that 'tau token'
+    /// prints
     #[arg(long, value_name = "ADDR", value_delimiter = ',', env = "TAU_CLUSTER")]
     pub(crate) cluster: Vec<String>,
     #[command(flatten)]

@@ -1,4 +1,4 @@
-//! The command line of what shows how it goes: pages, and the doctor.
+//! Command-line arguments of live pages and of `tau doctor`.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use clap::Args;
 
 use super::Cluster;
 
-/// The page of a run that a client follows.
+/// The flag that serves a live page of the run that a client follows (`tau train`, `tau start`).
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct RunPage {
     /// Show the run live in a browser, on a page served at this address; its URL, with a token, is printed
@@ -27,7 +27,7 @@ pub(crate) struct PageArguments {
     pub(crate) json: bool,
 }
 
-/// Any free port of this machine, reached from this machine only.
+/// Default address of a page: any free port on the loopback interface.
 pub(crate) const ANY: &str = "127.0.0.1:0";
 
 #[derive(Debug, Args)]

@@ -1,4 +1,5 @@
-//! The cluster that a command is for: the addresses of its nodes, and how its members know each other.
+//! Connects a command to its cluster: finds the addresses of nodes and the credentials, in flags, a token or the user's
+//! configuration.
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use crate::failure::Failure;
 use crate::settings::config_file::ConfigFile;
 use crate::settings::token::Token;
 
-/// How the cluster's members know each other.
+/// Returns the security of connections that the flags ask for: credentials, or none with `--insecure`.
 fn security(flags: &SecurityFlags) -> Result<Security, Failure> {
     if flags.insecure {
         let by_flag = |file: &PathBuf| std::env::var_os(CREDENTIALS_VARIABLE).is_none_or(|said| said != **file);
@@ -32,7 +33,7 @@ fn security(flags: &SecurityFlags) -> Result<Security, Failure> {
     Ok(Security::Credentials(Arc::new(credentials)))
 }
 
-/// The file that holds the credentials: as given, or as the user's configuration has it.
+/// Returns the path of the credentials file: the given one, else the one in the user's configuration.
 pub(crate) fn credentials(given: Option<&Path>) -> Result<Option<PathBuf>, Failure> {
     match given {
         Some(file) => Ok(Some(file.to_owned())),
@@ -40,7 +41,7 @@ pub(crate) fn credentials(given: Option<&Path>) -> Result<Option<PathBuf>, Failu
     }
 }
 
-/// Addresses of the cluster's nodes: as given, or as the user's configuration has them.
+/// Returns the addresses of the cluster's nodes: the given ones, else those in the user's configuration.
 pub(super) fn cluster_nodes(given: &[String]) -> Result<Vec<String>, Failure> {
     let nodes = match given {
         [] => ConfigFile::read()?.cluster,
@@ -54,7 +55,8 @@ pub(super) fn cluster_nodes(given: &[String]) -> Result<Vec<String>, Failure> {
     Ok(nodes)
 }
 
-/// The addresses that texts name, with hosts' names or numbers. A name may stand for several: a node may listen on any.
+/// Resolves addresses of nodes, whose hosts are names or IP addresses. Returns all addresses of a name, because a node
+/// may listen on any of them.
 pub(super) async fn resolve(texts: &[String]) -> Result<Vec<SocketAddr>, Failure> {
     let mut addresses = Vec::new();
     for text in texts {
@@ -75,12 +77,12 @@ pub(super) async fn resolve(texts: &[String]) -> Result<Vec<SocketAddr>, Failure
     Ok(addresses)
 }
 
-/// An address with a port: the usual one, where none is given. None if it is no address.
+/// Adds the default port to an address that has none. Returns none if the text is not an address.
 fn with_port(text: &str) -> Option<String> {
     if text.parse::<Ipv6Addr>().is_ok() {
         return Some(format!("[{text}]:{PORT}"));
     }
-    // Colons within the brackets of a number are none of a port.
+    // Colons within the brackets of an IPv6 address do not precede a port.
     let end = text.rfind(']').map_or(0, |end| end + 1);
     let (host, port) = match text[end..].split_once(':') {
         Some((name, port)) => (&text[..end + name.len()], port.parse().ok()?),
@@ -90,7 +92,8 @@ fn with_port(text: &str) -> Option<String> {
     is_host.then(|| format!("{host}:{port}"))
 }
 
-/// Where nodes of a cluster are, and how its members know each other: by flags, or by a token that says both.
+/// Returns the addresses of a cluster's nodes and the security of connections, from flags or from a token that holds
+/// both.
 pub(super) async fn access(nodes: &[String], flags: &SecurityFlags) -> Result<(Vec<SocketAddr>, Security), Failure> {
     let token = nodes.iter().find_map(|text| Token::of(text));
     match token.transpose().map_err(Failure::input)? {
@@ -109,7 +112,7 @@ pub(super) async fn access(nodes: &[String], flags: &SecurityFlags) -> Result<(V
     }
 }
 
-/// Gets in contact with a cluster.
+/// Creates the contact through which a command asks the nodes of a cluster.
 pub(super) async fn contact(cluster: &Cluster) -> Result<Contact, Failure> {
     let (addresses, security) = access(&cluster_nodes(&cluster.cluster)?, &cluster.security).await?;
     Contact::new(addresses, security).await

@@ -1,4 +1,4 @@
-//! `tau checkpoint`: let every node write a checkpoint of the run.
+//! `tau checkpoint`: makes every node of a cluster write a checkpoint of the run.
 
 use protocol::wire::control::{Reply, Request, RunOrder};
 

@@ -1,4 +1,4 @@
-//! `tau credentials new`: make a cluster's credentials.
+//! `tau credentials new`: creates the credentials file of a new cluster.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! `tau down`: ends what `tau up` has started, and removes what it has copied.
+//! `tau down`: stops the nodes that `tau up` started, and removes the files that it copied.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &Down) -> Result<(), Failure> {
     })
 }
 
-/// What became of a host.
+/// Describes the outcome on one host: how its node ended, and which files are left.
 fn sentence(ended: &StoppedHost) -> String {
     let node = match ended.ran {
         Some(true) => "the node had to be killed",

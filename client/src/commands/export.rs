@@ -1,4 +1,4 @@
-//! `tau export`: a saved model in another format.
+//! `tau export`: writes a saved model in another format.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -25,7 +25,7 @@ pub(crate) fn run(arguments: &Export) -> Result<(), Failure> {
         gives(&model.metadata.target)
     );
     if is_stream {
-        // The stream may be standard output itself.
+        // The stream may be standard output itself, so this message goes to standard error.
         notice::say(&told);
     } else {
         output::text(&format!("{told}\n"));
@@ -33,7 +33,7 @@ pub(crate) fn run(arguments: &Export) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes the bytes through to a stream, or as a file that is there whole or not at all.
+/// Writes the bytes to a stream, or to a file that appears whole or not at all.
 fn write(path: &Path, is_stream: bool, bytes: &[u8]) -> Result<(), Failure> {
     let written = if is_stream {
         let stream = File::options().write(true).open(path);
@@ -54,7 +54,7 @@ fn write(path: &Path, is_stream: bool, bytes: &[u8]) -> Result<(), Failure> {
     })
 }
 
-/// What goes in.
+/// Describes the inputs of the exported model.
 fn takes(metadata: &Metadata) -> String {
     if onnx::takes_columns(metadata) {
         let columns = quantity::of(metadata.encodings.len(), "column");
@@ -64,7 +64,7 @@ fn takes(metadata: &Metadata) -> String {
     }
 }
 
-/// What comes out.
+/// Describes the outputs of the exported model.
 fn gives(target: &Target) -> String {
     match target {
         Target::Classes(classes) => format!("the probabilities of {} classes", classes.len()),

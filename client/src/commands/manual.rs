@@ -1,4 +1,4 @@
-//! `tau completions` and `tau man`: what shells and manuals know of the command line, from its own description.
+//! `tau completions` and `tau man`: write shell completions and manual pages, generated from the command line's types.
 
 use std::path::Path;
 
@@ -9,14 +9,14 @@ use crate::args::Arguments;
 use crate::failure::Failure;
 use crate::output;
 
-/// Writes what a shell completes with.
+/// Writes the completion script of a shell to standard output.
 pub(crate) fn completions(shell: Shell) {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Arguments::command(), "tau", &mut script);
     output::plain(&String::from_utf8_lossy(&script));
 }
 
-/// Writes a page for the program and one for each command.
+/// Writes manual pages for the program and each command to a folder.
 pub(crate) fn pages(dir: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(dir)
         .and_then(|()| clap_mangen::generate_to(Arguments::command(), dir))

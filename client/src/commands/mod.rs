@@ -1,4 +1,4 @@
-//! One file for each command.
+//! The commands of `tau`, one file for each.
 
 mod access;
 pub(crate) mod checkpoint;
@@ -28,7 +28,7 @@ use std::str::FromStr;
 
 use crate::failure::Failure;
 
-/// The value of a flag that may be left out.
+/// Parses the value of an optional flag.
 fn parsed<T: FromStr<Err: Error>>(text: Option<&str>) -> Result<Option<T>, Failure> {
     text.map(str::parse).transpose().map_err(Failure::bad)
 }

@@ -1,4 +1,4 @@
-//! `tau seed` and `tau join`: a node.
+//! `tau seed` and `tau join`: run a node.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -29,9 +29,10 @@ use crate::version::version;
 use crate::views::page::{self, Flags, Model, Page};
 use crate::views::watching::{Source, Watch};
 
-/// Where a node keeps its things unless it is told.
+/// Default folder of a node.
 const DIR: &str = "tau-node";
-/// What data is split by where it is only looked at: any will do, as long as all nodes take the same.
+/// Seed for the test split of data that is only inspected. Any value will do, but all nodes must use the same one,
+/// because their descriptions of the data are compared.
 const DATA_SEED: u64 = 1;
 
 #[derive(Serialize)]
@@ -42,13 +43,13 @@ struct Listening<'a> {
     worker_socket: String,
 }
 
-/// Runs a node, joined to a cluster if any of its nodes are named.
+/// Runs a node, which joins a cluster if `seeds` names any nodes.
 pub(crate) fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
     let device = compute::check_compute(&arguments.node.compute)?;
     let dir = arguments.node.dir.clone().unwrap_or_else(|| DIR.into());
     let workers = worker_command(&arguments.node.compute, &device)?;
     let threads = compute::threads(arguments.node.compute.threads, workers.count)?;
-    // Whoever has started several nodes on this machine has said it for all of them.
+    // The process that starts tied nodes gives this note once for all of them.
     if let Some(crowded) = compute::crowded(workers.count, threads.0, &device).filter(|_| !arguments.tied) {
         notice::say(&format!("note: {crowded}"));
     }
@@ -69,16 +70,16 @@ pub(crate) fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
             advertise,
             security,
             dir,
-            // Whoever has started nodes for a run of its own takes their folders away with them.
+            // The process that starts tied nodes removes their folders itself.
             keeps_runs: !arguments.tied,
             workers,
             data: DataReader::new(move |data| read_data(data, Some(&root))),
             version: version(),
             timing: Timing::DEFAULT,
         };
-        // Names are resolved, which may take long: until here a signal ends the program at once.
+        // Resolving names may take long: until here a signal ends the program at once.
         if !arguments.tied {
-            // It leaves its run, says good-bye and ends its workers.
+            // After a signal the node has this time to leave its run, say good-bye and end its workers.
             interrupt::watch_within(grace + Timing::DEFAULT.stop_limit())?;
         }
         dead_sockets::remove(&config.dir);
@@ -110,7 +111,8 @@ struct Collected<'a> {
     token: &'a str,
 }
 
-/// Where a node listens unless it is told: where it can be reached by those who may speak with it.
+/// Returns the address that a node listens on: that of `--listen`, else the default port, on the loopback interface
+/// only with `--insecure`.
 fn listen(arguments: &Seed) -> String {
     match &arguments.listen {
         Some(listen) => listen.clone(),
@@ -119,14 +121,14 @@ fn listen(arguments: &Seed) -> String {
     }
 }
 
-/// What a node shows of itself, for as long as this is there.
+/// The servers of a node's page and metrics, which end when this value is dropped.
 #[derive(Default)]
 struct NodeViews {
     page: Option<Page>,
     metrics: Option<Server>,
 }
 
-/// Serves the page and the metrics that were asked for.
+/// Starts the servers of the page and the metrics that flags ask for.
 async fn show(node: &Node, arguments: &Seed, dir: &Path) -> Result<NodeViews, Failure> {
     let flags = &arguments.node;
     let mut shown = NodeViews::default();
@@ -168,7 +170,7 @@ async fn show(node: &Node, arguments: &Seed, dir: &Path) -> Result<NodeViews, Fa
     Ok(shown)
 }
 
-/// Joins, and then does its work until it fails.
+/// Joins the cluster if `seeds` names any nodes, then waits until the node fails.
 async fn serve(node: &mut Node, seeds: &[SocketAddr]) -> Result<(), Failure> {
     if !seeds.is_empty() {
         let mut said = String::new();
@@ -215,13 +217,13 @@ fn announce(node: &Node, json: bool) {
     }
 }
 
-/// What data is here. With a root, nothing outside of it is read.
+/// Reads data on this machine and returns its description. If `root` is given, nothing outside of it is read.
 pub(crate) fn read_data(data: &DataSpec, root: Option<&Path>) -> Result<DataInfo, String> {
     let dataset = Dataset::open(data, DATA_SEED, root).map_err(|error| sentence(&error))?;
     Ok(dataset.info())
 }
 
-/// Workers are this program again.
+/// Returns the command that starts workers: this program, with the flags that they need.
 fn worker_command(flags: &ComputeFlags, device: &Device) -> Result<WorkerCommand, Failure> {
     let threads = compute::threads(flags.threads, flags.workers)?;
     let mut arguments: Vec<OsString> = vec![
@@ -244,9 +246,9 @@ fn worker_command(flags: &ComputeFlags, device: &Device) -> Result<WorkerCommand
     })
 }
 
-/// Waits for standard input to end: whoever started this node and tied it to itself is gone.
+/// Waits for the end of standard input, which means that the process that started this tied node is gone.
 async fn end_of_input() {
-    // A thread of its own, not one of the runtime's: that would wait for it when it ends.
+    // A thread outside of the runtime, which would wait for the blocking read when it ends.
     let (ended, wait) = tokio::sync::oneshot::channel();
     std::thread::spawn(move || {
         let mut rest = [0; 64];

@@ -1,4 +1,4 @@
-//! `tau nodes`: who is in the cluster.
+//! `tau nodes`: lists the nodes of a cluster.
 
 use std::fmt::Write as _;
 
@@ -37,7 +37,7 @@ fn show(nodes: &[NodeReport], json: bool) {
         "node", "address", "state", "device", "workers", "up", "rtt ms"
     );
     for node in nodes {
-        // How long one that is silent has been up nobody knows.
+        // The uptime of a silent node is unknown.
         let up = match now - node.since.max(0.0) {
             up if up >= 0.0 && node.state != SILENT => format!("{}s", up as u64),
             _ => "–".into(),

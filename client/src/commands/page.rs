@@ -1,4 +1,4 @@
-//! `tau page`: a run that is over in a browser, as it was at any second.
+//! `tau page`: shows a past run in a browser, as it was at any second.
 
 use crate::args::PageArguments;
 use crate::failure::Failure;

@@ -1,4 +1,4 @@
-//! `tau predict`: what a saved model says of samples.
+//! `tau predict`: writes a saved model's prediction of each sample.
 
 use std::collections::BTreeMap;
 use std::io::{BufWriter, ErrorKind, IsTerminal, Write};
@@ -31,7 +31,7 @@ pub(crate) fn run(arguments: &Predict) -> Result<(), Failure> {
     }
     let samples = &inputs.samples;
     let stdout = std::io::stdout().lock();
-    // On a terminal the answers themselves are the progress.
+    // On a terminal the predictions themselves show the progress.
     let audience = if stdout.is_terminal() {
         Audience::Nobody
     } else {
@@ -66,7 +66,7 @@ pub(crate) fn run(arguments: &Predict) -> Result<(), Failure> {
     view.clear();
     predicted.map_err(Failure::work)?;
     match written.and_then(|()| writer.end()) {
-        // Whoever reads has seen enough, as 'head' does.
+        // The reader of a pipe has read enough, as 'head' does.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         written => written.map_err(|error| {
             Failure::Failed(format!(
@@ -77,7 +77,7 @@ pub(crate) fn run(arguments: &Predict) -> Result<(), Failure> {
     }
 }
 
-/// What was wrong with writing, as it was: the library's own way from one to the other forgets the kind.
+/// Returns the I/O error within a CSV error. The library's own conversion loses its kind.
 fn as_io(error: csv::Error) -> std::io::Error {
     match error.into_kind() {
         csv::ErrorKind::Io(error) => error,
@@ -85,34 +85,34 @@ fn as_io(error: csv::Error) -> std::io::Error {
     }
 }
 
-/// What is told of each sample.
+/// Makes the output line of each sample, with the columns that the flags ask for.
 struct PredictionWriter<'a> {
     target: &'a Target,
-    /// The probabilities of all classes.
+    /// True if lines have the probabilities of all classes.
     all: bool,
-    /// The number of the sample.
+    /// True if lines have the number of the sample.
     rows: bool,
-    /// Its file.
+    /// The file of each sample, if lines have it.
     files: Option<&'a [String]>,
-    /// The name of a column, and the sample's cell of it.
+    /// The name of a data column and its cell for each sample, if lines have it.
     ids: Option<(&'a str, &'a [String])>,
 }
 
-/// A line of the answer, as names with what stands under them.
+/// One line of the output, as pairs of a column's name and its value.
 type PredictionLine<'a> = Vec<(&'a str, Field<'a>)>;
 
 enum Field<'a> {
     Text(&'a str),
     Count(usize),
     Probability(f64),
-    /// A number in its own unit.
+    /// A predicted number in the unit of the data.
     Number(f32),
-    /// The probability of each class: an object of its own, or a column each.
+    /// The classes with their probabilities: a nested object in JSON, one column per class in CSV.
     Probabilities(&'a [String], Vec<f64>),
 }
 
 impl<'a> PredictionWriter<'a> {
-    /// What a row of outputs says of the sample of this number.
+    /// Makes the line of the sample at position `at` (from 0), for which the model's outputs are `row`.
     fn line(&self, at: usize, row: &[f32]) -> PredictionLine<'a> {
         let mut line: PredictionLine<'a> = match self.target {
             Target::Classes(classes) => {
@@ -120,7 +120,7 @@ impl<'a> PredictionWriter<'a> {
                 let class = Field::Text(&classes[class as usize]);
                 vec![("class", class), ("probability", Field::Probability(probability))]
             }
-            // Numbers in their own units, under their own names.
+            // Numbers are given in the unit and under the name that they have in the data.
             Target::Numbers(numbers) => {
                 let restored = numbers.iter().zip(row);
                 let restored = restored.map(|(number, &said)| (number.name.as_str(), number.restore(said)));
@@ -144,7 +144,7 @@ impl<'a> PredictionWriter<'a> {
     }
 }
 
-/// A probability with the digits that tell it from 0 and from 1, and not many more.
+/// Rounds a probability to few digits, but enough to tell it from 0 and from 1.
 fn rounded(probability: f64) -> f64 {
     let to_the_end = probability.min(1.0 - probability).max(1e-13);
     let digits = (3.0 - to_the_end.log10()).ceil().clamp(7.0, 16.0);
@@ -152,11 +152,11 @@ fn rounded(probability: f64) -> f64 {
     (probability * unit).round() / unit
 }
 
-/// Where answers go: as CSV with a header, or as one JSON object per line.
+/// Writes predictions to `W` as CSV with a header, or as one JSON object per line.
 enum Writer<W: Write> {
     Csv {
         csv: Box<csv::Writer<W>>,
-        /// Whether the header is written.
+        /// True once the header is written.
         named: bool,
     },
     Json(W),
@@ -208,7 +208,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// A line as an object, its fields in their order.
+/// A line that serialises as an object with its fields in the order of the line.
 struct Object<'a>(&'a PredictionLine<'a>);
 
 impl Serialize for Object<'_> {
@@ -237,7 +237,7 @@ mod tests {
 
     use super::*;
 
-    /// Whoever read has gone away.
+    /// A writer whose reader has closed the pipe.
     struct Gone;
 
     impl Write for Gone {
@@ -306,7 +306,7 @@ mod tests {
                 files: None,
                 ids: None,
             };
-            // More than any buffer holds.
+            // More lines than any buffer holds.
             let written = (0..100_000).try_for_each(|at| writer.write(&lines.line(at, &[0.5, 0.25])));
             assert_eq!(written.unwrap_err().kind(), ErrorKind::BrokenPipe);
         }

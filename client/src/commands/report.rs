@@ -1,4 +1,4 @@
-//! `tau report`: make a report of runs that are over.
+//! `tau report`: writes a report of past runs.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -65,7 +65,7 @@ fn not_a_run(folder: &Path, why: &str) -> Failure {
     ))
 }
 
-/// Takes what a folder holds: a study, a run, or several runs.
+/// Adds the contents of a folder to the report: a study, a run, or several runs.
 fn take(folder: &Path, material: &mut Material) -> Result<(), String> {
     let Some((study, rows)) = store::load(folder)? else {
         let runs = runs_in(folder);
@@ -81,7 +81,7 @@ fn take(folder: &Path, material: &mut Material) -> Result<(), String> {
     };
     let planned = study.runs().map_or(0, |runs| runs.len());
     material.missing += planned.saturating_sub(rows.len());
-    // Two studies may have experiments of one name: theirs are told apart by their folders.
+    // Two studies may have experiments of the same name: the later one's get the folder as a suffix.
     let taken = |name: &str| material.experiments.iter().any(|known| known.name == name);
     let mut names = BTreeMap::new();
     let mut own: Vec<Experiment> = study.experiments;
@@ -99,12 +99,12 @@ fn take(folder: &Path, material: &mut Material) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns true for the folder of a run, which may have failed.
+/// Returns true if the folder is that of a run, which may have failed.
 fn is_run(folder: &Path) -> bool {
     folder.join(RESULT).is_file() || folder.join(JOB).is_file()
 }
 
-/// The runs that are kept in a folder, each in one of its own.
+/// Returns the folders of runs directly within a folder, without links such as `latest`.
 fn runs_in(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let paths = entries.map(|entry| entry.path());
@@ -113,7 +113,7 @@ fn runs_in(folder: &Path) -> Vec<PathBuf> {
     runs
 }
 
-/// A sentence on a run that has left no result: how it failed, as far as its events tell.
+/// Describes a run that left no result, with the reason of its failure if its events hold one.
 fn without_result(folder: &Path) -> String {
     let job = std::fs::read_to_string(folder.join(JOB)).unwrap_or_default();
     let data = JobDraft::from_toml(&job).ok().and_then(|draft| draft.resolve().ok());
@@ -152,7 +152,7 @@ fn take_run(folder: &Path, material: &mut Material) -> Result<(), String> {
         experiment: RUNS.into(),
         nodes: result.nodes + result.missing.len(),
         job: job_file::keys_of(&job),
-        // Where a run was made stands nowhere in its folder.
+        // A run's folder does not say which machine the run was made on.
         machine: Machine {
             processor: "machines that the run folders do not name".into(),
             version: crate::version::VERSION.into(),

@@ -1,4 +1,4 @@
-//! `tau show`: what a model file holds, and what is known of the run that made it.
+//! `tau show`: prints the contents of a model file, and the result of the run that made it.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -14,10 +14,10 @@ use crate::output::{self, printable, quantity};
 use crate::run::ending::how_good;
 use crate::run::folder::RESULT;
 
-/// Classes and columns that are named; of more the number is enough.
+/// Maximum number of names of classes, columns or nodes that are printed; a longer list is cut and its length given.
 const NAMES_MAX: usize = 20;
 
-/// What is told of a model.
+/// The contents of a model file, as printed.
 #[derive(Serialize)]
 struct ModelSummary<'a> {
     event: &'static str,
@@ -25,13 +25,13 @@ struct ModelSummary<'a> {
     weights: usize,
     input: String,
     classes: &'a [String],
-    /// The numbers that it predicts.
+    /// Names of the numbers that the model predicts.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     numbers: Vec<String>,
     columns: Option<&'a [String]>,
     digest: &'a str,
     job: &'a JobDraft,
-    /// How the run ended, where its result lies beside the model.
+    /// The result of the run, if it lies in the model's folder.
     result: Option<RunResult>,
 }
 
@@ -43,7 +43,7 @@ struct ShownLayer {
     weights: usize,
 }
 
-/// What is told of a run's result.
+/// The fields of a run's result file that are printed.
 #[derive(Debug, Serialize, Deserialize)]
 struct RunResult {
     digest: String,
@@ -103,7 +103,7 @@ fn layers(model: &Model) -> Vec<ShownLayer> {
     shown.collect()
 }
 
-/// The result of the run that this model is of, if it lies in the same folder. A result of other weights is not shown.
+/// Returns the result in the model's folder, if it belongs to these weights: a result with another digest is not shown.
 fn result_beside(model: &Path, digest: &str) -> Option<RunResult> {
     let text = std::fs::read_to_string(model.with_file_name(RESULT)).ok()?;
     let result: RunResult = serde_json::from_str(&text).ok()?;

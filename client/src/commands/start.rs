@@ -1,4 +1,4 @@
-//! `tau start`: send `StartTraining` to a cluster, follow the run and save its model.
+//! `tau start`: starts a run on a cluster, follows it and saves its model.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -71,7 +71,7 @@ pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
     })
 }
 
-/// A failure with what to do about it, where no node knows of the run any more: they were killed, or started again.
+/// Adds advice to a failure if no node knows the run any more, because the nodes were killed or restarted.
 async fn resumable(failure: Failure, contact: &Contact, run: RunId) -> Failure {
     let answers = contact.ask_each(Request::Status).await;
     match failure {
@@ -85,7 +85,7 @@ async fn resumable(failure: Failure, contact: &Contact, run: RunId) -> Failure {
     }
 }
 
-/// What is to be another way in a run that is gone on with.
+/// Returns the job settings to change in a resumed run. Fails if the flags set any that cannot be changed.
 fn changes(job: JobDraft) -> Result<JobDraft, Failure> {
     let flags: Vec<String> = job
         .fixed_keys()
@@ -102,8 +102,8 @@ fn changes(job: JobDraft) -> Result<JobDraft, Failure> {
     )))
 }
 
-/// The run whose checkpoints are in a folder: nodes keep them in one of its name. A link such as `latest` means where it
-/// points.
+/// Returns the run whose checkpoints a folder holds: nodes name the folder after the run. Links such as `latest` are
+/// followed.
 fn resumed_run(folder: &Path) -> Result<RunId, Failure> {
     let linked = || folder.canonicalize().ok().and_then(|folder| run_named(&folder));
     run_named(folder).or_else(linked).ok_or_else(|| {
@@ -115,7 +115,7 @@ fn resumed_run(folder: &Path) -> Result<RunId, Failure> {
     })
 }
 
-/// The run that the cluster is in, or was in last. A node that was started again knows of none, so all are asked.
+/// Returns the cluster's current run, else its last one. All nodes are asked, because a restarted node knows no run.
 async fn newest(contact: &Contact) -> Result<RunId, Failure> {
     let own = match contact.ask(Request::Status).await? {
         Reply::Status(Some(status)) if status.outcome.is_none() => return Ok(status.run),
@@ -136,7 +136,8 @@ async fn newest(contact: &Contact) -> Result<RunId, Failure> {
     })
 }
 
-/// The run under way that any node tells of; else the last run of the node that was asked first, else that of any.
+/// Chooses the run in progress that any node reports, else `own`, the last run of the node that was asked first, else
+/// the last run of any node.
 fn newest_of(own: Option<RunId>, answers: &[Answer]) -> Option<RunId> {
     let known = || answers.iter().filter_map(Answer::status);
     let under_way = known().find(|status| status.outcome.is_none());

@@ -1,4 +1,4 @@
-//! `tau stats`: what a cluster does, live.
+//! `tau stats`: shows a cluster's work live.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -22,9 +22,9 @@ use crate::views::terminal::screen::Screen;
 use crate::views::watching::{self, Shared, Source};
 use crate::{output, runtime};
 
-/// How often the screen is drawn anew and keys are looked at.
+/// Interval at which the screen is redrawn and keys are read.
 const DRAW_EVERY: Duration = Duration::from_millis(100);
-/// How long nobody may answer before that is said.
+/// Time without an answer from any node after which the view says so.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(arguments: &Stats) -> Result<(), Failure> {
@@ -45,7 +45,7 @@ pub(crate) fn run(arguments: &Stats) -> Result<(), Failure> {
     })
 }
 
-/// The newest record of every node. Nodes report once a second, so a little more than that is waited for.
+/// Prints the newest record of every node. Nodes report once a second, so this reads for slightly longer than that.
 async fn once(contact: &Contact, json: bool) -> Result<(), Failure> {
     let mut newest = BTreeMap::new();
     let mut reader = StatsReader::default();
@@ -61,7 +61,7 @@ async fn once(contact: &Contact, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints records as they come, until the reader of standard output has gone away.
+/// Prints records as they come, until the reader of standard output has closed it.
 async fn lines(contact: &Contact, json: bool) -> Result<(), Failure> {
     let mut reader = StatsReader::default();
     loop {
@@ -73,7 +73,7 @@ async fn lines(contact: &Contact, json: bool) -> Result<(), Failure> {
     }
 }
 
-/// Prints a record, and returns whether it could be written.
+/// Prints a record. Returns false if it could not be written.
 fn print(record: &StatsRecord, json: bool) -> bool {
     if json {
         return output::line(&EventLine { event: "stats", record });
@@ -94,7 +94,7 @@ fn print(record: &StatsRecord, json: bool) -> bool {
     ))
 }
 
-/// Table, curves and events, until the user leaves.
+/// Shows table, curves and events on the terminal until the user quits.
 async fn live(contact: Contact) -> Result<(), Failure> {
     let source = Source::Cluster(Arc::new(contact));
     let timeline = Shared::default();
@@ -130,13 +130,13 @@ async fn live(contact: Contact) -> Result<(), Failure> {
     }
 }
 
-/// What is said of a cluster that has not answered for so long: what is shown is old, and may look alive.
+/// Returns a sentence if no node has answered for too long: the figures shown are old but may look current.
 fn silence(silence: Duration) -> Option<String> {
     let seconds = silence.as_secs();
     (silence > SILENT_AFTER).then(|| format!("no node has answered for {seconds} s: the figures shown are that old"))
 }
 
-/// What is said while the view has the terminal: its newest sentence, for some seconds.
+/// Captures messages while the live view owns the terminal, and gives the newest one for some seconds.
 struct Said {
     newest: Arc<Mutex<Option<(Instant, String)>>>,
     _redirected: Redirected,

@@ -1,4 +1,4 @@
-//! `tau stop`: end a cluster's run early.
+//! `tau stop`: ends a cluster's run early.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::output;
 use crate::run::follow::{SUCCESSOR_LIMIT, awaits_successor};
 use crate::runtime;
 
-/// The pause before the successor of a run is asked for again.
+/// Pause between two requests to stop the successor of a diverged run, which may not have begun yet.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(arguments: &Ask) -> Result<(), Failure> {
@@ -34,7 +34,8 @@ pub(crate) fn run(arguments: &Ask) -> Result<(), Failure> {
     })
 }
 
-/// Asks for the end of the run. Of a run that has diverged, the one that trains it once more is waited for.
+/// Asks the cluster to end its run. If the run has diverged, waits for its successor, which trains the job again, to
+/// stop that one.
 async fn stop(contact: &Contact) -> Result<Reply, Failure> {
     let since = Instant::now();
     loop {

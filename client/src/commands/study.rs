@@ -1,4 +1,4 @@
-//! `tau study`: run what a study has, one run after the other, and report all of them side by side.
+//! `tau study`: makes the runs of a study, one after the other, and reports them side by side.
 
 use std::io::IsTerminal as _;
 use std::path::Path;
@@ -28,7 +28,7 @@ use crate::study::report::{self, Material};
 use crate::study::row::{Measured, Row};
 use crate::study::store::Store;
 
-/// How long nodes may take to end a run after the first of them has.
+/// Longest wait for the other nodes to end a run after the first node has ended it.
 const IDLE_LIMIT: Duration = Duration::from_mins(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
@@ -71,7 +71,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<(), Failure> {
     })
 }
 
-/// The study that flags and file describe.
+/// Builds the study that the flags, and a file or preset, describe.
 fn described(arguments: &Arguments) -> Result<Study, Failure> {
     let study = match (&arguments.file, &arguments.preset) {
         (Some(file), _) => {
@@ -106,14 +106,14 @@ fn described(arguments: &Arguments) -> Result<Study, Failure> {
     study.changed(&changes).map_err(Failure::input)
 }
 
-/// Strategies have commas of their own: who writes spaces may use them.
+/// Splits a list of strategies at spaces, or at commas if it has no spaces. A strategy's own text may contain commas.
 fn exchanges(text: &str) -> Vec<String> {
     let by_space = text.trim().contains(char::is_whitespace);
     let parts = text.split(|letter: char| letter.is_whitespace() || (!by_space && letter == ','));
     parts.filter(|part| !part.is_empty()).map(String::from).collect()
 }
 
-/// The cluster that was named, and how many nodes it has.
+/// Connects to the cluster that the flags name, and returns it with the number of its nodes that are not silent.
 async fn cluster(arguments: &Arguments) -> Result<Option<(Arc<Contact>, usize)>, Failure> {
     if arguments.cluster.is_empty() {
         return Ok(None);
@@ -132,7 +132,8 @@ async fn cluster(arguments: &Arguments) -> Result<Option<(Arc<Contact>, usize)>,
     }
 }
 
-/// Checks what users can get wrong before the first run. Runs that differ in nothing that can be wrong are checked once.
+/// Checks all runs for users' mistakes before the first one begins. Runs with equal data, model, minibatch and number
+/// of nodes are checked once.
 fn check(runs: &[Planned], flags: &args::ComputeFlags) -> Result<(), Failure> {
     let mut checked: Vec<(String, usize)> = Vec::new();
     for run in runs {
@@ -145,15 +146,15 @@ fn check(runs: &[Planned], flags: &args::ComputeFlags) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Where runs are made.
+/// The place where a study's runs are made.
 enum StudySite {
-    /// On a cluster of its own each.
+    /// This machine, with a new local cluster for each run.
     Here(args::ComputeFlags, Machine),
-    /// On one that is there.
+    /// An existing cluster.
     Cluster(Arc<Contact>, Machine),
 }
 
-/// A study under way.
+/// One execution of `tau study`: the study, its stored results, and the place of its runs.
 struct Sitting {
     study: Study,
     runs: Vec<Planned>,
@@ -163,7 +164,7 @@ struct Sitting {
 }
 
 impl Sitting {
-    /// Makes the runs that are not made yet, and the report.
+    /// Makes the remaining runs, then writes the report.
     async fn hold(mut self, folder: &Path) -> Result<(), Failure> {
         let all = std::mem::take(&mut self.runs);
         let (total, mut spent, mut made) = (all.len(), Duration::ZERO, 0);
@@ -185,7 +186,7 @@ impl Sitting {
                 )));
             }
             if let (Err(_), StudySite::Cluster(contact, _)) = (&ended, &self.place) {
-                // A run that fails is a result; that nobody is there to make it is none, and ends the study.
+                // A failed run is a result. An unreachable cluster is none, and ends the study.
                 contact.ask(Request::Nodes).await?;
             }
             (spent, made) = (spent + started.elapsed(), made + 1);
@@ -209,7 +210,7 @@ impl Sitting {
         Ok(())
     }
 
-    /// A person at a terminal sees each run go on; for all others it is enough that it ended.
+    /// Returns the audience of a run's progress: a person at a terminal, else none.
     fn audience(&self) -> Audience {
         if !self.json && std::io::stderr().is_terminal() {
             Audience::People
@@ -243,7 +244,7 @@ impl Sitting {
         }
     }
 
-    /// Keeps what has come out of a run; one that failed as well.
+    /// Stores the result of a run, or the reason of its failure.
     fn keep(&mut self, run: &Planned, ended: Result<Finished, Failure>) -> Result<(), Failure> {
         let (result, error) = match ended {
             Ok(finished) => (Some(measured(&finished)?), None),
@@ -283,8 +284,8 @@ impl Sitting {
     }
 }
 
-/// Waits for nodes that still end the last run: one has told its result, and others may be slower. A cluster that does not
-/// get there says why when the next run is to begin.
+/// Waits for nodes that are slower to end the last run than the one that reported its result. If the cluster stays
+/// busy, the start of the next run fails with the reason.
 async fn wait_until_idle(contact: &Contact) {
     let since = Instant::now();
     let is_busy = |answer: &Answer| match &answer.reply {
@@ -299,7 +300,7 @@ async fn wait_until_idle(contact: &Contact) {
     }
 }
 
-/// What a study wants to know of a run's last line.
+/// Converts a run's last line to the figures that a study keeps.
 fn measured(finished: &Finished) -> Result<Measured, Failure> {
     let value = serde_json::to_value(finished).map_err(Failure::work)?;
     serde_json::from_value(value).map_err(Failure::work)
@@ -331,8 +332,8 @@ fn in_words(seconds: f64) -> String {
     }
 }
 
-/// A folder for the model of the run under way, which nobody asked for. It goes with the run; what one that was killed has
-/// left goes with the next.
+/// A temporary folder for the model of the current run, which a study does not keep. Dropping this value removes it;
+/// the next study removes one that a killed process left.
 struct Scratch(std::path::PathBuf);
 
 impl Scratch {

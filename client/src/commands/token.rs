@@ -1,4 +1,4 @@
-//! `tau token`: a cluster in one line, for those who join it.
+//! `tau token`: prints a cluster's addresses and credentials as one line, for machines that join it.
 
 use communicator::transport::Credentials;
 

@@ -1,4 +1,4 @@
-//! `tau train`: start a cluster on this machine, train, save the model, say what came out.
+//! `tau train`: starts a cluster on this machine, trains, saves the model and reports the result.
 
 use crate::args::Train;
 use crate::failure::Failure;

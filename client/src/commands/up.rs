@@ -1,4 +1,5 @@
-//! `tau up`: a cluster on other machines, over ssh. All of it comes up, or what was begun goes down again.
+//! `tau up`: starts a cluster on other machines over ssh. If one host fails, the nodes started on the others are
+//! removed again.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -25,11 +26,11 @@ use crate::output::{self, notice};
 use crate::run::interrupt;
 use crate::runtime;
 
-/// Where credentials are made if nothing is said.
+/// Default path of the credentials file.
 const CREDENTIALS: &str = "cluster.pem";
-/// How long nodes that listen may take to become members with a worker.
+/// Time that listening nodes may take to join the cluster and have a worker.
 const MEMBER_LIMIT: Duration = Duration::from_mins(1);
-/// How often the cluster is asked who is there, and hosts whether their nodes live.
+/// Intervals at which the cluster is asked for its members, and hosts whether their nodes still run.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 const LOOK_AGAIN: Duration = Duration::from_secs(3);
 
@@ -41,29 +42,29 @@ impl FleetFlags {
     }
 }
 
-/// One host on its way up.
+/// A host on which this command starts a node, or finds one running.
 struct Member {
     host: Host,
     name: String,
     found: SurveyedHost,
-    /// The node there, once it listens.
+    /// The node on the host, once it listens.
     listening: Option<Listening>,
 }
 
 impl Member {
-    /// Whether a node ran there before.
+    /// Returns true if a node already ran on the host before this command.
     fn ran(&self) -> bool {
         self.found.runs
     }
 
-    /// What goes wrong there, for people.
+    /// Describes a failure on the host for people, with the last lines of the node's log.
     fn says(&self, trouble: &RemoteFailure) -> String {
         let log = trouble.said.all("log").map(str::to_owned).collect::<Vec<_>>();
         with_log(format!("{}: {}", self.host, trouble.why), &log)
     }
 }
 
-/// A sentence, and the end of a log below it.
+/// Appends the last lines of a node's log to a sentence.
 fn with_log(mut sentence: String, log: &[String]) -> String {
     if !log.is_empty() {
         sentence.push_str("; the last lines of the node's log:");
@@ -110,7 +111,8 @@ pub(crate) fn run(arguments: &Up) -> Result<(), Failure> {
     })
 }
 
-/// Flags that no node takes are refused here, before anything is done anywhere.
+/// Checks the flags for nodes before any host is changed: 'tau seed' must accept them, and 'tau up' must not set them
+/// itself.
 fn check_node_flags(flags: &[String]) -> Result<(), Failure> {
     let words = ["tau", "seed"]
         .map(String::from)
@@ -138,7 +140,7 @@ fn check_node_flags(flags: &[String]) -> Result<(), Failure> {
     }
 }
 
-/// This program's own file.
+/// The executable file of this program, which is copied to hosts.
 struct Program {
     path: PathBuf,
     sha256: String,
@@ -152,7 +154,7 @@ impl Program {
     }
 }
 
-/// As sha256sum has it.
+/// Returns the SHA-256 of a file in hexadecimal, as `sha256sum` prints it.
 fn sha256(path: &Path) -> Result<String, Failure> {
     let bytes = std::fs::read(path)
         .map_err(|error| Failure::Failed(format!("{} could not be read: {error}", path.display())))?;
@@ -163,7 +165,7 @@ fn sha256(path: &Path) -> Result<String, Failure> {
     }))
 }
 
-/// Looks at all hosts at once.
+/// Surveys all hosts at once. Fails with a sentence for each host that cannot be surveyed.
 async fn look(fleet: &Arc<Fleet>, hosts: Vec<Host>) -> Result<Vec<Member>, Failure> {
     let names = hosts::names(&hosts);
     let mut looking = JoinSet::new();
@@ -196,7 +198,7 @@ async fn look(fleet: &Arc<Fleet>, hosts: Vec<Host>) -> Result<Vec<Member>, Failu
     Err(Failure::Refused(wrong))
 }
 
-/// Whether this program can be what runs on all of them.
+/// Checks that this program can run on all hosts, and that nodes already running there are of the same build.
 fn check(members: &[Member], program: &Program) -> Result<(), Failure> {
     let own = format!("{} {}", capitalised(std::env::consts::OS), std::env::consts::ARCH);
     let wrong = |member: &Member| {
@@ -227,7 +229,7 @@ fn check(members: &[Member], program: &Program) -> Result<(), Failure> {
     Err(Failure::Refused(wrong))
 }
 
-/// Copies, starts and waits. A sentence for each host where that fails.
+/// Copies files, starts nodes and waits until they are members. Fails with a sentence for each host where that failed.
 async fn bring_up(
     fleet: &Arc<Fleet>,
     members: &mut [Member],
@@ -270,7 +272,7 @@ async fn bring_up(
     wait(fleet, members, file).await
 }
 
-/// Starts what does not run: the first one founds the cluster, unless there is one, and the others join it.
+/// Starts the nodes that do not run yet. If no host runs one, the first node founds the cluster; the others join it.
 async fn start(fleet: &Arc<Fleet>, members: &mut [Member], arguments: &Up) -> Result<(), Vec<String>> {
     if members.iter().all(|member| !member.ran())
         && let Some(first) = members.first_mut()
@@ -313,7 +315,7 @@ fn say_started(member: &Member) {
     }
 }
 
-/// What a node is started with: what the user says of all nodes wins, as it stands last.
+/// Returns the command-line arguments of a node. The user's own flags stand last and so override the others.
 fn node_arguments(member: &Member, seeds: &[String], arguments: &Up) -> Vec<String> {
     let mut words = match seeds {
         [] => vec!["seed".to_owned()],
@@ -328,7 +330,7 @@ fn node_arguments(member: &Member, seeds: &[String], arguments: &Up) -> Vec<Stri
     words
 }
 
-/// Waits until all are members and have a worker.
+/// Waits until all nodes are members of the cluster and have a worker.
 async fn wait(fleet: &Arc<Fleet>, members: &[Member], file: &Path) -> Result<(), Vec<String>> {
     let failed = |failure: Failure| failure.reasons();
     let credentials = Credentials::read(file).map_err(|error| failed(Failure::bad(error)))?;
@@ -343,7 +345,7 @@ async fn wait(fleet: &Arc<Fleet>, members: &[Member], file: &Path) -> Result<(),
     let (started, mut looked) = (Instant::now(), Instant::now());
     while !missing.is_empty() {
         let answer = tokio::time::timeout(LOOK_AGAIN, contact.ask(Request::Nodes)).await;
-        // One that takes its time is asked again.
+        // A node that takes longer than this to answer is asked again.
         let answer = answer.ok().transpose().map_err(failed)?;
         if let Some(Reply::Nodes(nodes)) = answer {
             missing.retain(|member| {
@@ -374,7 +376,8 @@ async fn wait(fleet: &Arc<Fleet>, members: &[Member], file: &Path) -> Result<(),
     Ok(())
 }
 
-/// Looks at hosts whose nodes are waited for: a sentence for each that has ended, or for all if that took too long.
+/// Surveys the hosts of nodes that are not ready. Returns a sentence for each node that has exited, and for all of them
+/// if `late`.
 async fn look_after(fleet: &Arc<Fleet>, missing: &[&Member], late: bool) -> Vec<String> {
     let mut looking = JoinSet::new();
     for member in missing {
@@ -398,7 +401,7 @@ async fn look_after(fleet: &Arc<Fleet>, missing: &[&Member], late: bool) -> Vec<
     looking.join_all().await.into_iter().flatten().collect()
 }
 
-/// Takes down again what was not there before; a sentence for each host where something is left.
+/// Stops and removes the nodes that this command started. Returns a sentence for each host where that failed.
 async fn take_down(fleet: &Arc<Fleet>, members: &[Member]) -> Vec<String> {
     let mut ending = JoinSet::new();
     for member in members.iter().filter(|member| !member.ran()) {
@@ -420,7 +423,7 @@ async fn take_down(fleet: &Arc<Fleet>, members: &[Member]) -> Vec<String> {
     left
 }
 
-/// What to go on with.
+/// Prints the commands that start a run and that stop the nodes.
 fn tell(members: &[Member], file: &Path, arguments: &Up) {
     let addresses: Vec<String> = members
         .iter()

@@ -1,4 +1,4 @@
-//! `tau worker`: a worker, attached to its node.
+//! `tau worker`: runs a worker that attaches to a node on this machine.
 
 use ::worker::process::{self, AttachError, Options};
 
@@ -16,11 +16,12 @@ pub(crate) fn run(arguments: &Worker) -> Result<(), Failure> {
         data_root: compute::data_root(arguments.data_root.as_deref())?,
     };
     if arguments.tied {
-        // A signal to all processes of a service is for the node, which ends its workers when they have sent what they learned.
+        // A signal to all processes of a service is for the node, which ends its workers once they have sent their
+        // residuals.
         interrupt::ignore()?;
     }
     match process::attach(&arguments.node, &options) {
-        // The node that started this worker has ended since, and has said why.
+        // The node that started this worker has ended since, and has reported the reason.
         Err(AttachError::NoNode { .. }) if arguments.tied => Ok(()),
         attached => attached.map_err(Failure::work),
     }

@@ -1,22 +1,22 @@
-//! The addresses of a cluster's nodes: those that the user gave, and those that nodes have told of.
+//! The addresses of a cluster's nodes, given by the user or learned from nodes, and the choice of the node to ask.
 
 use std::net::SocketAddr;
 
-/// How often a node is asked in vain before the next one is.
+/// Failed requests to one node after which the next node is asked.
 const ATTEMPTS: u32 = 2;
 
-/// Whom to ask next.
+/// The known addresses of a cluster's nodes, and the one that is asked at present.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Directory {
     given: Vec<SocketAddr>,
     learned: Vec<SocketAddr>,
     current: SocketAddr,
-    /// How often the current one was asked in vain since it answered.
+    /// Number of failed requests to the current node since its last answer.
     failed: u32,
 }
 
 impl Directory {
-    /// What a user knows: some addresses, in the order in which they are tried. None if there is none.
+    /// Returns a directory of the addresses that the user gave, which are tried in this order; none if there are none.
     pub(crate) fn new(given: Vec<SocketAddr>) -> Option<Self> {
         let mut known = Vec::new();
         for address in given {
@@ -32,30 +32,31 @@ impl Directory {
         })
     }
 
-    /// Everybody who can be asked.
+    /// Returns the addresses of all known nodes.
     pub(crate) fn known(&self) -> Vec<SocketAddr> {
         let more = self.learned.iter().filter(|address| !self.given.contains(address));
         self.given.iter().chain(more).copied().collect()
     }
 
-    /// Who is asked now.
+    /// Returns the address of the node that is asked at present.
     pub(crate) fn current(&self) -> SocketAddr {
         self.current
     }
 
-    /// A node has told who is there. Nodes that left are forgotten, unless the user gave their addresses.
+    /// Replaces the learned addresses by those of the current members. Addresses that the user gave stay.
     pub(crate) fn learn(&mut self, members: Vec<SocketAddr>) {
         self.learned = members;
     }
 
-    /// The current one has answered.
+    /// Records that the current node has answered.
     pub(crate) fn answered(&mut self) {
         self.failed = 0;
     }
 
-    /// This one was asked in vain. It is asked again, and then the next one; whether it is the next one's turn.
+    /// Records a failed request to a node. Returns true if this was one failure too many, so that the next node is
+    /// asked from now on.
     pub(crate) fn failed(&mut self, address: SocketAddr) -> bool {
-        // Others may have noticed before, and gone on.
+        // Another request may have failed earlier and moved on to the next node.
         if address != self.current {
             return false;
         }
@@ -67,16 +68,16 @@ impl Directory {
         turn
     }
 
-    /// Goes on with the next one, round and round.
+    /// Moves on to the next node, cyclically.
     pub(crate) fn next(&mut self) {
         let known = self.known();
         let place = known.iter().position(|address| *address == self.current);
-        // One that is known no more is followed by the first.
+        // If the current address is no longer known, the first one is next.
         let next = place.map_or(0, |place| (place + 1) % known.len());
         self.prefer(known[next]);
     }
 
-    /// Goes on with this one.
+    /// Makes this node the one to ask.
     pub(crate) fn prefer(&mut self, address: SocketAddr) {
         self.current = address;
         self.failed = 0;

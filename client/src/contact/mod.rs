@@ -1,6 +1,6 @@
-//! A client's contact with a cluster: one of its nodes at a time, and another when that one is silent or gone.
+//! A client's contact with a cluster: one node at a time, and another one if that node is silent or gone.
 //!
-//! Only what may be asked twice is asked through [`Contact::ask`]. Whatever node answers is as good as any other.
+//! Only requests that may be repeated go through [`Contact::ask`]. Any node may answer them.
 
 mod directory;
 pub(crate) mod stats_reader;
@@ -29,19 +29,19 @@ use directory::Directory;
 pub(crate) use survey::{Answer, Unanswered};
 use troubles::Troubles;
 
-/// How long a node may take to answer a simple question. It is asked again after that.
+/// Time that a node may take to answer a simple request. After that the request is repeated.
 pub(crate) const ANSWER_LIMIT: Duration = Timing::DEFAULT.answer_limit();
-/// How often a node is asked who else is there.
+/// Interval at which a node is asked for the members of the cluster.
 const LEARN_EVERY: Duration = Duration::from_secs(5);
-/// The pause before another attempt, where the last one failed at once.
+/// Pause between two attempts, needed where an attempt fails at once.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A contact with a cluster.
+/// A client's contact with the nodes of a cluster.
 pub(crate) struct Contact {
     caller: Arc<Caller>,
-    /// Never held while a node is waited for: whoever asks every node needs it at once.
+    /// Never locked while a node's answer is awaited, because requests to all nodes need the lock at once.
     state: std::sync::Mutex<State>,
-    /// Held while a line is made: one attempt at a time is enough.
+    /// Locked while a connection is made, so that there is only one attempt at a time.
     attempt: Mutex<()>,
 }
 
@@ -50,21 +50,22 @@ struct State {
     line: Option<Arc<NodeConnection>>,
     lines: u64,
     learned: Option<Instant>,
-    /// Nodes that this client calls by another address than other nodes do: theirs, and ours.
+    /// Addresses under which nodes list themselves, mapped to the different ones at which this client reached the same
+    /// nodes.
     aliases: BTreeMap<SocketAddr, SocketAddr>,
-    /// Since the last answer, to whatever question.
+    /// Failed requests of any kind since the last answer.
     troubles: Troubles,
 }
 
-/// A connection to one node, for as long as it holds.
+/// A connection to one node, used until it breaks.
 pub(crate) struct NodeConnection {
-    /// No two lines of a contact have the same number, even if they lead to the same node.
+    /// Number that is unique among the connections of a contact, even of those to the same node.
     pub(crate) number: u64,
     pub(crate) connection: Connection,
 }
 
 impl Contact {
-    /// Gets ready to ask the nodes at some addresses, and those that they know.
+    /// Returns a contact that asks the nodes at these addresses, and nodes that they name.
     pub(crate) async fn new(addresses: Vec<SocketAddr>, security: Security) -> Result<Self, Failure> {
         let directory =
             Directory::new(addresses).ok_or_else(|| Failure::input("give the address of a node with --cluster"))?;
@@ -87,12 +88,13 @@ impl Contact {
         lock(&self.state)
     }
 
-    /// Asks a question that may be asked twice, until any node answers.
+    /// Sends a request that may be repeated to one node after another, until any node answers.
     pub(crate) async fn ask(&self, request: Request) -> Result<Reply, Failure> {
         self.ask_on(|_| request.clone()).await.map(|(reply, _)| reply)
     }
 
-    /// Asks a question that depends on the line it is asked on. Tells on which it was answered.
+    /// As `ask`, for a request that depends on the connection on which it is sent. Also returns the connection on which
+    /// the answer came.
     pub(crate) async fn ask_on(
         &self,
         request: impl Fn(&NodeConnection) -> Request,
@@ -115,7 +117,7 @@ impl Contact {
         }
     }
 
-    /// A line to a node that answers.
+    /// Returns a connection to a node that answers.
     pub(crate) async fn line(&self) -> Result<Arc<NodeConnection>, Failure> {
         self.line_since(Instant::now()).await
     }
@@ -129,7 +131,7 @@ impl Contact {
         }
     }
 
-    /// The line, made if there is none. Others wait for it.
+    /// Returns the current connection, or makes one if there is none. Concurrent callers wait for the same attempt.
     async fn current_line(&self) -> Result<Arc<NodeConnection>, AskFailure> {
         let _attempt = self.attempt.lock().await;
         let (line, address) = {
@@ -153,7 +155,8 @@ impl Contact {
         Ok(line)
     }
 
-    /// Bears that a node was asked in vain, or gives up a question that was first asked then.
+    /// Records a failed request and pauses before the next attempt. Fails if the question, first asked at `since`, is
+    /// to be given up.
     async fn bear(&self, trouble: AskFailure, on: Option<&NodeConnection>, since: Instant) -> Result<(), Failure> {
         let (turned, given_up, progress) = {
             let mut state = self.state();
@@ -176,20 +179,20 @@ impl Contact {
         Ok(())
     }
 
-    /// Leaves a line on which something went wrong.
+    /// Drops the current connection if it is this one, on which something went wrong.
     pub(crate) fn hang_up(&self, line: &NodeConnection) {
         let mut state = self.state();
         state.line.take_if(|current| current.number == line.number);
     }
 
-    /// Goes on with the node at this address.
+    /// Makes the node at this address the one to ask.
     pub(crate) fn prefer(&self, address: SocketAddr) {
         let mut state = self.state();
         state.line = None;
         state.directory.prefer(address);
     }
 
-    /// The addresses that nodes can be reached at, the one that is asked now first.
+    /// Returns the addresses of all known nodes, beginning with the one that is asked at present.
     pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
         let state = self.state();
         let current = state.directory.current();
@@ -208,15 +211,15 @@ impl Contact {
     }
 }
 
-/// Why a node was asked in vain.
+/// A failed request to a node, with its reason.
 struct AskFailure {
     address: SocketAddr,
     reason: String,
-    /// The line is of no use any more.
+    /// True if the connection cannot be used any more.
     broken: bool,
-    /// Asking the same node again is of no use.
+    /// True if asking the same node again is useless.
     gone: bool,
-    /// It will be no better in a minute.
+    /// True if the cause of the failure will not go away within a minute.
     lasting: bool,
 }
 
@@ -250,7 +253,8 @@ impl AskFailure {
 }
 
 impl State {
-    /// A line was made to the node that is asked now, or was when the attempt began: then only who made it uses it.
+    /// Wraps a new connection. If another node has become the current one meanwhile, only the caller uses this
+    /// connection.
     fn connected(&mut self, connection: Connection) -> Arc<NodeConnection> {
         self.lines += 1;
         let is_current = connection.address() == self.directory.current();
@@ -263,17 +267,17 @@ impl State {
         line
     }
 
-    /// Whether it is time to ask who else is there.
+    /// Returns true if it is time to ask for the members of the cluster again.
     fn is_due_to_learn(&self) -> bool {
         self.learned.is_none_or(|learned| learned.elapsed() >= LEARN_EVERY)
     }
 
-    /// Takes in who is there, as the node says that was called at this address.
+    /// Takes in the members of the cluster, as listed by the node that was called at this address.
     fn learn(&mut self, nodes: &[NodeReport], called: SocketAddr) {
         let address = |node: &NodeReport| node.address.parse().ok();
         self.directory.learn(nodes.iter().filter_map(address).collect());
         self.learned = Some(Instant::now());
-        // A node knows how far it is to all others, or will soon.
+        // A node knows the round-trip times to all others, or soon will: the only entry without one is its own.
         let mut own = nodes.iter().filter(|node| node.rtt_ms.is_none());
         if let (Some(own), None) = (own.next().and_then(address), own.next())
             && own != called
@@ -290,11 +294,11 @@ impl State {
         }
     }
 
-    /// A node was asked in vain, on this line if there was one: it is asked again, or the next one. Returns a sentence where the
-    /// user does not know why the next one is asked.
+    /// Records a failed request to a node (on this connection, if there was one) and decides whether the same or the
+    /// next node is asked. Returns a sentence if the user does not know yet why the next node is asked.
     fn fail(&mut self, trouble: AskFailure, on: Option<&NodeConnection>) -> Option<String> {
         let current = self.line.as_ref().map(|line| line.number);
-        // Others may have noticed before, and gone on.
+        // A concurrent request may have noticed earlier and moved on.
         let noticed = match on {
             Some(line) => current != Some(line.number),
             None => self.directory.current() != trouble.address,
@@ -324,7 +328,7 @@ impl State {
         Some(format!("{reason}; asking {next}"))
     }
 }
-/// What a reply means that was not expected.
+/// Converts an unexpected reply to a failure: a refusal with its reasons, or a reply of the wrong kind.
 pub(crate) fn unexpected(reply: Reply) -> Failure {
     match reply {
         Reply::Refused(reasons) => Failure::Refused(texts(&reasons)),

@@ -1,7 +1,7 @@
-//! Reading a cluster's records, each of them once, from whichever node answers.
+//! Reads the stats records of a cluster from any node that answers, and returns each record once.
 //!
-//! Every node numbers the records that it has heard by itself. After a change of node, reading starts afresh; what was
-//! read before is told by its contents.
+//! Each node numbers the records in the order in which it heard them. After a change of node, reading starts again at
+//! the beginning, and records that were read before are recognised by their contents.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -12,21 +12,21 @@ use protocol::wire::control::{Reply, Request};
 use super::{Contact, unexpected};
 use crate::failure::Failure;
 
-/// Records that are remembered: as many as a node keeps, and more.
+/// Number of records that are remembered in order to recognise repeats; larger than the number that a node keeps.
 const REMEMBERED_MAX: usize = 60_000;
 
-/// A reader.
+/// Reads the records of a cluster, each of them once.
 #[derive(Debug, Default)]
 pub(crate) struct StatsReader {
-    /// The line that the number below is from.
+    /// Number of the connection on which `after` is valid.
     line: u64,
-    /// The number of the last record.
+    /// Number of the last record read, as counted by the node.
     after: u64,
     repeats: Repeats,
 }
 
 impl StatsReader {
-    /// What is new; waits a moment for news.
+    /// Returns the records that came since the last call; if there are none yet, the node waits a moment for some.
     pub(crate) async fn read(&mut self, contact: &Contact) -> Result<Vec<StatsRecord>, Failure> {
         let (reply, line) = contact
             .ask_on(|line| Request::Stats {
@@ -52,25 +52,27 @@ impl StatsReader {
     }
 }
 
-/// Two records of one node differ in something, its processor's time if nothing else. Every node gives them times of its own.
+/// Hashes a record without its time, which every node sets by its own clock. Two records of one node always differ, if
+/// only in processor time.
 fn fingerprint(record: &StatsRecord) -> u64 {
     let record = StatsRecord {
         time: 0.0,
         ..record.clone()
     };
     let mut hasher = DefaultHasher::new();
-    // A record is a tree of numbers and texts, which always has a text.
+    // A record is a tree of numbers and texts, so it can always be written as text.
     serde_json::to_string(&record).unwrap_or_default().hash(&mut hasher);
     hasher.finish()
 }
 
-/// What was read before, as often as it was read, and when that was by the clock of the first node.
+/// The records that were read before, with their times by the clock of the first node, so that a second node's copies
+/// are dropped.
 #[derive(Debug, Default)]
 struct Repeats {
     read: VecDeque<(u64, f64)>,
-    /// What may come again from the node that is read now.
+    /// Times of records that the node read at present may send again, by fingerprint.
     again: HashMap<u64, VecDeque<f64>>,
-    /// How far its clock is behind.
+    /// Seconds by which the clock of the node read at present is behind the first node's clock.
     behind: f64,
 }
 
@@ -83,7 +85,8 @@ impl Repeats {
         }
     }
 
-    /// The time of what is new, by the clock of the first node; what was read before tells how far another one's is from that.
+    /// Returns the time of a new record by the clock of the first node, or none for a repeat. A repeat shows how far
+    /// the clock of the node read at present differs from the first node's.
     fn take(&mut self, fingerprint: u64, time: f64) -> Option<f64> {
         if let Some(known) = self.again.get_mut(&fingerprint).and_then(VecDeque::pop_front) {
             self.behind = known - time;
@@ -135,7 +138,8 @@ mod tests {
         assert!(repeats.take(0, 0.0).is_some() && repeats.take(many - 1, 0.0).is_none());
     }
 
-    /// The same record from two nodes is one, and what the second has beside it is in the time of the first.
+    /// Copies of one record from two nodes count once, and new records of the second node get times by the clock of the
+    /// first.
     #[test]
     fn clocks_of_nodes_differ_and_records_do_not() {
         let record = |samples, time| StatsRecord {

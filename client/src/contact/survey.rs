@@ -1,4 +1,4 @@
-//! One question to every node of a cluster.
+//! Sends one request to every node of a cluster at the same time.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use tokio::task::JoinSet;
 
 use super::{ANSWER_LIMIT, Contact};
 
-/// Why a node has not answered.
+/// Reason why a node did not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unanswered {
-    /// Nobody listens there: the process is gone.
+    /// No process listens at the address: the node has ended.
     Gone,
-    /// It may be slow, stuck or cut off.
+    /// The node may be slow, stuck or cut off.
     Silent,
 }
 
-/// A node's answer, or none.
+/// A node's answer to a request, or the reason why there is none.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     pub(crate) address: SocketAddr,
@@ -27,12 +27,12 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// What the node knows of a run.
+    /// Returns the node's status of this run, if it has one.
     pub(crate) fn status_of(&self, run: RunId) -> Option<&RunStatus> {
         self.status().filter(|status| status.run == run)
     }
 
-    /// What the node knows of its newest run.
+    /// Returns the node's status of its newest run.
     pub(crate) fn status(&self) -> Option<&RunStatus> {
         match &self.reply {
             Ok(Reply::Status(status)) => status.as_deref(),
@@ -42,7 +42,7 @@ impl Answer {
 }
 
 impl Contact {
-    /// Asks every node that is known, once and all at the same time.
+    /// Sends a request to every known node, once and to all at the same time, and returns the answers by address.
     pub(crate) async fn ask_each(&self, request: Request) -> Vec<Answer> {
         let mut answers = Vec::new();
         self.ask_each_with(request, |answer| answers.push(answer)).await;
@@ -50,12 +50,14 @@ impl Contact {
         answers
     }
 
-    /// Asks every node that is known, once and all at the same time, and hands each answer over as it comes.
+    /// Sends a request to every known node, once and to all at the same time, and calls `hear` with each answer as it
+    /// comes.
     pub(crate) async fn ask_each_with(&self, request: Request, mut hear: impl FnMut(Answer)) {
         let (line, addresses) = {
             let state = self.state();
             let mut addresses = state.directory.known();
-            // Two sessions with one node are taken for one: nobody is called by two names.
+            // A node that lists itself under another address than the one called is asked once: it takes two sessions
+            // for one.
             addresses.retain(|address| !state.aliases.contains_key(address));
             (state.line.clone(), addresses)
         };

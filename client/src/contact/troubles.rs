@@ -1,56 +1,56 @@
-//! Who was asked in vain since a node has answered, and what is said of it in the end.
+//! The failed requests since the last answer of any node, and the sentences in which a command reports them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// A question that no node has answered for so long is given up.
+/// Time without any answer after which a question is given up.
 const LIMIT: Duration = Duration::from_mins(1);
-/// The time between two sentences on a question that no node answers.
+/// Interval between two sentences about a question that no node answers.
 const SAY_EVERY: Duration = Duration::from_secs(5);
-/// More are not listed.
+/// Maximum number of nodes that a sentence lists.
 const LISTED_MAX: usize = 8;
 
-/// Those who were asked in vain.
+/// The newest failed request to each node since the last answer of any node.
 #[derive(Debug, Default)]
 pub(super) struct Troubles {
     by_address: BTreeMap<SocketAddr, ReportedFailure>,
-    /// For how long nobody had answered when that was last said.
+    /// Age of the unanswered question when a sentence was last printed.
     said: Duration,
 }
 
 #[derive(Debug)]
 struct ReportedFailure {
     reason: String,
-    /// It will be no better in a minute.
+    /// True if the cause of the failure will not go away within a minute.
     lasting: bool,
-    /// The user knows of it.
+    /// True if the user has been told of the failure.
     said: bool,
 }
 
 impl Troubles {
-    /// Takes down that somebody was asked in vain. `lasting`: it will be no better in a minute.
+    /// Records a failed request to a node. `lasting`: the cause will not go away within a minute.
     pub(super) fn add(&mut self, address: SocketAddr, reason: String, lasting: bool) {
         let said = self.by_address.get(&address).is_some_and(|trouble| trouble.said);
         let trouble = ReportedFailure { reason, lasting, said };
         self.by_address.insert(address, trouble);
     }
 
-    /// Why somebody was asked in vain, if the user does not know it yet.
+    /// Returns the reason of a node's failure, if the user has not been told yet.
     pub(super) fn news(&mut self, address: SocketAddr) -> Option<&str> {
         let trouble = self.by_address.get_mut(&address).filter(|trouble| !trouble.said)?;
         trouble.said = true;
         Some(&trouble.reason)
     }
 
-    /// A node has answered.
+    /// Forgets all failures, because a node has answered.
     pub(super) fn forget(&mut self) {
         self.by_address.clear();
         self.said = Duration::ZERO;
     }
 
-    /// A sentence on a question that was first asked so long ago: what is waited for, and when it is given up. None if the
-    /// last sentence is not old enough.
+    /// Returns a sentence about a question that has been open for `asked_for`: which nodes are waited for, and when the
+    /// command gives up. None if the last sentence is recent.
     pub(super) fn progress(&mut self, asked_for: Duration) -> Option<String> {
         if asked_for < self.said + SAY_EVERY {
             return None;
@@ -64,7 +64,7 @@ impl Troubles {
         ))
     }
 
-    /// Something of each who was asked in vain, up to as many as are listed.
+    /// Joins a text about each failed node, up to `LISTED_MAX` nodes.
     fn listed(&self, text: impl Fn(&SocketAddr, &ReportedFailure) -> String, between: &str) -> String {
         let more = self.by_address.len().saturating_sub(LISTED_MAX);
         let more = (more > 0).then(|| format!("and {more} more"));
@@ -72,8 +72,8 @@ impl Troubles {
         texts.take(LISTED_MAX).chain(more).collect::<Vec<_>>().join(between)
     }
 
-    /// Why a question is given up that was first asked so long ago, in one sentence that names who was asked. None if it
-    /// is asked on: there is time, and somebody of all who are known may answer.
+    /// Returns the reason for giving up a question that has been open for `asked_for`, with the failures of all nodes.
+    /// None if the question is repeated: there is time, and some known node may still answer.
     pub(super) fn end(&self, asked_for: Duration, known: &[SocketAddr]) -> Option<String> {
         let hopeless = |address| self.by_address.get(address).is_some_and(|trouble| trouble.lasting);
         let late = asked_for >= LIMIT;

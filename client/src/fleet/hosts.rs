@@ -1,10 +1,11 @@
-//! Hosts as users write them: `host`, `user@host`, `host:ssh-port`, or `@FILE` with one on each line. Pure but for the file.
+//! Parses hosts as users write them: `host`, `user@host`, `host:ssh-port`, or `@FILE` with one on each line. Pure,
+//! except that it reads that file.
 
 use std::fmt;
 
 use protocol::wire::bounds::chosen_name;
 
-/// Letters of a node's name.
+/// Maximum number of letters of a node's name.
 const NAME_MAX: usize = 32;
 
 /// A host that is reached over ssh.
@@ -27,7 +28,7 @@ impl fmt::Display for Host {
 }
 
 impl Host {
-    /// A host by its text. What could be taken for a flag, or mean something to a shell, is none.
+    /// Parses a host. Texts that ssh could take for a flag, or that mean something to a shell, are refused.
     fn parse(text: &str) -> Option<Self> {
         let (user, rest) = match text.split_once('@') {
             Some((user, rest)) => (Some(user), rest),
@@ -42,7 +43,7 @@ impl Host {
                 };
                 (host, port)
             }
-            // Of several colons none leads to a port: that is an address of version 6.
+            // A text with several colons is an IPv6 address without a port.
             None => match rest.split_once(':') {
                 Some((host, port)) if !port.contains(':') => (host, Some(port)),
                 _ => (rest, None),
@@ -66,7 +67,7 @@ impl Host {
         })
     }
 
-    /// As ssh takes it; the port is a flag there.
+    /// Returns `user@address` for ssh's command line. The port is passed as a flag.
     pub(crate) fn destination(&self) -> String {
         match &self.user {
             Some(user) => format!("{user}@{}", self.address),
@@ -75,7 +76,7 @@ impl Host {
     }
 }
 
-/// The hosts that texts name; a sentence for each that is none.
+/// Parses a list of hosts. Fails with a sentence for each text that is not a host.
 pub(crate) fn parse(texts: &[String]) -> Result<Vec<Host>, Vec<String>> {
     let mut wrong = Vec::new();
     let mut hosts: Vec<Host> = Vec::new();
@@ -94,7 +95,7 @@ pub(crate) fn parse(texts: &[String]) -> Result<Vec<Host>, Vec<String>> {
     if wrong.is_empty() { Ok(hosts) } else { Err(wrong) }
 }
 
-/// Every text with where it stands, those in files included.
+/// Returns every text of the list and of the files that it names, each with its place in a file for error messages.
 fn listed(texts: &[String], wrong: &mut Vec<String>) -> Vec<(String, String)> {
     let mut listed = Vec::new();
     for text in texts {
@@ -118,7 +119,7 @@ fn listed(texts: &[String], wrong: &mut Vec<String>) -> Vec<(String, String)> {
     listed
 }
 
-/// What the node on each host is called: after the host, and always the same for the same list.
+/// Derives the name of the node on each host from the host's address. The same list always gives the same names.
 pub(crate) fn names(hosts: &[Host]) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for host in hosts {
@@ -135,7 +136,7 @@ pub(crate) fn names(hosts: &[Host]) -> Vec<String> {
     names
 }
 
-/// A host's name with letters that a node's name can have.
+/// Replaces the letters of a host's address that a node's name cannot contain.
 fn plain(host: &str) -> String {
     let letters = host.chars().map(|c| {
         if c.is_ascii_alphanumeric() || ".-_".contains(c) {

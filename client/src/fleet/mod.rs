@@ -1,4 +1,4 @@
-//! Nodes on other machines, over ssh: what `tau up` and `tau down` do there, one host at a time.
+//! Nodes on other machines, over ssh: the steps of `tau up` and `tau down` on one host.
 
 pub(crate) mod hosts;
 mod remote;
@@ -17,71 +17,72 @@ use remote::{Remote, RemoteCommand};
 pub(crate) use scripts::quoted;
 use scripts::{COPY, DOWN, LOOK, START, Said};
 
-/// The credentials' name on hosts.
+/// File name of the credentials on hosts.
 const CREDENTIALS: &str = "cluster.pem";
-/// The program's name on hosts.
+/// File name of the program on hosts.
 const PROGRAM: &str = "tau";
-/// The folder of the node itself, within ours.
+/// Folder of the node within Tau's folder on the host.
 const NODE: &str = "node";
-/// How often a script looks in a second.
+/// Times per second that a script checks on a node while it waits.
 const LOOKS_A_SECOND: u64 = 5;
-/// How long a host may take to tell what is there, or to end what runs there beyond what a node takes.
+/// Time that a host may take to report its state, and that stopping a node may take beyond the node's own limit.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
-/// How long the program may take to get there.
+/// Time that copying the program to a host may take.
 const COPY_LIMIT: Duration = Duration::from_mins(10);
-/// How long a node may take to listen.
+/// Time that a started node may take until it listens.
 const START_LIMIT: Duration = Duration::from_mins(1);
 
-/// Hosts, and how they are reached.
+/// Runs the steps of `tau up` and `tau down` on hosts.
 pub(crate) struct Fleet {
     remote: Remote,
-    /// The folder on every host; a relative one lies in the user's home.
+    /// Tau's folder on every host; a relative path starts in the user's home.
     dir: String,
 }
 
-/// What is on a host.
+/// State of a host: its system, and Tau's files and node on it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SurveyedHost {
-    /// The system and the processor.
+    /// Operating system and processor, as `uname -sm` prints them.
     pub(crate) machine: String,
-    /// The SHA-256 of the program.
+    /// SHA-256 of the program in Tau's folder, if there is one.
     pub(crate) program: Option<String>,
-    /// Whether a node runs.
+    /// True if a node runs.
     pub(crate) runs: bool,
-    /// How that has introduced itself, if that can still be read.
+    /// The node's `listening` event, if its log still has it.
     pub(crate) listening: Option<Listening>,
-    /// The host's own address, as this machine reaches it.
+    /// The host's own address, as this machine's ssh connection reached it.
     pub(crate) reached: Option<String>,
     /// The last lines of the node's log.
     pub(crate) log: Vec<String>,
 }
 
-/// How a node introduces itself.
+/// The event in which a node reports its address and name.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub(crate) struct Listening {
     pub(crate) address: SocketAddr,
     pub(crate) node: String,
 }
 
-/// What became of a host's node.
+/// Outcome of stopping a host's node and removing its files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoppedHost {
-    /// Whether one ran, and had to be killed.
+    /// None if no node ran; true if the node had to be killed.
     pub(crate) ran: Option<Killed>,
-    /// Whether there was anything at all.
+    /// True if files of Tau were there and have been removed.
     pub(crate) removed: bool,
-    /// What is still there.
+    /// The folder and the files in it that are still there, if any.
     pub(crate) kept: Option<String>,
 }
 
-/// A node that had to be killed.
+/// True for a node that had to be killed.
 pub(crate) type Killed = bool;
 
 impl Fleet {
-    /// Reaches hosts by a command. The folder's name must mean nothing else to any program.
+    /// Returns a fleet that is reached by the command `ssh`. Refuses a folder whose name a program could take for
+    /// something else.
     pub(crate) fn new(ssh: &str, dir: &str) -> Result<Self, String> {
         let dir = dir.trim_end_matches('/');
-        // What a shell would make of a tilde.
+        // As a shell expands a tilde.
         let dir = dir.strip_prefix("~/").unwrap_or(dir);
         let steps_out = dir.split('/').any(|part| part == ".." || part == ".");
         if dir.is_empty() || dir.starts_with(['-', '~']) || steps_out || dir.chars().any(char::is_control) {
@@ -99,18 +100,18 @@ impl Fleet {
         })
     }
 
-    /// Looks what is on a host.
+    /// Surveys a host: its system, files and node.
     pub(crate) async fn look(&self, host: &Host) -> Result<SurveyedHost, RemoteFailure> {
         let errand = self.errand(LOOK, &[], ANSWER_LIMIT);
         Ok(SurveyedHost::of(&self.remote.run(host, errand).await?))
     }
 
-    /// Copies this program there.
+    /// Copies this program to a host.
     pub(crate) async fn copy_program(&self, host: &Host, file: &Path, sha256: &str) -> Result<(), RemoteFailure> {
         self.copy(host, file, PROGRAM, "700", sha256).await
     }
 
-    /// Copies the credentials there, for nobody else to read.
+    /// Copies the credentials to a host, readable by their owner only.
     pub(crate) async fn copy_credentials(&self, host: &Host, file: &Path, sha256: &str) -> Result<(), RemoteFailure> {
         self.copy(host, file, CREDENTIALS, "600", sha256).await
     }
@@ -122,7 +123,7 @@ impl Fleet {
         self.remote.run(host, errand).await.map(drop)
     }
 
-    /// Starts a node there, detached from everything, and waits until it listens.
+    /// Starts a node on a host, detached from the ssh session, and waits until it listens.
     pub(crate) async fn start(&self, host: &Host, node: &[String]) -> Result<Listening, RemoteFailure> {
         let Self { dir, .. } = self;
         let (begins, rest) = node.split_at(
@@ -142,7 +143,7 @@ impl Fleet {
         })
     }
 
-    /// Ends the node there and removes what was copied; with `purge` whatever it has saved, too.
+    /// Stops the node on a host and removes the copied files; with `purge` also the models and checkpoints.
     pub(crate) async fn down(&self, host: &Host, purge: bool) -> Result<StoppedHost, RemoteFailure> {
         let patience = Timing::DEFAULT.stop_limit();
         let looks = patience.as_secs() * LOOKS_A_SECOND;
@@ -170,7 +171,7 @@ impl Fleet {
 
 impl SurveyedHost {
     fn of(said: &Said) -> Self {
-        // Client, its port, this host, its port.
+        // The fields are: the client's address, its port, the host's address, its port.
         let reached = said.of("reached").and_then(|text| text.split(' ').nth(2));
         Self {
             machine: said.of("machine").unwrap_or_default().into(),
@@ -182,8 +183,8 @@ impl SurveyedHost {
         }
     }
 
-    /// Where others are to reach a node there, if this machine knows. An address that means the host itself to whoever
-    /// uses it is of no use.
+    /// Returns the address that a node on this host should advertise, if this machine knows a useful one: a loopback
+    /// address would lead other machines to themselves.
     pub(crate) fn advertised(&self) -> Option<String> {
         let ip: std::net::IpAddr = self.reached.as_deref()?.split('%').next()?.parse().ok()?;
         let port = 0;

@@ -1,4 +1,4 @@
-//! Running scripts on hosts, over the system's ssh.
+//! Runs scripts on hosts with the system's ssh.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -10,31 +10,31 @@ use tokio::process::Command;
 use super::hosts::Host;
 use super::scripts::{Said, command};
 
-/// Ssh's own failures have this code.
+/// Exit code of ssh's own failures.
 const SSH_FAILED: i32 = 255;
 
-/// How hosts are reached: a command as a shell takes it.
+/// Runs scripts on hosts with an ssh command, given in shell syntax.
 #[derive(Clone, Debug)]
 pub(crate) struct Remote {
     pub(crate) ssh: String,
 }
 
-/// What is done on a host.
+/// A script to run on a host, with its arguments and limits.
 pub(crate) struct RemoteCommand<'a> {
     pub(crate) script: &'static str,
     pub(crate) arguments: Vec<String>,
-    /// What the script reads.
+    /// File that the script reads as its standard input.
     pub(crate) input: Option<&'a Path>,
-    /// How long it may take.
+    /// Time that the script may take.
     pub(crate) limit: Duration,
 }
 
-/// A script that failed, or was not reached.
+/// Failure of a script, or of the connection to its host.
 #[derive(Clone, Debug)]
 pub(crate) struct RemoteFailure {
-    /// One sentence.
+    /// Reason of the failure, as one sentence.
     pub(crate) why: String,
-    /// What the script had said before.
+    /// The script's output before it failed.
     pub(crate) said: Said,
 }
 
@@ -48,7 +48,8 @@ impl From<String> for RemoteFailure {
 }
 
 impl Remote {
-    /// Runs a script on a host. Nobody is there to be asked for a password.
+    /// Runs a script on a host within its time limit. Ssh must not ask for a password, because there is no user to
+    /// answer.
     pub(crate) async fn run(&self, host: &Host, errand: RemoteCommand<'_>) -> Result<Said, RemoteFailure> {
         let limit = errand.limit;
         let ran = tokio::time::timeout(limit, self.run_at_leisure(host, errand)).await;
@@ -108,7 +109,7 @@ impl Remote {
     }
 }
 
-/// Reads to the end. What is no text is not for us.
+/// Reads a stream to its end. Bytes that are not UTF-8 are replaced.
 async fn read(from: Option<impl tokio::io::AsyncRead + Unpin>, to: &mut String) {
     let mut bytes = Vec::new();
     if let Some(mut from) = from {

@@ -1,11 +1,12 @@
-//! What runs on hosts: scripts for any POSIX shell, which never change. All that varies reaches them as arguments. Pure.
+//! Scripts that run on hosts, for any POSIX shell. Their text is constant: all that varies is passed as arguments.
+//! Pure.
 //!
-//! What a script has to say stands behind `tau: `, so that greetings of a login shell are told from it.
+//! A script's output lines begin with `tau: `, so that they can be told from the greeting of a login shell.
 
-/// Marks a line that is for us.
+/// Prefix of the output lines that are meant for Tau.
 const MARK: &str = "tau: ";
 
-/// What is there already. Arguments: the folder.
+/// Script that reports the state of a host. Argument: Tau's folder.
 pub(crate) const LOOK: &str = r#"
 echo "tau: machine $(uname -sm)"
 echo "tau: reached ${SSH_CONNECTION:-}"
@@ -20,7 +21,7 @@ esac
 tail -n 6 "$home/log" 2>/dev/null | sed "s/^/tau: log /"
 "#;
 
-/// Takes a file from standard input. Arguments: the folder, the file's name, its mode and its SHA-256.
+/// Script that writes standard input to a file. Arguments: Tau's folder, the file's name, its mode and its SHA-256.
 pub(crate) const COPY: &str = r#"
 umask 077
 mkdir -p -- "$1" && cd -- "$1" || exit 3
@@ -32,7 +33,8 @@ echo "$2 was not copied completely: check the free disk space on the host" >&2
 exit 3
 "#;
 
-/// Starts a node, and waits until it listens. Arguments: the folder, how often to look, and the node's own arguments.
+/// Script that starts a node and waits until it listens. Arguments: Tau's folder, the number of checks before it gives
+/// up (5 per second), and the node's arguments.
 pub(crate) const START: &str = r#"
 umask 077
 home=$(cd -- "$1" && pwd -P) || exit 3
@@ -61,8 +63,8 @@ echo "the node did not start" >&2
 exit 4
 "#;
 
-/// Ends a node and removes what was copied. Arguments: the folder, how often to look before it is killed, and whether
-/// nothing at all is kept (1) or models are (0).
+/// Script that stops a node and removes the copied files. Arguments: Tau's folder, the number of checks (5 per second)
+/// before the node is killed, and 1 to remove models and checkpoints too, else 0.
 pub(crate) const DOWN: &str = r#"
 home=$(cd -- "$1" 2>/dev/null && pwd -P) || exit 0
 looks=$2
@@ -96,19 +98,19 @@ if [ "$3" = 1 ]; then rm -rf -- node; else rm -f -- node/*.sock; rmdir -- node 2
 if [ -z "$(ls -A)" ]; then cd / && rmdir -- "$home"; else echo "tau: kept $home/"$(ls -A); fi
 "#;
 
-/// A text as one word of a POSIX shell.
+/// Quotes a text as one word for a POSIX shell.
 pub(crate) fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// The command that runs a script with these arguments, whatever the user's shell on the host is.
+/// Returns the command line that runs a script with these arguments under any login shell of the user.
 pub(crate) fn command(script: &str, arguments: &[String]) -> String {
     let mut words = vec!["sh".to_owned(), "-c".to_owned(), quoted(script), "tau".to_owned()];
     words.extend(arguments.iter().map(|argument| quoted(argument)));
     words.join(" ")
 }
 
-/// What a script has said, word by word: the first of a line, and the rest.
+/// Output of a script: each line's first word, and the rest of the line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Said(Vec<(String, String)>);
 
@@ -125,13 +127,13 @@ impl Said {
         )
     }
 
-    /// What follows a word, where it was said.
+    /// Returns the rest of the first output line that begins with this word.
     pub(crate) fn of(&self, word: &str) -> Option<&str> {
         let said = self.0.iter().find(|(one, _)| one == word);
         said.map(|(_, rest)| rest.as_str())
     }
 
-    /// What follows a word, each time that it was said.
+    /// Returns the rest of each output line that begins with this word.
     pub(crate) fn all<'a>(&'a self, word: &'a str) -> impl Iterator<Item = &'a str> + 'a {
         let said = self.0.iter().filter(move |(one, _)| one == word);
         said.map(|(_, rest)| rest.as_str())
@@ -163,7 +165,7 @@ mod tests {
         ];
         let arguments = awkward.map(str::to_owned);
         let script = r#"for one in "$@"; do printf '%s\0' "$one"; done"#;
-        // As ssh does it: the user's shell gets one text.
+        // As ssh does: the user's shell gets one text.
         let output = Command::new("sh")
             .args(["-c", &command(script, &arguments)])
             .output()
@@ -183,7 +185,7 @@ mod tests {
 
     #[test]
     fn what_an_earlier_node_has_said_is_not_taken_for_this_ones() {
-        // All at once: whether the log is empty before it is looked at was a race, lost where a machine is busy.
+        // All at once, because on a busy machine a script could once read the earlier node's log before it was emptied.
         let begin = |_| {
             let home = tempfile::tempdir().unwrap();
             let program = home.path().join("tau");

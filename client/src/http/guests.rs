@@ -1,23 +1,23 @@
-//! Those who are connected: so many at a time, and the newest are let in.
+//! The open connections of the web server: a limited number, of which the oldest is closed for a new one.
 
 use std::collections::VecDeque;
 use std::future::Future;
 
 use tokio::task::{AbortHandle, JoinSet};
 
-/// Connections at a time. Each is for one question, so that who is quick needs one for a moment.
+/// Maximum number of open connections. Each serves one request, so a well-behaved client needs one for a moment only.
 const GUESTS_MAX: usize = 128;
 
-/// All that are connected. They go when this is dropped.
+/// The open connections. They are closed when this value is dropped.
 #[derive(Default)]
 pub(super) struct Guests {
     all: JoinSet<()>,
-    /// From the oldest on; some have gone by themselves.
+    /// Handles of the connections, oldest first; some may have ended.
     oldest: VecDeque<AbortHandle>,
 }
 
 impl Guests {
-    /// Lets one more in; the oldest has to go for it where there are too many.
+    /// Adds a connection. If there are too many, the oldest one is closed.
     pub(super) fn admit(&mut self, guest: impl Future<Output = ()> + Send + 'static) {
         while self.all.try_join_next().is_some() {}
         self.oldest.retain(|guest| !guest.is_finished());
@@ -58,7 +58,7 @@ mod tests {
             });
             tokio::task::yield_now().await;
         }
-        // One that is quick leaves its place by itself.
+        // A quick connection ends by itself and leaves its place.
         guests.admit(async {});
         for _ in 0..10 {
             tokio::task::yield_now().await;

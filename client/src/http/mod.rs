@@ -1,7 +1,7 @@
-//! A small web server for people's browsers and for programs that collect metrics. It gives nothing to who has no token.
+//! A small web server for browsers and for programs that collect metrics. It answers only requests that have the token.
 //!
-//! Every connection is for one question. Connections are bounded in number and in time: when there are too many, the oldest
-//! goes, so that nobody who is slow keeps out somebody who is not.
+//! Every connection serves one request. Connections are limited in number and time: if there are too many, the oldest
+//! is closed, so that slow clients cannot keep out others.
 
 mod guests;
 mod secret;
@@ -25,45 +25,45 @@ pub(crate) use secret::Secret;
 
 use crate::failure::Failure;
 
-/// How long a question may take to come, and all of it with its answer.
+/// Time limits: for the headers of a request to arrive, and for a whole connection with its answer.
 const QUESTION_LIMIT: Duration = Duration::from_secs(5);
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
-/// What a question may take, its headers included.
+/// Maximum size of a request in bytes, headers included.
 const QUESTION_BYTES_MAX: usize = 16 << 10;
 
-/// What is asked for.
+/// A request that has the token.
 #[derive(Debug)]
 pub(crate) struct Question {
     pub(crate) path: String,
-    /// Whether it asks for something to be done.
+    /// True for a POST request, which asks the server to do something.
     pub(crate) acts: bool,
     query: String,
 }
 
 impl Question {
-    /// A text of plain letters in the address.
+    /// Returns the value of a query parameter as it stands in the URL, without decoding.
     pub(crate) fn text(&self, name: &str) -> Option<&str> {
         value_in(&self.query, name)
     }
 
-    /// A number in the address.
+    /// Returns the value of a query parameter as a finite number.
     pub(crate) fn number(&self, name: &str) -> Option<f64> {
         let value = value_in(&self.query, name)?;
         value.parse().ok().filter(|number: &f64| number.is_finite())
     }
 }
 
-/// What is given.
+/// A response of the web server.
 pub(crate) struct Answer {
     status: StatusCode,
     kind: &'static str,
-    /// What the page may load and run.
+    /// Content security policy: sources that the page may load and run.
     policy: String,
     body: Bytes,
 }
 
 impl Answer {
-    /// Something of this kind.
+    /// Returns a successful response with this content type.
     pub(crate) fn of(kind: &'static str, body: impl Into<Bytes>) -> Self {
         Self {
             status: StatusCode::OK,
@@ -73,7 +73,7 @@ impl Answer {
         }
     }
 
-    /// A page, and what it may load and run.
+    /// Returns an HTML page with its content security policy.
     pub(crate) fn page(body: impl Into<Bytes>, policy: &str) -> Self {
         Self {
             policy: policy.into(),
@@ -81,7 +81,7 @@ impl Answer {
         }
     }
 
-    /// A sentence.
+    /// Returns a response with one sentence as plain text.
     pub(crate) fn sentence(status: StatusCode, text: impl Into<String>) -> Self {
         Self {
             status,
@@ -89,14 +89,14 @@ impl Answer {
         }
     }
 
-    /// There is nothing of this name.
+    /// Returns the 404 response.
     pub(crate) fn nothing() -> Self {
         Self::sentence(StatusCode::NOT_FOUND, "this server has no page at this address")
     }
 }
 
-/// An address of this machine, by a host's name or in numbers; `:7700` is that port of all its addresses. Of several that a
-/// name stands for the first one counts.
+/// Parses an address of this machine, with a host name or numbers; `:7700` means that port on all addresses. If a host
+/// name has several addresses, the first one is taken.
 pub(crate) async fn own_address(flag: &str, text: &str) -> Result<SocketAddr, Failure> {
     let anywhere = if text.starts_with(':') { "0.0.0.0" } else { "" };
     let found = tokio::net::lookup_host(format!("{anywhere}{text}")).await;
@@ -108,7 +108,7 @@ pub(crate) async fn own_address(flag: &str, text: &str) -> Result<SocketAddr, Fa
     })
 }
 
-/// A server under way. It ends when this is dropped.
+/// A running web server, which ends when this value is dropped.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     accepting: JoinHandle<()>,
@@ -120,7 +120,7 @@ impl Drop for Server {
     }
 }
 
-/// Listens, and answers whoever has the token.
+/// Starts a web server at an address. Requests that have the token are answered by `answer`.
 pub(crate) async fn serve<A, F>(flag: &str, address: SocketAddr, secret: Secret, answer: A) -> Result<Server, Failure>
 where
     A: Fn(Question) -> F + Clone + Send + Sync + 'static,
@@ -145,7 +145,7 @@ where
     let mut guests = Guests::default();
     loop {
         let Ok((stream, _)) = listener.accept().await else {
-            // Out of descriptors, most likely: those who are here will go.
+            // Most likely there are no free file descriptors: open connections will end and free some.
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
@@ -166,12 +166,12 @@ where
             .keep_alive(false)
             .max_buf_size(QUESTION_BYTES_MAX)
             .serve_connection(TokioIo::new(stream), service);
-        // Who asks badly or goes away is nobody's business.
+        // Errors of a single connection need no report.
         guests.admit(async move { drop(tokio::time::timeout(ANSWER_LIMIT, connection).await) });
     }
 }
 
-/// What is asked, if whoever asks may.
+/// Returns the question that a request asks, or the response that refuses it: unknown method, or no valid token.
 fn question(request: &Request<Incoming>, secret: &Secret) -> Result<Question, Answer> {
     let query = request.uri().query().unwrap_or_default().to_owned();
     let header = request.headers().get(header::AUTHORIZATION);
@@ -186,7 +186,8 @@ fn question(request: &Request<Incoming>, secret: &Secret) -> Result<Question, An
             ));
         }
     };
-    // Another site's page can have a browser follow an address, but not send this header: only that may act.
+    // A page of another site can make a browser open a URL, but cannot make it send this header. So only requests with
+    // the header may act; a token in the URL is not enough.
     let in_address = value_in(&query, "token").filter(|_| !acts);
     if !bearer.or(in_address).is_some_and(|token| secret.is(token)) {
         return Err(Answer::sentence(

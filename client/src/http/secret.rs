@@ -1,4 +1,4 @@
-//! The token that the web server asks for.
+//! The token that the web server requires.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -9,24 +9,24 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 
 use crate::failure::Failure;
 
-/// Bytes of a token: nobody guesses so many.
+/// Length of a token in bytes, too long to be guessed.
 const BYTES: usize = 16;
-/// Its file in a node's folder.
+/// Name of the token's file in a node's folder.
 const FILE: &str = "page-token";
 
-/// A token in the letters of URLs.
+/// A token, as URL-safe base64.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Secret(String);
 
 impl Secret {
-    /// A fresh one.
+    /// Generates a new random token.
     pub(crate) fn draw() -> Result<Self, Failure> {
         let bytes: [u8; BYTES] = communicator::entropy::secret().map_err(Failure::work)?;
         Ok(Self(BASE64_URL_SAFE_NO_PAD.encode(bytes)))
     }
 
-    /// The one that is kept in this folder, or a fresh one that will be: addresses and collectors' settings stay right when a
-    /// node is started again.
+    /// Reads the token in this folder, or generates one and writes it there. URLs and the settings of metric collectors
+    /// stay valid when a node is restarted.
     pub(crate) fn kept_in(folder: &Path) -> Result<Self, Failure> {
         let path = folder.join(FILE);
         match std::fs::read_to_string(&path) {
@@ -41,7 +41,7 @@ impl Secret {
                     std::fs::create_dir_all(folder)?;
                     let mut options = std::fs::OpenOptions::new();
                     let mut file = options.write(true).create_new(true).mode(0o600).open(&path)?;
-                    // Half a token would keep the next start from drawing another one.
+                    // A partly written token would make the next start fail, so it is removed.
                     writeln!(file, "{}", secret.0).inspect_err(|_| drop(std::fs::remove_file(&path)))
                 };
                 write().map_err(|error| {
@@ -62,13 +62,13 @@ impl Secret {
             .is_ok_and(|bytes| bytes.len() == BYTES)
     }
 
-    /// Whether a text is this token. It takes as long whichever letter is wrong.
+    /// Returns true if the text is this token. Compares all letters, so the time taken does not tell which one is
+    /// wrong.
     pub(crate) fn is(&self, text: &str) -> bool {
         let differences = self.0.bytes().zip(text.bytes()).map(|(one, other)| one ^ other);
         self.0.len() == text.len() && differences.fold(0, |all, one| all | one) == 0
     }
 
-    /// Its letters.
     pub(crate) fn letters(&self) -> &str {
         &self.0
     }

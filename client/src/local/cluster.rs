@@ -1,5 +1,5 @@
-//! A cluster of nodes on this machine: processes on loopback, with real sockets and TLS, and credentials that are
-//! thrown away. It leaves nothing behind, whatever way it ends.
+//! A cluster of nodes on this machine: processes on the loopback interface, with real sockets and TLS and temporary
+//! credentials. However it ends, it leaves nothing behind.
 
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
@@ -20,23 +20,23 @@ use crate::failure::Failure;
 use crate::run::interrupt;
 use crate::run::out_folder::OutFolder;
 
-/// How long all nodes may take to find each other and start their workers.
+/// Time that all nodes may take to find each other and start their workers.
 const READY_LIMIT: Duration = Duration::from_mins(1);
-/// How long a node may take to end by itself.
+/// Time that a node may take to end by itself before it is killed.
 const END_LIMIT: Duration = Timing::DEFAULT.stop_limit();
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// A cluster under way.
+/// A running cluster of nodes on this machine, which end when this value is dropped.
 pub(crate) struct LocalCluster {
     nodes: Vec<Child>,
     address: SocketAddr,
     security: Security,
-    /// Credentials, sockets and the nodes' own models.
+    /// Temporary folder for the credentials, sockets and the nodes' own models.
     pub(crate) scratch: Scratch,
 }
 
 impl LocalCluster {
-    /// Starts so many nodes.
+    /// Starts a cluster of this many nodes, without waiting until they are ready.
     pub(crate) fn start(nodes: usize, flags: &ComputeFlags) -> Result<Self, Failure> {
         let io = |what: &str| {
             let what = what.to_string();
@@ -60,7 +60,7 @@ impl LocalCluster {
             let stdout = node.stdout.take();
             cluster.nodes.push(node);
             cluster.kill_at_exit(None);
-            // Only the first is waited for: the others find it.
+            // Only the first node's address is waited for: the other nodes join by it.
             if number == 0 {
                 cluster.address = listening(stdout)?;
             }
@@ -68,7 +68,7 @@ impl LocalCluster {
         Ok(cluster)
     }
 
-    /// Gets in contact with the cluster, once all its nodes and workers are there.
+    /// Returns a contact with the cluster, once all its nodes and workers are ready.
     pub(crate) async fn contact(&mut self, workers: usize) -> Result<Contact, Failure> {
         let contact = Contact::new(vec![self.address], self.security.clone()).await?;
         let started = Instant::now();
@@ -93,7 +93,7 @@ impl LocalCluster {
         )))
     }
 
-    /// A node that has ended has said why on standard error.
+    /// Fails if a node has ended, which has printed the reason on standard error itself.
     fn check(&mut self) -> Result<(), Failure> {
         for node in &mut self.nodes {
             if let Ok(Some(status)) = node.try_wait() {
@@ -105,7 +105,8 @@ impl LocalCluster {
         Ok(())
     }
 
-    /// Ends the nodes where this process ends at once. What they have saved of a run is brought to a folder first.
+    /// Registers that the nodes are killed if this process exits at once. If `out` is given, their saved files are
+    /// copied there first.
     pub(crate) fn kill_at_exit(&self, out: Option<&OutFolder>) {
         let processes: Vec<String> = self.nodes.iter().map(|node| node.id().to_string()).collect();
         let (folder, out) = (self.scratch.path().to_path_buf(), out.cloned());
@@ -113,8 +114,8 @@ impl LocalCluster {
             if out.is_some() {
                 rescue::keep_until_salvaged(&folder, said);
             }
-            // Workers end when the sockets to their nodes close. A node that has ended is no news, and a terminal that
-            // stands still must not stop this.
+            // Workers end when the sockets to their nodes close. An already ended node is no error, and output to a
+            // terminal that is stopped must not block the kill.
             let mut kill = Command::new("kill");
             kill.arg("-KILL").args(processes);
             let _ = kill.stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -144,7 +145,7 @@ impl Drop for LocalCluster {
     }
 }
 
-/// This program's own file.
+/// Returns the path of this program's executable.
 pub(crate) fn program() -> Result<PathBuf, Failure> {
     std::env::current_exe()
         .map_err(|error| Failure::Failed(format!("cannot find the path of this program's executable: {error}")))
@@ -186,7 +187,7 @@ fn node_command(
     Ok(command)
 }
 
-/// The address in the first line that a node writes.
+/// Returns the address in the first line that a node prints.
 fn listening(stdout: Option<std::process::ChildStdout>) -> Result<SocketAddr, Failure> {
     let mut line = String::new();
     if let Some(stdout) = stdout {

@@ -1,4 +1,4 @@
-//! What nodes and commands compute with on this machine: threads, devices, and the folder of data.
+//! Threads, devices and data folder that nodes and commands on this machine compute with.
 
 use std::path::{Path, PathBuf};
 
@@ -9,10 +9,10 @@ use crate::args::ComputeFlags;
 use crate::failure::Failure;
 use crate::output::quantity;
 
-/// More are a slip of the hand, and would only wait for each other.
+/// Upper limits of flags: larger numbers are typing errors, whose threads and processes would only wait for each other.
 const THREADS_MAX: usize = 1024;
 const WORKERS_MAX: usize = 256;
-/// The threads asked for, or all cores, shared out among so many.
+/// Returns the number of threads for each of `among` workers: the given one, or an equal share of all cores.
 pub(crate) fn threads(asked: Option<usize>, among: usize) -> Result<Threads, Failure> {
     match asked {
         None => {
@@ -26,12 +26,12 @@ pub(crate) fn threads(asked: Option<usize>, among: usize) -> Result<Threads, Fai
     }
 }
 
-/// The cores of this machine that the process may use.
+/// Returns the number of cores of this machine that the process may use.
 pub(crate) fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-/// What people have to know who have more threads train on this machine's CPU than it has cores.
+/// Returns a warning if more threads train on this machine's CPU than it has cores.
 pub(crate) fn crowded(workers: usize, threads: usize, device: &Device) -> Option<String> {
     let cores = cores();
     let all = workers.saturating_mul(threads);
@@ -46,7 +46,7 @@ pub(crate) fn crowded(workers: usize, threads: usize, device: &Device) -> Option
     })
 }
 
-/// Refuses flags of a node that nothing can come of, and finds the device that they mean.
+/// Checks a node's compute flags and returns the device that they name.
 pub(crate) fn check_compute(flags: &ComputeFlags) -> Result<Device, Failure> {
     if !(1..=WORKERS_MAX).contains(&flags.workers) {
         return Err(Failure::input(format!(
@@ -57,14 +57,14 @@ pub(crate) fn check_compute(flags: &ComputeFlags) -> Result<Device, Failure> {
     device(&flags.device, flags.precision.as_deref())
 }
 
-/// The device that flags mean.
+/// Returns the device that flags name.
 pub(crate) fn device(device: &str, precision: Option<&str>) -> Result<Device, Failure> {
     let choice = device.parse().map_err(Failure::input)?;
     let precision = precision.map(str::parse).transpose().map_err(Failure::input)?;
     Device::find(choice, precision).map_err(Failure::bad)
 }
 
-/// The folder that jobs may have data opened under: this process's own, unless another is given.
+/// Returns the folder below which jobs may open data: the given one, or the working directory.
 pub(crate) fn data_root(given: Option<&Path>) -> Result<PathBuf, Failure> {
     let root = given.unwrap_or(Path::new("."));
     let is_folder = root.canonicalize().ok().filter(|root| root.is_dir());

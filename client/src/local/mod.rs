@@ -1,4 +1,4 @@
-//! Nodes that a command starts on this machine for a run of its own, and the run on them.
+//! Nodes that a command starts on this machine for one run, and the run on them.
 
 pub(crate) mod cluster;
 pub(crate) mod compute;

@@ -1,4 +1,5 @@
-//! Saving what a run has learned, when it could not be followed to its end and its nodes are about to be stopped.
+//! Saves the model or the checkpoints of a local run that could not be followed to its end, before its nodes are
+//! stopped.
 
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
@@ -17,7 +18,8 @@ use crate::run::folder::run_named;
 use crate::run::out_folder::OutFolder;
 use crate::run::{fetch, follow};
 
-/// How long nodes of a run are given to settle and save, if they may wait for each other for so many seconds.
+/// Returns the time that nodes get to settle and save a run. `give_up_after` is the job's limit in seconds for waiting
+/// for silent nodes.
 fn end_limit(give_up_after: Option<f64>) -> Duration {
     let limit = Timing::DEFAULT.settle_limit();
     give_up_after.map_or(limit, |seconds| limit.max(Duration::from_secs_f64(seconds + 15.0)))
@@ -25,11 +27,12 @@ fn end_limit(give_up_after: Option<f64>) -> Duration {
 
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
-/// Does what can be done after a failure, and says what that was. All runs of these nodes are ours.
+/// Saves as much as possible after a failure, and adds the result to the failure. Every run of these nodes belongs to
+/// this command.
 pub(crate) async fn rescue(failure: Failure, contact: &Contact, scratch: &mut Scratch, out: &OutFolder) -> Failure {
     let reason = match failure {
         Failure::Failed(reason) => reason,
-        // There was no run, or it has ended and is told of.
+        // No run was started, or it has ended and been reported.
         other => return other,
     };
     match end(contact, out).await {
@@ -43,7 +46,7 @@ pub(crate) async fn rescue(failure: Failure, contact: &Contact, scratch: &mut Sc
     }
 }
 
-/// Ends the run through any node that answers, and fetches its model. Says where it is.
+/// Ends the run through any node that answers, and fetches its model. Returns the model's path.
 async fn end(contact: &Contact, out: &OutFolder) -> Option<String> {
     let since = Instant::now();
     let mut asked = false;
@@ -70,7 +73,7 @@ async fn end(contact: &Contact, out: &OutFolder) -> Option<String> {
     }
 }
 
-/// Asks every node to stop; whether one has heard it.
+/// Asks every node to stop the run. Returns true if any node accepted.
 async fn stop(contact: &Contact) -> bool {
     let heard = contact.ask_each(Request::Order(RunOrder::Stop)).await;
     heard
@@ -78,7 +81,8 @@ async fn stop(contact: &Contact) -> bool {
         .any(|answer| matches!(answer.reply, Ok(Reply::Ordered(_) | Reply::CalledOff(_))))
 }
 
-/// Leaves a scratch folder to the user, until [`salvage`] has copied what is in it: the program may end before that.
+/// Marks a scratch folder as the user's until [`salvage`] has copied its files, because the program may end before
+/// that.
 pub(crate) fn keep_until_salvaged(folder: &Path, said: &Sender<String>) {
     remove_secrets(folder);
     if scratch::leave_to_user(folder).is_ok() {
@@ -86,8 +90,8 @@ pub(crate) fn keep_until_salvaged(folder: &Path, said: &Sender<String>) {
     }
 }
 
-/// Copies what the nodes of a scratch folder have saved to the user's folder, and removes the scratch folder unless that has
-/// failed. Sends a sentence on where the files are.
+/// Copies the files that nodes saved in a scratch folder to the user's folder, then removes the scratch folder unless
+/// copying failed. Sends a sentence that says where the files are.
 pub(crate) fn salvage(folder: &Path, out: &OutFolder, said: &Sender<String>) {
     let sentence = match bring(folder, out) {
         Some(Ok(saved)) => saved,
@@ -101,12 +105,13 @@ pub(crate) fn salvage(folder: &Path, out: &OutFolder, said: &Sender<String>) {
     scratch::remove(folder);
 }
 
-/// Removes what is private from a scratch folder that stays.
+/// Removes the credentials from a scratch folder that stays.
 fn remove_secrets(folder: &Path) {
     let _ = std::fs::remove_file(folder.join(CREDENTIALS));
 }
 
-/// Says where the files of the nodes are, and why they are not in the user's folder, unless that is said already.
+/// Returns the sentence that says where the nodes' files are and, if `why` is given, why they are not in the user's
+/// folder.
 fn stays_in(folder: &Path, why: Option<&str>) -> String {
     let why = why.map_or_else(String::new, |why| format!(": {why}"));
     format!(
@@ -115,7 +120,8 @@ fn stays_in(folder: &Path, why: Option<&str>) -> String {
     )
 }
 
-/// Copies what nodes have left in a folder of theirs to the user's folder. One sentence, if there was anything.
+/// Copies the newest sound model, else the checkpoints, that nodes left in a folder to the user's folder. Returns one
+/// sentence, or none if there was nothing to copy.
 fn bring(folder: &Path, out: &OutFolder) -> Option<Result<String, Failure>> {
     let found = left_by_nodes(folder);
     let model = found.models.iter().find(|path| model_file::load(path).is_ok());
@@ -135,7 +141,8 @@ fn bring(folder: &Path, out: &OutFolder) -> Option<Result<String, Failure>> {
     }
 }
 
-/// Saves what nodes have left in their folders, after a failure for this reason. One sentence, if there was anything.
+/// Saves the files that nodes left, after a failure for `reason`. Returns one sentence, or none if there was nothing to
+/// save.
 fn files(scratch: &mut Scratch, out: &OutFolder, reason: &str) -> Option<String> {
     match bring(scratch.path(), out)? {
         Ok(saved) => Some(saved),
@@ -148,14 +155,14 @@ fn files(scratch: &mut Scratch, out: &OutFolder, reason: &str) -> Option<String>
     }
 }
 
-/// Files of a run in nodes' folders, the newest first.
+/// Files of runs in nodes' folders, newest first.
 #[derive(Debug, Default)]
 struct Left {
     models: Vec<PathBuf>,
     checkpoints: Vec<PathBuf>,
 }
 
-/// Looks through the folders: one for each node, and in it one for each run.
+/// Finds the files in a scratch folder, which has a folder for each node with a folder for each run.
 fn left_by_nodes(folder: &Path) -> Left {
     let mut left = Left::default();
     for node in entries(folder) {
@@ -197,7 +204,7 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
     whole_file::write(to, |file| std::io::copy(&mut from, file).map(drop))
 }
 
-/// Copies checkpoints into a folder of their run's name, where nodes look for them. Says where that is.
+/// Copies the checkpoints of the newest run to a folder named after it, as nodes expect. Returns that folder.
 fn copy_checkpoints(checkpoints: &[PathBuf], out: &OutFolder) -> Result<PathBuf, Failure> {
     let newest = checkpoints.first().map_or(RunId(0), |file| run_of(file));
     let folder = out.of_run(newest)?;
@@ -209,7 +216,7 @@ fn copy_checkpoints(checkpoints: &[PathBuf], out: &OutFolder) -> Result<PathBuf,
     Ok(folder.path().to_owned())
 }
 
-/// The run that a node's file is of: the folder that it is in has its name.
+/// Returns the run that a node's file belongs to, by the name of its folder.
 fn run_of(file: &Path) -> RunId {
     file.parent().and_then(run_named).unwrap_or(RunId(0))
 }
@@ -247,7 +254,7 @@ mod tests {
         assert!(!place.path().join("out").exists());
     }
 
-    /// What is said last of files that are salvaged from a folder.
+    /// Returns the last sentence about the files that are salvaged from a folder.
     fn salvaged(folder: &Path, out: &OutFolder) -> String {
         let (sender, said) = std::sync::mpsc::channel();
         keep_until_salvaged(folder, &sender);

@@ -1,4 +1,4 @@
-//! A run on a cluster of its own: nodes on this machine that are there for it, and gone after it.
+//! A run on a local cluster of its own: nodes on this machine that start for the run and end after it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,34 +20,34 @@ use crate::run::out_folder::OutFolder;
 use crate::run::starting::{self, What};
 use crate::views::page;
 
-/// More would only wait for each other on one machine.
+/// Maximum number of nodes; more would only wait for each other on one machine.
 const NODES_MAX: usize = 64;
-/// Ordered pairs of nodes for each core of a machine. Every node tells every other one how far it is, so the cost of that grows
-/// with the pairs: 32 nodes train on 16 cores, and 64 never begin to.
+/// Maximum number of ordered pairs of nodes per core. Every node sends its state to every other one, so the cost grows
+/// with the pairs: on 16 cores 32 nodes train, but 64 never begin to.
 const PAIRS_PER_CORE: usize = 64;
 
-/// A run that can begin: everything that a user can get wrong is checked.
+/// A local run that is ready to begin: users' mistakes have been checked for.
 pub(crate) struct LocalRun {
     job: Job,
     flags: ComputeFlags,
     nodes: usize,
-    /// What will be trained, for people.
+    /// Description of the training, for people.
     pub(crate) said: String,
-    /// What is to be known of a machine that has fewer cores than threads train.
+    /// Warning that more threads train than the machine has cores.
     pub(crate) crowded: Option<String>,
 }
 
-/// What becomes of the weights of a run that fails.
+/// Treatment of the weights of a run that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnFailure {
-    /// They are saved where the model would have been.
+    /// The weights are saved where the model would have been.
     Rescue,
-    /// They go with the nodes.
+    /// The weights are discarded with the nodes.
     Drop,
 }
 
 impl LocalRun {
-    /// Checks a run before anything is changed: nodes would find the same mistakes, but each for itself and later.
+    /// Checks a run before anything is started. Nodes would find the same mistakes, but later and each by itself.
     pub(crate) fn check(mut job: Job, flags: &ComputeFlags, nodes: usize) -> Result<Self, Failure> {
         if !(1..=NODES_MAX).contains(&nodes) {
             return Err(Failure::input(format!(
@@ -66,7 +66,7 @@ impl LocalRun {
         let workers = nodes * flags.workers;
         let threads = compute::threads(flags.threads, workers)?.0;
         let crowded = compute::crowded(workers, threads, &device);
-        // A relative folder means the same to the nodes, which run where this process does.
+        // A relative folder means the same to the nodes, which run in this process's working directory.
         let mut flags = ComputeFlags {
             threads: Some(threads),
             ..flags.clone()
@@ -88,8 +88,8 @@ impl LocalRun {
         })
     }
 
-    /// Starts the nodes, trains and saves the model. The nodes end with the cluster that is returned: the result is told
-    /// before that, because a signal may end the program meanwhile.
+    /// Starts the nodes, trains and saves the model. The nodes run until the returned cluster is dropped: callers print
+    /// the result first, because a signal may end the program meanwhile.
     pub(crate) async fn run(
         self,
         out: &OutFolder,
@@ -116,11 +116,11 @@ impl LocalRun {
         };
         match run.await {
             Err(failure) if on_failure == OnFailure::Rescue => {
-                // The nodes end with this process: what they have is saved before.
+                // The nodes end with this process, so the files they have are saved first.
                 Err(rescue::rescue(failure, &contact, &mut cluster.scratch, out).await)
             }
             ended => {
-                // What the nodes have is saved, or not wanted.
+                // The nodes' files have been saved or are not wanted.
                 cluster.kill_at_exit(None);
                 ended.map(|finished| (finished, cluster))
             }
@@ -128,13 +128,13 @@ impl LocalRun {
     }
 }
 
-/// Lets the nodes open what the user named, wherever it lies: they are the user's own, and so are the files. Only who gives
-/// a root wants to be kept to it.
+/// Lets the nodes open the files that the user named, wherever they are, because nodes and files belong to the same
+/// user. A `--data-root` that the user gave stays in force.
 fn open_own_files(job: &mut Job, flags: &mut ComputeFlags) -> Result<(), Failure> {
     if flags.data_root.is_some() {
         return Ok(());
     }
-    // The nodes run where this process does, and open what is there without being told.
+    // The nodes run in this process's working directory, whose files they may open anyway.
     let root = compute::data_root(None)?;
     let mut files = named_files(job);
     let mut is_outside = false;
@@ -150,12 +150,12 @@ fn open_own_files(job: &mut Job, flags: &mut ComputeFlags) -> Result<(), Failure
     Ok(())
 }
 
-/// The files that a job names.
+/// Returns the paths of the files that a job names.
 fn named_files(job: &mut Job) -> Vec<&mut PathBuf> {
     job.data.paths_mut().into_iter().chain(&mut job.from).collect()
 }
 
-/// Opens the data and lays the model out, and says what will be trained.
+/// Opens the data, lays out the model and checks the memory. Returns a description of the training.
 fn check(job: &Job, flags: &ComputeFlags, nodes: usize) -> Result<String, Failure> {
     let dataset = reading::open(&job.data, job.seed, flags.data_root.as_deref()).map_err(Failure::bad)?;
     let (dataset, tested) = dataset
@@ -196,7 +196,7 @@ fn check(job: &Job, flags: &ComputeFlags, nodes: usize) -> Result<String, Failur
     Ok(lines.collect::<Vec<_>>().join("\n"))
 }
 
-/// What weights begin with, for people.
+/// Describes the model file that the weights start from, for people.
 fn begins_with(job: &Job, afresh: &[String]) -> String {
     let file = job.from.as_deref().unwrap_or(Path::new("")).display();
     match afresh {

@@ -1,4 +1,5 @@
-//! The folder of a local cluster: thrown away in the end and, where its owner was killed before that, by the next one.
+//! The temporary folder of a local cluster. It is removed when the cluster ends or, if its process was killed, by the
+//! next local cluster.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -8,16 +9,16 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-/// The credentials' file in the cluster's folder.
+/// File name of the credentials in the cluster's folder.
 pub(crate) const CREDENTIALS: &str = "cluster.pem";
 const PREFIX: &str = "tau-train-";
-/// The file that a living owner holds a lock on. The system lets go of it when the process ends, whatever way.
+/// File that the owning process keeps locked. The system releases the lock whenever the process ends.
 const OWNER: &str = "owner";
-/// How often it is tried to remove a folder that something is still written to.
+/// Attempts to remove a folder to which processes may still write.
 const ATTEMPTS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// A folder that is gone when this is dropped.
+/// A temporary folder that is removed when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     folder: TempDir,
@@ -25,7 +26,7 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Makes a folder among the system's temporary ones, and removes those whose owners are gone.
+    /// Creates a folder in the system's temporary folder, and removes scratch folders whose owners are gone.
     pub(crate) fn new() -> io::Result<Self> {
         let among = std::env::temp_dir();
         let scratch = Self::within(&among)?;
@@ -35,7 +36,8 @@ impl Scratch {
 
     fn within(among: &Path) -> io::Result<Self> {
         let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(among)?;
-        // Under its name it is there only when it is locked: others would take it for a dead one's.
+        // The file gets its name only after it is locked: otherwise another process could take the folder for an
+        // abandoned one.
         let unlocked = folder.path().join("owner.new");
         let owner = File::create_new(&unlocked)?;
         owner.lock()?;
@@ -47,7 +49,7 @@ impl Scratch {
         self.folder.path()
     }
 
-    /// Leaves the folder to the user; nobody removes it any more.
+    /// Leaves the folder to the user: neither this process nor a later one removes it.
     pub(crate) fn keep(&mut self) -> io::Result<()> {
         leave_to_user(self.path())?;
         self.folder.disable_cleanup(true);
@@ -63,7 +65,7 @@ pub(crate) fn leave_to_user(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes a scratch folder whose nodes were killed. Their workers may write to it until they notice.
+/// Removes a scratch folder whose nodes were killed. Retries, because their workers may write to it until they notice.
 pub(crate) fn remove(folder: &Path) {
     for _ in 0..ATTEMPTS {
         match std::fs::remove_dir_all(folder) {
@@ -73,14 +75,14 @@ pub(crate) fn remove(folder: &Path) {
     }
 }
 
-/// Removes folders like this one whose owners are gone.
+/// Removes the user's scratch folders whose owners are gone.
 fn sweep(among: &Path, own: &Scratch) {
     let Ok(user) = std::fs::metadata(own.path()).map(|own| own.uid()) else {
         return;
     };
     for entry in std::fs::read_dir(among).into_iter().flatten().flatten() {
         let ours = entry.file_name().to_string_lossy().starts_with(PREFIX);
-        // Neither another user's nor what a link leads to.
+        // Folders of other users and targets of links are left alone.
         let is_folder = |found: Metadata| found.is_dir() && found.uid() == user;
         if ours && std::fs::symlink_metadata(entry.path()).is_ok_and(is_folder) {
             remove_if_dead(&entry.path());
@@ -92,9 +94,10 @@ fn remove_if_dead(folder: &Path) {
     let Ok(owner) = File::open(folder.join(OWNER)) else {
         return;
     };
-    // Kept while the folder is removed: of two that sweep at the same time, one does.
+    // The lock is held during the removal, so that only one of two concurrent sweeps removes the folder.
     if owner.try_lock().is_ok() {
-        // What cannot be removed is left for another time, and stays marked as the dead one's until all else is gone.
+        // Files that cannot be removed are left for a later sweep. The owner file goes last, because it marks the
+        // folder as abandoned.
         let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
         for entry in entries.filter(|entry| entry.file_name() != OWNER) {
             let path = entry.path();
@@ -121,10 +124,10 @@ mod tests {
     fn only_folders_of_dead_owners_are_removed() {
         let among = tempfile::tempdir().unwrap();
         let at = |name: &str| among.path().join(name);
-        // A dead one's, with what nodes leave in it.
+        // An abandoned folder with files that nodes leave in it.
         std::fs::create_dir_all(at("tau-train-dead/0/run")).unwrap();
         std::fs::write(at("tau-train-dead/owner"), "").unwrap();
-        // What is somebody's, or nobody knows whose.
+        // Folders with a living owner, or with an unknown one.
         std::fs::create_dir_all(at("tau-other")).unwrap();
         std::fs::write(at("tau-other/owner"), "").unwrap();
         std::fs::create_dir_all(at("tau-train-kept")).unwrap();

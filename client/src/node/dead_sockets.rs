@@ -1,4 +1,4 @@
-//! Sockets that killed nodes have left in a folder.
+//! Removes sockets that killed nodes have left in a folder.
 
 use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
@@ -6,10 +6,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// A socket that is younger may belong to a node that is about to listen on it.
+/// Age below which a socket may belong to a node that is about to listen on it.
 const YOUNG: Duration = Duration::from_secs(10);
 
-/// Removes the sockets that nobody listens on any more.
+/// Removes the sockets in a folder that no process listens on any more.
 pub(crate) fn remove(folder: &Path) {
     remove_older_than(YOUNG, folder);
 }
@@ -23,14 +23,14 @@ fn remove_older_than(age: Duration, folder: &Path) {
                 found.file_type().is_socket() && lived.is_some_and(|lived| lived >= age)
             });
         if is_old_socket && nobody_listens(&path) {
-            // Another node may have been faster.
+            // Another node may have removed the socket first.
             let _ = std::fs::remove_file(&path);
         }
     }
 }
 
 fn nobody_listens(socket: &Path) -> bool {
-    // A node that lives takes the connection, and drops it when nothing is said.
+    // A running node accepts the connection, and drops it after a time without a message.
     matches!(UnixStream::connect(socket), Err(error) if error.kind() == ErrorKind::ConnectionRefused)
 }
 

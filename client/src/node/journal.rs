@@ -1,5 +1,5 @@
-//! What a node keeps of runs, in the folders where it saves their models: the job, its own records, what happened, and what
-//! came out. Old runs are tidied away when a new one begins.
+//! A node's journal of runs, in the folders where it saves their models: the job, the node's own records, events and
+//! the result. When a run begins, the folders of the oldest runs are removed.
 
 use std::path::{Path, PathBuf};
 
@@ -15,11 +15,11 @@ use crate::run::journal::Journal;
 use crate::timeline::{Facts, Timeline};
 use crate::views::page;
 
-/// Records are kept every second for an hour, and then every so many seconds.
+/// Records are kept every second for the first hour (`FINE_SECONDS`), then every `COARSE_EVERY` seconds.
 const FINE_SECONDS: f64 = 3600.0;
 const COARSE_EVERY: f64 = 10.0;
 
-/// Keeps what happens until the node stops.
+/// Writes the journal of each run until the node stops.
 pub(crate) async fn keep(node: Inquiry, name: String, dir: PathBuf, runs_max: usize) {
     let mut current: Option<JournalledRun> = None;
     let mut after = 0;
@@ -40,7 +40,7 @@ pub(crate) async fn keep(node: Inquiry, name: String, dir: PathBuf, runs_max: us
             continue;
         };
         kept.take_all(&records, &name);
-        // What was told before the end may have come since the last answer; at the end there is always a record.
+        // Records from before the end may have come after the last answer, and at the end there always is one.
         if status.outcome.is_some()
             && let Some(Reply::Stats { last, records }) = node.ask(Request::Stats { after }).await
         {
@@ -51,7 +51,8 @@ pub(crate) async fn keep(node: Inquiry, name: String, dir: PathBuf, runs_max: us
     }
 }
 
-/// Whether a run is more than an attempt. The shortest are over before anybody has told of them.
+/// Returns true if training has begun or the run ended with a model. Very short runs end before any node has reported
+/// their training.
 fn has_begun(status: &RunStatus) -> bool {
     match &status.outcome {
         Some(outcome) => outcome.is_ok(),
@@ -59,13 +60,13 @@ fn has_begun(status: &RunStatus) -> bool {
     }
 }
 
-/// A run that is kept.
+/// The run whose journal is written.
 struct JournalledRun {
     run: String,
     folder: RunFolder,
     timeline: Timeline,
     journal: Journal,
-    /// When its last record was kept, in seconds of the run.
+    /// Time of the last record that was kept, in seconds of the run.
     recorded: f64,
     has_job: bool,
     over: bool,
@@ -73,7 +74,7 @@ struct JournalledRun {
 
 impl JournalledRun {
     fn begin(dir: &Path, run: &str) -> Option<Self> {
-        // The run does not depend on it: a disk that is full is told of where the model is saved.
+        // The run does not depend on the journal: a full disk is reported where the model is saved.
         let folder = RunFolder::at(dir.join(run)).ok()?;
         Some(Self {
             run: run.into(),
@@ -86,7 +87,7 @@ impl JournalledRun {
         })
     }
 
-    /// Takes in records of this run, of which the node's own are kept.
+    /// Takes in the records of this run from all nodes, and keeps those of this node, which is called `name`.
     fn take_all(&mut self, records: &[StatsRecord], name: &str) {
         for record in records {
             if record.run == self.run {
@@ -132,7 +133,7 @@ impl JournalledRun {
     }
 }
 
-/// Removes the folders of the oldest runs, so that with the one that begins there are at most so many.
+/// Removes the folders of the oldest runs, so that at most `runs_max` remain, the one that begins included.
 fn tidy(dir: &Path, runs_max: usize, begins: &str) {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut runs: Vec<(std::time::SystemTime, PathBuf)> = entries
@@ -176,7 +177,7 @@ mod tests {
             .map(|entry| entry.unwrap().file_name().into_string().unwrap())
             .collect();
         left.sort();
-        // Of the others the two newest stay, though the one that begins is the oldest.
+        // Besides the run that begins, which is the oldest, the two newest stay.
         let runs = [0, 1, 4].map(|run| RunId(run).to_string());
         assert_eq!(left[..3], runs);
         assert_eq!(left[3..], ["mine", "page-token"]);

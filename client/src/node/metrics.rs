@@ -1,6 +1,6 @@
-//! A node's own numbers in the form that Prometheus collects.
+//! A node's metrics in the format that Prometheus collects.
 //!
-//! Every node tells of itself: whoever collects asks each of them, and adds up.
+//! Every node reports only about itself: a collector asks all nodes and adds up.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -22,13 +22,13 @@ use crate::views::watching::Watch;
 
 const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The name and meaning of the accuracy where numbers are predicted.
+/// Name and help text that replace those of the accuracy if the model predicts numbers.
 const R2: (&str, &str) = ("tau_held_out_r2", "Newest R² on validation (or else test) samples");
 
-/// The states that a node can be in.
+/// All values of a node's state.
 const STATES: [&str; 5] = ["idle", "preparing", "training", "settling", "finishing"];
 
-/// Serves a node's numbers.
+/// Serves a node's metrics under `/metrics`.
 pub(crate) async fn serve(
     address: SocketAddr,
     secret: Secret,
@@ -51,7 +51,7 @@ pub(crate) async fn serve(
     .await
 }
 
-/// A node's numbers at one moment.
+/// A node's metrics at one moment.
 #[derive(Debug)]
 struct Numbers {
     name: String,
@@ -115,7 +115,7 @@ impl Collector for Numbers {
             )?;
         }
         for figure in FIGURES {
-            // What is not known is not told.
+            // Unknown values are left out.
             let Some(value) = (figure.of)(&self.record).filter(|value| value.is_finite()) else {
                 continue;
             };

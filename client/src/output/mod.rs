@@ -1,4 +1,4 @@
-//! Standard output: what came out, as one JSON object per line or as text for people.
+//! Standard output of the client: results as one JSON object per line for scripts, or as text for people.
 
 pub(crate) mod notice;
 pub(crate) mod printable;
@@ -15,28 +15,28 @@ use serde::Serialize;
 
 use text_layout::wrapped;
 
-/// Whether a result could not be written, though somebody would read it.
+/// True once a result could not be written to standard output for a reason other than a reader that has gone away.
 static LOST: AtomicBool = AtomicBool::new(false);
 
-/// Who is told what happens in a run, while it goes on.
+/// Reader of the messages that are printed while a run goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Audience {
-    /// People, on standard error.
+    /// Messages go to people, as sentences on standard error.
     People,
-    /// Scripts, on standard output.
+    /// Messages go to scripts, as JSON on standard output.
     Scripts,
-    /// Nobody: what comes out is all that counts.
+    /// No messages are printed while the run goes on: only its result counts.
     Nobody,
 }
 
 impl Audience {
-    /// Scripts if JSON was asked for.
+    /// Returns `Scripts` if JSON output was requested, otherwise `People`.
     pub(crate) fn of(json: bool) -> Self {
         if json { Self::Scripts } else { Self::People }
     }
 }
 
-/// Tells what has happened to a run: to scripts, or to people in a sentence.
+/// Reports an event of a run: as a line of JSON to scripts, or as a sentence to people.
 pub(crate) fn run_event(event: &'static str, run: RunId, json: bool, sentence: &str) {
     #[derive(Serialize)]
     struct RunEvent {
@@ -51,7 +51,7 @@ pub(crate) fn run_event(event: &'static str, run: RunId, json: bool, sentence: &
     }
 }
 
-/// Text for people with lines that fit the terminal behind a stream, if there is one.
+/// Returns text for people, with lines wrapped to the width of the terminal if the stream is one.
 pub(crate) fn fitted(text: &str, stream: &impl IsTerminal) -> String {
     match terminal::size() {
         Ok((columns, _)) if stream.is_terminal() => wrapped(text, columns.into()),
@@ -59,13 +59,13 @@ pub(crate) fn fitted(text: &str, stream: &impl IsTerminal) -> String {
     }
 }
 
-/// Writes text for people, without its control characters, and returns whether it could be written. A reader that has gone
-/// away is not an error.
+/// Writes text for people to standard output, with control characters escaped, and returns true if it was written. A
+/// failed write is reported once, unless the reader has gone away.
 pub(crate) fn text(text: &str) -> bool {
     plain(&printable::text(text))
 }
 
-/// Writes text for programs as it is, and returns whether it could be written.
+/// Writes text for programs to standard output unchanged, and returns true if it was written.
 pub(crate) fn plain(text: &str) -> bool {
     let mut stdout = std::io::stdout().lock();
     let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
@@ -76,7 +76,8 @@ pub(crate) fn plain(text: &str) -> bool {
     written.is_ok()
 }
 
-/// Takes down that standard output took no more, and says so the first time. A run goes on all the same.
+/// Records that standard output took no more, and reports that the first time. The run goes on. A reader that has gone
+/// away is not an error.
 pub(crate) fn lose(error: &std::io::Error) {
     if error.kind() != ErrorKind::BrokenPipe && !LOST.swap(true, Ordering::Relaxed) {
         notice::say(&format!(
@@ -85,13 +86,13 @@ pub(crate) fn lose(error: &std::io::Error) {
     }
 }
 
-/// Whether a result was lost, so that the command has failed.
+/// Returns true if a result could not be written, in which case the command has failed.
 pub(crate) fn is_lost() -> bool {
     LOST.load(Ordering::Relaxed)
 }
 
-/// Writes an object as a line, and returns whether it could be written. A reader that has gone away is not an error:
-/// training goes on and saves its model.
+/// Writes an object as one line of JSON to standard output, and returns true if it was written. A reader that has gone
+/// away is not an error: training goes on and saves its model.
 pub(crate) fn line(object: &impl Serialize) -> bool {
     serde_json::to_string(object).is_ok_and(|json| plain(&(json + "\n")))
 }

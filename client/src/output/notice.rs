@@ -1,4 +1,4 @@
-//! What has to be said to people in between, wherever they look at the moment.
+//! Notices to people that are printed while a command works, above the progress bar or screen if one is drawn.
 
 use std::io::Write as _;
 use std::sync::Mutex;
@@ -8,20 +8,21 @@ use crate::sync::lock;
 
 type Sink = Box<dyn Fn(&str) + Send>;
 
-/// Who has the terminal, if somebody has.
+/// Receiver of notices while a progress bar or a screen owns the terminal; standard error if `None`.
 static SINK: Mutex<Option<Sink>> = Mutex::new(None);
 
-/// Says a sentence, without its control characters: on standard error, or through whoever draws there.
+/// Prints a sentence to people with control characters escaped: through the bar or screen that owns the terminal,
+/// otherwise on standard error.
 pub(crate) fn say(text: &str) {
     let text = &*printable::text(text);
     match &*lock(&SINK) {
         Some(sink) => sink(text),
-        // A reader that has gone away cannot be told.
+        // A failed write is ignored: the reader has gone away.
         None => drop(writeln!(std::io::stderr(), "{}", fitted(text, &std::io::stderr()))),
     }
 }
 
-/// Sends what is said elsewhere, as long as this is kept.
+/// Guard that redirects notices to another receiver until it is dropped.
 pub(crate) struct Redirected(());
 
 impl Redirected {

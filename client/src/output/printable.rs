@@ -1,14 +1,15 @@
-//! Text from elsewhere (labels, names of columns and files, words of nodes) as people may read it: a control character
-//! could move the cursor, colour the terminal or set its title. Machine formats carry such text unchanged.
+//! Escapes control characters in text from elsewhere (labels, names of columns and files, messages of nodes) before
+//! people see it: a control character could move the cursor, colour the terminal or set its title. Machine formats
+//! carry such text unchanged.
 
 use std::borrow::Cow;
 
-/// A text in one line: every control character is written as its escape, such as `\u{1b}`.
+/// Returns text as one line, with every control character as its escape, such as `\u{1b}`.
 pub(crate) fn line(text: &str) -> Cow<'_, str> {
     escaped(text, |_| false)
 }
 
-/// A text of several lines: line ends and tabs stay, every other control character is written as its escape.
+/// Returns text that may have several lines: line ends and tabs stay, every other control character becomes its escape.
 pub(crate) fn text(text: &str) -> Cow<'_, str> {
     escaped(text, |character| matches!(character, '\n' | '\t'))
 }

@@ -1,8 +1,9 @@
-//! How good a model is, in one figure: the accuracy where it tells classes apart, R² where it predicts numbers.
+//! The one figure that says how good a model is: accuracy for a classifier, R² for a model that predicts numbers.
 
 use super::quantity;
 
-/// What is judged by. Records carry both in the same field; how far numbers are off stands beside it where they are R².
+/// Kind of the quality figure. Records carry accuracy and R² in the same field; a mean absolute error beside it means
+/// R².
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QualityMetric {
     Accuracy,
@@ -10,7 +11,8 @@ pub(crate) enum QualityMetric {
 }
 
 impl QualityMetric {
-    /// What was judged by, as the field beside it tells.
+    /// Returns the kind of the quality figure, given the mean absolute error beside it: R² if there is one, otherwise
+    /// accuracy.
     pub(crate) fn by(mae: Option<f64>) -> Self {
         if mae.is_some() { Self::R2 } else { Self::Accuracy }
     }

@@ -1,16 +1,16 @@
-//! Figures as people read them.
+//! Formats numbers with their units for people.
 
-/// A share in percent, to the hundredth.
+/// Formats a fraction as a percentage with two decimals.
 pub(crate) fn accuracy(figure: f64) -> String {
     format!("{:.2} %", 100.0 * figure)
 }
 
-/// A share in percent.
+/// Formats a fraction as a whole percentage.
 pub(crate) fn share(figure: f64) -> String {
     format!("{:.0} %", 100.0 * figure)
 }
 
-/// A time.
+/// Formats a duration in seconds, with fewer decimals the longer it is.
 pub(crate) fn seconds(figure: f64) -> String {
     match figure {
         long if long >= 100.0 => format!("{long:.0} s"),
@@ -19,7 +19,7 @@ pub(crate) fn seconds(figure: f64) -> String {
     }
 }
 
-/// A time as clocks show it.
+/// Formats a duration in seconds as a clock does: `m:ss`, `h:mm:ss`, or days and hours from 100 hours on.
 pub(crate) fn clock(seconds: f64) -> String {
     if !(0.0..1e9).contains(&seconds) {
         return "–".into();
@@ -33,7 +33,7 @@ pub(crate) fn clock(seconds: f64) -> String {
     }
 }
 
-/// A number with a thin space between thousands.
+/// Formats a whole number with a narrow no-break space between thousands.
 pub(crate) fn count(figure: f64) -> String {
     let digits = format!("{:.0}", figure.abs());
     let mut out = String::new();
@@ -46,7 +46,7 @@ pub(crate) fn count(figure: f64) -> String {
     if figure < 0.0 { format!("-{out}") } else { out }
 }
 
-/// An amount of data.
+/// Formats a number of bytes in B, kB, MB or GB.
 pub(crate) fn bytes(figure: f64) -> String {
     match figure {
         giga if giga >= 1e9 => format!("{:.2} GB", giga / 1e9),
@@ -56,7 +56,7 @@ pub(crate) fn bytes(figure: f64) -> String {
     }
 }
 
-/// So many of something, with an s where there is not one.
+/// Formats a number with its noun, in the plural unless the number is one.
 pub(crate) fn of(number: usize, what: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {what}{plural}")

@@ -1,7 +1,7 @@
-//! Texts as they are laid out: what to leave out where space is short, where lines are broken.
+//! Text layout: omits parts where the width is too small, cuts lines, and breaks lines between words.
 
-/// Which of these fit side by side in `width`, with a gap between neighbours. Each is given by its width and its rank;
-/// those of the highest rank go first.
+/// Selects the parts of a line that fit side by side in `width` characters, with `gap` characters between neighbours.
+/// Each part is given by its width and its rank; parts of the highest rank are omitted first.
 pub(crate) fn visible_parts(parts: &[(usize, u8)], gap: usize, width: usize) -> Vec<bool> {
     let mut kept = vec![true; parts.len()];
     let needed = |kept: &[bool]| {
@@ -21,7 +21,7 @@ pub(crate) fn visible_parts(parts: &[(usize, u8)], gap: usize, width: usize) -> 
     kept
 }
 
-/// A text in at most so many characters. Where some are left out, an ellipsis tells.
+/// Cuts text to at most `width` characters, with an ellipsis at the end if any are cut off.
 pub(crate) fn cut(text: &str, width: usize) -> String {
     if text.chars().count() <= width {
         return text.into();
@@ -30,7 +30,7 @@ pub(crate) fn cut(text: &str, width: usize) -> String {
     kept.chain(std::iter::once('…')).take(width).collect()
 }
 
-/// A text whose lines are broken between words where they are longer than `width`. A word that is longer stays whole.
+/// Breaks lines longer than `width` characters between words. A longer word stays whole.
 pub(crate) fn wrapped(text: &str, width: usize) -> String {
     let mut out = String::with_capacity(text.len());
     for line in text.split_inclusive('\n') {
@@ -50,7 +50,7 @@ pub(crate) fn wrapped(text: &str, width: usize) -> String {
     out
 }
 
-/// A text that begins with a capital letter.
+/// Returns text with its first letter in upper case.
 pub(crate) fn capitalised(text: &str) -> String {
     let mut letters = text.chars();
     let first = letters.next().into_iter().flat_map(char::to_uppercase);

@@ -1,4 +1,4 @@
-//! A line that tells how far something is, in whatever width there is. Pure.
+//! Formats the progress of a run or another task as one line of a given width. Pure.
 
 use protocol::reasons::waiting::{WaitingFor, joined};
 use std::time::Duration;
@@ -8,30 +8,30 @@ use crate::output::quantity;
 use crate::output::text_layout::{cut, visible_parts};
 use crate::timeline::Summary;
 
-/// The sign of life moves on so often.
+/// Interval at which the bar is redrawn and its spinner advances.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 const SIGNS: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
 const GAP: usize = 2;
-/// A narrower bar tells nothing.
+/// Characters of the narrowest bar that is drawn; the bar is omitted where the line has less room.
 const BAR_WIDTH_MIN: usize = 10;
-/// A wider one tells no more.
+/// Characters of the widest bar: more would not tell more.
 const BAR_WIDTH_MAX: usize = 60;
 
-/// What is to be told.
+/// State of a progress bar: amount of work, present task, newest figures and causes of waiting.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Bar {
-    /// How much there is to do, and how much of it is done; nothing if it is not known.
+    /// Total amount of work, in samples for a run; 0 if it is not known.
     pub(crate) total: u64,
     pub(crate) done: u64,
-    /// Work whose length is not known; a sign of life stands in place of the bar.
+    /// Name of a task of unknown length; a spinner takes the place of the bar.
     pub(crate) busy: Option<&'static str>,
-    /// The run, if it is one.
+    /// Newest numbers of the run, if the bar is that of a run.
     pub(crate) run: Option<Summary>,
-    /// What is waited for.
+    /// Causes that the run waits for, such as a silent node.
     pub(crate) waiting: Vec<WaitingFor>,
 }
 
-/// A piece of the line: the highest ranks are left out first.
+/// One piece of the line. Where the line is too narrow, pieces of the highest rank are omitted first.
 struct BarSegment {
     text: String,
     rank: u8,
@@ -42,7 +42,7 @@ fn part(rank: u8, text: String) -> BarSegment {
 }
 
 impl Bar {
-    /// The line, after so much time, in at most so many characters.
+    /// Returns the line after `elapsed` time, in at most `width` characters.
     pub(crate) fn line(&self, elapsed: Duration, width: usize) -> String {
         let mut parts = self.parts(elapsed);
         let drawn = self.busy.is_none() && self.total > 0;
@@ -53,7 +53,7 @@ impl Bar {
             parts.insert(0, part(0, sign.into()));
         }
         if let Some(waiting) = self.waiting() {
-            // It is cut rather than left out, beside what matters more than it.
+            // The text on why the run waits is cut rather than omitted, so that the pieces of rank 0 stay beside it.
             let needed = parts.iter().filter(|one| one.rank == 0);
             let needed: usize = needed.map(|one| one.text.chars().count() + GAP).sum();
             let room = width.saturating_sub(needed);
@@ -78,7 +78,7 @@ impl Bar {
         texts.join(&" ".repeat(GAP))
     }
 
-    /// All of it but the bar, where there is no terminal.
+    /// Returns the whole line without the bar, for output that is no terminal.
     pub(crate) fn sentence(&self, elapsed: Duration) -> String {
         let parts = self.parts(elapsed).into_iter().map(|one| one.text);
         parts.chain(self.waiting()).collect::<Vec<_>>().join(&" ".repeat(GAP))
@@ -88,7 +88,7 @@ impl Bar {
         let clock = quantity::clock;
         let mut parts = Vec::new();
         if let Some(what) = self.busy {
-            // Whom it waits for tells more than what it does.
+            // The reason why the run waits tells more than the name of the task.
             let rank = if self.waiting.is_empty() { 0 } else { 3 };
             parts.push(part(rank, what.into()));
             parts.push(part(2, clock(elapsed.as_secs_f64())));
@@ -133,7 +133,7 @@ impl Bar {
         (self.done as f64 / self.total.max(1) as f64).min(1.0)
     }
 
-    /// As fast as it went until now.
+    /// Estimates the remaining seconds from the average speed so far.
     fn left(&self, elapsed: f64) -> Option<f64> {
         let share = self.share();
         (share > 0.0).then(|| elapsed * (1.0 - share) / share)

@@ -1,7 +1,8 @@
-//! What a person sees while a run goes on: a bar with the numbers that matter.
+//! Progress display of a command: one line on standard error with a bar and the most important numbers, drawn over and
+//! over.
 //!
-//! It is one line that is drawn over and over. The cursor stays behind it, with room for what a terminal echoes of Ctrl-C,
-//! twice: a line that is full would be broken by that, and half of it would stay.
+//! The cursor stays behind the line, with room for the two `^C` that the terminal echoes for two Ctrl-C: in a full line
+//! they would cause a line break, and half of the line would stay on the screen.
 
 pub(crate) mod bar;
 pub(crate) mod reading;
@@ -21,29 +22,30 @@ use crate::sync::lock;
 use crate::timeline::Summary;
 use bar::{Bar, TICK};
 
-/// How often people are told how far a run is where a bar cannot be drawn, as in a log.
+/// Interval between progress lines where no bar can be drawn, as in a log file.
 const LINE_EVERY: Duration = Duration::from_secs(10);
-/// What is left free behind the bar.
+/// Columns that are left free behind the bar, for the terminal's echo of Ctrl-C.
 const ECHO_WIDTH: u16 = 5;
-/// Where a terminal does not tell its width.
+/// Columns of a terminal that does not tell its width.
 const USUAL_WIDTH: u16 = 80;
-/// To the first column, and everything from there on away.
+/// Control sequence that moves the cursor to the first column and erases the line.
 const ERASE: &str = "\r\x1b[K";
 
-/// The bar that is on the screen, for whoever ends the program at once.
+/// The bar that is on the screen, to be erased if the program ends at once.
 static SHOWN: Mutex<Option<Arc<SharedBar>>> = Mutex::new(None);
 
-/// A progress bar on standard error; a line now and then where that is no terminal; nothing where no people are told.
+/// Progress display: a bar on standard error, a line every ten seconds where that is no terminal, and nothing for
+/// scripts.
 pub(crate) struct View {
     shown: Arc<SharedBar>,
     means: Means,
-    /// Dropped with the view, which ends the drawing.
+    /// Sender whose drop ends the thread that draws the bar.
     _ticking: Option<Sender<()>>,
-    /// What is said meanwhile goes above the bar.
+    /// Guard that redirects notices, so that they are printed above the bar.
     _redirected: Option<Redirected>,
 }
 
-/// How people are told.
+/// Form of the progress display: a bar on a terminal, lines elsewhere, nothing for scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Means {
     Bar,
@@ -51,16 +53,16 @@ enum Means {
     Nothing,
 }
 
-/// What is shown.
+/// Bar that the command, the drawing thread and the signal handler share.
 struct SharedBar(Mutex<State>);
 
 struct State {
     bar: Bar,
-    /// When what is shown now began.
+    /// Start of the task that is shown now.
     since: Instant,
-    /// When people without a terminal were told last.
+    /// Time of the last progress line on an output that is no terminal.
     told: Instant,
-    /// Nothing is drawn any more.
+    /// True once the bar is erased; nothing is drawn after that.
     over: bool,
 }
 
@@ -69,7 +71,7 @@ impl SharedBar {
         lock(&self.0)
     }
 
-    /// Draws the bar, if there is one any more.
+    /// Draws the bar, unless it is erased already.
     fn draw(&self) {
         let state = self.lock();
         if !state.over {
@@ -80,7 +82,7 @@ impl SharedBar {
         }
     }
 
-    /// Says something where the bar is, and draws it again below.
+    /// Prints a notice in place of the bar and draws the bar again below.
     fn say(&self, text: &str) {
         {
             let _state = self.lock();
@@ -97,13 +99,14 @@ impl SharedBar {
     }
 }
 
-/// In one piece, so that nothing comes in between. A terminal that is gone cannot be helped.
+/// Writes text to standard error with a single lock, so that no other output comes in between. Errors are ignored: the
+/// terminal may be gone.
 fn write(text: &str) {
     let mut out = std::io::stderr().lock();
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }
 
-/// Takes the bar away, if one is shown, because the program ends at once.
+/// Erases the progress bar, if one is shown, because the program ends at once.
 pub(crate) fn erase() {
     if let Some(shown) = lock(&SHOWN).take() {
         shown.erase();
@@ -123,7 +126,7 @@ impl Means {
 }
 
 impl View {
-    /// Of so many samples; with none it is not known how much there is to do.
+    /// Starts a display for a task of this many samples; 0 if the amount of work is not known.
     pub(crate) fn new(samples: u64, audience: Audience) -> Self {
         let means = Means::of(audience);
         let shown = Arc::new(SharedBar(Mutex::new(State {
@@ -150,17 +153,17 @@ impl View {
         }
     }
 
-    /// Whether anybody sees it.
+    /// Returns true if a bar is drawn.
     pub(crate) fn is_shown(&self) -> bool {
         self.means == Means::Bar
     }
 
-    /// Shows what is waited for, behind all else.
+    /// Shows the reasons why the run waits.
     pub(crate) fn waits(&self, reasons: &[WaitingFor]) {
         self.change(|state| state.bar.waiting = reasons.to_vec());
     }
 
-    /// Shows that work of unknown length goes on.
+    /// Shows a task of unknown length with a spinner.
     pub(crate) fn busy(&self, what: &'static str) {
         self.change(|state| {
             state.bar.busy = Some(what);
@@ -183,7 +186,8 @@ impl View {
         self.shown.erase();
     }
 
-    /// Changes what is shown. Whoever draws it sees it soon; who cannot be shown it is told now and then.
+    /// Changes the state of the bar. The drawing thread shows the change within a tick; without a terminal a line is
+    /// printed if the last one is ten seconds old.
     fn change(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.shown.lock();
         change(&mut state);
@@ -204,10 +208,10 @@ impl Drop for View {
     }
 }
 
-/// Draws until its sender is dropped.
+/// Starts a thread that draws the bar until the returned sender is dropped.
 fn keep_drawing(shown: Arc<SharedBar>) -> Sender<()> {
     let (sender, dropped) = mpsc::channel();
-    // Without a thread there is no bar; the run goes on all the same.
+    // Without the thread there is no bar; the run goes on.
     let _ = std::thread::Builder::new().name("bar".into()).spawn(move || {
         loop {
             shown.draw();

@@ -1,4 +1,4 @@
-//! Opens data, and tells people how far that is if it takes long.
+//! Opens a dataset and reports the progress of reading if that takes long.
 
 use std::io::IsTerminal;
 use std::path::Path;
@@ -11,13 +11,13 @@ use worker::dataset::{Dataset, DatasetError, Progress};
 use super::{ERASE, write};
 use crate::sync::lock;
 
-/// Who waits shorter is told nothing.
+/// Time after which the first progress line is printed.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often a line is drawn again on a terminal, and written elsewhere.
+/// Interval between updates of the progress line on a terminal; elsewhere lines are printed every `WRITTEN_EVERY`.
 const DRAWN_EVERY: Duration = Duration::from_millis(200);
 const WRITTEN_EVERY: Duration = Duration::from_secs(10);
 
-/// Reads data to train on.
+/// Opens the dataset to train on, with a progress line on standard error from two seconds on.
 pub(crate) fn open(spec: &DataSpec, seed: u64, data_root: Option<&Path>) -> Result<Dataset, DatasetError> {
     let line = ProgressLine {
         drawn: std::io::stderr().is_terminal(),
@@ -28,11 +28,11 @@ pub(crate) fn open(spec: &DataSpec, seed: u64, data_root: Option<&Path>) -> Resu
     opened
 }
 
-/// A line on standard error.
+/// Line on standard error that shows how much of the data is read.
 struct ProgressLine {
-    /// Whether it can be drawn over.
+    /// True on a terminal, where the line is drawn over.
     drawn: bool,
-    /// When it is due.
+    /// Time from which the next update may be drawn.
     next: Mutex<Instant>,
 }
 

@@ -1,4 +1,4 @@
-//! What a run waits for, said when it changes.
+//! Reports why a run waits, for example for a silent node, each time the reasons change.
 
 use protocol::ids::RunId;
 use protocol::reasons::waiting::{WaitingFor, is_the_same};
@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::View;
 use crate::output::{self, Audience, notice};
 
-/// What was said last.
+/// The reasons of a run's waiting that were reported last.
 #[derive(Default)]
 pub(crate) struct Waiting {
     said: Vec<WaitingFor>,
@@ -22,8 +22,8 @@ struct WaitingEvent<'a> {
 }
 
 impl Waiting {
-    /// Takes in what the run waits for now, and tells whether that has changed; nothing is said twice in a row. The view
-    /// shows it as it is: seconds count on there.
+    /// Takes the reasons why the run waits now, reports them to the audience if they have changed, and returns true if
+    /// they have. The view always shows the newest, so that the seconds in them advance there.
     pub(crate) fn take(&mut self, run: RunId, now: &[WaitingFor], view: &View, audience: Audience) -> bool {
         view.waits(now);
         if !self.changes(now) {

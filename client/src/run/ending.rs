@@ -1,4 +1,4 @@
-//! How a run ended, for people and for scripts.
+//! Result of a run: its record for scripts, its text for people.
 
 use protocol::reasons::texts;
 use std::fmt::Write as _;
@@ -18,7 +18,7 @@ use crate::run::interrupt;
 use crate::settings::chosen;
 use crate::timeline::missing;
 
-/// The last line of a run.
+/// Builds the result of a finished run, which is the last line of its output and the content of `result.json`.
 pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) -> Finished {
     let stats = &result.stats;
     let nodes = result.participants.len() + missing(result).len();
@@ -71,7 +71,8 @@ pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) ->
         kept: brought_back(result).filter(|_| status.job.keep == Keep::Best),
         warnings: result
             .base_rate
-            // Weights of classes give accuracy away for that of rare classes, which is not measured here.
+            // Unequal class weights trade accuracy for that of rare classes, so accuracy alone would warn without
+            // reason.
             .filter(|_| status.job.class_weights == ClassWeights::Equal)
             .and_then(|base| base.warning(result.scores.accuracy))
             .or_else(|| result.scores.warning())
@@ -81,22 +82,23 @@ pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) ->
     }
 }
 
-/// The evaluation whose weights the run has come back to: the one with the lowest loss, unless that is of the last weights.
+/// Returns the evaluation whose weights a run with `--keep best` returned to: that with the lowest loss, or `None` if
+/// those are the last weights.
 fn brought_back(result: &RunResult) -> Option<Evaluation> {
     let measured = result.course.evaluations().iter();
     let best = measured.min_by(|one, other| one.loss.total_cmp(&other.loss))?;
-    // The last weights were measured when all samples were trained, or never.
+    // The last weights were evaluated when all samples were trained, or never.
     (best.samples < result.samples).then_some(*best)
 }
 
-/// The moment in words that people and programs read, to the second.
+/// Returns the present time as RFC 3339 in UTC, to the second.
 fn now() -> String {
     let now = OffsetDateTime::now_utc();
     let whole = now.replace_nanosecond(0).unwrap_or(now);
     whole.format(&Rfc3339).unwrap_or_default()
 }
 
-/// What stopped a run before all its samples were trained, for people.
+/// Returns the reason for which a run ended before all its samples were trained, as a sentence for people.
 fn why_early(reason: &str, patience: Option<u32>) -> Option<String> {
     match reason {
         "stopped" => Some("the run was stopped before all samples were trained".into()),
@@ -115,8 +117,8 @@ fn why_early(reason: &str, patience: Option<u32>) -> Option<String> {
     }
 }
 
-/// How good a model is, for people: its accuracy, written so, beside its base rate or, where it predicts numbers, R² and how
-/// far it is off.
+/// Describes the quality of a model for people: accuracy (formatted by `written`) beside its base rate and loss or, for
+/// a model that predicts numbers, R² with the mean absolute error and loss.
 pub(crate) fn how_good(scores: Scores, base_rate: Option<f64>, written: impl Fn(f64) -> String) -> String {
     let Scores { accuracy, loss, mae } = scores;
     match mae {
@@ -129,10 +131,10 @@ pub(crate) fn how_good(scores: Scores, base_rate: Option<f64>, written: impl Fn(
     }
 }
 
-/// The bytes of a run's changes, beside those of whole gradients.
+/// Formats the bytes of weight changes that a run sent, compared with those of full gradients.
 fn changes(finished: &Finished) -> String {
     let sent = quantity::bytes(finished.bytes_sent as f64);
-    // Of small models there is nothing to save.
+    // For small models there is no saving to report.
     if finished.compression < 2.0 {
         return format!("{sent} of weight changes sent");
     }
@@ -143,9 +145,10 @@ fn changes(finished: &Finished) -> String {
     )
 }
 
-/// A remark on a model whose evaluation loss has grown since its lowest, while training went on.
+/// Returns a remark if the evaluation loss has grown since its minimum while training went on.
 fn overfitted(finished: &Finished) -> Option<String> {
-    /// Losses of one model on few samples go up and down by this share without meaning anything.
+    /// Relative rise of the loss that counts as noise: losses on few samples vary this much from one evaluation to the
+    /// next.
     const NOISE: f64 = 0.05;
     let lowest = finished.evaluations.iter().filter(|one| one.loss.is_finite());
     let lowest = lowest.min_by(|one, other| one.loss.total_cmp(&other.loss))?;
@@ -161,7 +164,7 @@ fn overfitted(finished: &Finished) -> Option<String> {
     })
 }
 
-/// For people: what came out, what it cost, and where it is.
+/// Formats the result of a run for people: its quality, its cost and the path of the model.
 fn text(finished: &Finished) -> String {
     let scores = Scores {
         accuracy: finished.accuracy,
@@ -176,7 +179,7 @@ fn text(finished: &Finished) -> String {
         quantity::count(finished.samples_per_second),
         quantity::of(finished.nodes, "node")
     );
-    // A node alone sends nothing to anybody.
+    // A single node sends nothing.
     let alone = finished.nodes + finished.missing.len() <= 1;
     let mut cost = Vec::new();
     if !alone {
@@ -232,11 +235,11 @@ fn text(finished: &Finished) -> String {
     text
 }
 
-/// Says how a run ended, to people or to scripts.
+/// Prints the result of a run, to people or to scripts, and fails if the replicas disagree.
 pub(crate) fn report(finished: &Finished, json: bool) -> Result<(), Failure> {
     if json {
         output::line(finished);
-        // Whoever reads the numbers only may never look at what is said about them.
+        // Scripts that read only the numbers would miss the warnings, so warnings are printed for people too.
         for warning in &finished.warnings {
             notice::say(&format!("warning: {warning}"));
         }
@@ -263,7 +266,7 @@ mod tests {
 
     use super::*;
 
-    /// What a run of these nodes has come to whose evaluation losses were these, one after each epoch.
+    /// Builds the result of a run by `participants` with these evaluation losses, one after each epoch.
     fn ended(participants: &[&str], missing: &[&str], losses: &[f64]) -> Finished {
         const TRAIN: u64 = 100;
         let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();

@@ -1,4 +1,4 @@
-//! Fetching a run's model, from any node that has it.
+//! Fetches the model of a finished run from any node that has it.
 
 use std::io::{Seek, Write};
 use std::time::{Duration, Instant};
@@ -19,13 +19,13 @@ use super::interrupt::Unfinished;
 use crate::contact::Contact;
 use crate::failure::Failure;
 
-/// How long nodes are asked that have not said that they lack the model.
+/// Time for which nodes are asked while at least one has not said that it lacks the model.
 const LIMIT: Duration = Duration::from_mins(1);
-/// How long nodes are asked that say so: one may be about to write it.
+/// Time for which nodes are asked after all have said that they lack the model: one may be about to write it.
 const NONE_LIMIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Fetches the model, checks that it is the one, and puts it in its place at once.
+/// Fetches the model, checks its digest and moves it to its final path at once.
 pub(crate) async fn save(
     contact: &Contact,
     run: RunId,
@@ -54,13 +54,13 @@ pub(crate) async fn save(
 }
 
 enum FetchError {
-    /// It cannot be written here.
+    /// The model's file cannot be written on this machine.
     Write(std::io::Error),
-    /// No node gives it.
+    /// No node delivers the model; the text has each node's reason.
     Nobody(String),
 }
 
-/// Fetches the model from the node that is followed or, where that one has none or breaks off, from any other.
+/// Fetches the model from the node that is followed or, if that node lacks it or breaks off, from any other.
 async fn fetch(contact: &Contact, run: RunId, digest: Digest, file: &mut PartialFile) -> Result<(), FetchError> {
     let since = Instant::now();
     loop {
@@ -91,7 +91,7 @@ async fn fetch(contact: &Contact, run: RunId, digest: Digest, file: &mut Partial
     }
 }
 
-/// Fetches what each node holds of a model that is spread over them, until it makes the whole one.
+/// Fetches the stages of a model that is spread over nodes until they can be put together into the whole model.
 async fn fetch_stages(contact: &Contact, run: RunId, digest: Digest, file: &mut PartialFile) -> Result<(), FetchError> {
     let since = Instant::now();
     loop {
@@ -131,13 +131,13 @@ async fn fetch_stages(contact: &Contact, run: RunId, digest: Digest, file: &mut 
     }
 }
 
-/// What another one has broken off is no part of it.
+/// Empties the file before the next attempt: an earlier attempt may have broken off half-way.
 fn emptied(file: &mut PartialFile) -> Result<(), FetchError> {
     let emptied = file.file().set_len(0).and_then(|()| file.file().rewind());
     emptied.map_err(FetchError::Write)
 }
 
-/// Checks that a file holds the weights that a run ended with.
+/// Checks that a file holds the weights that the run ended with.
 fn check(file: &PartialFile, digest: Digest) -> Result<(), String> {
     let model = model_file::load(file.path()).map_err(|error| sentence(&error))?;
     if model.metadata.digest == digest.to_string() {

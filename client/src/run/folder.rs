@@ -1,4 +1,4 @@
-//! The folder of one run: its model, its job, what it came to, and what happened meanwhile. No other run's is touched.
+//! The folder of one run, with its model, job, result and journal. Folders of other runs are never changed.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -11,24 +11,24 @@ use protocol::stats::Finished;
 
 use crate::failure::Failure;
 
-/// The model's name in the folder.
+/// File name of the model in a run's folder.
 const MODEL: &str = "model.safetensors";
-/// The name of what the run came to.
+/// File name of the run's result in its folder.
 pub(crate) const RESULT: &str = "result.json";
-/// The name of what was trained.
+/// File name of the run's job in its folder.
 pub(crate) const JOB: &str = "job.toml";
-/// The link to the newest run's folder, beside it.
+/// Name of the symbolic link to the newest run's folder, in the folder that holds all runs.
 const LATEST: &str = "latest";
 
-/// The run whose folder this is, by its name; clients and nodes name them alike.
+/// Returns the run whose folder this is, from the folder's name; clients and nodes name run folders alike.
 pub(crate) fn run_named(folder: &Path) -> Option<RunId> {
     let name = folder.file_name()?.to_str()?;
     let run = u64::from_str_radix(name, 16).ok().filter(|_| name.len() == 16);
     run.map(RunId)
 }
 
-/// The path of a model that a user has named. In the folder of a run that has left no model it is refused, and the newest
-/// model beside that folder is named instead.
+/// Resolves the path of a model that a user has given. If the path lies in the folder of a run that has left no model,
+/// returns an error that names the newest model beside that folder.
 pub(crate) fn named_model(path: OsString) -> Result<PathBuf, String> {
     let path = PathBuf::from(path);
     let folder = path.parent().unwrap_or(Path::new(""));
@@ -36,7 +36,7 @@ pub(crate) fn named_model(path: OsString) -> Result<PathBuf, String> {
     if path.exists() || !is_run {
         return Ok(path);
     }
-    // A link such as 'latest' means the run that it points at.
+    // A link such as `latest` stands for the run that it points at.
     let target = folder.canonicalize().unwrap_or_else(|_| folder.into());
     let run = target.file_name().unwrap_or_default().display();
     let beside = match newest_model(&folder.join("..")) {
@@ -51,7 +51,7 @@ pub(crate) fn named_model(path: OsString) -> Result<PathBuf, String> {
     ))
 }
 
-/// The name of the folder that holds the newest model among the runs in a folder.
+/// Returns the name of the folder with the newest model among the runs' folders in `among`.
 fn newest_model(among: &Path) -> Option<OsString> {
     let folders = std::fs::read_dir(among).ok()?.flatten();
     let written = folders.filter(|entry| !entry.path().is_symlink()).filter_map(|entry| {
@@ -61,17 +61,17 @@ fn newest_model(among: &Path) -> Option<OsString> {
     written.max().map(|(_, name)| name)
 }
 
-/// A folder that is there.
+/// An existing folder of one run.
 #[derive(Debug)]
 pub(crate) struct RunFolder {
     path: PathBuf,
-    /// Something else than a link that has the name of the link to the newest run.
+    /// Path of the file or folder that is called `latest` and is not a symbolic link, if there is one.
     not_latest: Option<PathBuf>,
 }
 
 impl RunFolder {
-    /// Makes the folder of a run, and has `latest` point at it. What was fetched before, as by another client that had
-    /// attached, stays as it is: then this one has a number.
+    /// Creates the folder of a run and points `latest` at it. A folder that already holds a result, as of another
+    /// client that followed the run, stays unchanged: the new folder then has a number in its name.
     pub(crate) fn make(among: &Path, run: RunId) -> Result<Self, Failure> {
         let names = std::iter::once(run.to_string()).chain((2..).map(|number| format!("{run}-{number}")));
         let mut free = names.filter(|name| !among.join(name).join(RESULT).exists());
@@ -83,14 +83,14 @@ impl RunFolder {
         Ok(Self { path, not_latest })
     }
 
-    /// The folder that a node has for a run.
+    /// Creates or opens the folder that a node keeps for a run, at the given path.
     pub(crate) fn at(path: PathBuf) -> std::io::Result<Self> {
         std::fs::create_dir_all(&path)?;
         let not_latest = None;
         Ok(Self { path, not_latest })
     }
 
-    /// The file or folder that keeps `latest` from leading to this run.
+    /// Returns the file or folder that prevents `latest` from pointing at this run, if there is one.
     pub(crate) fn not_latest(&self) -> Option<&Path> {
         self.not_latest.as_deref()
     }
@@ -99,23 +99,23 @@ impl RunFolder {
         &self.path
     }
 
-    /// Where the model goes.
+    /// Returns the path of the model in this folder.
     pub(crate) fn model(&self) -> PathBuf {
         self.path.join(MODEL)
     }
 
-    /// A file of this name, for what comes line by line.
+    /// Opens the file of this name for appending lines.
     pub(crate) fn append(&self, name: &str) -> std::io::Result<File> {
         File::options().create(true).append(true).open(self.path.join(name))
     }
 
-    /// Keeps what is trained.
+    /// Writes the job to the folder.
     pub(crate) fn keep_job(&self, job: &Job) -> Result<(), Failure> {
         let job = JobDraft::from(job).to_toml().map_err(Failure::work)?;
         self.write(JOB, &job)
     }
 
-    /// Keeps what the run came to, beside the model.
+    /// Writes the result to the folder, beside the model.
     pub(crate) fn keep_result(&self, finished: &Finished) -> Result<(), Failure> {
         let result = serde_json::to_string_pretty(finished).map_err(Failure::work)?;
         self.write(RESULT, &(result + "\n"))
@@ -126,12 +126,12 @@ impl RunFolder {
         write.map_err(|error| self.not_written(name, &error))
     }
 
-    /// Why the model is not there.
+    /// Returns the failure for a model that could not be written.
     pub(crate) fn model_not_written(&self, error: &std::io::Error) -> Failure {
         self.not_written(MODEL, error)
     }
 
-    /// Why a file of this name is not there.
+    /// Returns the failure for a file of this name that could not be written.
     pub(crate) fn not_written(&self, name: &str, error: &std::io::Error) -> Failure {
         let path = self.path.join(name);
         Failure::Failed(format!(
@@ -141,7 +141,8 @@ impl RunFolder {
     }
 }
 
-/// Has `latest` point at a folder, at once. Returns what has the name and is no link.
+/// Points `latest` at a folder in one atomic rename. Returns the path of `latest` if it is not a symbolic link, which
+/// is left unchanged.
 fn point_at(among: &Path, name: &str) -> Option<PathBuf> {
     #[cfg(unix)]
     {
@@ -167,7 +168,7 @@ mod tests {
         let latest = || std::fs::read_link(among.path().join(LATEST)).unwrap();
         let first = RunFolder::make(among.path(), RunId(7)).unwrap();
         assert_eq!(latest(), PathBuf::from(RunId(7).to_string()));
-        // A client that died has left no result: whoever attaches goes on in the same folder.
+        // A client that died has left no result: the client that attaches next continues in the same folder.
         assert_eq!(RunFolder::make(among.path(), RunId(7)).unwrap().path(), first.path());
         std::fs::write(first.path().join(RESULT), "{}").unwrap();
         let again = RunFolder::make(among.path(), RunId(7)).unwrap();
@@ -196,7 +197,8 @@ mod tests {
         std::fs::write(model(&trained), "").unwrap();
         let newest = format!("the newest model is {}", model(&trained).display());
         assert!(refused().ends_with(&newest), "{}", refused());
-        // What is there is taken, and what is no run's model is left to whoever reads it.
+        // Existing paths are returned as they are, and missing paths outside runs' folders are left to the reader of
+        // the file.
         for path in [
             model(&trained),
             among.path().join("elsewhere").join(MODEL),

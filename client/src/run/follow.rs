@@ -1,4 +1,4 @@
-//! Following a run from outside: its numbers while it goes on, its model when it is over.
+//! Follows a run from a client: prints its progress, then fetches its model and reports its result.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -21,16 +21,17 @@ use crate::progress::waiting::Waiting;
 use crate::settings::chosen;
 use crate::timeline::{End, Facts, Timeline, TimelineEntry};
 
-/// How often the run's state is asked for.
+/// Interval between requests for the run's state.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// The time for which the last records of a run that is over are waited for. Nodes out of reach tell none.
+/// Time to wait for the last records after a run has ended. Nodes out of reach deliver none.
 const LAST_RECORDS_LIMIT: Duration = Duration::from_secs(1);
-/// How long the followed node, and then all nodes, are asked for checkpoints after SIGTERM, before the run is stopped.
+/// Time for which the followed node, and then all nodes, are asked for checkpoints after SIGTERM, before the run is
+/// stopped.
 const CHECKPOINT_LIMIT: Duration = Duration::from_secs(1);
-/// How long somebody is looked for who knows of the run, while not all have been asked.
+/// Time for which a node that knows the run is searched for, while not all nodes have answered.
 const SEARCH_LIMIT: Duration = Duration::from_mins(1);
 
-/// Follows a run to its end, fetches its model and says what came out.
+/// Follows a run to its end, fetches its model and returns its result.
 pub(crate) async fn follow(
     contact: &Arc<Contact>,
     run: RunId,
@@ -46,7 +47,8 @@ pub(crate) async fn follow(
             folder.path().display()
         ));
     }
-    // It is written once more with the result, and then must be: a full disk is no reason not to follow a run.
+    // The job is written again with the result, and only then is a failure an error: a full disk must not prevent
+    // following.
     let _ = folder.keep_job(&first.job);
     let facts = Facts::of(&first);
     if audience == Audience::People {
@@ -96,7 +98,7 @@ pub(crate) async fn follow(
     saved
 }
 
-/// What people have to know whose minibatch is larger than all there is to learn from.
+/// Returns a warning if one minibatch is larger than the whole training data.
 fn whole_data_in_a_step(status: &RunStatus) -> Option<String> {
     let (step, train) = (status.job.step_samples(), status.train);
     (train > 0 && u64::from(step) > train).then(|| {
@@ -108,18 +110,18 @@ fn whole_data_in_a_step(status: &RunStatus) -> Option<String> {
     })
 }
 
-/// What has been heard of the run, and is kept of it.
+/// Collects the records and the state of a followed run, and writes them to its journal.
 struct RunRecorder {
     run: String,
     timeline: Timeline,
     journal: Journal,
     audience: Audience,
-    /// The run that trains this one once more, since it has diverged.
+    /// The run that repeats this one at half the learning rate, because this one has diverged.
     successor: Option<RunId>,
 }
 
 impl RunRecorder {
-    /// Takes in records; those of the run are lines for scripts.
+    /// Takes records: those of this run go to the journal, the timeline and, for scripts, to standard output.
     fn take(&mut self, records: &[StatsRecord]) {
         for record in records.iter().filter(|record| record.run == self.run) {
             if self.audience == Audience::Scripts {
@@ -133,20 +135,20 @@ impl RunRecorder {
         }
     }
 
-    /// Takes in how far the run is.
+    /// Takes a newer state of the run, and writes the events that follow from it to the journal.
     fn look(&mut self, status: &RunStatus) {
         for happened in self.timeline.take_facts(Facts::of(status), clock::now()) {
             self.journal.note(&happened);
         }
     }
 
-    /// Whether the nodes have said that the run failed.
+    /// Returns true if the nodes have reported that the run failed.
     fn has_failed(&self) -> bool {
         let end = self.timeline.facts().and_then(|facts| facts.end.as_ref());
         matches!(end, Some(End::Failed { .. }))
     }
 
-    /// Whether these nodes have told of the end of the run.
+    /// Returns true if each of these nodes has sent a record from the end of the run.
     fn has_ended(&self, nodes: &[String]) -> bool {
         let ends = [Phase::Finishing, Phase::Ended].map(Phase::text);
         let records = || self.timeline.nodes().iter().map(|node| &node.record);
@@ -162,8 +164,9 @@ impl RunRecorder {
     }
 }
 
-/// The state of this run, from a node that knows of it. Nodes may know nothing of it, because they came later or have gone
-/// on to another, and one of them may fail where others go on.
+/// Returns the state of this run from a node that knows it. A node may not know the run, because it joined later or
+/// takes part in another run by now, and one node may report a failure while the others go on: then the other nodes are
+/// asked too.
 async fn status(contact: &Contact, run: RunId) -> Result<Box<RunStatus>, Failure> {
     let since = Instant::now();
     loop {
@@ -189,17 +192,18 @@ async fn status(contact: &Contact, run: RunId) -> Result<Box<RunStatus>, Failure
     }
 }
 
-/// How long the successor of a run that has diverged may take to be prepared.
+/// Time limit for the nodes to prepare the successor of a diverged run.
 pub(crate) const SUCCESSOR_LIMIT: Duration = Duration::from_mins(2);
 
-/// Whether a run has diverged whose successor no node knows of yet: there is none to stop, but there will be.
+/// Returns true if a run has diverged and no node knows its successor yet: there is no run to stop now, but there will
+/// be.
 pub(crate) fn awaits_successor(answers: &[Answer]) -> bool {
     let known = || answers.iter().filter_map(Answer::status);
     let is_known = |run: RunId| known().any(|status| status.run == run);
     known().any(|status| status.outcome.is_some() && status.successor.is_some_and(|next| !is_known(next)))
 }
 
-/// Waits until a node knows of the run that succeeds another one.
+/// Waits until a node knows the run that succeeds a diverged run.
 async fn until_known(contact: &Contact, run: RunId) -> Result<(), Failure> {
     let since = Instant::now();
     while since.elapsed() < SUCCESSOR_LIMIT {
@@ -217,7 +221,7 @@ async fn until_known(contact: &Contact, run: RunId) -> Result<(), Failure> {
                 Reply::CalledOff(_) => {
                     return Err(Failure::Failed(format!("run {run} was stopped before it began")));
                 }
-                // Nobody has a run to stop before the nodes know of this one.
+                // No node has a run to stop before the nodes know this run.
                 _ => {}
             }
         }
@@ -230,7 +234,7 @@ async fn until_known(contact: &Contact, run: RunId) -> Result<(), Failure> {
     )))
 }
 
-/// How much a node's word on a run is worth, beside others'.
+/// Rank of a node's report on a run: where nodes differ, the highest rank counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ReportRank {
     Failed,
@@ -246,7 +250,7 @@ fn worth(status: &RunStatus) -> ReportRank {
     }
 }
 
-/// The best word on a run that any node has.
+/// Returns the report of the highest rank on a run, with the answer that carries it.
 pub(crate) fn best(run: RunId, answers: &[Answer]) -> Option<(&Answer, &RunStatus)> {
     let known = answers
         .iter()
@@ -254,7 +258,7 @@ pub(crate) fn best(run: RunId, answers: &[Answer]) -> Option<(&Answer, &RunStatu
     known.max_by_key(|(_, status)| worth(status))
 }
 
-/// Shows what happens until the run is over.
+/// Shows the progress of a run until it has ended, and returns its final state and result.
 async fn watch(
     contact: &Arc<Contact>,
     run: RunId,
@@ -288,7 +292,7 @@ async fn watch(
             stopping = true;
             account.note(TimelineEntry::StopAsked);
             view.busy("ending the run");
-            // After SIGTERM, `stop_when_terminated` does that.
+            // After SIGTERM, `stop_when_terminated` stops the run.
             if !interrupt::is_terminated() {
                 contact.ask(Request::Order(RunOrder::Stop)).await?;
                 interrupt::stop_sent();
@@ -296,7 +300,8 @@ async fn watch(
         }
         tokio::time::sleep(LOOK_AGAIN).await;
     };
-    // Every node tells what it did before it says that it has settled: the last records are there or on their way.
+    // Every node sends its last record before it reports that it has settled: the last records are here or on their
+    // way.
     let deadline = tokio::time::Instant::now() + LAST_RECORDS_LIMIT;
     let participants = outcome.as_ref().map_or(&[][..], |(_, result)| &result.participants);
     while !account.has_ended(participants)
@@ -311,7 +316,7 @@ async fn watch(
     outcome.map_err(|reason| Failure::Failed(reason.to_string()))
 }
 
-/// A task that ends when this is dropped.
+/// Task that is aborted when this guard is dropped.
 struct ScopedTask(tokio::task::JoinHandle<()>);
 
 impl Drop for ScopedTask {
@@ -320,12 +325,12 @@ impl Drop for ScopedTask {
     }
 }
 
-/// Stops the run after SIGTERM, beside whatever its follower waits for: little time is left, and the node that is followed
-/// may stand still.
+/// Stops the run after SIGTERM, in a task beside the follower: little time is left, and the node that the follower
+/// waits for may stand still.
 async fn stop_when_terminated(contact: Arc<Contact>) {
     const CHECKPOINT: Request = Request::Order(RunOrder::Checkpoint);
     interrupt::termination().await;
-    // A run that is not saved in the time that is left continues from a checkpoint.
+    // A run that is not saved in the remaining time can continue from a checkpoint.
     let asked = tokio::time::timeout(CHECKPOINT_LIMIT, contact.ask(CHECKPOINT)).await;
     if asked.is_err() {
         let _ = tokio::time::timeout(CHECKPOINT_LIMIT, contact.ask_each(CHECKPOINT)).await;
@@ -345,7 +350,8 @@ async fn stop_when_terminated(contact: Arc<Contact>) {
 
 async fn read(contact: Arc<Contact>, sender: mpsc::Sender<Vec<StatsRecord>>) {
     let mut reader = StatsReader::default();
-    // Whoever asks for the state notices that no node answers, and says so.
+    // An error ends only this task: requests for the run's state fail too, and their caller reports that no node
+    // answers.
     while let Ok(records) = reader.read(&contact).await {
         if sender.send(records).await.is_err() {
             return;

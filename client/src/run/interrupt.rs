@@ -1,6 +1,7 @@
-//! Signals: the first one asks for an orderly end. A later Ctrl-C ends at once, but leaves nothing behind and says what becomes
-//! of the run. So does any signal once the result is told. After SIGTERM or SIGHUP the program ends within ten seconds
-//! whatever it waits for, be it a node, a disk or the reader of its output: whoever sent the signal would kill the program next.
+//! Signal handling: the first signal asks for an orderly end. A later Ctrl-C, or any signal once the result is printed,
+//! ends the program at once, but removes unfinished files and tells what becomes of the run. After SIGTERM or SIGHUP
+//! the program ends within ten seconds, even if it waits for a node, a disk or the reader of its output: the sender of
+//! the signal would kill it next.
 
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
@@ -17,9 +18,9 @@ use crate::output::notice;
 use crate::progress;
 use crate::sync::lock;
 
-/// A run that is ended at once has failed, unless its result is told.
+/// Exit code of a program that ends at once, unless its result is printed already.
 const FAILED: i32 = 1;
-/// The exit code of the run's result, once that is told.
+/// Exit code that belongs to the run's result, once that is printed.
 static RESULT: Mutex<Option<i32>> = Mutex::new(None);
 static ASKED: AtomicBool = AtomicBool::new(false);
 static TERMINATED: AtomicBool = AtomicBool::new(false);
@@ -27,30 +28,31 @@ static FIRST: Mutex<Option<Instant>> = Mutex::new(None);
 static LEAVING: Mutex<Option<Leaving>> = Mutex::new(None);
 static CLEAN_UP: Mutex<Option<CleanUp>> = Mutex::new(None);
 static UNFINISHED: Mutex<Option<PathBuf>> = Mutex::new(None);
-/// How often a program that waits for nothing else looks.
+/// Interval at which waiting code checks for signals.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
-/// A signal this soon after the first one is of the same key press: keys bounce, and wrappers forward what the terminal
-/// has sent to both.
+/// Time after the first signal in which further signals count as the same key press: keys bounce, and wrappers forward
+/// signals that the terminal has sent to both processes.
 const BOUNCE: Duration = Duration::from_millis(500);
-/// The time for an orderly end after SIGTERM. Supervisors that are in a hurry kill after ten seconds.
+/// Time for an orderly end after SIGTERM. Supervisors in a hurry kill after ten seconds.
 const TERMINATION_LIMIT: Duration = Duration::from_secs(8);
-/// The time for cleaning up after that: a full or slow disk must not keep the program.
+/// Time for the clean-up after [`TERMINATION_LIMIT`]: a full or slow disk must not keep the program alive.
 const CLEAN_UP_LIMIT: Duration = Duration::from_secs(1);
-/// The time for last words after that: neither must a terminal that Ctrl-S has stopped, or a reader that stands still.
+/// Time for the last messages after the clean-up: a terminal that Ctrl-S has stopped, or a reader that stands still,
+/// must not keep the program alive.
 const LAST_WORDS_LIMIT: Duration = Duration::from_millis(750);
 
-/// Cleans up before the program ends at once. Of the sentences that it sends the last one is said to people, also where the
-/// time is over before it returns.
+/// Clean-up that runs before the program ends at once. Of the sentences that it sends, the last one is printed, even if
+/// the time is over before the clean-up returns.
 type CleanUp = Box<dyn FnOnce(&mpsc::Sender<String>) + Send>;
 
-/// A run on nodes that outlive this program.
+/// State of a run whose nodes outlive this program, for the message that the program prints if it ends at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leaving {
-    /// The run; none while the nodes prepare it.
+    /// The run, or `None` while the nodes prepare it.
     pub(crate) run: Option<RunId>,
-    /// Whether a node has taken the request to stop.
+    /// True if a node has accepted the request to stop.
     pub(crate) stopping: bool,
-    /// Whether scripts read standard output.
+    /// True if the message goes to scripts, as JSON on standard output.
     pub(crate) json: bool,
 }
 
@@ -74,12 +76,13 @@ impl Leaving {
     }
 }
 
-/// Takes Ctrl-C and termination signals over, for a program that ends within [`TERMINATION_LIMIT`] of the latter.
+/// Installs handlers for Ctrl-C and termination signals, for a program that ends within [`TERMINATION_LIMIT`] of the
+/// latter.
 pub(crate) fn watch() -> Result<(), Failure> {
     watch_within(TERMINATION_LIMIT)
 }
 
-/// The same for a program that takes this long at most.
+/// Installs handlers for Ctrl-C and termination signals, for a program that ends within `limit` of the latter.
 pub(crate) fn watch_within(limit: Duration) -> Result<(), Failure> {
     listen(move |mut signals| async move {
         let mut deadline = None;
@@ -106,7 +109,7 @@ pub(crate) fn watch_within(limit: Duration) -> Result<(), Failure> {
     })
 }
 
-/// Takes no notice of signals: whoever has started this process ends it.
+/// Ignores signals, in a process that its parent process ends.
 pub(crate) fn ignore() -> Result<(), Failure> {
     listen(|mut signals| async move {
         loop {
@@ -115,12 +118,12 @@ pub(crate) fn ignore() -> Result<(), Failure> {
     })
 }
 
-/// A kind of signal.
+/// Signal that asks the program to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Signal {
-    /// Ctrl-C.
+    /// SIGINT, as Ctrl-C sends it.
     Interrupt,
-    /// SIGTERM or SIGHUP.
+    /// SIGTERM or SIGHUP, as a supervisor or a closed terminal sends it.
     Termination,
 }
 
@@ -149,7 +152,7 @@ impl Signals {
     }
 }
 
-/// Takes signals over, and hears them in a thread of its own: the program's other threads may wait for something.
+/// Installs signal handlers and runs them in a thread of their own, because the program's other threads may be blocked.
 fn listen<F>(hear: impl FnOnce(Signals) -> F) -> Result<(), Failure>
 where
     F: Future<Output = Infallible> + Send + 'static,
@@ -169,16 +172,16 @@ where
     Ok(())
 }
 
-/// Ends the program, and leaves nothing behind that can be removed by this time.
+/// Ends the program at once, after a clean-up that is abandoned at `cleaned_by`.
 fn leave_at_once(cleaned_by: Instant) -> ! {
-    // Held to the end: whoever else would remove what is cleaned up waits for that.
+    // The lock is held to the end: other threads that would remove the same files block on it.
     let mut clean_up = lock(&CLEAN_UP);
     let said = clean(whole_clean_up(clean_up.take()), cleaned_by);
     say_last_words(said);
     exit()
 }
 
-/// A clean-up that also removes the file that is being written.
+/// Returns a clean-up that also removes the file that is being written.
 fn whole_clean_up(clean_up: Option<CleanUp>) -> CleanUp {
     Box::new(move |said| {
         if let Some(file) = lock(&UNFINISHED).take() {
@@ -190,7 +193,7 @@ fn whole_clean_up(clean_up: Option<CleanUp>) -> CleanUp {
     })
 }
 
-/// Cleans up by this time, and returns what is to be said of it.
+/// Runs a clean-up in a thread until `by`, and returns the last sentence that it sent.
 fn clean(clean_up: CleanUp, by: Instant) -> Option<String> {
     let (sender, said) = mpsc::channel();
     let _ = thread::Builder::new()
@@ -204,20 +207,21 @@ fn clean(clean_up: CleanUp, by: Instant) -> Option<String> {
     newest
 }
 
-/// Ends the process and all its threads, without the work that the system's libraries do at an exit: that waits for threads
-/// that may stand still, and what was written is flushed already.
+/// Ends the process and all its threads without exit handlers: these could wait for blocked threads, and all output is
+/// flushed already.
 fn exit() -> ! {
     let code = lock(&RESULT).unwrap_or(FAILED);
-    // SAFETY: it may be called at any time, and does not return.
+    // SAFETY: `_exit` has no preconditions, may be called from any thread at any time, and does not return.
     unsafe { libc::_exit(code) }
 }
 
-/// Whether a signal at this time ends the program at once, given the time of the first one.
+/// Returns true if a signal at time `now` ends the program at once. The first call sets `first` to the time of the
+/// first signal.
 fn leaves(first: &mut Option<Instant>, now: Instant) -> bool {
     now.duration_since(*first.get_or_insert(now)) >= BOUNCE
 }
 
-/// Says what was cleaned up, and what becomes of the run, where the progress bar was.
+/// Erases the progress bar, and prints the result of the clean-up and what becomes of the run.
 fn say_last_words(cleaned: Option<String>) {
     let leaving = *lock(&LEAVING);
     let (said, wait) = mpsc::channel::<()>();
@@ -234,32 +238,32 @@ fn say_last_words(cleaned: Option<String>) {
     let _ = wait.recv_timeout(LAST_WORDS_LIMIT);
 }
 
-/// Keeps what is to be said of a run should the program end at once.
+/// Sets the run whose fate is printed if the program ends at once.
 pub(crate) fn leaves_behind(leaving: Leaving) {
     *lock(&LEAVING) = Some(leaving);
 }
 
-/// Takes down that the result was told. What is done after that is worth no waiting: a signal ends the program at once, with
-/// the exit code of the result.
+/// Records that the result is printed. From then on a signal ends the program at once, with the exit code of the
+/// result: the remaining work is not worth waiting for.
 pub(crate) fn result_told(well: bool) {
     *lock(&LEAVING) = None;
     *lock(&RESULT) = Some(if well { 0 } else { FAILED });
 }
 
-/// Takes down that a node has taken the request to stop.
+/// Records that a node has accepted the request to stop.
 pub(crate) fn stop_sent() {
     if let Some(leaving) = &mut *lock(&LEAVING) {
         leaving.stopping = true;
     }
 }
 
-/// Sets the clean-up that precedes an end at once. It sends sentences on what becomes of the run's files, of which the last
-/// one is said, and is abandoned where it takes too long.
+/// Sets the clean-up that runs before the program ends at once. Of the sentences that it sends, the last one is
+/// printed; the clean-up is abandoned if it takes too long.
 pub(crate) fn at_exit(clean_up: impl FnOnce(&mpsc::Sender<String>) + Send + 'static) {
     *lock(&CLEAN_UP) = Some(Box::new(clean_up));
 }
 
-/// A file that is being written: it goes if the program ends at once before this is dropped.
+/// Guard for a file that is being written: the file is removed if the program ends at once before the guard is dropped.
 pub(crate) struct Unfinished(());
 
 impl Unfinished {
@@ -275,29 +279,29 @@ impl Drop for Unfinished {
     }
 }
 
-/// Drops the clean-up, before there is nothing left for it. Does not return if the program is ending at once.
+/// Removes the clean-up, once there is nothing left to clean up. Blocks for ever if the program is ending at once.
 pub(crate) fn forget_at_exit() {
     *lock(&CLEAN_UP) = None;
 }
 
-/// Whether the user wants the work to end.
+/// Returns true if the user has asked for the work to end.
 pub(crate) fn asked() -> bool {
     ASKED.load(Ordering::SeqCst)
 }
 
-/// Whether the program was told to end by SIGTERM or SIGHUP, so that little time is left.
+/// Returns true if the program has received SIGTERM or SIGHUP, so that little time is left.
 pub(crate) fn is_terminated() -> bool {
     TERMINATED.load(Ordering::SeqCst)
 }
 
-/// Waits until the program is told to end by SIGTERM or SIGHUP.
+/// Waits until the program receives SIGTERM or SIGHUP.
 pub(crate) async fn termination() {
     while !is_terminated() {
         tokio::time::sleep(LOOK_AGAIN).await;
     }
 }
 
-/// Waits until the user wants the work to end.
+/// Waits until the user asks for the work to end.
 pub(crate) async fn wait() {
     while !asked() {
         tokio::time::sleep(LOOK_AGAIN).await;
@@ -329,7 +333,7 @@ mod tests {
             clean(clean_up, Instant::now() + Duration::from_secs(limit)).unwrap()
         };
         assert_eq!(cleaned(true, 2), "copied");
-        // It would take a day if the limit were waited for.
+        // The test would take a day if the limit were waited for.
         assert_eq!(cleaned(false, 86_400), "copied");
     }
 

@@ -1,7 +1,8 @@
-//! What happens in a run, kept in its folder: `metrics.jsonl` has every node's record of every second and every
-//! evaluation, `events.jsonl` what is not of every second.
+//! Journal of a run in its folder: `metrics.jsonl` has every node's record of every second and every evaluation,
+//! `events.jsonl` has the events between them.
 //!
-//! The run does not depend on it: what can no longer be written is left out, which is said once.
+//! The run does not depend on the journal: after a failed write a file gets no further lines, and that is reported
+//! once.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -17,7 +18,7 @@ use crate::timeline::Happened;
 pub(crate) const METRICS: &str = "metrics.jsonl";
 pub(crate) const EVENTS: &str = "events.jsonl";
 
-/// A line of metrics that is no node's record.
+/// Line of `metrics.jsonl` that holds an evaluation instead of a node's record.
 #[derive(Serialize)]
 struct Evaluated<'a> {
     time: f64,
@@ -26,16 +27,16 @@ struct Evaluated<'a> {
     evaluation: &'a Evaluation,
 }
 
-/// A journal of one run.
+/// Journal of one run, as two files of lines.
 pub(crate) struct Journal {
     metrics: JournalFile,
     events: JournalFile,
-    /// When the newest evaluation was made, in seconds of the run.
+    /// Time of the newest evaluation in the journal, in seconds of the run.
     evaluated: Option<f64>,
 }
 
 impl Journal {
-    /// Opens a journal in a run's folder. What a journal there says already is gone on with.
+    /// Opens the journal in a run's folder and appends to one that is there.
     pub(crate) fn open(folder: &RunFolder) -> Self {
         let lines = |name: &'static str| JournalFile {
             name,
@@ -52,16 +53,16 @@ impl Journal {
         }
     }
 
-    /// Whether an evaluation was not kept yet.
+    /// Returns true if an evaluation is newer than those in the journal.
     pub(crate) fn is_new(&self, evaluation: &Evaluation) -> bool {
         self.evaluated.is_none_or(|newest| evaluation.seconds > newest)
     }
 
-    /// Keeps what nodes have told of the run.
+    /// Appends the nodes' records of the run, and the evaluations that they carry.
     pub(crate) fn take(&mut self, records: &[StatsRecord]) {
         for record in records {
             self.metrics.add(record);
-            // Records have the newest one each time, of whoever has measured it.
+            // Every record repeats the newest evaluation, whichever node has made it.
             for evaluation in record.told_evaluations() {
                 if !self.is_new(&evaluation) {
                     continue;
@@ -71,7 +72,7 @@ impl Journal {
         }
     }
 
-    /// Keeps an evaluation: one that a record tells of, or that of the weights a run ended with, which none does.
+    /// Appends an evaluation: one from a record, or that of the run's final weights, which no record carries.
     pub(crate) fn add_evaluation(&mut self, time: f64, evaluation: &Evaluation) {
         self.evaluated = Some(evaluation.seconds);
         self.metrics.add(&Evaluated {
@@ -82,7 +83,7 @@ impl Journal {
         self.metrics.flush();
     }
 
-    /// Notes what happened. Both files are then complete as far as they go.
+    /// Appends an event, and flushes both files so that they are complete up to it.
     pub(crate) fn note(&mut self, happened: &Happened) {
         self.events.add(happened);
         self.events.flush();
@@ -90,7 +91,7 @@ impl Journal {
     }
 }
 
-/// A file of lines that may end early.
+/// File of lines that is closed after the first failed write.
 struct JournalFile {
     name: &'static str,
     file: Option<BufWriter<File>>,
@@ -111,7 +112,7 @@ impl JournalFile {
             && let Err(error) = act(file)
         {
             said(self.name, &error);
-            // What it still holds would be written once more, in vain.
+            // The buffer is dropped without another attempt to write its content.
             let _ = self.file.take().map(BufWriter::into_parts);
         }
     }

@@ -1,4 +1,4 @@
-//! A run, seen by a client: begun, followed to its end, its files fetched and kept in a folder.
+//! A run as the client sees it: it is started, followed to its end, and its files are fetched and kept in a folder.
 
 pub(crate) mod ending;
 pub(crate) mod fetch;

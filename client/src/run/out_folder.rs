@@ -1,4 +1,4 @@
-//! The folder that runs are kept in: proven writable before training, made only when there is a run.
+//! The folder that holds all runs: proven writable before training, created only when there is a run.
 
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ pub(crate) struct OutFolder {
 }
 
 impl OutFolder {
-    /// Proves that something can be written to the folder, and leaves no trace of the proof.
+    /// Checks that files can be written to the folder, and leaves no trace of the check.
     pub(crate) fn check(path: &Path) -> Result<Self, Failure> {
         let refuse = |why: String| {
             let path = path.display();
@@ -23,13 +23,13 @@ impl OutFolder {
             ))
         };
         let path = std::path::absolute(path).map_err(|error| refuse(error.to_string()))?;
-        // A folder that does not exist can be made where the nearest one above it can be written to.
+        // A folder that does not exist can be created if its nearest existing ancestor is writable.
         let existing = path.ancestors().find(|folder| folder.exists()).unwrap_or(&path);
         tempfile::tempfile_in(existing).map_err(|error| refuse(error.to_string()))?;
         Ok(Self { path })
     }
 
-    /// The folder of a run in it.
+    /// Creates the folder of a run inside this folder.
     pub(crate) fn of_run(&self, run: RunId) -> Result<RunFolder, Failure> {
         RunFolder::make(&self.path, run)
     }

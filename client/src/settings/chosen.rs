@@ -1,4 +1,4 @@
-//! What nodes have decided for a run that its job left open, for people and for scripts.
+//! The settings that a job left open and that the nodes decided for the run, for people and scripts.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use protocol::wire::control::RunStatus;
 
 use crate::output::quantity;
 
-/// The settings that were decided, by name, as a job file has them.
+/// Returns the settings that the nodes decided, with their values as in a job file.
 pub(crate) fn settings(status: &RunStatus) -> BTreeMap<String, toml::Value> {
     let draft = toml::Table::try_from(JobDraft::from(&*status.job)).unwrap_or_default();
     let is_chosen = |key: &str| status.chosen.iter().any(|chosen| **chosen == *key);
     draft.into_iter().filter(|(key, _)| is_chosen(key)).collect()
 }
 
-/// One line that says what was decided and why; none if the job left nothing open.
+/// Returns one line with the decided settings and their reasons; none if the job left nothing open.
 pub(crate) fn line(status: &RunStatus) -> Option<String> {
     let settings = settings(status);
     let text = |key: &str| settings.get(key).map(ToString::to_string);

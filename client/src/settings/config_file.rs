@@ -1,6 +1,7 @@
-//! What a user always means: a file under the user's configuration folder with a cluster and its credentials.
+//! The user's configuration file, which names the usual cluster and its credentials.
 //!
-//! Flags win over the environment, and the environment over this file. It is read only where something is left out.
+//! Flags override environment variables, which override this file. It is read only if one of its settings is not given
+//! otherwise.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -10,19 +11,19 @@ use serde::Deserialize;
 use super::toml_error;
 use crate::failure::Failure;
 
-/// What the file says.
+/// Contents of the configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ConfigFile {
-    /// Addresses of nodes.
+    /// Addresses of the cluster's nodes.
     #[serde(default, deserialize_with = "one_or_several")]
     pub(crate) cluster: Vec<String>,
-    /// The cluster's credentials; a relative path starts at the file's folder.
+    /// Path of the cluster's credentials; a relative path starts at the file's folder.
     pub(crate) credentials: Option<PathBuf>,
 }
 
 impl ConfigFile {
-    /// What the user's file says; nothing if there is none.
+    /// Reads the user's configuration file. Returns empty settings if there is none.
     pub(crate) fn read() -> Result<Self, Failure> {
         match path(std::env::var_os("XDG_CONFIG_HOME"), std::env::var_os("HOME")) {
             Some(path) => Self::read_from(&path),
@@ -52,7 +53,8 @@ impl ConfigFile {
     }
 }
 
-/// Where the file is, if the user has such a folder. A relative path in the variable is none, as the specification has it.
+/// Returns the path of the file, if the user has a configuration folder. Relative paths in `XDG_CONFIG_HOME` are
+/// ignored, as the XDG specification demands.
 fn path(xdg: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
     let absolute = |text: OsString| Some(PathBuf::from(text)).filter(|path| path.is_absolute());
     let folder = xdg
@@ -61,7 +63,7 @@ fn path(xdg: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
     Some(folder.join("tau/config.toml"))
 }
 
-/// A text, or a list of some.
+/// Deserialises an address, several addresses separated by commas, or a list of addresses.
 fn one_or_several<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     #[derive(Deserialize)]
     #[serde(
@@ -87,7 +89,7 @@ mod tests {
         let path = folder.path().join("config.toml");
         std::fs::write(&path, text).unwrap();
         let read = ConfigFile::read_from(&path).map_err(|failure| failure.reasons().join("; "))?;
-        // The folder's name is another one each time.
+        // The folder has another name in each run of the test.
         let credentials = read.credentials.map(|file| match file.strip_prefix(folder.path()) {
             Ok(file) => Path::new("HERE").join(file),
             Err(_) => file,

@@ -1,4 +1,4 @@
-//! Jobs as users write them: flags over a file over the defaults.
+//! Reads jobs as users write them: flags override a job file, which overrides defaults.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -9,10 +9,10 @@ use toml::{Table, Value};
 use super::toml_error;
 use crate::failure::Failure;
 
-/// The longest text of a job. Every node tells every other of it, many times.
+/// Longest text of a job in bytes. Every node sends it to every other node many times.
 const TEXT_MAX: usize = 64 << 10;
 
-/// Flags over file over defaults.
+/// Builds a job from flags, a job file and defaults. Flags override the file, which overrides the defaults.
 pub(crate) fn read(flags: JobDraft, file: Option<&Path>) -> Result<Job, Failure> {
     let from_file = match file {
         None => JobDraft::default(),
@@ -30,7 +30,7 @@ pub(crate) fn read(flags: JobDraft, file: Option<&Path>) -> Result<Job, Failure>
         }
     };
     let job = flags.or(from_file).resolve().map_err(|JobErrors(errors)| {
-        // A flag has the key's name with dashes.
+        // A flag has the name of its key, with dashes.
         let sentence = |error: &JobError| format!("--{}: {}", error.key.replace('_', "-"), error.message);
         Failure::BadInput(errors.iter().map(sentence).collect())
     })?;
@@ -43,7 +43,7 @@ pub(crate) fn read(flags: JobDraft, file: Option<&Path>) -> Result<Job, Failure>
     Ok(job)
 }
 
-/// A job's keys and values, as text.
+/// Returns the keys of a job with their values as text.
 pub(crate) fn keys_of(job: &Job) -> BTreeMap<String, String> {
     let table = Table::try_from(JobDraft::from(job)).unwrap_or_default();
     let text = |value: Value| match value {

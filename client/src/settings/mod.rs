@@ -1,4 +1,4 @@
-//! The files and texts that users configure Tau with.
+//! Files and texts with which users configure Tau.
 
 pub(crate) mod chosen;
 pub(crate) mod config_file;

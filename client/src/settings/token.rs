@@ -1,7 +1,7 @@
-//! A cluster in one line of text that can be pasted: where its nodes are, and its credentials.
+//! A cluster's token: addresses of its nodes and its credentials as one line of text to paste.
 //!
-//! After `tau1.` follow, in the letters of URLs: the addresses behind their length, the credentials, and a checksum, so that
-//! a line that was not copied whole is told from a wrong one.
+//! After `tau1.` the URL-safe base64 of these bytes follows: the length of the addresses, the addresses, the
+//! credentials, and a checksum by which a line that was not copied whole is recognised.
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
@@ -9,7 +9,7 @@ use communicator::transport::Credentials;
 
 const PREFIX: &str = "tau1.";
 
-/// What a line holds.
+/// Contents of a token.
 #[derive(Debug)]
 pub(crate) struct Token {
     pub(crate) addresses: Vec<String>,
@@ -17,7 +17,7 @@ pub(crate) struct Token {
 }
 
 impl Token {
-    /// The line for a cluster.
+    /// Returns the token's line of text for a cluster.
     pub(crate) fn text(addresses: &[String], credentials: &Credentials) -> String {
         let addresses = addresses.join(",");
         let length = u16::try_from(addresses.len()).unwrap_or(u16::MAX);
@@ -28,7 +28,7 @@ impl Token {
         format!("{PREFIX}{}", BASE64_URL_SAFE_NO_PAD.encode(bytes))
     }
 
-    /// What a line holds, if it is meant to be one of these.
+    /// Parses a token. Returns none if the text does not begin like one, and an error if it is damaged.
     pub(crate) fn of(text: &str) -> Option<Result<Self, String>> {
         let letters = text.strip_prefix(PREFIX)?;
         let broken =

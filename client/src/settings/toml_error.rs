@@ -1,6 +1,6 @@
-//! What is wrong with a TOML file, in one sentence.
+//! Describes an error in a TOML file in one sentence.
 
-/// The line that is wrong in a text, and why.
+/// Returns the line number of the error in the text, and its cause.
 pub(crate) fn sentence(text: &str, error: &toml::de::Error) -> String {
     let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
     let line = before.matches('\n').count() + 1;

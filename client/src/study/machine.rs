@@ -1,4 +1,4 @@
-//! What a study was measured on.
+//! Description of the machine that a study was measured on.
 
 use std::fmt;
 
@@ -8,23 +8,24 @@ use worker::backend::device::Device;
 use crate::local::compute;
 use crate::output::quantity;
 
-/// A machine, as far as it explains figures.
+/// The properties of a machine that explain measured figures.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Machine {
-    /// The processor, or where the nodes are.
+    /// Name of the processor, or the addresses of the nodes if they are elsewhere.
     pub(crate) processor: String,
-    /// Cores that this process may use; 0 if nodes are elsewhere.
+    /// Number of cores that this process may use; 0 if the nodes are elsewhere.
     pub(crate) cores: usize,
     pub(crate) memory_gb: u64,
-    /// What workers compute on, and with how many threads each where the user said so.
+    /// Device that workers compute on, and the number of threads of each if the user has set it.
     #[serde(default)]
     pub(crate) workers: String,
-    /// Tau's release.
+    /// Version of Tau that was measured.
     pub(crate) version: String,
 }
 
 impl Machine {
-    /// This one, with workers that compute on this device, with so many threads if the user said so.
+    /// Describes this machine, with workers on this device. `threads` is the number of threads of each worker if the
+    /// user has set it.
     pub(crate) fn here(device: &Device, threads: Option<usize>) -> Self {
         let threads = threads.map_or("all cores shared out".into(), |threads| {
             format!("{} each", quantity::of(threads, "thread"))
@@ -49,7 +50,7 @@ impl Machine {
         }
     }
 
-    /// A cluster of nodes that were there before.
+    /// Describes a cluster of nodes that were running before the study.
     pub(crate) fn cluster(addresses: &[String]) -> Self {
         Self {
             processor: format!("the cluster at {}", addresses.join(", ")),

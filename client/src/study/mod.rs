@@ -1,6 +1,6 @@
-//! A study: many runs one after the other, and a report that puts them side by side.
+//! Studies: many runs one after the other, and a report that compares them.
 //!
-//! A [`plan`] says which runs there are; a [`store`] keeps what has come out, a [`row`] a run; a [`report`] draws it.
+//! A [`plan`] lists the runs, a [`store`] keeps their results as one [`row`] per run, and a [`report`] shows them.
 
 pub(crate) mod machine;
 pub(crate) mod plan;

@@ -1,4 +1,5 @@
-//! Which runs a study has: experiments whose job keys have one value or several, and every combination of them. Pure.
+//! Plan of a study: experiments whose job keys have one or several values, and a run for every combination of these.
+//! Pure.
 
 use protocol::job::{Job, JobDraft, JobErrors};
 use protocol::rng::CounterRng;
@@ -7,48 +8,49 @@ use toml::{Table, Value};
 
 use crate::settings::toml_error;
 
-/// The name of an experiment that was given no other.
+/// Name of the experiment of a study that is described by flags alone.
 pub(crate) const DEFAULT_NAME: &str = "study";
 
-/// More would take weeks.
+/// Largest number of runs in a study; more would take weeks.
 const RUNS_MAX: usize = 10_000;
 
-/// A study as people write it, and as it lies in its folder.
+/// A study as people write it, and as it is saved in its folder.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Study {
-    /// What stands on top of the report.
+    /// Heading of the study's report.
     pub(crate) title: String,
-    /// What the order of runs is drawn from: machines drift, and no strategy is to have the cool hours.
+    /// Seed for the order of the runs. The order is random because machines drift over time, for example as they heat
+    /// up, and no strategy may get all the good hours.
     #[serde(default = "one")]
     pub(crate) order: u64,
-    /// What is compared.
+    /// Experiments of the study, each compared within itself.
     #[serde(rename = "experiment")]
     pub(crate) experiments: Vec<Experiment>,
 }
 
-/// What is compared with each other, under the same conditions.
+/// An experiment of a study: runs under the same conditions that are compared with each other.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Experiment {
     pub(crate) name: String,
-    /// What it asks, and what its figures mean.
+    /// Text for the report: the question of the experiment and the meaning of its figures.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) about: String,
-    /// On how many nodes.
+    /// Numbers of nodes, each of which is tried.
     #[serde(default = "three")]
     pub(crate) nodes: Vec<usize>,
-    /// The accuracy whose time is read off evaluations. Runs go on.
+    /// Accuracy for which the time to reach it is read from the evaluations. Runs do not stop there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) target: Option<f64>,
-    /// What others have published, drawn beside.
+    /// Published results that the report draws beside the measured ones.
     #[serde(default, rename = "reference", skip_serializing_if = "Vec::is_empty")]
     pub(crate) references: Vec<Reference>,
-    /// The job: each key with a value, or a list of values that are all tried.
+    /// Job keys, each with one value or a list of values that are all tried.
     #[serde(flatten)]
     pub(crate) job: Table,
 }
 
-/// Figures of somebody else, at these numbers of nodes or with these splits.
+/// Published results of other authors, one figure for each number of nodes or for each split.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Reference {
@@ -65,7 +67,7 @@ pub(crate) struct Reference {
     pub(crate) speed_up: Vec<f64>,
 }
 
-/// A run that a study has.
+/// One planned run of a study: its experiment, number of nodes and job.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Planned {
     pub(crate) experiment: String,
@@ -73,13 +75,13 @@ pub(crate) struct Planned {
     pub(crate) job: Job,
 }
 
-/// What a command line changes in every experiment.
+/// Settings from the command line that replace those of every experiment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Changes {
     pub(crate) nodes: Vec<usize>,
-    /// Lists for job keys.
+    /// Job keys with a list of values that are all tried.
     pub(crate) lists: Vec<(&'static str, Vec<Value>)>,
-    /// Single values for job keys.
+    /// Job keys with a single value, from the command line.
     pub(crate) job: JobDraft,
     pub(crate) target: Option<f64>,
 }
@@ -93,7 +95,7 @@ fn three() -> Vec<usize> {
 }
 
 impl Study {
-    /// Reads a study's text; an error is a sentence with the line that is wrong.
+    /// Parses a study. An error is a sentence that names the wrong line.
     pub(crate) fn from_toml(text: &str) -> Result<Self, String> {
         toml::from_str(text).map_err(|error| toml_error::sentence(text, &error))
     }
@@ -102,7 +104,7 @@ impl Study {
         toml::to_string(self).map_err(|error| error.to_string())
     }
 
-    /// A study with one experiment: what a command line says, and no more.
+    /// Returns a study with one experiment, for studies that are described by flags alone.
     pub(crate) fn of_flags() -> Self {
         let job = Table::from_iter([
             ("exchange".into(), Value::from("strom")),
@@ -121,7 +123,7 @@ impl Study {
         }
     }
 
-    /// The study with what the command line says instead of what it said.
+    /// Replaces the settings of every experiment with those from the command line.
     pub(crate) fn changed(mut self, changes: &Changes) -> Result<Self, String> {
         let single = Table::try_from(&changes.job).map_err(|error| error.to_string())?;
         for experiment in &mut self.experiments {
@@ -137,7 +139,7 @@ impl Study {
         Ok(self)
     }
 
-    /// All runs, in an order that is drawn. An error is a sentence for each mistake, and there are no runs then.
+    /// Returns all runs in random order, or a sentence for each mistake in the study.
     pub(crate) fn runs(&self) -> Result<Vec<Planned>, Vec<String>> {
         let mut runs = Vec::new();
         let mut errors = Vec::new();
@@ -226,7 +228,7 @@ impl Experiment {
 }
 
 impl Reference {
-    /// A figure for each place.
+    /// Returns a message if the published reference lacks a figure, or does not have either nodes or splits.
     fn mistake(&self) -> Option<String> {
         let places = self.nodes.len().max(self.split.len());
         let fits = |figures: &[f64]| figures.is_empty() || figures.len() == places;

@@ -1,4 +1,4 @@
-//! Studies that come with Tau.
+//! Presets: studies that come with Tau.
 
 use super::plan::Study;
 
@@ -15,7 +15,7 @@ const PRESETS: &[(&str, &str)] = &[
     ("links", include_str!("../../presets/links.toml")),
 ];
 
-/// The preset of this name; an error names all.
+/// Returns the preset of this name; the error for an unknown name lists all presets.
 pub(crate) fn preset(name: &str) -> Result<Study, String> {
     let found = PRESETS.iter().find(|(known, _)| *known == name);
     let (_, text) = found.ok_or_else(|| {

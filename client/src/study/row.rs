@@ -1,4 +1,4 @@
-//! What one run of a study has come to, as its line in the study's folder has it.
+//! Result of one run of a study, as one line of the study's `runs.jsonl`.
 
 use std::collections::BTreeMap;
 
@@ -9,36 +9,36 @@ use super::machine::Machine;
 use super::plan::Planned;
 use crate::settings::job_file;
 
-/// One run.
+/// Record of one run: its plan, and its result or its error.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) experiment: String,
-    /// How many nodes were asked for.
+    /// Number of nodes that the plan asks for.
     pub(crate) nodes: usize,
-    /// The job's keys.
+    /// Keys and values of the run's job.
     pub(crate) job: BTreeMap<String, String>,
     pub(crate) machine: Machine,
-    /// What was measured; none of a run that failed.
+    /// Measurements of the run; `None` if it failed.
     pub(crate) result: Option<Measured>,
-    /// Why it failed.
+    /// Reason for which the run failed, if it did.
     pub(crate) error: Option<String>,
-    /// The run's id, where it is a run of its own and no study's.
+    /// Id of a single run that belongs to no study; empty for the runs of a study.
     #[serde(skip)]
     pub(crate) run: String,
 }
 
-/// What a study wants to know of a run that finished: a part of the line that it ended with, under the same names.
+/// Measurements of a finished run: a subset of the run's result line, with the same field names.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Measured {
     pub(crate) accuracy: f64,
-    /// How far numbers are off, where they are predicted: the accuracy is R² then.
+    /// Mean absolute error of a model that predicts numbers; `accuracy` is R² then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mae: Option<f64>,
     pub(crate) loss: Option<f64>,
     pub(crate) samples: u64,
     pub(crate) seconds: f64,
     pub(crate) samples_per_second: f64,
-    /// How many took part to the end.
+    /// Number of nodes that took part to the end.
     pub(crate) nodes: usize,
     pub(crate) missing: Vec<String>,
     pub(crate) replicas_agree: bool,
@@ -52,7 +52,7 @@ pub(crate) struct Measured {
     pub(crate) reason: String,
 }
 
-/// An evaluation. JSON has no word for a loss that is no number.
+/// One evaluation. A loss that is not finite is `None`, because JSON cannot express it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Point {
     pub(crate) samples: u64,
@@ -62,7 +62,7 @@ pub(crate) struct Point {
 }
 
 impl Measured {
-    /// When it was first measured to be so good.
+    /// Returns the time of the first evaluation that reached this accuracy, in seconds of the run.
     pub(crate) fn seconds_to(&self, target: f64) -> Option<f64> {
         let reached = self.evaluations.iter().find(|one| one.accuracy >= target);
         reached.map(|one| one.seconds)
@@ -70,18 +70,18 @@ impl Measured {
 }
 
 impl Row {
-    /// Whether this is what has come out of that run.
+    /// Returns true if this row is the record of that planned run.
     pub(crate) fn is_of(&self, planned: &Planned) -> bool {
         (&self.experiment, self.nodes) == (&planned.experiment, planned.nodes)
             && self.job == job_file::keys_of(&planned.job)
     }
 
-    /// What was measured, if it can be compared: everybody was there to the end, and all agree.
+    /// Returns the measurements if they can be compared: all nodes were there to the end, and their replicas agree.
     pub(crate) fn sound(&self) -> Option<&Measured> {
         self.result.as_ref().filter(|_| self.trouble().is_none())
     }
 
-    /// Why it is not to be averaged with others.
+    /// Returns the reason for which this run is excluded from averages, if there is one.
     pub(crate) fn trouble(&self) -> Option<String> {
         if let Some(error) = &self.error {
             return Some(format!("failed: {error}"));
@@ -96,7 +96,7 @@ impl Row {
         }
     }
 
-    /// The value of one of its job's keys; empty if it has none.
+    /// Returns the value of a job key, or an empty string if the job does not have it.
     pub(crate) fn key(&self, name: &str) -> &str {
         self.job.get(name).map_or("", String::as_str)
     }
@@ -106,7 +106,7 @@ impl Row {
 pub(crate) mod tests {
     use super::*;
 
-    /// A run that came to this.
+    /// Builds the record of a run with these settings and results.
     pub(crate) fn row(exchange: &str, nodes: usize, seed: u32, accuracy: f64, seconds: f64) -> Row {
         let at = |part: f64| Point {
             samples: (100.0 * part) as u64,

@@ -1,28 +1,28 @@
-//! What belongs together in a report: runs of one experiment that differ in their seed only are one group; groups that
-//! differ in their number of nodes only are one series. Pure.
+//! Grouping of runs in a report: runs of one experiment that differ only in their seed are one group; groups that
+//! differ only in their number of nodes are one series. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::row::{Measured, Row};
 use super::statistics::{Summary, summary};
 
-/// Letters of a run's id that tell it from others.
+/// Characters of a run's id that are shown, enough to tell it from others.
 const ID_LENGTH: usize = 8;
-/// The longest name of a single run that is not replaced by its id.
+/// Longest label of a series of single runs, in characters; longer labels are replaced by the run's id.
 const LABEL_MAX: usize = 48;
 
-/// Runs that differ in their seed only.
+/// Runs that differ only in their seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Group<'a> {
     pub(crate) nodes: usize,
-    /// Those that can be compared.
+    /// Measurements of the runs that can be compared.
     pub(crate) sound: Vec<&'a Measured>,
-    /// How many cannot.
+    /// Number of runs that are excluded from averages.
     pub(crate) troubled: usize,
 }
 
 impl Group<'_> {
-    /// The figures of single runs, where they have them.
+    /// Returns a figure of each run in the group that has it.
     pub(crate) fn figures(&self, of: impl Fn(&Measured) -> Option<f64>) -> Vec<f64> {
         self.sound.iter().filter_map(|result| of(result)).collect()
     }
@@ -32,27 +32,28 @@ impl Group<'_> {
     }
 }
 
-/// Groups that differ in their number of nodes only.
+/// Groups that differ only in their number of nodes, shown as one line or one row per number of nodes.
 #[derive(Clone, Debug)]
 pub(crate) struct Series<'a> {
-    /// Its name: the values of the keys that differ, or a run's id where these are too long for a legend.
+    /// Label of the series: the values of the job keys in which the series differ, or a run's id where those are too
+    /// long for a legend.
     pub(crate) label: String,
-    /// The values of the keys that differ, where the name does not have them.
+    /// Values of the job keys in which the series differ, if the label does not contain them.
     pub(crate) about: Option<String>,
-    /// The same by key.
+    /// Values of the job keys in which the series differ, by key.
     pub(crate) keys: BTreeMap<&'a str, &'a str>,
-    /// By number of nodes.
+    /// Groups in ascending order of their number of nodes.
     pub(crate) groups: Vec<Group<'a>>,
 }
 
 impl<'a> Series<'a> {
-    /// The group of so many nodes.
+    /// Returns the group with this number of nodes.
     pub(crate) fn at(&self, nodes: usize) -> Option<&Group<'a>> {
         self.groups.iter().find(|group| group.nodes == nodes)
     }
 }
 
-/// The series of one experiment, by label.
+/// Groups the rows of one experiment into series, in the order of their labels.
 pub(crate) fn series_of<'a>(rows: &[&'a Row]) -> Vec<Series<'a>> {
     let varying = varying_keys(rows);
     let mut all: Vec<Series<'a>> = Vec::new();
@@ -91,7 +92,7 @@ pub(crate) fn series_of<'a>(rows: &[&'a Row]) -> Vec<Series<'a>> {
     all
 }
 
-/// All numbers of nodes that there are.
+/// Returns all numbers of nodes in these series, in ascending order.
 pub(crate) fn node_counts(series: &[Series<'_>]) -> Vec<usize> {
     let all: BTreeSet<usize> = series
         .iter()
@@ -101,18 +102,19 @@ pub(crate) fn node_counts(series: &[Series<'_>]) -> Vec<usize> {
     all.into_iter().collect()
 }
 
-/// The job keys in which rows differ. Seeds are what is averaged over.
+/// Returns the job keys in which rows differ, without the seed, which is averaged over.
 pub(crate) fn varying_keys<'a>(rows: &[&'a Row]) -> Vec<&'a str> {
     let names: BTreeSet<&str> = rows.iter().flat_map(|row| row.job.keys()).map(String::as_str).collect();
     let differs = |name: &str| rows.iter().any(|row| row.key(name) != rows[0].key(name));
     let tells_apart = |name: &&str| *name != "seed" && differs(name) && !follows_exchange(rows, name);
     let mut keys: Vec<&str> = names.into_iter().filter(tells_apart).collect();
-    // What a report is about comes first.
+    // The keys that a report is mostly about come first.
     keys.sort_by_key(|key| (*key != "exchange", *key != "split"));
     keys
 }
 
-/// Whether a key means something to some strategies only, and has one value with each: then the strategy says enough.
+/// Returns true if only some strategies have this key, and it has one value for each strategy: the strategy's name then
+/// tells enough.
 fn follows_exchange(rows: &[&Row], name: &str) -> bool {
     let mut of = BTreeMap::new();
     let mut values = rows.iter().map(|row| (row.key("exchange"), row.key(name)));
@@ -120,10 +122,10 @@ fn follows_exchange(rows: &[&Row], name: &str) -> bool {
     is_the_same && rows.iter().any(|row| row.key(name).is_empty())
 }
 
-/// The name of a series that begins with this row of so many, and what the name leaves out.
+/// Returns the label of a new series and the text that the label omits. `row` is the first of `rows` rows.
 fn names(keys: &BTreeMap<&str, &str>, row: &Row, rows: usize) -> (String, Option<String>) {
     let full = label(keys);
-    // The rows of a study have no id: its author has chosen what differs in it.
+    // The rows of a study have no id: the study's author has chosen the keys that differ.
     let id: String = row.run.chars().take(ID_LENGTH).collect();
     if id.is_empty() {
         (full, None)
@@ -141,7 +143,7 @@ fn label(keys: &BTreeMap<&str, &str>) -> String {
     names.sort_by_key(|key| (**key != "exchange", **key != "split"));
     let text = |key: &&str| match (*key, keys[*key]) {
         (key, "") => format!("without {key}"),
-        // These speak for themselves.
+        // Values of these keys are understandable without the key's name.
         ("exchange" | "split" | "optimiser" | "data" | "model", value) => value.into(),
         (key, value) => format!("{key} {value}"),
     };

@@ -1,15 +1,15 @@
-//! Means and deviations. Pure.
+//! Mean and standard deviation of figures. Pure.
 
-/// What several runs have come to.
+/// Mean and deviation of one figure over several runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Summary {
     pub(crate) mean: f64,
-    /// How far single runs are from it; none of a single one.
+    /// Sample standard deviation; `None` for a single run.
     pub(crate) deviation: Option<f64>,
     pub(crate) count: usize,
 }
 
-/// The summary of some figures; none of nothing.
+/// Returns the mean and deviation of figures, or `None` if there are none.
 pub(crate) fn summary(figures: &[f64]) -> Option<Summary> {
     let count = figures.len();
     let mean = figures.iter().sum::<f64>() / count as f64;

@@ -1,4 +1,4 @@
-//! A study's folder: the study itself, and a line for every run that is over.
+//! The folder of a study: the study itself, and one line for every run that is over.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -8,12 +8,12 @@ use super::plan::{Planned, Study};
 use super::row::Row;
 use crate::failure::Failure;
 
-/// The study's name in its folder.
+/// File name of the study in its folder.
 const STUDY: &str = "study.toml";
-/// The runs' name.
+/// File name of the runs' records in a study's folder, with one line of JSON for each run.
 const RUNS: &str = "runs.jsonl";
 
-/// A folder that holds this study, and no other.
+/// Open folder of one study. The file of records is locked against other processes.
 #[derive(Debug)]
 pub(crate) struct Store {
     folder: PathBuf,
@@ -22,7 +22,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Opens the folder of a study, or makes it. A line that was cut off when its writer died is taken away.
+    /// Opens or creates the folder of a study. An incomplete last line, left by a process that died, is removed.
     pub(crate) fn open(folder: &Path, study: &Study) -> Result<Self, Failure> {
         let shown = folder.display();
         let io = |error: io::Error| {
@@ -66,7 +66,7 @@ impl Store {
         })
     }
 
-    /// Forgets runs that have failed, so that they are made again.
+    /// Removes the records of failed runs, so that these runs are repeated.
     pub(crate) fn forget_failures(&mut self) -> Result<(), Failure> {
         self.rows.retain(|row| row.error.is_none());
         let mut lines = Vec::new();
@@ -76,31 +76,31 @@ impl Store {
         }
         let path = self.folder.join(RUNS);
         whole_file::write(&path, |file| file.write_all(&lines)).map_err(Failure::work)?;
-        // The file is another now.
+        // The old handle refers to the replaced file.
         self.runs = OpenOptions::new().append(true).open(&path).map_err(Failure::work)?;
         self.runs
             .try_lock()
             .map_err(|_| Failure::input("another 'tau study' is writing to the study's folder: wait until it ends"))
     }
 
-    /// Where the model of the run under way goes. Nothing of it stays.
+    /// Returns the folder for the files of the run under way, which are deleted after it.
     pub(crate) fn scratch(&self) -> PathBuf {
         self.folder.join(".run")
     }
 
-    /// Whether a run is over.
+    /// Returns true if a run has a record.
     pub(crate) fn has(&self, run: &Planned) -> bool {
         self.rows.iter().any(|row| row.is_of(run))
     }
 
-    /// Keeps what has come out of a run. Where the disk takes no more, what was there before stays whole.
+    /// Appends the record of a run. If the disk is full, the earlier records stay whole.
     pub(crate) fn add(&mut self, row: Row) -> Result<(), Failure> {
         let before = self.runs.metadata().map_err(Failure::work)?.len();
         let mut line = serde_json::to_vec(&row).map_err(Failure::work)?;
         line.push(b'\n');
         let written = self.runs.write_all(&line).and_then(|()| self.runs.sync_data());
         if let Err(error) = written {
-            // What cannot be cut off here is cut off when the study goes on.
+            // An incomplete line that cannot be cut off here is cut off when the study is opened again.
             let _ = self.runs.set_len(before);
             return Err(Failure::Failed(format!(
                 "{} could not be written to ({error}): free disk space, and run the same command again; {} runs are \
@@ -114,7 +114,7 @@ impl Store {
     }
 }
 
-/// The study and the rows of a folder, for a report.
+/// Reads the study and the records from a folder, for a report; `None` if the folder holds no study.
 pub(crate) fn load(folder: &Path) -> Result<Option<(Study, Vec<Row>)>, String> {
     let text = match std::fs::read_to_string(folder.join(STUDY)) {
         Ok(text) => text,
@@ -126,7 +126,7 @@ pub(crate) fn load(folder: &Path) -> Result<Option<(Study, Vec<Row>)>, String> {
     Ok(Some((study, rows)))
 }
 
-/// The rows of a file, and how many of its bytes are theirs.
+/// Reads the records of a file, and the number of bytes up to the end of the last whole line.
 fn read(path: &Path) -> Result<(Vec<Row>, u64), String> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,

@@ -1,27 +1,27 @@
-//! The course of a run from its start, in bounded space.
+//! Curves of a run's figures from its start, in bounded memory.
 
 use serde::{Serialize, Serializer};
 
-/// How many points are kept at most: more than a wide terminal has dots.
+/// Largest number of points in a curve, more than a wide terminal has dots.
 const CAPACITY: usize = 512;
 
-/// A run at one moment. What is not known is no number.
+/// Figures of a run at one moment. Unknown values are NaN.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Point {
-    /// Since the first step.
+    /// Seconds since the run's first step.
     pub(crate) seconds: f64,
     pub(crate) samples: f64,
-    /// The training loss of the last second.
+    /// Mean training loss of the second before this point.
     pub(crate) loss: f64,
     pub(crate) samples_per_second: f64,
-    /// Bytes that all nodes have sent, and what whole gradients would have cost.
+    /// Bytes that all nodes have sent so far; `dense` is the bytes of the full gradients instead.
     pub(crate) sent: f64,
     pub(crate) dense: f64,
     pub(crate) staleness: f64,
 }
 
 impl Point {
-    /// The point between two. What only one of them knows is taken from that one.
+    /// Returns the midpoint of two points. A value that only one of them knows is taken from that one.
     fn between(one: Self, other: Self) -> Self {
         let [seconds, samples, loss, samples_per_second, sent, dense, staleness] =
             std::array::from_fn(|at| match (one.values()[at], other.values()[at]) {
@@ -53,7 +53,7 @@ impl Point {
     }
 }
 
-/// As a row of numbers: a page reads hundreds of them.
+/// Serialises a point as an array of numbers, with `null` for unknown values: the page reads hundreds of points.
 impl Serialize for Point {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let known = self.values().map(|value| Some(value).filter(|value| value.is_finite()));
@@ -61,14 +61,14 @@ impl Serialize for Point {
     }
 }
 
-/// A curve of points. When it is full, neighbours become one and each point to come stands for twice as many, so it
-/// reaches back to the start however long the run, and is equally fine all along.
+/// Curve of points from the start of a run. When the curve is full, neighbouring points are merged, and each later
+/// point stands for twice as many measurements. The resolution is therefore the same along the whole curve.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Curve {
     points: Vec<Point>,
-    /// How often neighbours have become one.
+    /// Number of times that neighbouring points were merged.
     halvings: u32,
-    /// Points that are on their way to be one: what stands for 1, 2, 4 … of them, each at most once.
+    /// Measurements that are not a point of the curve yet: entry `i` is the mean of 2^i of them, if there is one.
     pending: Vec<Option<Point>>,
 }
 
@@ -77,7 +77,7 @@ impl Curve {
         &self.points
     }
 
-    /// As long as this stays, points are only added at the end.
+    /// Returns a number that changes when points are merged; while it stays the same, points are only appended.
     pub(crate) fn generation(&self) -> u32 {
         self.halvings
     }

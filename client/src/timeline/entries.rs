@@ -1,4 +1,4 @@
-//! What happened in a run that is not of every second.
+//! Events of a run, such as a node that fell silent, as opposed to figures of every second.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -6,42 +6,42 @@ use protocol::reasons::waiting::{WaitingFor, joined};
 use protocol::stats::{LogNotice, Severity};
 use serde::{Deserialize, Serialize};
 
-/// How many are remembered.
+/// Number of events that are kept in memory.
 const REMEMBERED_MAX: usize = 500;
 
-/// Something that happened.
+/// One event of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum TimelineEntry {
-    /// The run is followed from here on.
+    /// This client began to follow the run.
     Followed { run: String },
-    /// A node is heard of for the first time.
+    /// The first record of a node arrived.
     Joined { node: String },
-    /// A node is not heard of any more.
+    /// Records of a node no longer arrive.
     Silent { node: String },
-    /// One that was silent is heard of again.
+    /// Records of a silent node arrive again.
     Back { node: String },
-    /// A node has said something to whoever started it.
+    /// A node has sent a log notice.
     Said {
         node: String,
         #[serde(flatten)]
         notice: LogNotice,
     },
-    /// What the run waits for has changed.
+    /// The reasons why the run waits have changed; there are none if the run no longer waits.
     Waiting {
         #[serde(rename = "for")]
         reasons: Vec<WaitingFor>,
     },
-    /// This client was asked to end the run.
+    /// This client was asked to stop the run.
     StopAsked,
-    /// It is over.
+    /// The run has finished.
     Finished { reason: String },
-    /// It is over, and nothing came of it here.
+    /// The run has failed, or this client could not fetch its result.
     Failed { reason: String },
 }
 
 impl TimelineEntry {
-    /// What people are told of it.
+    /// Returns a sentence for people about this event.
     pub(crate) fn sentence(&self) -> String {
         match self {
             Self::Followed { .. } => "this client began to follow the run".into(),
@@ -57,7 +57,7 @@ impl TimelineEntry {
         }
     }
 
-    /// How grave it is.
+    /// Returns the severity of this event.
     pub(crate) fn severity(&self) -> Severity {
         match self {
             Self::Waiting { reasons } if reasons.is_empty() => Severity::News,
@@ -68,7 +68,8 @@ impl TimelineEntry {
         }
     }
 
-    /// Whether records of these nodes tell it, or how the run ended: who has these needs no note of it.
+    /// Returns true if records of these nodes, or the end of the run, already tell of this event, so that a view of
+    /// them needs no separate note.
     pub(crate) fn is_told_by(&self, tellers: &BTreeSet<String>) -> bool {
         match self {
             Self::Joined { node } | Self::Silent { node } | Self::Back { node } | Self::Said { node, .. } => {
@@ -80,18 +81,18 @@ impl TimelineEntry {
     }
 }
 
-/// Something that happened, and when.
+/// An event with its number and time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Happened {
-    /// Counts from 1.
+    /// Number of the event, from 1.
     pub(crate) number: u64,
-    /// Seconds since 1970.
+    /// Time of the event, in seconds since 1970.
     pub(crate) time: f64,
     #[serde(flatten)]
     pub(crate) what: TimelineEntry,
 }
 
-/// The newest.
+/// The newest events of a run, and the number of the last one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct TimelineEntries {
     newest: VecDeque<Happened>,

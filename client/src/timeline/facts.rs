@@ -1,4 +1,4 @@
-//! What a run is, and how it ended.
+//! Facts of a run: its settings, its phase and its end.
 
 use protocol::job::Job;
 use protocol::reasons::waiting::{self, WaitingFor};
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::entries::TimelineEntry;
 
-/// A run as its nodes describe it.
+/// Settings and state of a run as its nodes describe them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Facts {
     pub(crate) run: String,
@@ -17,20 +17,20 @@ pub(crate) struct Facts {
     pub(crate) optimiser: String,
     pub(crate) exchange: String,
     pub(crate) epochs: u32,
-    /// Samples to learn from.
+    /// Number of training samples.
     pub(crate) train: u64,
-    /// What it does, in a word.
+    /// Name of the run's phase, or `finished` or `failed`.
     pub(crate) phase: &'static str,
-    /// What it waits for.
+    /// Reasons why the run waits.
     pub(crate) waiting: Vec<WaitingFor>,
     pub(crate) end: Option<End>,
 }
 
-/// How a run ended.
+/// End of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "end", rename_all = "snake_case")]
 pub(crate) enum End {
-    /// With a model.
+    /// The run finished with a model.
     Finished {
         accuracy: f64,
         mae: Option<f64>,
@@ -42,15 +42,15 @@ pub(crate) enum End {
         missing: Vec<String>,
         digest: String,
         reason: String,
-        /// Where it lies: on the node that was asked, or where a client has put it.
+        /// Path of the model: on the node that was asked, or where a client has saved it.
         model: String,
     },
-    /// Without one.
+    /// The run ended without a model.
     Failed { reason: String },
 }
 
 impl Facts {
-    /// A run of a job on so many samples, which trains.
+    /// Builds the facts of a run that trains this job on `train` samples.
     pub(crate) fn of_job(run: String, job: &Job, train: u64) -> Self {
         Self {
             run,
@@ -66,7 +66,7 @@ impl Facts {
         }
     }
 
-    /// What a node says.
+    /// Builds the facts from a node's report on the run.
     pub(crate) fn of(status: &RunStatus) -> Self {
         Self {
             phase: phase(status),
@@ -81,12 +81,12 @@ impl Facts {
         }
     }
 
-    /// What is trained, and how, for people.
+    /// Returns data, model, optimiser and strategy as one line for people.
     pub(crate) fn job(&self) -> String {
         [&*self.data, &*self.model, &*self.optimiser, &*self.exchange].join(" · ")
     }
 
-    /// What has happened since these were known, if any were.
+    /// Returns the events that follow from the change between `before` and these facts.
     pub(super) fn since(&self, before: Option<&Self>) -> Vec<TimelineEntry> {
         let mut happened = Vec::new();
         let waited_for = before.map_or(&[] as &[WaitingFor], |before| &before.waiting);
@@ -103,13 +103,14 @@ impl Facts {
         happened
     }
 
-    /// Samples that the run will train.
+    /// Returns the number of samples that the run will train: training samples times epochs.
     pub(crate) fn total(&self) -> u64 {
         self.train.saturating_mul(self.epochs.into())
     }
 }
 
-/// The nodes that were lost. One that was started again and agreed under the same name is none of them.
+/// Returns the names of the nodes that the run lost. A node that was restarted under the same name and agreed on the
+/// result is not lost.
 pub(crate) fn missing(result: &RunResult) -> Vec<String> {
     let lost = result.missing.iter().filter(|name| !result.participants.contains(name));
     lost.cloned().collect()
@@ -119,7 +120,7 @@ fn phase(status: &RunStatus) -> &'static str {
     match (&status.outcome, status.phase) {
         (Some(Ok(_)), _) => "finished",
         (Some(Err(_)), _) => "failed",
-        // Others may still have something to do.
+        // This node has ended, but others may still be working.
         (None, Phase::Ended) => Phase::Finishing.text(),
         (None, phase) => phase.text(),
     }

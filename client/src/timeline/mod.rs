@@ -1,6 +1,7 @@
-//! A run as it can be told: what its nodes' records, its state and the cluster's members add up to, in bounded space.
+//! Timeline: the bounded history of a run, built from records of its nodes, the run's state and the cluster's members.
 //!
-//! It knows neither clock nor network: records bring their times along. Views draw it, and the journal keeps what happens.
+//! A timeline uses neither clock nor network: records carry their times. Views draw the timeline, and the journal
+//! writes its events.
 
 mod curve;
 mod entries;
@@ -23,36 +24,36 @@ pub(crate) use summary::Summary;
 
 use entries::TimelineEntries;
 
-/// Earlier runs that are remembered.
+/// Number of earlier runs whose ids are remembered.
 const RUNS_MAX: usize = 64;
-/// Seconds between two points of the curve: fewer at the beginning of a run, when records come more often.
+/// Range of the seconds between two points of the curve: short at the start of a run, when records come more often.
 const POINT_EVERY: std::ops::RangeInclusive<f64> = 0.05..=1.0;
 
-/// All that is known of a cluster and its newest run.
+/// Everything known of a cluster and its newest run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Timeline {
     run: String,
-    /// Earlier ones, of which some nodes still speak.
+    /// Ids of earlier runs, from which some nodes may still send records.
     runs_before: VecDeque<String>,
     facts: Option<Facts>,
     nodes: Nodes,
     curve: Curve,
-    /// When the newest point was made.
+    /// Time of the record that the newest point was made from, in seconds since 1970.
     pointed: f64,
-    /// The newest state of the run in which somebody told a training loss.
+    /// Newest point of the run that has a training loss; the curve may end with it.
     latest: Option<Point>,
-    /// When the first step was, in seconds since 1970.
+    /// Time of the first step, in seconds since 1970.
     begun: Option<f64>,
     evaluations: Course,
     best: Option<f64>,
     entries: TimelineEntries,
-    /// The most that anybody has told of.
+    /// Highest number of samples in any record of the run; `seconds` likewise.
     samples: u64,
     seconds: f64,
 }
 
 impl Timeline {
-    /// Of records that come less often than every second.
+    /// Creates a timeline for records that come every `seconds` seconds, as those of a thinned replay do.
     pub(crate) fn of_every(seconds: f64) -> Self {
         Self {
             nodes: Nodes::with_silence(SILENT.max(2.0 * seconds)),
@@ -60,7 +61,7 @@ impl Timeline {
         }
     }
 
-    /// Takes in records, each node's in the order in which they came. Tells what has happened by them.
+    /// Takes records, each node's in the order of their times, and returns the events that follow from them.
     pub(crate) fn take(&mut self, records: &[StatsRecord]) -> Vec<Happened> {
         let mut happened = Vec::new();
         for record in records {
@@ -70,22 +71,22 @@ impl Timeline {
             if record.run.is_empty() || record.run == self.run {
                 happened.extend(self.record(record));
             } else {
-                // Who was not in this run still speaks of an earlier one.
+                // The node takes no part in this run and still reports an earlier one.
                 happened.extend(self.record(&without_run(record)));
             }
         }
         happened
     }
 
-    /// Whether a record is the first word of another run. A node that does nothing may speak of any earlier one, and while the
-    /// nodes that are asked are in a run there is no other.
+    /// Returns true if a record belongs to a new run. An idle node may report any earlier run, and while the asked
+    /// nodes are in a run there is no other one.
     fn begins(&self, record: &StatsRecord) -> bool {
         let under_way = self.facts.as_ref().is_some_and(|facts| facts.end.is_none());
         let is_known = record.run.is_empty() || record.run == self.run || self.runs_before.contains(&record.run);
         !is_known && !under_way && record.state != Phase::Ended.text()
     }
 
-    /// Another run begins: nothing of the last one counts any more, but for what has happened.
+    /// Resets everything for a new run except the events.
     fn begin(&mut self, run: &str) {
         let mut runs_before = std::mem::take(&mut self.runs_before);
         runs_before.retain(|before| before != run);
@@ -122,7 +123,7 @@ impl Timeline {
             );
         }
         self.samples = self.samples.max(record.ledger_samples);
-        // Nodes have each begun a little earlier or later; a curve goes one way.
+        // Nodes begin at slightly different times; the curve must not go back.
         if record.seconds > self.seconds {
             self.seconds = record.seconds;
         }
@@ -148,7 +149,7 @@ impl Timeline {
         newest.is_none_or(|newest| newest.seconds < evaluation.seconds)
     }
 
-    /// Where the run is now, while anybody trains.
+    /// Returns the next point of the curve, if the run has advanced since the last one.
     fn point(&self) -> Option<Point> {
         let newest = self.curve.points().last();
         if newest.is_some_and(|newest| newest.seconds >= self.seconds) || self.seconds == 0.0 {
@@ -157,8 +158,8 @@ impl Timeline {
         Some(self.now())
     }
 
-    /// The last records come within a moment of each other, and the first of them may be of a node that trained nothing: what
-    /// the others tell is one more point.
+    /// Adds the last point of the curve. The last records come within a moment of each other, and the first of them may
+    /// be from a node that trained nothing, so the rest of them get one more point.
     fn end_curve(&mut self) {
         let Some(latest) = self.latest.take().filter(|latest| latest.seconds > 0.0) else {
             return;
@@ -183,10 +184,11 @@ impl Timeline {
         }
     }
 
-    /// Takes in what the run is and how far it has come, as it was told at this time. Tells what has happened by it.
+    /// Takes the run's facts as of `time`, and returns the events that follow from them.
     pub(crate) fn take_facts(&mut self, facts: Facts, time: f64) -> Vec<Happened> {
         if facts.run != self.run {
-            // Who is asked may not have heard of the next run yet; but what it is in is what goes on.
+            // The asked node may not know the next run yet, so an ended run does not replace the present one. A run
+            // that is under way does.
             if facts.end.is_some() && !self.run.is_empty() {
                 return Vec::new();
             }
@@ -200,8 +202,8 @@ impl Timeline {
         what.into_iter().map(|what| self.entries.add(time, what)).collect()
     }
 
-    /// Nothing comes any more of a run that is over: whoever ended it has finished. Its result may have more evaluations than
-    /// records told of, that of the last weights at least.
+    /// Completes the timeline of a run that has ended on all nodes. `evaluations` are those of its result, which may be
+    /// more than records carried: at least that of the final weights.
     pub(crate) fn close(&mut self, evaluations: &[Evaluation]) {
         self.end_curve();
         if !evaluations.is_empty() {
@@ -215,13 +217,13 @@ impl Timeline {
         }
     }
 
-    /// Takes in who is in the cluster.
+    /// Takes the list of the cluster's members, which adds and drops nodes.
     pub(crate) fn take_members(&mut self, members: &[NodeReport]) {
         let under_way = self.facts.as_ref().is_some_and(|facts| facts.end.is_none());
         self.nodes.take_members(members, under_way);
     }
 
-    /// Takes in something that no record tells.
+    /// Adds an event that no record carries, such as a request to stop, and returns it with its number.
     pub(crate) fn note(&mut self, time: f64, what: TimelineEntry) -> Happened {
         self.entries.add(time, what)
     }
@@ -242,7 +244,7 @@ impl Timeline {
         &self.curve
     }
 
-    /// When the first step was, by the clock of records, in seconds since 1970.
+    /// Returns the time of the first step by the clock of records, in seconds since 1970.
     pub(crate) fn begun(&self) -> Option<f64> {
         self.begun
     }
@@ -251,13 +253,13 @@ impl Timeline {
         self.evaluations.evaluations()
     }
 
-    /// What happened after the one of this number, oldest first.
+    /// Returns the events after the one with this number, oldest first.
     pub(crate) fn happened_after(&self, number: u64) -> impl DoubleEndedIterator<Item = &Happened> {
         self.entries.after(number)
     }
 }
 
-/// What a record tells of a node, and not of its run.
+/// Returns a copy of a record with the figures of the node and without those of its run.
 fn without_run(record: &StatsRecord) -> StatsRecord {
     StatsRecord {
         node: record.node.clone(),

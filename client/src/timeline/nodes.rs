@@ -1,4 +1,4 @@
-//! The newest word of every node.
+//! The newest record of every node, with growth rates and silence.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,32 +8,34 @@ use protocol::wire::control;
 
 use super::entries::TimelineEntry;
 
-/// Who was not heard of for so many seconds, while others were, is silent: it is in no mean and in no sum of speeds.
+/// Seconds after which a node without a record is silent, if others have sent records since. A silent node is left out
+/// of means and of sums of speeds.
 pub(crate) const SILENT: f64 = 5.0;
 
-/// A node.
+/// The state of a node as its records and the cluster's members tell it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Node {
-    /// Its newest record. What it had counted stays when it has left the run.
+    /// Newest record. Counters of a run stay when the node has left that run.
     pub(crate) record: StatsRecord,
-    /// Growth per second of the figures that are shown so; none before the second record and after a counter went back.
+    /// Growth per second of the figures that are shown as rates; absent before the second record and after a counter
+    /// went back.
     rates: BTreeMap<&'static str, f64>,
-    /// Seconds without a word of it, if they are enough to call it silent.
+    /// Seconds since the last record, if the node is silent.
     pub(crate) silent: Option<f64>,
-    /// The last warning or error that it has told of.
+    /// Text of the last warning or error that the node has reported.
     pub(crate) trouble: Option<String>,
-    /// What the cluster's members know of it.
+    /// Report of the cluster's members on the node.
     pub(crate) member: Option<NodeReport>,
 }
 
 impl Node {
     pub(crate) fn is_silent(&self) -> bool {
-        // Of who was silent before there are no records.
+        // A node that was silent before the client connected has no record.
         let unheard = self.record.time == 0.0 && self.record.state == control::SILENT;
         self.silent.is_some() || unheard
     }
 
-    /// A figure as tables of nodes have it: its value, or its growth per second.
+    /// Returns a figure as tables of nodes show it: its value, or its growth per second.
     pub(crate) fn figure(&self, figure: &Figure<StatsRecord>) -> Option<f64> {
         if figure.is_rate {
             self.rate(figure)
@@ -42,12 +44,12 @@ impl Node {
         }
     }
 
-    /// A figure's growth per second.
+    /// Returns the growth per second of a figure.
     pub(crate) fn rate(&self, figure: &Figure<StatsRecord>) -> Option<f64> {
         self.rates.get(figure.name).copied()
     }
 
-    /// What it does, in a word.
+    /// Returns the name of the node's state, such as `training` or `silent`.
     pub(crate) fn state(&self) -> &str {
         if self.is_silent() {
             control::SILENT
@@ -57,15 +59,15 @@ impl Node {
     }
 }
 
-/// All nodes that are known.
+/// All known nodes of a cluster, with their newest records.
 #[derive(Clone, Debug)]
 pub(crate) struct Nodes {
     by_name: BTreeMap<String, Node>,
-    /// Those that were heard in this run, also if they were dropped after it.
+    /// Names of the nodes that sent a record in this run, including nodes that were dropped later.
     joined: BTreeSet<String>,
-    /// The time of the newest record of any.
+    /// Time of the newest record of any node, in seconds since 1970.
     newest: f64,
-    /// Seconds after which who says nothing is silent.
+    /// Seconds without a record after which a node is silent.
     silence: f64,
 }
 
@@ -76,7 +78,7 @@ impl Default for Nodes {
 }
 
 impl Nodes {
-    /// None yet, of whom each speaks more often than this.
+    /// Creates an empty list of nodes, with this many seconds until a node is silent.
     pub(super) fn with_silence(silence: f64) -> Self {
         Self {
             by_name: BTreeMap::new(),
@@ -86,7 +88,7 @@ impl Nodes {
         }
     }
 
-    /// Those that are there. None has spoken of the next run yet.
+    /// Returns the members that are not silent, without records, for the next run.
     pub(super) fn of_next_run(&self) -> Self {
         let mut next = Self::default();
         let members = self.by_name.values().filter(|node| !node.is_silent());
@@ -96,11 +98,11 @@ impl Nodes {
         next
     }
 
-    /// Takes in a record. Tells who was not known, has fallen silent or is back.
+    /// Takes a record, and returns events for nodes that are new, silent or back.
     pub(super) fn take(&mut self, record: &StatsRecord) -> Vec<TimelineEntry> {
         let known = self.by_name.get(&record.node).map_or(0.0, |node| node.record.time);
         if record.time < known {
-            // It was told before.
+            // The record was taken before.
             return Vec::new();
         }
         self.newest = self.newest.max(record.time);
@@ -139,7 +141,8 @@ impl Nodes {
         happened
     }
 
-    /// Takes in who is in the cluster. Who was in a run that goes on stays, whatever became of it.
+    /// Takes the list of the cluster's members, and drops nodes that are not on it. A node with records stays while its
+    /// run is under way, and after the run until it is silent.
     pub(super) fn take_members(&mut self, members: &[NodeReport], under_way: bool) {
         for member in members {
             let node = self.by_name.entry(member.node.clone()).or_default();
@@ -156,7 +159,7 @@ impl Nodes {
         });
     }
 
-    /// A run has finished on all that took part in it and are not missing.
+    /// Marks all nodes of a run as finished, except those that are missing.
     pub(super) fn finish(&mut self, run: &str, missing: &[String]) {
         let nodes = self.by_name.iter_mut();
         let ended = nodes.filter(|(name, node)| node.record.run == run && !missing.contains(name));
@@ -167,30 +170,31 @@ impl Nodes {
         self.by_name.len()
     }
 
-    /// By name.
+    /// Returns all nodes in the order of their names.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Node> {
         self.by_name.values()
     }
 
-    /// The figures that say something about any of these nodes.
+    /// Returns the figures that apply to at least one of these nodes.
     pub(crate) fn figures(&self) -> impl Iterator<Item = &'static Figure<StatsRecord>> {
         let applies =
             |figure: &Figure<StatsRecord>| self.iter().any(|node| figure.applies_to(&node.record, self.len() > 1));
         FIGURES.iter().filter(move |figure| applies(figure))
     }
 
-    /// Those that are heard.
+    /// Returns the records of the nodes that are not silent.
     pub(crate) fn heard(&self) -> impl Iterator<Item = &StatsRecord> {
         let heard = self.iter().filter(|node| !node.is_silent());
         heard.map(|node| &node.record)
     }
 
-    /// Samples per second of those that are heard.
+    /// Returns the samples per second of all nodes that are not silent.
     pub(crate) fn samples_per_second(&self) -> f64 {
         self.heard().map(|record| record.samples_per_second).sum()
     }
 
-    /// The mean loss of the samples of the last second, by how many there were; no number if there were none.
+    /// Returns the mean training loss of the last second, weighted by each node's samples per second; NaN if no samples
+    /// were trained.
     pub(crate) fn loss(&self) -> f64 {
         let (mut weight, mut sum) = (0.0, 0.0);
         for record in self.heard() {
@@ -202,19 +206,19 @@ impl Nodes {
         sum / weight
     }
 
-    /// A mean over those that are heard and know it.
+    /// Returns the mean of a figure over the nodes that are not silent and know it.
     pub(crate) fn mean(&self, of: fn(&StatsRecord) -> Option<f64>) -> Option<f64> {
         let found: Vec<f64> = self.heard().filter_map(of).collect();
         (!found.is_empty()).then(|| found.iter().sum::<f64>() / found.len() as f64)
     }
 
-    /// A sum over all, those that are gone included.
+    /// Returns the sum of a counter over all nodes, including silent ones.
     pub(crate) fn total(&self, of: fn(&StatsRecord) -> u64) -> u64 {
         self.iter().fold(0, |sum, node| of(&node.record).saturating_add(sum))
     }
 }
 
-/// A new record. Who has left the exchange of a run counts nothing any more: what it had counted stays.
+/// Returns a new record with the old counters if the node has left the run's exchange since, which resets its counters.
 fn kept(before: &StatsRecord, new: &StatsRecord) -> StatsRecord {
     let mut record = new.clone();
     if record.run == before.run && record.samples < before.samples {

@@ -1,4 +1,4 @@
-//! A run in a few numbers: how far, how fast, how good, and whether its replicas are equal.
+//! Summary of a run in a few numbers: progress, speed, quality, and equality of its replicas.
 
 use std::collections::BTreeMap;
 
@@ -7,34 +7,35 @@ use serde::Serialize;
 
 use super::{End, Timeline};
 
-/// Points of the curve that tell how fast a run goes.
+/// Number of the newest points of the curve that the speed is computed from.
 const RECENT: usize = 10;
 
-/// A run at a glance.
+/// The numbers of a run that are shown at a glance.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Summary {
     pub(crate) state: String,
     pub(crate) samples: u64,
-    /// Epochs trained.
+    /// Number of epochs trained so far.
     pub(crate) epoch: Option<f64>,
-    /// The share of the run that is done.
+    /// Fraction of the run's samples that are trained.
     pub(crate) share: Option<f64>,
     pub(crate) samples_per_second: f64,
-    /// Seconds since the first step, and those that are probably left.
+    /// Seconds since the first step; `left` is an estimate of the remaining seconds.
     pub(crate) elapsed: f64,
     pub(crate) left: Option<f64>,
-    /// Training loss, and what was measured on evaluation samples.
+    /// Training loss; `eval_loss` and the fields after it are measured on evaluation samples.
     pub(crate) loss: Option<f64>,
     #[serde(rename = "held_out_loss")]
     pub(crate) eval_loss: Option<f64>,
     pub(crate) accuracy: Option<f64>,
-    /// How far numbers are off, where they are predicted: the accuracy is R² then.
+    /// Mean absolute error of a model that predicts numbers; `accuracy` is R² then.
     pub(crate) mae: Option<f64>,
     pub(crate) best: Option<f64>,
     pub(crate) replicas: Replicas,
 }
 
-/// How many replicas have the same digest at this moment. Those that are a batch ahead or behind have another.
+/// Equality of the replicas: the number with the most frequent digest, and the number of all. Replicas that are a batch
+/// ahead or behind have another digest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Replicas {
     pub(crate) equal: usize,
@@ -104,7 +105,7 @@ impl Timeline {
         }
     }
 
-    /// Seconds that so many samples will take, as fast as it goes of late.
+    /// Estimates the seconds that this many samples will take, at the speed of the newest points.
     fn left(&self, samples: f64) -> Option<f64> {
         if self.facts.as_ref().is_none_or(|facts| facts.phase != "training") {
             return None;

@@ -1,4 +1,4 @@
-//! What records add up to.
+//! Tests of timelines built from records.
 
 use protocol::stats::{LogNotice, Severity};
 
@@ -49,7 +49,7 @@ fn a_node_takes_part_once_also_if_it_was_away_when_the_run_ended() {
     (2..9).for_each(|second| drop(timeline.take(&[record("b", second)])));
     let end = End::Failed { reason: "x".into() };
     timeline.take_facts(facts("ended", Some(end)), 1e9 + 9.0);
-    // The cluster has lost it, and it comes back.
+    // The cluster drops the node, and the node comes back.
     timeline.take_members(&[]);
     assert_eq!(timeline.nodes().len(), 1);
     let back = events(timeline.take(&[record("a", 10)]));
@@ -92,7 +92,7 @@ fn a_run_that_is_over_stays_as_it_was() {
     assert_eq!((summary.left, summary.epoch), (Some(6.0), Some(0.8)));
     let replicas = summary.replicas;
     assert_eq!((replicas.equal, replicas.of, &*replicas.digest), (2, 2, "digest 4"));
-    // Records of a node that has left the exchange count nothing.
+    // Records of a node that has left the exchange do not count.
     let idle = |node: &str, second: u32| StatsRecord {
         node: node.into(),
         run: RUN.into(),
@@ -146,7 +146,7 @@ fn the_next_run_begins_afresh_and_what_comes_late_of_the_last_is_left_out() {
     assert_eq!((timeline.run(), timeline.summary().samples), ("0000000000000008", 60));
     let late = timeline.nodes().iter().next().unwrap();
     assert_eq!((&*late.record.node, late.record.samples), ("a", 0));
-    // What was asked of the old run before the first record of the new one is of no use either.
+    // Facts of the old run that arrive before the first record of the new one are ignored too.
     let reason = "it has failed".into();
     timeline.take_facts(facts("failed", Some(End::Failed { reason })), 1e9);
     assert!(timeline.facts().is_none());
@@ -215,7 +215,8 @@ fn members_that_have_said_nothing_are_shown_and_dropped_with_the_list() {
     assert_eq!(names, ["a", "c"]);
 }
 
-/// A node that was not in the last two runs still speaks of the one before; nobody goes back to that.
+/// A node that took no part in the last two runs still reports the run before them, which must not replace the present
+/// run.
 #[test]
 fn who_speaks_of_an_old_run_does_not_bring_it_back() {
     let mut timeline = Timeline::default();
@@ -229,14 +230,14 @@ fn who_speaks_of_an_old_run_does_not_bring_it_back() {
     assert_eq!((timeline.run(), timeline.summary().samples), (RUN, 40));
     let other = timeline.nodes().iter().find(|node| node.record.node == "x").unwrap();
     assert_eq!((other.state(), other.record.samples), ("idle", 0));
-    // Not even a liar can, while the nodes that are asked are in a run.
+    // A false record of another run has no effect while the asked nodes are in a run.
     let lie = StatsRecord {
         state: "training".into(),
         ..stale
     };
     timeline.take(&[lie.clone(), record("a", 3)]);
     assert_eq!(timeline.run(), RUN);
-    // Before they were asked one may be wrong, and they put it right.
+    // Before the first facts a false record does have an effect, which the facts then undo.
     let mut timeline = Timeline::default();
     timeline.take(&[record("a", 1), lie]);
     assert_ne!(timeline.run(), RUN);
@@ -245,7 +246,7 @@ fn who_speaks_of_an_old_run_does_not_bring_it_back() {
     assert_eq!((timeline.run(), timeline.summary().samples), (RUN, 40));
 }
 
-/// Records of a run that takes less than a second.
+/// Tests the records of a run that takes less than a second.
 #[test]
 fn a_short_run_has_a_curve_and_all_its_evaluations() {
     let at = |node: &str, hundredths: u32, evaluations: &[f64]| {
@@ -265,7 +266,7 @@ fn a_short_run_has_a_curve_and_all_its_evaluations() {
     for hundredths in [5, 10, 20] {
         timeline.take(&[at("b", hundredths, &[])]);
     }
-    // Of those that settle the first has trained nothing in the last tenths.
+    // The first node that settles has trained nothing in the last tenths of a second.
     let idle = StatsRecord {
         loss: None,
         ..at("b", 40, &[])

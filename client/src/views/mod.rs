@@ -1,4 +1,4 @@
-//! Views of a timeline, in a terminal and in a browser.
+//! Views of a timeline: in a terminal and in a browser.
 
 pub(crate) mod page;
 pub(crate) mod terminal;

@@ -1,4 +1,4 @@
-//! Watching a cluster: a timeline that is kept up to date, from outside or from within one of its nodes.
+//! Keeps the timeline of a cluster up to date, for a client or within one of the cluster's nodes.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,15 +16,15 @@ use crate::failure::Failure;
 use crate::sync::lock;
 use crate::timeline::{Facts, Timeline};
 
-/// How often it is asked how far the run is, and who is there.
+/// Interval between requests for the run's state and the cluster's members.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Whom to ask.
+/// Source of a watch's records: any node of a cluster, or the node of this process.
 #[derive(Clone)]
 pub(crate) enum Source {
-    /// Any node of a cluster.
+    /// Any node of a cluster, as a client sees it.
     Cluster(Arc<Contact>),
-    /// The node that this process is.
+    /// The node of this process, which is asked without a connection.
     Oneself(Inquiry),
 }
 
@@ -57,20 +57,20 @@ fn stopping() -> Failure {
     Failure::Failed("this node is shutting down".into())
 }
 
-/// Where in the records the reading is.
+/// Position up to which records were read, in either kind of source.
 #[derive(Default)]
 struct Reader {
     of_cluster: StatsReader,
     after: u64,
 }
 
-/// A timeline that several look at.
+/// A timeline that several views share.
 #[derive(Clone, Debug)]
 pub(crate) struct Shared {
     timeline: Arc<Mutex<Timeline>>,
-    /// When anybody answered last; before that, when the watch began.
+    /// Time of the last answer of any node; before the first answer, the start of the watch.
     answered: Arc<Mutex<Instant>>,
-    /// Why nothing is heard.
+    /// Reason for which there are no new records.
     trouble: Arc<Mutex<Option<String>>>,
 }
 
@@ -89,21 +89,21 @@ impl Shared {
         lock(&self.timeline)
     }
 
-    /// For how long nobody has answered.
+    /// Returns the time since the last answer of any node.
     pub(crate) fn unanswered(&self) -> Duration {
         lock(&self.answered).elapsed()
     }
 
-    /// Why nothing is heard.
+    /// Returns the reason for which there are no new records, if there is one.
     pub(crate) fn trouble(&self) -> Option<String> {
         lock(&self.trouble).clone()
     }
 }
 
-/// The time before a cluster is looked for again that has not answered.
+/// Pause before the next attempt to reach a cluster that has not answered.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
-/// A cluster that is watched for as long as this is there.
+/// A cluster that is watched until this is dropped.
 pub(crate) struct Watch {
     pub(crate) source: Source,
     pub(crate) timeline: Shared,
@@ -111,7 +111,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Begins to watch. Where nobody answers, it is tried again.
+    /// Starts to watch a cluster in a task. After a failure the task tries again.
     pub(crate) fn start(source: Source) -> Arc<Self> {
         let timeline = Shared::default();
         let (asked, kept) = (source.clone(), timeline.clone());
@@ -137,12 +137,12 @@ impl Drop for Watch {
     }
 }
 
-/// Keeps a timeline up to date until nobody answers any more.
+/// Keeps a timeline up to date until no node answers.
 pub(crate) async fn watch(source: &Source, timeline: &Shared) -> Result<Infallible, Failure> {
     keep(source, timeline, &mut Reader::default()).await
 }
 
-/// The same from where a reader is, and without trouble once somebody answers.
+/// Keeps a timeline up to date from the reader's position on, and clears `trouble` once a node answers.
 async fn keep(source: &Source, timeline: &Shared, reader: &mut Reader) -> Result<Infallible, Failure> {
     let reading = async {
         loop {

@@ -1,4 +1,4 @@
-//! A client's connections to a cluster: sessions with its nodes, and questions.
+//! A client's connections to a cluster: sessions with its nodes, and requests over them.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -20,46 +20,46 @@ use crate::link::{LinkError, read_frame, write_hello};
 use crate::timing::{ControlTimes, Timing};
 use crate::transport::{DialError, Plane, Security, dial, speaks_tls};
 
-/// How long a client waits for what: it trusts that nodes have the usual times.
+/// Time limits of a client, which assumes that nodes have the default ones.
 const TIMES: ControlTimes = Timing::DEFAULT.control;
 
-/// Why there is no connection, or no model.
+/// Reason for which a client has no connection to a node, or no model from it.
 #[derive(Debug, Error)]
 pub enum ConnectionError {
-    /// The node was not reached.
+    /// The node could not be dialled.
     #[error(transparent)]
     Dial(#[from] DialError),
-    /// The control plane did not start.
+    /// The control plane of this process did not start.
     #[error(transparent)]
     Sessions(#[from] StartError),
-    /// This process has no name.
+    /// This process could not draw the key pair that its name follows from.
     #[error(transparent)]
     NoKey(#[from] NoKey),
-    /// The node made no session of it.
+    /// The node accepted the connection and opened no session on it.
     #[error("{0} accepted the connection but opened no session: check that a Tau node of the same release runs there")]
     NoSession(SocketAddr),
     /// The node speaks TLS, and this client has no credentials.
     #[error("{0} asks for the cluster's credentials: give them with --credentials FILE in place of --insecure")]
     NeedsCredentials(SocketAddr),
-    /// A model did not come.
+    /// The transfer of a model broke off.
     #[error("the model could not be fetched")]
     Fetch(#[source] LinkError),
-    /// The node has no such model.
+    /// The node has no model of this run.
     #[error("node {0} does not have the model of run {1}: see the node's log for the reason")]
     NoModel(SocketAddr, RunId),
-    /// The model could not be written.
+    /// The model could not be written to the client's file.
     #[error("the model could not be written")]
     Write(#[source] std::io::Error),
 }
 
 impl ConnectionError {
-    /// Whether nobody listens there: a process that did is gone, and all that it was asked with it.
+    /// Returns true if no process listens at the address: the node is gone, and all that it was asked to do with it.
     #[must_use]
     pub fn nobody_there(&self) -> bool {
         matches!(self, Self::Dial(error) if error.is_refused())
     }
 
-    /// Whether trying again can be of no use: what is wrong is wrong on this side.
+    /// Returns true if trying again is of no use, because the fault is on this side.
     #[must_use]
     pub fn is_lasting(&self) -> bool {
         use DialError::{Credentials, NotLoopback, Refused};
@@ -72,26 +72,27 @@ impl ConnectionError {
     }
 }
 
-/// A client's end of the control plane, from which it calls nodes. There is one in a process.
+/// A client's end of the control plane, from which it connects to nodes. A process has one.
 pub struct Caller {
     security: Security,
     sessions: Sessions,
 }
 
 impl Caller {
-    /// Gets ready to call.
+    /// Starts the control plane of a client.
     pub async fn start(security: Security) -> Result<Self, ConnectionError> {
-        // Sessions are looked for by their connections; nobody has to be told of them.
+        // Sessions are looked up by their connections, so their events are not needed.
         let (events, _) = mpsc::unbounded_channel();
         let sessions = Sessions::start(Identity::draw(Role::Client)?, &Timing::DEFAULT, events).await?;
         Ok(Self { security, sessions })
     }
 
-    /// Connects to a node.
+    /// Connects to a node and opens a session with it.
     pub async fn call(&self, address: SocketAddr) -> Result<Connection, ConnectionError> {
         let stream = dial(address, Plane::Control, &self.security, TIMES.call).await?;
         let opened = self.sessions.open(stream, address, None).await;
-        // An earlier call to the same node may have been given up, and come through after all: it is no part of this.
+        // An earlier call to the same node may have been given up and come through after all: its session does not
+        // count.
         let Ok(number) = opened else {
             return Err(self.no_session(address).await);
         };
@@ -116,7 +117,7 @@ impl Caller {
         })
     }
 
-    /// Why a node that took the connection has made no session of it.
+    /// Returns the reason for which a node that accepted the connection has opened no session on it.
     async fn no_session(&self, address: SocketAddr) -> ConnectionError {
         if matches!(self.security, Security::Insecure) && speaks_tls(address, TIMES.call).await {
             ConnectionError::NeedsCredentials(address)
@@ -125,7 +126,7 @@ impl Caller {
         }
     }
 
-    /// Fetches the file of a run's model from a node, over the data plane.
+    /// Fetches the model file of a run from a node, over the data plane.
     pub async fn fetch_model(
         &self,
         address: SocketAddr,
@@ -157,7 +158,7 @@ impl Drop for Caller {
     }
 }
 
-/// A connection to one node.
+/// A client's connection to one node.
 pub struct Connection {
     address: SocketAddr,
     session: u64,
@@ -166,12 +167,12 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Asks the node something.
+    /// Sends a request to the node and waits for the reply.
     pub async fn ask(&self, request: Request, limit: Duration) -> Result<Reply, CallError> {
         self.endpoint.ask(request, limit).await
     }
 
-    /// Where the node was called.
+    /// Returns the address at which the node was called.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -179,7 +180,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // Two sessions with one node are taken for one: this one must not stand in the next one's way.
+        // `ractor_cluster` takes two sessions with one node for one: this session must not stand in the next one's way.
         self.sessions.close(self.session);
     }
 }

@@ -1,7 +1,7 @@
-//! Who is connected: a pure core, told what happens on the control plane and what time it is.
+//! The connections of the control plane: a pure core, told what happens on them and what time it is.
 //!
-//! A connection has a proven name. It is given a time to become a session, another to say something, and is ended when it
-//! says what no honest process says. A process that was sent away is kept out for a while.
+//! A connection has a proven name. It gets a time to become a session and another to say something, and is ended when
+//! its peer sends what no honest process sends. A process that was banned is kept out for a while.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
@@ -14,61 +14,63 @@ use super::session_hello::{SessionHello, Token};
 use super::session_stream::SessionStream;
 use crate::timing::ControlTimes;
 
-/// Clients at a time.
+/// Maximum number of clients at a time.
 const CLIENTS_MAX: usize = 256;
-/// Connections with nodes at a time. A cluster has at most half as many; for a moment two may be open with one node.
+/// Maximum number of connections with nodes at a time. A cluster has at most half as many nodes; for a moment two
+/// connections may be open with one node.
 const NODES_MAX: usize = 2048;
-/// Questions of one process that wait for an answer. Honest ones ask one at a time, or a few.
+/// Maximum number of unanswered requests of one process. Honest processes have one at a time, or a few.
 const QUESTIONS_MAX: usize = 64;
-/// So many lies, and a process is sent away.
+/// Number of protocol violations for which a process is banned.
 const LIES_MAX: u32 = 3;
-/// Banned senders that are remembered.
+/// Maximum number of banned processes that are remembered.
 const BANNED_MAX: usize = 1024;
-/// What may be on its way to one process, and to all of them.
+/// Maximum number of bytes in flight to one process.
 const UNDER_WAY_MAX: u64 = 2 << 20;
+/// Maximum number of bytes in flight to all processes together.
 const ALL_UNDER_WAY_MAX: u64 = 32 << 20;
 
-/// Who sent something.
+/// The sender of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sender {
-    /// The connection's number.
+    /// Number of the connection on which the message came.
     pub(super) number: u64,
-    /// The proven name.
+    /// Name that the sender has proven.
     pub(super) peer: VerifiedPeer,
-    /// The other end's address.
+    /// Address of the sender.
     pub(super) address: SocketAddr,
 }
 
-/// The way to a process.
+/// The way for messages to another process: its connection, and the token that it asks for.
 #[derive(Clone, Debug)]
 pub(super) struct SessionPath {
-    /// What messages to it must come with.
+    /// Token that messages to the process must carry.
     pub(super) token: Token,
     pub(super) session_stream: Arc<SessionStream>,
 }
 
-/// Why a connection is not kept, for the log.
+/// Reason for which this process refuses or ends a connection, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// It said what no honest process says.
+    /// The peer sent what no honest process sends, and is banned.
     #[error("the peer sent invalid messages less than a minute ago and is still banned")]
     BannedSender,
-    /// There is no room.
+    /// No further connection is admitted: the maximum number of nodes or clients is connected.
     #[error("the limit of open connections for peers of this kind (nodes or clients) is reached")]
     Full,
-    /// The process at the other end is this one.
+    /// The connection leads back to this process itself.
     #[error("the connection leads back to this process itself")]
     Oneself,
-    /// It never became a session.
+    /// The connection did not become a session in time.
     #[error("the peer opened no session on its connection in time")]
     NotReady,
-    /// It says nothing.
+    /// The peer has been silent for too long.
     #[error("the peer has been silent for too long")]
     Silent,
-    /// It asks and does not take the answers.
+    /// The peer sends requests and does not read the replies.
     #[error("the peer has too many unanswered requests, or does not read the replies")]
     Clogged,
-    /// It is gone already.
+    /// The connection is closed already.
     #[error("the connection to the peer is already closed")]
     Gone,
 }
@@ -81,12 +83,12 @@ struct Connection {
     session_stream: Arc<SessionStream>,
     session: Option<u64>,
     ready: bool,
-    /// When it was last heard; before that, when it came.
+    /// Time at which the connection was last heard; before that, the time at which it was opened.
     heard: Duration,
-    /// Questions without an answer.
+    /// Number of unanswered requests of the peer.
     questions: usize,
     violations: u32,
-    /// What the node at the other end is called, as its first beat says.
+    /// Name for people of the node at the other end, as its first beat gives it.
     name: Option<String>,
 }
 
@@ -100,7 +102,7 @@ impl Connection {
     }
 }
 
-/// All connections of this process.
+/// All connections of this process on the control plane.
 #[derive(Debug)]
 pub(super) struct Connections {
     me: VerifiedPeer,
@@ -109,14 +111,14 @@ pub(super) struct Connections {
     open: BTreeMap<u64, Connection>,
     tokens: HashMap<Token, u64>,
     sessions: HashMap<u64, u64>,
-    /// Who was sent away, and when.
+    /// Processes that were banned, and when.
     banned: Vec<(VerifiedPeer, Duration)>,
-    /// Sessions whose connections the peer has ended, until their own end is told.
+    /// Sessions whose connections the peer has ended, until the end of the session itself is reported.
     broken: HashSet<u64>,
 }
 
 impl Connections {
-    /// None yet.
+    /// Creates an empty list of connections.
     pub(super) fn new(me: VerifiedPeer, times: ControlTimes) -> Self {
         Self {
             me,
@@ -130,7 +132,7 @@ impl Connections {
         }
     }
 
-    /// Takes a connection whose other end has proven its name. Returns its number and session stream.
+    /// Adds a connection whose other end has proven its name. Returns the connection's number and session stream.
     pub(super) fn admit(
         &mut self,
         hello: SessionHello,
@@ -172,7 +174,7 @@ impl Connections {
         Ok((number, session_stream))
     }
 
-    /// A session was made of a connection.
+    /// Records that a session was opened on a connection. Returns false if the connection is gone.
     pub(super) fn opened(&mut self, session: u64, number: u64) -> bool {
         let Some(connection) = self.open.get_mut(&number) else {
             return false;
@@ -182,7 +184,7 @@ impl Connections {
         true
     }
 
-    /// A session is ready; with whom.
+    /// Records that a session is ready. Returns the name of its peer.
     pub(super) fn ready(&mut self, session: u64, now: Duration) -> Option<VerifiedPeer> {
         let connection = self.open.get_mut(self.sessions.get(&session)?)?;
         connection.ready = true;
@@ -190,12 +192,12 @@ impl Connections {
         Some(connection.peer)
     }
 
-    /// The session on a connection, once it is ready.
+    /// Returns the session on a connection, once it is ready.
     pub(super) fn session_on(&self, number: u64) -> Option<u64> {
         self.open.get(&number).filter(|connection| connection.ready)?.session
     }
 
-    /// A connection is gone, ended by one of its sides.
+    /// Removes a connection that one of its sides has ended.
     pub(super) fn gone(&mut self, number: u64, by: EndedBy) {
         if let Some(connection) = self.open.remove(&number) {
             self.tokens.remove(&connection.hello.ours);
@@ -208,7 +210,7 @@ impl Connections {
         }
     }
 
-    /// A session is gone. Returns the side that ended it.
+    /// Removes a session that is gone. Returns the side that ended its connection.
     pub(super) fn session_gone(&mut self, session: u64) -> EndedBy {
         if self.broken.remove(&session) {
             EndedBy::VerifiedPeer
@@ -217,7 +219,7 @@ impl Connections {
         }
     }
 
-    /// Ends a session's connection.
+    /// Ends the connection of a session.
     pub(super) fn close(&self, session: u64) {
         if let Some(connection) = self.of_session(session) {
             connection.session_stream.close();
@@ -228,7 +230,7 @@ impl Connections {
         self.open.get(self.sessions.get(&session)?)
     }
 
-    /// The way to the other end of a session.
+    /// Returns the connection and the token for messages to the other end of a session.
     pub(super) fn path(&self, session: u64) -> Option<SessionPath> {
         let connection = self.of_session(session)?;
         Some(SessionPath {
@@ -237,20 +239,21 @@ impl Connections {
         })
     }
 
-    /// Who speaks with this token.
+    /// Returns the sender to which this token was given.
     pub(super) fn sender(&self, token: Token) -> Option<Sender> {
         let &number = self.tokens.get(&token)?;
         self.open.get(&number).map(|connection| connection.sender(number))
     }
 
-    /// Something sensible was heard.
+    /// Records that a valid message came on a connection.
     pub(super) fn heard(&mut self, number: u64, now: Duration) {
         if let Some(connection) = self.open.get_mut(&number) {
             connection.heard = now;
         }
     }
 
-    /// A node says what it is called; whether it has said so before, or nothing. Its connections of one time have one name.
+    /// Records the name for people that a node's beat gives. Returns false if the node has given another name before,
+    /// on any of its present connections.
     pub(super) fn named(&mut self, number: u64, name: &str) -> bool {
         let known = self.is_called(number, name);
         if known.is_none()
@@ -261,14 +264,14 @@ impl Connections {
         known.unwrap_or(true)
     }
 
-    /// Whether a node has this name, if it has told its name yet.
+    /// Returns true if a node has this name for people; `None` if it has not given its name yet.
     pub(super) fn is_called(&self, number: u64, name: &str) -> Option<bool> {
         let peer = self.open.get(&number)?.peer;
         let mut told = self.open.values().filter(|one| one.peer == peer);
         told.find_map(|one| Some(one.name.as_deref()? == name))
     }
 
-    /// A process asks something.
+    /// Counts a request of a process; refuses it if too many are unanswered.
     pub(super) fn asked(&mut self, number: u64, now: Duration) -> Result<(), Refusal> {
         let Some(connection) = self.open.get_mut(&number) else {
             return Err(Refusal::Gone);
@@ -281,7 +284,8 @@ impl Connections {
         Ok(())
     }
 
-    /// A question is answered, with so many bytes, or dropped. Refused where too much is on its way to who asked, or to all.
+    /// Counts a reply of this many bytes, or of none for a dropped request. Refuses it if too many bytes are in flight
+    /// to the process, or to all processes.
     pub(super) fn answered(&mut self, number: u64, bytes: usize, now: Duration) -> Result<(), Refusal> {
         let all: u64 = self.open.values().map(|one| one.session_stream.under_way()).sum();
         let Some(connection) = self.open.get_mut(&number) else {
@@ -297,7 +301,7 @@ impl Connections {
         Ok(())
     }
 
-    /// A process has said what no honest one says. Whether it is to be sent away for it.
+    /// Counts a protocol violation of a process. Returns true if the process is banned for it.
     pub(super) fn violated(&mut self, number: u64, now: Duration) -> bool {
         let Some(connection) = self.open.get_mut(&number) else {
             return false;
@@ -315,7 +319,7 @@ impl Connections {
         away
     }
 
-    /// Ends a connection, and hears nothing that is still to come of it.
+    /// Ends a connection, and ignores all further messages on it.
     pub(super) fn send_away(&mut self, number: u64) {
         if let Some(connection) = self.open.get(&number) {
             connection.session_stream.close();
@@ -323,9 +327,9 @@ impl Connections {
         }
     }
 
-    /// Time has passed: ends those who took too long, and tells who they are.
+    /// Ends the connections that took too long or were silent for too long. Returns their senders and the reasons.
     pub(super) fn sweep(&mut self, now: Duration) -> Vec<(Sender, Refusal)> {
-        // Nodes have nothing to say to a client but answers.
+        // A client hears nothing from nodes but replies, so it does not mind their silence.
         let (is_node, times) = (self.me.node().is_some(), self.times);
         let judge = |connection: &Connection| {
             let silence = now.saturating_sub(connection.heard);
@@ -506,7 +510,7 @@ mod tests {
         assert_eq!(all.answered(number, half, SECOND), Ok(()));
         assert_eq!(all.answered(number, half, SECOND), Ok(()));
         assert_eq!(all.answered(number, 1, SECOND), Err(Refusal::Clogged));
-        // Who reads is told more.
+        // A peer that reads gets further replies.
         all.open[&number].session_stream.wrote(half);
         assert_eq!(all.answered(number, half, SECOND), Ok(()));
         let others = (2..=ALL_UNDER_WAY_MAX / UNDER_WAY_MAX).map(|client| {

@@ -1,5 +1,5 @@
-//! The endpoint: the one actor of a node that others can reach. It asks who speaks, whether that can be so, and hands what
-//! comes in to the actors that it is for.
+//! The endpoint: the one actor of a node that other processes can reach. It identifies the sender of each message,
+//! checks the message, and passes it to the actor that it is for.
 
 use protocol::reasons::Refusal;
 use std::time::Duration;
@@ -17,17 +17,17 @@ use super::envelope::{CONTENT_BYTES_MAX, Envelope};
 use super::payload::{Payload, encoded_length};
 use super::sessions::Sessions;
 
-/// The process group that all endpoints are in. It is part of the wire: `ractor_cluster` tells other processes this name.
+/// Process group of all endpoints. The name is part of the wire protocol: `ractor_cluster` tells it to other processes.
 const ENDPOINTS: &str = "tau-gates";
-/// Bytes that may be on their way to a node before it is told nothing more: messages that come too late are of no use.
+/// Maximum number of bytes in flight to a node. Beyond that, messages are dropped: late ones are of no use.
 const BYTES_UNDER_WAY_MAX: u64 = 1 << 20;
 
-/// What can be sent to a node.
+/// Message to the endpoint of a node.
 #[derive(RactorClusterMessage, Debug)]
 pub enum EndpointMessage {
     /// A message from another node.
     Tell(Envelope<ControlMessage>),
-    /// A question, from a client or a node that joins.
+    /// A request from another process, with the port for the reply.
     #[rpc]
     Ask(Envelope<Request>, RpcReplyPort<Payload<Reply>>),
 }
@@ -40,22 +40,23 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// The actor at the other end.
+    /// Returns the actor of the endpoint.
     #[must_use]
     pub fn actor(&self) -> &ActorRef<EndpointMessage> {
         &self.actor
     }
 
-    /// What a message to it comes in.
+    /// Wraps a message to this endpoint in an envelope.
     #[must_use]
     pub fn envelope<T>(&self, content: T) -> Envelope<T> {
         Envelope::new(self.path.token, content)
     }
 
-    /// Tells a node something. What cannot be sent is lost, as if the connection had broken: that is told otherwise.
+    /// Sends a message to the node. A message that cannot be sent is lost, as if the connection had broken; a broken
+    /// connection is reported elsewhere.
     pub fn tell(&self, message: ControlMessage) {
         if let Err(breach) = message.check() {
-            // Whoever said it would be taken for a liar.
+            // The receiver would count this as a protocol violation of this node.
             tracing::error!(
                 event = "outgoing_message_invalid", %breach,
                 "this node refused to send an invalid message; this is a fault in Tau, please report it"
@@ -69,7 +70,7 @@ impl Endpoint {
         }
     }
 
-    /// Asks a node something.
+    /// Sends a request to the node and waits for the reply.
     pub async fn ask(&self, request: Request, limit: Duration) -> Result<Reply, CallError> {
         let length = encoded_length(&request);
         if length > CONTENT_BYTES_MAX {
@@ -88,7 +89,7 @@ impl Endpoint {
 }
 
 impl Sessions {
-    /// The endpoint at the other end of a session; it shows when the session is ready, or a moment later.
+    /// Returns the endpoint at the other end of a session. It shows when the session is ready, or a moment later.
     #[must_use]
     pub fn endpoint(&self, session: u64) -> Option<Endpoint> {
         let members = pg::get_members(&ENDPOINTS.to_string());
@@ -102,19 +103,19 @@ impl Sessions {
     }
 }
 
-/// Where an endpoint hands things on to.
+/// The actors to which an endpoint passes messages and requests on.
 pub trait Routes: Send + Sync + 'static {
-    /// A message from another node, which has proven its name.
+    /// Takes a message from another node, which has proven its name.
     fn message(&self, from: NodeId, message: ControlMessage);
-    /// A question with the place for its answer.
+    /// Takes a request, with the port for its reply.
     fn request(&self, request: Request, reply: RpcReplyPort<Payload<Reply>>);
 }
 
-/// The endpoint's actor.
+/// The actor behind a node's endpoint.
 pub struct EndpointActor<R> {
-    /// Where things are handed on to.
+    /// Receivers of the messages and requests that come in.
     pub routes: R,
-    /// Who is connected.
+    /// The sessions of this process, by which the endpoint knows senders.
     pub sessions: Sessions,
 }
 
@@ -144,7 +145,7 @@ impl<R: Routes> Actor for EndpointActor<R> {
 
 impl<R: Routes> EndpointActor<R> {
     fn told(&self, envelope: Envelope<ControlMessage>) {
-        // Whoever shows no token of an open connection is nobody: it may have been sent away a moment ago.
+        // A sender without the token of an open connection is unknown: it may have been banned a moment ago.
         let Some(sender) = self.sessions.sender(envelope.token) else {
             return;
         };
@@ -155,7 +156,7 @@ impl<R: Routes> EndpointActor<R> {
                     self.routes.message(from, message);
                 }
                 Some(false) => self.sessions.violated(&sender, &ProtocolViolation::Name),
-                // Its beat is still on the way, on another connection.
+                // The node's first beat is still on the way, on another connection.
                 None => {}
             },
             Err(violation) => self.sessions.violated(&sender, &violation),
@@ -175,21 +176,21 @@ impl<R: Routes> EndpointActor<R> {
             checked.map(|()| request)
         }) {
             Ok(request) => self.routes.request(request, inner.into()),
-            // Whoever waits for the answer is spawned below.
+            // The task that waits for the reply is spawned below.
             Err(refusal) => drop(inner.send(Reply::from(Refusal::Invalid(refusal.into())).into())),
         }
         tokio::spawn(pass_on(self.sessions.clone(), sender, answer, reply));
     }
 }
 
-/// Hands an answer to who asked, if it has room for it.
+/// Passes a reply on to the process that asked, if there is room for it.
 async fn pass_on(
     sessions: Sessions,
     sender: Sender,
     answer: OneshotReceiver<Payload<Reply>>,
     reply: RpcReplyPort<Payload<Reply>>,
 ) {
-    // An actor that drops a question belongs to a node that stops.
+    // A request that its actor drops belongs to a node that stops.
     let answer = answer.await.ok();
     let length = answer.as_ref().map_or(0, |answer| match &answer.0 {
         Ok(answer) => encoded_length(answer),
@@ -198,29 +199,29 @@ async fn pass_on(
     if sessions.answered(&sender, length)
         && let Some(answer) = answer
     {
-        // Who asked may be gone.
+        // The process that asked may be gone.
         let _ = reply.send(answer);
     }
 }
 
-/// Something that no honest node says.
+/// A message that no honest node sends.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 enum ProtocolViolation {
-    /// It cannot be read.
+    /// The message cannot be decoded.
     #[error(transparent)]
     Unreadable(#[from] super::payload::Unreadable),
-    /// It is beyond all measure.
+    /// The message exceeds a limit.
     #[error(transparent)]
     OutOfBounds(#[from] OutOfBounds),
-    /// It is said in another's name.
+    /// The message is in the name of another node than its sender.
     #[error("the peer sent a message in the name of another node")]
     Name,
-    /// Clients ask; they have nothing to tell.
+    /// A client sent a message, but clients may only send requests.
     #[error("a client sent a message that only nodes may send")]
     Client,
 }
 
-/// Checks a message as far as that can be done without knowing anything else. Returns it with its sender.
+/// Checks a message as far as possible without other knowledge. Returns the message with its sender.
 fn judged(
     sender: &Sender,
     content: Result<ControlMessage, super::payload::Unreadable>,
@@ -235,19 +236,19 @@ fn judged(
     }
 }
 
-/// Why a question was not answered.
+/// Reason for which a request got no reply.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallError {
-    /// The session is gone.
+    /// The session with the node ended before the reply came.
     #[error("the connection to the node broke: check that it still runs, and try again")]
     Gone,
-    /// It took too long.
+    /// The node did not reply in time.
     #[error("the node did not answer within {0:?}: check that it still runs, and try again")]
     TimedOut(Duration),
-    /// The question is longer than any node reads.
+    /// The request is longer than any node accepts.
     #[error("the request has {0} bytes, but a node accepts at most {CONTENT_BYTES_MAX} bytes: shorten the job")]
     TooLong(usize),
-    /// The answer could not be read.
+    /// The reply could not be decoded.
     #[error(transparent)]
     Unreadable(#[from] super::payload::Unreadable),
 }

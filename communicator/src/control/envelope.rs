@@ -1,4 +1,5 @@
-//! What a message to an endpoint comes in: the token of the connection that it is sent over, and its contents in postcard.
+//! The envelope of a message to an endpoint: the token of the connection that the message is sent over, and the
+//! contents in postcard.
 
 use ractor::BytesConvertable;
 use serde::Serialize;
@@ -7,20 +8,20 @@ use serde::de::DeserializeOwned;
 use super::payload::{Payload, Unreadable};
 use super::session_hello::Token;
 
-/// The longest contents of a message to an endpoint. A beat that tells of a thousand members and a run of theirs is half as
-/// long.
+/// Maximum length in bytes of the contents of a message to an endpoint. A beat about a thousand members and their run
+/// is half as long.
 pub(super) const CONTENT_BYTES_MAX: usize = 256 << 10;
 
-/// A message with the token that tells who sent it.
+/// A message with the token that identifies its sender.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Envelope<T> {
-    /// What the receiver gave to the sender. Whoever sent less than a token has shown none.
+    /// Token that the receiver gave to the sender; `None` if the message was too short to hold one.
     pub(super) token: Option<Token>,
     pub(super) content: Result<T, Unreadable>,
 }
 
 impl<T> Envelope<T> {
-    /// A message for whoever gave this token.
+    /// Wraps a message for the process that gave this token.
     pub(super) fn new(token: Token, content: T) -> Self {
         Self {
             token: Some(token),

@@ -1,10 +1,11 @@
-//! What a session of `ractor_cluster` may be sent: a pure check of each of its frames, before it sees them.
+//! Checks each frame before a session of `ractor_cluster` receives it. Pure.
 //!
-//! That crate takes the name in its own handshake as it comes, makes an actor for every one that it is told of, and answers
-//! every ping. Tau's processes have one actor that others can reach. So this knows the few kinds of frames that they send to
-//! each other, and how many; anything else ends the connection.
+//! That crate believes the name in its own handshake, makes an actor for every remote actor that it is told of, and
+//! answers every ping. Tau's processes have one actor that others can reach, so this module knows the few kinds of
+//! frames that they send to each other, and how many; any other frame ends the connection.
 //!
-//! A frame is a protobuf message. Its outermost field says what it is for, the one within that what it says.
+//! A frame is a protobuf message. Its outermost field says what the frame is for, and the field within that what it
+//! says.
 
 use std::time::Duration;
 
@@ -13,34 +14,36 @@ use thiserror::Error;
 use super::identity::VerifiedPeer;
 use crate::meter::Meter;
 
-/// The longest frame.
+/// Maximum length of a frame in bytes.
 pub(super) const FRAME_BYTES_MAX: usize = 1 << 20;
-/// The longest frame that carries no message to an actor.
+/// Maximum length in bytes of a frame that carries no message to an actor.
 const SMALL_BYTES_MAX: usize = 512;
-/// Frames of the crate's handshake: each side sends three.
+/// Maximum number of frames of `ractor_cluster`'s handshake on a connection; each side sends three.
 const HANDSHAKES_MAX: u32 = 4;
-/// Frames about actors that come, go, and join groups: a process has one, which does each of these once.
+/// Maximum number of frames about actors that start, end, and join groups. A process has one such actor, which does
+/// each of these once.
 const ACTORS_MAX: u32 = 8;
-/// Pings and answers to them: one of each a second at most.
+/// Pings and answers to pings that a peer may send per second; honest peers send at most one of each.
 const PINGS_A_SECOND: u32 = 4;
+/// Pings and answers to pings that a peer may send in a burst.
 const PINGS_AT_ONCE: u32 = 64;
 
-/// The outermost fields.
+/// Field numbers of a frame's outermost message.
 mod outer {
     pub(super) const AUTH: u64 = 1;
     pub(super) const NODE: u64 = 2;
     pub(super) const CONTROL: u64 = 3;
 }
 
-/// The fields of a handshake's message.
+/// Field numbers of a handshake message.
 mod auth {
     pub(super) const NAME: u64 = 1;
     pub(super) const SERVER_CHALLENGE: u64 = 4;
-    /// The name, in both of these.
+    /// Field of the sender's name, in both of these messages.
     pub(super) const NAME_IN: u64 = 1;
 }
 
-/// The fields of a control message.
+/// Field numbers of a control message.
 mod control {
     pub(super) const SPAWN: u64 = 1;
     pub(super) const TERMINATE: u64 = 2;
@@ -51,7 +54,7 @@ mod control {
     pub(super) const READY: u64 = 9;
 }
 
-/// Why a frame is not taken.
+/// Reason for which a frame is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(super) enum FrameError {
     #[error("the peer sent a malformed frame: bring all nodes and clients to the same release")]
@@ -66,7 +69,7 @@ pub(super) enum FrameError {
     OutOfPlace,
 }
 
-/// What one connection has been sent so far.
+/// Rules for the frames that come on one connection, with counts of the frames so far.
 #[derive(Debug)]
 pub(super) struct FrameRules {
     name: String,
@@ -76,7 +79,7 @@ pub(super) struct FrameRules {
 }
 
 impl FrameRules {
-    /// For a connection with this process.
+    /// Creates the rules for a connection with this peer.
     pub(super) fn new(peer: VerifiedPeer) -> Self {
         Self {
             name: session_name(&peer.to_string()),
@@ -86,7 +89,7 @@ impl FrameRules {
         }
     }
 
-    /// Whether a frame may pass.
+    /// Checks that a frame may pass to the session.
     pub(super) fn check(&mut self, frame: &[u8], now: Duration) -> Result<(), FrameError> {
         let (kind, content) = only_field(frame)?;
         if kind == outer::NODE {
@@ -114,7 +117,8 @@ impl FrameRules {
         }
     }
 
-    /// The crate lets a session with the same name displace an older one.
+    /// Checks that a handshake message gives the name that the peer has proven: `ractor_cluster` lets a session
+    /// displace an older one with the same name.
     fn check_name(&self, mut content: &[u8]) -> Result<(), FrameError> {
         let mut named = false;
         while !content.is_empty() {
@@ -130,7 +134,7 @@ impl FrameRules {
     }
 }
 
-/// The name that the crate makes of a process's: the host is named like the process.
+/// Returns the session name that `ractor_cluster` makes of a process's name: the host is named like the process.
 pub(super) fn session_name(name: &str) -> String {
     format!("{name}@{name}")
 }
@@ -144,7 +148,8 @@ fn count(counter: &mut u32, max: u32) -> Result<(), FrameError> {
     }
 }
 
-/// The only field of a message, which holds bytes. Where there are several, the last one would count, or all of them.
+/// Returns the only field of a message, which must hold bytes. If there were several, the last one would count, or all
+/// of them.
 fn only_field(mut bytes: &[u8]) -> Result<(u64, &[u8]), FrameError> {
     match field(&mut bytes)? {
         (number, Some(content)) if bytes.is_empty() => Ok((number, content)),
@@ -152,7 +157,7 @@ fn only_field(mut bytes: &[u8]) -> Result<(u64, &[u8]), FrameError> {
     }
 }
 
-/// Takes the next field: its number, and its contents where they are bytes.
+/// Takes the next field of a message: its number, and its contents if they are bytes.
 fn field<'a>(bytes: &mut &'a [u8]) -> Result<(u64, Option<&'a [u8]>), FrameError> {
     const VARINT: u64 = 0;
     const FIXED_64: u64 = 1;
@@ -229,7 +234,7 @@ mod tests {
             let other = frame(&VerifiedPeer::Node(NodeId(8)).to_string());
             assert_eq!(rules().check(&other, Duration::ZERO), Err(FrameError::OtherName));
         }
-        // Twice a name: the last one would count.
+        // The name occurs twice: the last one would count.
         let twice = frame(
             outer::AUTH,
             auth::NAME,

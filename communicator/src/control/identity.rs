@@ -1,7 +1,8 @@
-//! Who a process is: a key pair that it draws when it starts, and a name that follows from its public half.
+//! The identity of a process: a key pair that it draws when it starts, and a name that follows from the public key.
 //!
-//! All members hold the same credentials: those tell members from strangers, but no member from another. A name that is the
-//! digest of a key can be proven by whoever holds the key and by nobody else, so nobody can speak in another's name.
+//! All members hold the same credentials, which tell members from strangers, but not one member from another. A name
+//! that is the digest of a public key can be proven by the holder of the private key only, so no process can speak in
+//! another's name.
 
 use std::fmt;
 
@@ -9,21 +10,22 @@ use aws_lc_rs::digest::{SHA256, digest};
 use aws_lc_rs::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use protocol::ids::NodeId;
 
-/// Bytes of a public key, and of a signature.
+/// Length of a public key in bytes.
 pub(super) const KEY_BYTES: usize = 32;
+/// Length of a signature in bytes.
 pub(super) const SIGNATURE_BYTES: usize = 64;
 
-/// What a process is on the control plane.
+/// Role of a process on the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// A member that says and is told things.
+    /// A member of the cluster, which sends and receives messages.
     Node,
-    /// Somebody who asks.
+    /// A process that only sends requests.
     Client,
 }
 
 impl Role {
-    /// The byte that names it on the wire.
+    /// Returns the byte that stands for the role on the wire.
     pub(super) fn byte(self) -> u8 {
         match self {
             Self::Node => b'n',
@@ -36,17 +38,15 @@ impl Role {
     }
 }
 
-/// The name of a process that has proven it.
+/// Proven name of a process on the control plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum VerifiedPeer {
-    /// A node.
     Node(NodeId),
-    /// A client.
     Client(u64),
 }
 
 impl VerifiedPeer {
-    /// The name that belongs to a key.
+    /// Returns the name that belongs to a public key.
     pub(super) fn of_key(role: Role, key: &[u8; KEY_BYTES]) -> Self {
         let digest = digest(&SHA256, key);
         let number = digest
@@ -60,7 +60,7 @@ impl VerifiedPeer {
         }
     }
 
-    /// The node's name, if it is one.
+    /// Returns the id of a node; `None` for a client.
     #[must_use]
     pub fn node(self) -> Option<NodeId> {
         match self {
@@ -79,19 +79,19 @@ impl fmt::Display for VerifiedPeer {
     }
 }
 
-/// The system gave no randomness for a key.
+/// The operating system gave no randomness for a key pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no key could be made: the operating system's random number generator failed")]
 pub struct NoKey;
 
-/// A process's own name, with what proves it.
+/// The key pair of this process, with which it proves its name.
 pub struct Identity {
     pair: Ed25519KeyPair,
     role: Role,
 }
 
 impl Identity {
-    /// Draws a new one.
+    /// Draws a new key pair.
     pub fn draw(role: Role) -> Result<Self, NoKey> {
         let pair = Ed25519KeyPair::generate().map_err(|_| NoKey)?;
         Ok(Self { pair, role })
@@ -106,14 +106,14 @@ impl Identity {
         self.role
     }
 
-    /// The public half.
+    /// Returns the public key.
     pub(super) fn key(&self) -> [u8; KEY_BYTES] {
         let mut key = [0; KEY_BYTES];
         key.copy_from_slice(self.pair.public_key().as_ref());
         key
     }
 
-    /// Signs.
+    /// Signs a message with the private key.
     pub(super) fn sign(&self, message: &[u8]) -> [u8; SIGNATURE_BYTES] {
         let mut signature = [0; SIGNATURE_BYTES];
         signature.copy_from_slice(self.pair.sign(message).as_ref());
@@ -121,14 +121,14 @@ impl Identity {
     }
 }
 
-/// Never prints the key.
+/// Prints the name, never the private key.
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Identity").field(&self.peer()).finish()
     }
 }
 
-/// Whether the holder of a key has signed this.
+/// Returns true if the holder of this key has signed the message.
 pub(super) fn is_signed(key: &[u8; KEY_BYTES], message: &[u8], signature: &[u8; SIGNATURE_BYTES]) -> bool {
     UnparsedPublicKey::new(&ED25519, key).verify(message, signature).is_ok()
 }

@@ -1,9 +1,9 @@
 //! The control plane: small messages between actors on different machines, over sessions of `ractor_cluster`.
 //!
-//! Of that crate we use sessions, remote actors and process groups. What it leaves open is done here or by the node:
-//! connections come from our own transport, finished, and both ends prove their names on them; nobody is dialled behind our
-//! back; whether a peer is alive is told by our own beats. What others send is bounded in size, number and time before the
-//! crate sees it, and what they are told before it is queued.
+//! Tau uses that crate's sessions, remote actors and process groups. The rest is done here or by the node: Tau's own
+//! transport makes the connections, and both ends prove their names on them; the crate dials nothing by itself; beats
+//! tell which peers are alive. Incoming bytes are bounded in size, number and time before the crate sees them, and
+//! outgoing bytes before they are queued.
 
 mod connection;
 mod connections;

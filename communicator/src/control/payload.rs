@@ -1,14 +1,15 @@
-//! Contents of an actor's message on the wire: postcard.
+//! Contents of an actor's message on the wire, in postcard.
 
 use ractor::BytesConvertable;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// A value, or that it could not be read. Decoding cannot fail where `ractor` decodes, so the failure travels along.
+/// A value, or the error that it could not be decoded. Decoding cannot fail where `ractor` does it, so the error is
+/// passed on inside.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Payload<T>(pub Result<T, Unreadable>);
 
-/// The other side sent something that this release cannot read.
+/// The other side sent bytes that this release cannot decode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a message could not be read: bring all nodes and clients to the same release")]
 pub struct Unreadable;
@@ -35,10 +36,10 @@ impl<T: Serialize + DeserializeOwned> BytesConvertable for Payload<T> {
     }
 }
 
-/// The bytes that a value takes on the wire.
+/// Returns the length of a value on the wire in bytes.
 pub(crate) fn encoded_length(value: &impl Serialize) -> usize {
     let size = postcard::ser_flavors::Size::default();
-    // What cannot be written is not.
+    // A value that cannot be encoded is not sent.
     postcard::serialize_with_flavor(value, size).unwrap_or(0)
 }
 

@@ -1,7 +1,8 @@
-//! The way of bytes between the network and a session of `ractor_cluster`.
+//! The pump: copies bytes between the network and a session of `ractor_cluster`.
 //!
-//! That crate reads as fast as others send and queues without limit what others do not read. So its sessions read from and
-//! write to a pipe of ours; here frames are checked, what comes too fast waits, and a peer that reads too slowly is given up.
+//! That crate reads as fast as others send, and queues without limit the bytes that others do not read. So its sessions
+//! read from and write to a pipe in memory. Here frames are checked, frames that come too fast have to wait, and a peer
+//! that reads too slowly is given up.
 
 use std::io;
 use std::time::Duration;
@@ -15,17 +16,18 @@ use crate::meter::Meter;
 use crate::timing::ControlTimes;
 use crate::transport::Stream;
 
-/// What lies in a pipe in one direction.
+/// Capacity of a pipe in one direction, in bytes.
 const PIPE_BYTES: usize = 64 << 10;
-/// What one peer may send a second, and at once. A beat is some kilobytes, twice a second.
+/// Bytes that one peer may send per second. A beat has some kilobytes, twice a second.
 const BYTES_A_SECOND: u32 = 1 << 20;
+/// Bytes that one peer may send in a burst.
 const BYTES_AT_ONCE: u32 = 4 << 20;
-/// What a frame counts for besides its bytes: it is decoded, and goes through some mailboxes.
+/// Bytes that a frame counts for besides its own: it is decoded, and passes several mailboxes.
 const FRAME_COST: usize = 512;
-/// Bytes of a frame's length.
+/// Size of a frame's length field in bytes.
 const LENGTH_BYTES: usize = 8;
 
-/// A pipe: the pump's end, and the session's.
+/// Creates a pipe in memory: the pump's end, and the session's end.
 pub(super) fn pipe() -> (DuplexStream, DuplexStream) {
     tokio::io::duplex(PIPE_BYTES)
 }
@@ -35,12 +37,12 @@ pub(super) fn pipe() -> (DuplexStream, DuplexStream) {
 pub(super) enum EndedBy {
     /// The peer's machine closed or reset the connection.
     VerifiedPeer,
-    /// This process ended it.
+    /// This process ended the connection.
     Oneself,
 }
 
-/// Pumps until either side ends, or the line is to end. Tells the side that ended it before the session can notice, and
-/// returns an error where the peer is to blame.
+/// Copies bytes both ways until either side ends or the session stream is closed. Calls `ended_by` before the session
+/// can notice the end, and returns an error if the peer is to blame.
 pub(super) async fn pump(
     stream: Stream,
     pipe: DuplexStream,
@@ -64,7 +66,7 @@ pub(super) async fn pump(
     ended.map(drop)
 }
 
-/// Whether an error says that the other machine has closed or reset the connection.
+/// Returns true if an error means that the other machine has closed or reset the connection.
 fn is_broken(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
     matches!(
@@ -84,7 +86,7 @@ async fn inward(
     let mut frame = Vec::new();
     loop {
         let mut length = [0; LENGTH_BYTES];
-        // Between two frames is where a peer may end.
+        // A peer may end the connection between two frames only.
         if from_peer.read(&mut length[..1]).await? == 0 {
             return Ok(EndedBy::VerifiedPeer);
         }
@@ -97,14 +99,14 @@ async fn inward(
         if !pause.is_zero() {
             sleep(pause).await;
         }
-        // The session has ended where this fails.
+        // A write fails only if the session has ended.
         if to_session.write_all(&length).await.is_err() || to_session.write_all(&frame).await.is_err() {
             return Ok(EndedBy::Oneself);
         }
     }
 }
 
-/// Reads a frame but for the first byte of its length. Memory is taken as bytes come.
+/// Reads a frame whose first length byte was read already. Memory is taken only as bytes come.
 async fn read_frame(
     from_peer: &mut (impl AsyncRead + Unpin),
     length: &mut [u8; LENGTH_BYTES],
@@ -156,10 +158,10 @@ mod tests {
     use super::*;
     use crate::timing::Timing;
 
-    /// How a pump has ended, and by whom.
+    /// Task of a pump, with the side that ended the connection and the result.
     type Pumping = tokio::task::JoinHandle<(EndedBy, io::Result<()>)>;
 
-    /// A connection with a pump on it: the peer's end, the session's end, and how it ends.
+    /// Starts a pump: the peer's end, the session's end, the counters of the connection, and the task.
     fn pumped() -> (DuplexStream, DuplexStream, Arc<SessionStream>, Pumping) {
         let (theirs, ours) = tokio::io::duplex(1 << 10);
         let (inner, session) = pipe();

@@ -1,10 +1,11 @@
 //! The session hello: the first bytes on a connection of the control plane, in which both ends prove their names.
 //!
-//! `ractor_cluster` hands over messages without saying which session they came by. So each end gives the other a secret for
-//! this connection, its *token*: what comes with it was sent by whoever proved its name here, because nobody else knows it.
+//! `ractor_cluster` delivers messages without the session that they came by. So each end gives the other a secret for
+//! this connection, its *token*: a message with the token was sent by the process that proved its name here, because no
+//! other process knows the token.
 //!
-//! First both say role, key and token; then both sign the other's key and token. A signature is for one connection of one
-//! process: whoever is given it cannot show it to a third.
+//! First both ends send their role, key and token; then each signs the other's together with its own. A signature is
+//! for one connection of one process: its receiver cannot use it with a third.
 
 use std::io;
 use std::io::ErrorKind::{InvalidData, PermissionDenied};
@@ -17,18 +18,18 @@ use super::identity::{Identity, KEY_BYTES, Role, SIGNATURE_BYTES, VerifiedPeer, 
 use crate::entropy;
 use crate::transport::Stream;
 
-/// What every signed message begins with, so that it is good for nothing else. Both ends sign and check
-/// exactly these bytes: they are a contract and stay as they are, whatever the code calls a session hello.
+/// First bytes of every signed message, so that a signature is valid for nothing else. Both ends sign and check exactly
+/// these bytes: they are a contract and stay as they are, whatever the code calls a session hello.
 const PURPOSE: &[u8] = b"tau-control/2 greeting";
 const TOKEN_BYTES: usize = 16;
 const HELLO_BYTES: usize = 1 + KEY_BYTES + TOKEN_BYTES;
 
-/// A secret between the two ends of a connection.
+/// A secret that the two ends of a connection share.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Token([u8; TOKEN_BYTES]);
 
 impl Token {
-    /// Bytes on the wire.
+    /// Length of a token on the wire in bytes.
     pub(super) const BYTES: usize = TOKEN_BYTES;
 
     fn draw() -> io::Result<Self> {
@@ -44,25 +45,25 @@ impl Token {
     }
 }
 
-/// Never prints the secret.
+/// Prints the type's name, never the secret.
 impl std::fmt::Debug for Token {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Token")
     }
 }
 
-/// What a session hello has told.
+/// Result of a session hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SessionHello {
-    /// Who is at the other end.
+    /// Proven name of the process at the other end.
     pub(super) peer: VerifiedPeer,
-    /// What the other end's messages must come with.
+    /// Token that messages from the other end must carry.
     pub(super) ours: Token,
-    /// What messages to the other end must come with.
+    /// Token that messages to the other end must carry.
     pub(super) theirs: Token,
 }
 
-/// What was said first.
+/// The first message of either end in a session hello.
 #[derive(Clone, Copy)]
 struct Hello {
     role: Role,
@@ -90,7 +91,7 @@ impl Hello {
         })
     }
 
-    /// What is signed for whoever said this, by the holder of a key.
+    /// Returns the bytes that `signer` signs for the sender of this hello.
     fn challenge(&self, signer: &Self) -> Vec<u8> {
         [PURPOSE, &self.encode(), &signer.encode()].concat()
     }
@@ -166,8 +167,8 @@ mod tests {
         assert_ne!(one.ours, one.theirs);
     }
 
-    /// Somebody between two others passes on all that they say: each thinks that it speaks with the other, which is so.
-    /// Then it shows what it was given by one as its own to the other.
+    /// A process between two others passes on all that they send: each believes, rightly, that it speaks with the
+    /// other. Then the process shows one's signature to the other as its own.
     #[tokio::test]
     async fn a_signature_is_of_no_use_to_whoever_was_given_it() {
         let (victim, node, thief) = (identity(Role::Node), identity(Role::Node), identity(Role::Node));

@@ -1,40 +1,41 @@
-//! One connection of the control plane as both its ends here see it: what is on its way out, and whether it is to end.
+//! State that both users of a control-plane connection share: its bytes in flight, and the signal that ends it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 
-/// A connection's counters and its end.
+/// Byte counters of a connection, and the signal that ends it.
 #[derive(Debug, Default)]
 pub(super) struct SessionStream {
-    /// Bytes handed to the session, as far as they are known, and bytes written to the network.
+    /// Bytes handed to the session for sending, without the headers and pings that the session adds.
     sent: AtomicU64,
+    /// Bytes written to the network.
     written: AtomicU64,
     close: Notify,
 }
 
 impl SessionStream {
-    /// Counts what is about to be sent; how much is on its way then. The session's queue knows no limit, so whoever adds to
-    /// it looks here first.
+    /// Counts bytes that are about to be sent. Returns the bytes in flight with these. The session's queue has no
+    /// limit, so callers must check this number before they add to the queue.
     pub(super) fn send(&self, bytes: usize) -> u64 {
         let written = self.written.load(Ordering::Relaxed);
-        // The session writes more than it is given: headers, and pings of its own. They do not count as room gained.
+        // The session writes more than it is given: headers, and pings of its own. These must not count as room gained.
         let before = self.sent.fetch_max(written, Ordering::Relaxed).max(written);
         self.sent.fetch_add(bytes as u64, Ordering::Relaxed);
         before - written + bytes as u64
     }
 
-    /// Takes back what was counted and then not sent.
+    /// Takes back the count of bytes that were not sent after all.
     pub(super) fn unsend(&self, bytes: usize) {
         self.sent.fetch_sub(bytes as u64, Ordering::Relaxed);
     }
 
-    /// So much has been written to the network.
+    /// Counts bytes that were written to the network.
     pub(super) fn wrote(&self, bytes: usize) {
         self.written.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// What is on its way.
+    /// Returns the number of bytes in flight.
     pub(super) fn under_way(&self) -> u64 {
         let written = self.written.load(Ordering::Relaxed);
         self.sent.load(Ordering::Relaxed).saturating_sub(written)

@@ -22,46 +22,46 @@ use crate::log_throttle::LogThrottle;
 use crate::timing::{ControlTimes, Timing};
 use crate::transport::{CredentialsError, Stream, tls};
 
-/// The cluster crate asks for a shared secret of its own. Membership is proven before a stream gets here, with a real key;
-/// this one locks nothing.
+/// Shared secret that `ractor_cluster` asks for. It protects nothing: membership is proven with a real key before a
+/// stream gets here.
 const COOKIE: &str = "tau";
-/// What the names of our own streams begin with.
+/// Prefix of the labels of Tau's own streams.
 const LABEL: &str = "tau#";
 
-/// What happens to sessions.
+/// Event in the life of a session: it is ready, or gone.
 #[derive(Debug)]
 pub enum SessionEvent {
     /// A session is ready for use.
     Ready {
-        /// Its number in this process.
+        /// Number of the session in this process.
         session: u64,
-        /// The name that the other side has proven.
+        /// Name that the other side has proven.
         peer: VerifiedPeer,
     },
     /// A session is gone.
     Closed {
-        /// Its number in this process.
+        /// Number of the session in this process.
         session: u64,
-        /// Whether the other machine has closed or reset the connection.
+        /// True if the other machine has closed or reset the connection.
         by_peer: bool,
     },
 }
 
-/// Why sessions cannot be had.
+/// Reason for which the control plane of a process could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The credentials are of no use.
+    /// The credentials cannot be used.
     #[error("the credentials cannot be used: {0}")]
     Credentials(#[from] tokio_rustls::rustls::Error),
-    /// The listener that nobody uses could not be locked.
+    /// The key pair for the listener that `ractor_cluster` insists on could not be made.
     #[error("the control plane could not be started: {0}")]
     Lock(#[from] CredentialsError),
-    /// The cluster's server could not be started.
+    /// The server of `ractor_cluster` could not be started.
     #[error("the control plane could not be started: {0}")]
     Server(#[from] ractor::SpawnErr),
 }
 
-/// Why a connection did not become a session.
+/// Reason for which a connection did not become a session.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The other end did not complete the session hello, or could not prove its name.
@@ -70,34 +70,34 @@ pub enum OpenError {
              credentials, or both with --insecure"
     )]
     SessionHello(#[from] std::io::Error),
-    /// The process at the other end is not the one that was looked for.
+    /// The process at the other end is not the wanted one.
     #[error("another process, {0}, answers at this address")]
     Another(VerifiedPeer),
-    /// It is not wanted.
+    /// This process refused the connection.
     #[error(transparent)]
     Refused(#[from] Refusal),
 }
 
-/// The sessions of this process. There is one such server in a process.
+/// The sessions of this process, with the server of `ractor_cluster`. There is one in a process.
 #[derive(Clone)]
 pub struct Sessions {
     server: ActorRef<NodeServerMessage>,
     shared: Arc<Shared>,
 }
 
-/// What the server's events, connections and the endpoint have in common.
+/// State that the server's events, the connections and the endpoint share.
 struct Shared {
     identity: Identity,
     times: ControlTimes,
     connections: Mutex<Connections>,
-    /// When lies were last complained of.
+    /// Throttle for log lines about invalid messages.
     complaints: LogThrottle,
     start: Instant,
 }
 
 impl Shared {
     fn connections(&self) -> MutexGuard<'_, Connections> {
-        // What a panic leaves behind is a list of connections like any other.
+        // A panic leaves a list of connections that is as good as any other.
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -107,16 +107,16 @@ impl Shared {
 }
 
 impl Sessions {
-    /// Starts the server under a name that no other process has. Events are told for ever.
+    /// Starts the server under a name that no other process has. Session events are sent to `events`.
     pub async fn start(
         identity: Identity,
         timing: &Timing,
         events: mpsc::UnboundedSender<SessionEvent>,
     ) -> Result<Self, StartError> {
         let name = identity.peer().to_string();
-        // The crate cannot do without a listener of its own. Whoever came that way would pass by all that is checked here,
-        // so it gets one that nobody outside this machine reaches, behind a lock whose key is thrown away. The name is
-        // host name too, because two with the same host and port are taken for one.
+        // `ractor_cluster` cannot do without a listener of its own, and connections to it would bypass all checks of
+        // this module. So it listens on the loopback address, with a key that is thrown away. The process's name is its
+        // host name, too, because the crate takes two processes with the same host and port for one.
         let server = NodeServer::new(
             0,
             COOKIE.into(),
@@ -139,7 +139,7 @@ impl Sessions {
             events,
             shared: Arc::clone(&shared),
         });
-        // The server has just been started; it listens.
+        // The server has just been started, so it takes messages.
         let _ = server.cast(NodeServerMessage::SubscribeToEvents {
             id: "tau".into(),
             subscription,
@@ -148,13 +148,13 @@ impl Sessions {
         Ok(Self { server, shared })
     }
 
-    /// Takes a connection that another process opened.
+    /// Opens a session on a connection that another process has made.
     pub async fn accept(&self, stream: Stream, address: SocketAddr) -> Result<(), OpenError> {
         self.take(stream, address, None, true).await.map(drop)
     }
 
-    /// Opens a session on a connection to another process, to the one that is looked for, if there is one; it is there when
-    /// that is told as an event. Returns the connection's number.
+    /// Opens a session on a connection to another process, which must be the wanted one if there is one.
+    /// [`SessionEvent::Ready`] follows. Returns the connection's number.
     pub async fn open(
         &self,
         stream: Stream,
@@ -164,12 +164,13 @@ impl Sessions {
         self.take(stream, address, wanted, false).await
     }
 
-    /// Finds out whether a certain process is at the other end of a stream, which is closed then.
+    /// Checks that the wanted process is at the other end of a stream, and closes the stream.
     pub async fn probe(&self, mut stream: Stream, wanted: VerifiedPeer) -> Result<(), OpenError> {
         self.exchange_hellos(&mut stream, Some(wanted)).await.map(drop)
     }
 
-    /// Exchanges session hellos with the process at the other end of a stream, which must be the one that is wanted.
+    /// Exchanges session hellos with the process at the other end of a stream, which must be the wanted one if there is
+    /// one.
     async fn exchange_hellos(
         &self,
         stream: &mut Stream,
@@ -213,14 +214,14 @@ impl Sessions {
             }
         });
         let stream = Box::new(Piped { pipe: session, number });
-        // Without a server the process is about to end.
+        // Without the server, the process is about to end.
         let _ = self
             .server
             .cast(NodeServerMessage::ConnectionOpenedExternal { stream, is_server });
         Ok(number)
     }
 
-    /// The session on a connection, once there is one.
+    /// Returns the session on a connection, once it is ready.
     pub(super) fn session_on(&self, number: u64) -> Option<u64> {
         self.shared.connections().session_on(number)
     }
@@ -235,22 +236,23 @@ impl Sessions {
         self.server.stop(None);
     }
 
-    /// The way to the other end of a session.
+    /// Returns the connection and the token for messages to the other end of a session.
     pub(super) fn path(&self, session: u64) -> Option<SessionPath> {
         self.shared.connections().path(session)
     }
 
-    /// Who speaks with this token.
+    /// Returns the sender to which this token was given.
     pub(super) fn sender(&self, token: Option<Token>) -> Option<Sender> {
         self.shared.connections().sender(token?)
     }
 
-    /// Something sensible was heard.
+    /// Records that a valid message came from this sender.
     pub(super) fn heard(&self, sender: &Sender) {
         self.shared.connections().heard(sender.number, self.shared.now());
     }
 
-    /// Whether the name of the node in this message is its own. `None` where it has not told that yet.
+    /// Returns true if the name for people in a message is its sender's own; `None` if the sender has not given its
+    /// name yet.
     pub(super) fn is_named_rightly(&self, sender: &Sender, message: &ControlMessage) -> Option<bool> {
         let mut connections = self.shared.connections();
         match message {
@@ -260,13 +262,13 @@ impl Sessions {
         }
     }
 
-    /// A process asks something; whether it may.
+    /// Counts a request of a process. Returns false if the process may not ask now; its connection is then closed.
     pub(super) fn asked(&self, sender: &Sender) -> bool {
         let asked = self.shared.connections().asked(sender.number, self.shared.now());
         self.unless_refused(sender, asked)
     }
 
-    /// A question is about to be answered with so many bytes; whether that may be sent.
+    /// Counts a reply of this many bytes. Returns false if it may not be sent; the connection is then closed.
     pub(super) fn answered(&self, sender: &Sender, bytes: usize) -> bool {
         let answered = self
             .shared
@@ -288,7 +290,7 @@ impl Sessions {
         outcome.is_ok()
     }
 
-    /// Somebody said what no honest process says.
+    /// Counts a protocol violation of a sender and logs it.
     pub(super) fn violated(&self, sender: &Sender, violation: &dyn std::fmt::Display) {
         let away = self.shared.connections().violated(sender.number, self.shared.now());
         let due = self.shared.complaints.is_due(Instant::now());
@@ -308,7 +310,7 @@ impl Sessions {
     }
 }
 
-/// Ends connections whose other end takes too long.
+/// Ends, periodically, the connections whose other ends take too long.
 async fn sweep(shared: Weak<Shared>, every: Duration) {
     loop {
         tokio::time::sleep(every).await;
@@ -358,7 +360,7 @@ impl NodeEventSubscription for Subscription {
     }
 }
 
-/// A session's end of a pipe, with the number of its connection for a name.
+/// A session's end of a pipe, labelled with the number of its connection.
 struct Piped {
     pipe: DuplexStream,
     number: u64,

@@ -1,12 +1,13 @@
-//! What workers wait for, where the strategy has rounds: that the others have come to the same one.
+//! The barrier of strategies with rounds: it decides how long a worker waits for other workers to reach the same round.
 //!
-//! Whether somebody is waited for decides how long a step takes and how large it is, and nothing else: a replica is the sum
-//! of its batches, whoever waited for whom. So views of who lives may differ, and every wait has a bound.
+//! Waiting affects only how long a step takes and how large it is: a replica is the sum of its batches, regardless of
+//! waits. So nodes may disagree about which nodes are alive, and every wait has a timeout.
 //!
-//! Where contributions follow losses, a round has two phases: all tell their losses, and then let out the contributions that
-//! follow from them. Each is waited for.
+//! If contributions follow losses, a round has two phases: all workers announce their losses, and then emit the
+//! contributions that follow from them. Workers wait for each other in both.
 //!
-//! The barrier cannot hold itself up: of those who wait, the ones in the lowest phase wait for somebody who does not.
+//! The barrier cannot deadlock: of the waiting workers, those in the lowest phase wait only for workers that do not
+//! wait.
 
 mod contributions;
 
@@ -23,19 +24,20 @@ use protocol::wire::run_plan::{Participant, RunPlan};
 use self::contributions::AnnouncedLoss;
 use crate::planted::{Bug, planted};
 
-/// How long others are waited for, in ticks.
+/// Timeouts of the barrier, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// Those who are late, at least; longer where rounds take longer.
+    /// Minimum number of ticks to wait for a late worker; the wait is longer where rounds take longer.
     pub late: u32,
-    /// All with whom the run begins, until each has made its first batch.
+    /// Ticks to wait, at the beginning of a run, for the first batch of each worker of the founders (nodes with which
+    /// the run begins).
     pub first: u32,
     /// Ticks for which workers of a silent node still count towards the average.
     pub counted: u32,
 }
 
 impl Patience {
-    /// In a run whose exchange ticks twenty times a second.
+    /// The timeouts of a run whose exchange ticks twenty times a second.
     pub const DEFAULT: Self = Self {
         late: 40,
         first: 600,
@@ -45,66 +47,69 @@ impl Patience {
 
 /// A worker is late if its round takes this many times longer than this node's own.
 const PACES: u32 = 3;
-/// Who was late is waited for again when it has come in time so often.
+/// A worker that was late is waited for again after it has been in time this many times.
 const TIMES_IN_TIME: u32 = 2;
 
-/// Labels further ahead than this are nobody's: no run makes so many rounds.
+/// Round numbers are capped at this distance from the newest one: no run makes more rounds than that.
 const LEAP_MAX: u64 = 1 << 32;
 
-/// What is known of one origin's rounds.
+/// The progress of one origin (one worker) through the rounds.
 #[derive(Clone, Copy, Debug, Default)]
 struct OriginRounds {
     status: OriginStatus,
-    /// Ticks since it last came to a round.
+    /// Ticks since the worker last reached a round.
     age: u32,
-    /// It was waited for in vain, and has to come in time so often before it is waited for again.
+    /// Number of rounds for which the worker must be in time before others wait for it again; set when a wait for it
+    /// times out.
     late: u32,
-    /// It was idle before the round that it has come to. It has not heard of the newest one, and nobody waits until it has.
+    /// True if the worker was idle and rejoins with an outdated round number. The barrier ignores it until it has
+    /// caught up.
     returns: bool,
-    /// The loss that it told last, and of which round.
+    /// The round and the value of the loss that the worker last announced.
     told: Option<(u64, f32)>,
 }
 
-/// A node's part in the run.
+/// The number of a node's workers in the run, and whether the run began with the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Participation {
     workers: usize,
     is_founder: bool,
 }
 
-/// A worker of this node that waits.
+/// A worker of this node that waits at the barrier.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
-    /// How far it has come.
+    /// The round and phase that the worker has reached.
     status: OriginStatus,
     ticks: u32,
 }
 
-/// Who has come to which round.
+/// The barrier on one node: which worker has reached which round, and which of this node's workers wait.
 #[derive(Clone, Debug)]
 pub struct Barrier {
     me: NodeId,
     patience: Patience,
     weighting: RoundWeighting,
-    /// Who takes part. More origins than a node has workers are somebody's inventions, and do not count.
+    /// The participants of the run. Workers beyond a participant's announced number are invented by a dishonest peer
+    /// and do not count.
     parts: BTreeMap<NodeId, Participation>,
     known: BTreeMap<OriginId, OriginRounds>,
     waiting: BTreeMap<OriginId, Waiting>,
-    /// Nodes that are not heard, and for how long.
+    /// Silent nodes, with the number of ticks since they became silent.
     silent: BTreeMap<NodeId, u32>,
     newest: u64,
-    /// The last phase that this node's workers have gone on from.
+    /// The last phase from which a worker of this node was released.
     gone: u64,
-    /// Ticks since that.
+    /// Ticks since a worker of this node was last released from a new phase.
     since: u32,
-    /// How long this node's workers took for their last round.
+    /// Ticks that this node's workers took for their last round.
     pace: u32,
-    /// How often somebody was waited for in vain.
+    /// Number of times that a wait for a worker timed out.
     in_vain: u64,
 }
 
 impl Barrier {
-    /// Before the first round of a run, on one of those who take part.
+    /// Makes the barrier of a participant before the first round of its run.
     #[must_use]
     pub fn new(me: NodeId, patience: Patience, plan: &RunPlan) -> Self {
         let part = |one: &Participant| Participation {
@@ -127,7 +132,7 @@ impl Barrier {
         }
     }
 
-    /// A node takes part, too.
+    /// Adds a node that joins the run with this many workers.
     pub(super) fn joins(&mut self, node: NodeId, workers: usize) {
         self.parts.entry(node).or_insert(Participation {
             workers,
@@ -135,19 +140,20 @@ impl Barrier {
         });
     }
 
-    /// The newest round that anybody has come to.
+    /// The newest round that any worker has reached.
     #[must_use]
     pub fn newest(&self) -> u64 {
         self.newest
     }
 
-    /// How often somebody was waited for in vain.
+    /// Number of times that a wait for a worker timed out.
     #[must_use]
     pub fn in_vain(&self) -> u64 {
         self.in_vain
     }
 
-    /// A batch is applied that says how its origin stands, and, if it came by itself, a loss.
+    /// Records a worker's progress through the rounds, from a batch that was applied, and the loss, if the batch came
+    /// singly.
     pub(super) fn applied(&mut self, origin: OriginId, status: OriginStatus, loss: Option<f32>, is_own: bool) {
         let in_time = self.late_after();
         let round = status.round.min(self.newest.saturating_add(LEAP_MAX));
@@ -162,9 +168,10 @@ impl Barrier {
             known.told = loss.map(|loss| (round, loss));
         }
         let age = std::mem::take(&mut known.age);
-        // The contribution that follows a loss says nothing of how long a round takes.
+        // The contribution that follows an announced loss says nothing about the duration of a round.
         let has_trained = before.round_phase != RoundPhase::Announces;
-        // By time, not by the label: who is behind has a label that was the newest when its round began.
+        // Being in time is measured in ticks, not by the round number: a worker that is behind has the number that was
+        // the newest when its round began.
         if age <= in_time && has_trained {
             known.late = known.late.saturating_sub(1);
         }
@@ -177,12 +184,12 @@ impl Barrier {
         }
     }
 
-    /// How long others are waited for.
+    /// Ticks after which this node no longer waits for a late worker.
     pub(super) fn late_after(&self) -> u32 {
         self.patience.late.max(PACES.saturating_mul(self.pace))
     }
 
-    /// These nodes are not heard.
+    /// Sets the silent nodes, for which workers do not wait.
     pub(super) fn hears(&mut self, silent: &BTreeSet<NodeId>) {
         self.silent.retain(|node, _| silent.contains(node));
         for &node in silent {
@@ -200,14 +207,14 @@ impl Barrier {
         }
     }
 
-    /// Workers of this node that need wait no longer.
+    /// Releases the workers of this node that need not wait any longer, each with the order to go on.
     pub(super) fn release(&mut self, origins: &BTreeMap<OriginId, OriginInfo>) -> Vec<(OriginId, GoOn)> {
-        // Origins that have ended wait for nobody.
+        // Origins that have ended do not wait.
         self.waiting
             .retain(|origin, _| origins.get(origin).is_some_and(|info| info.ended.is_none()));
         let mut free = Vec::new();
         for (&origin, waiting) in &self.waiting {
-            // All with whom the run begins are waited for by each other.
+            // In the first round, founders of the run wait for all other founders.
             let is_founder = self.parts.get(&self.me).is_some_and(|part| part.is_founder);
             let begins = is_founder && waiting.status.round == 1 && self.newest == 1;
             let phase = waiting.status.phase();
@@ -247,8 +254,8 @@ impl Barrier {
         released
     }
 
-    /// The contribution of one of so many workers that has told its loss of a round, by those that are known here. Where views
-    /// differ, contributions do not add up to one, and a step is a little longer or shorter.
+    /// Returns the contribution factor of one of `workers` workers in a round, from the losses that are known here.
+    /// Where nodes know different losses, factors do not add up to one, and a step is a little longer or shorter.
     fn contribution(
         &self,
         origin: OriginId,
@@ -275,7 +282,7 @@ impl Barrier {
         }
     }
 
-    /// Those whose round is waited for, and has not come.
+    /// The workers for whose round `me` waits and that have not reached it.
     fn missing<'a>(
         &'a self,
         me: OriginId,
@@ -290,14 +297,15 @@ impl Barrier {
         waited_for
             .filter(move |info| match self.known.get(&info.origin) {
                 Some(known) => known.status.phase() < phase && known.late == 0 && !known.returns,
-                // Who comes later is waited for as soon as it has come to a round.
+                // A worker without any round is waited for only at the beginning of the run. One that joins later
+                // counts as soon as it has reached a round.
                 None => begins,
             })
             .map(|info| info.origin)
     }
 
-    /// The nodes that can add up a round together, in the order of their workers' places: each is heard, and has a worker
-    /// that has come to a round before and is waited for.
+    /// The nodes that can add up a round together, in the order of their workers' slots (numbers in the run). Each is
+    /// heard, and has a worker that has reached a round before and is neither late nor rejoining.
     pub(super) fn members(&self, origins: &BTreeMap<OriginId, OriginInfo>) -> Vec<NodeId> {
         let mut first: BTreeMap<NodeId, u32> = BTreeMap::new();
         for info in origins.values().filter(|info| self.is_waited_for(info)) {
@@ -309,7 +317,7 @@ impl Barrier {
         members
     }
 
-    /// The workers that are in the same round as one, in the order of their places, with their nodes.
+    /// The workers that are in the same round as `one`, with their nodes, in the order of their slots.
     pub(super) fn in_round_with(
         &self,
         one: OriginId,
@@ -332,7 +340,7 @@ impl Barrier {
         self.counts(info) && in_time && !self.silent.contains_key(&info.node)
     }
 
-    /// Whether all workers of a node that are waited for have let out their contributions of a round.
+    /// Returns true if all workers of a node that others wait for have emitted their contributions to a round.
     pub(super) fn has_come(&self, node: NodeId, round: u64, origins: &BTreeMap<OriginId, OriginInfo>) -> bool {
         let phase = OriginStatus {
             round,
@@ -349,19 +357,21 @@ impl Barrier {
         })
     }
 
-    /// For how long a round may take to be added up: there is to be time left for its batches to come singly.
+    /// Ticks that adding up a round may take. It is shorter than the barrier's timeout, so that time remains for the
+    /// batches to come singly.
     pub(super) fn patience_for_bundles(&self) -> u32 {
         (self.late_after() / 4 * 3).max(1)
     }
 
-    /// Whether an origin takes part in rounds, heard or not.
+    /// Returns true if a worker takes part in rounds: it has a slot, is not idle and has not ended. Its node may be
+    /// silent.
     fn counts(&self, info: &OriginInfo) -> bool {
         let known = self.known.get(&info.origin);
         let is_idle = known.is_some_and(|known| known.status.round_phase == RoundPhase::Idle);
         info.slot != OriginInfo::NO_SLOT && info.ended.is_none() && !is_idle && self.parts.contains_key(&info.node)
     }
 
-    /// Whether some with whom the run begins have not named all their workers yet.
+    /// Returns true if a founder (a node with which the run begins) has not announced all its workers yet.
     fn is_incomplete(&self, origins: &BTreeMap<OriginId, OriginInfo>) -> bool {
         let mut founders = self.parts.iter().filter(|(_, part)| part.is_founder);
         founders.any(|(node, part)| {
@@ -370,7 +380,7 @@ impl Barrier {
         })
     }
 
-    /// How many workers make the next round together.
+    /// Number of workers that make the next round together.
     pub fn workers(&self, origins: &BTreeMap<OriginId, OriginInfo>) -> u32 {
         let mut named: BTreeMap<NodeId, usize> = BTreeMap::new();
         for info in origins.values().filter(|info| self.counts(info)) {

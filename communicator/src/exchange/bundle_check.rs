@@ -1,4 +1,5 @@
-//! Bundles judged by what a ledger already has of them.
+//! The comparison of a bundle (the sum of one batch from each of several origins) with a ledger that may have some of
+//! its batches.
 
 use std::collections::BTreeSet;
 
@@ -11,17 +12,19 @@ use super::log::Log;
 use crate::ledger::Ledger;
 use crate::planted::{Bug, planted};
 
-/// The use of a bundle for a ledger.
+/// The result of comparing a bundle (the sum of one batch from each of several workers) with a ledger.
 pub(super) enum BundleCheck {
-    /// The bundle without the batches that the ledger has; no header is left if it has all.
+    /// The bundle (a sum of several workers' batches) without the batches that the ledger has. It has no headers if the
+    /// ledger has them all.
     New(Bundle),
-    /// Batches before the bundle are missing.
+    /// Batches that precede the bundle's are missing in the ledger.
     Later,
-    /// Some of the bundle is here, and is not known by itself.
+    /// The ledger has some of the bundle's batches, but their own sum is unknown, so they cannot be subtracted.
     Cannot,
 }
 
-/// Checks a bundle against a ledger, whose latest batches these logs have.
+/// Subtracts from a bundle (the sum of one batch from each of several workers) the batches that a ledger already has.
+/// The logs tell the changes of those batches.
 pub(super) fn rest_of(bundle: Bundle, ledger: &Ledger, logs: &[&Log]) -> BundleCheck {
     if is_early(&bundle, ledger) {
         return BundleCheck::Later;
@@ -59,13 +62,13 @@ pub(super) fn rest_of(bundle: Bundle, ledger: &Ledger, logs: &[&Log]) -> BundleC
     }
 }
 
-/// Whether batches that come before a bundle's are missing in a ledger.
+/// Returns true if a ledger lacks batches that precede a bundle's.
 pub(super) fn is_early(bundle: &Bundle, ledger: &Ledger) -> bool {
     let is_early = |header: &Header| ledger.frontier().applied(header.origin) + 1 < header.sequence;
     bundle.headers.iter().any(is_early)
 }
 
-/// Checks that the remaining steps are what the remaining headers say.
+/// Accepts the remainder of a bundle if its steps have the digest that its headers promise.
 fn check(rest: Bundle) -> BundleCheck {
     if rest.headers.is_empty() || rest.dense.digest() == digest_of(&rest.headers) {
         BundleCheck::New(rest)
@@ -74,8 +77,8 @@ fn check(rest: Bundle) -> BundleCheck {
     }
 }
 
-/// The steps of a batch that a log has, alone or together with other known ones, and the names of these batches. None if the
-/// batch is not known by itself.
+/// Finds the steps of a batch in a log: alone, or as the sum of a bundle whose batches the ledger all has. Returns the
+/// sum with the names of its batches, or `None` if the batch's steps are unknown.
 fn known_by_itself(
     origin: OriginId,
     sequence: u64,

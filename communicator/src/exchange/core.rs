@@ -1,4 +1,5 @@
-//! The exchange of one run on one node: events in, effects out. No clock, no sockets: time is a count of ticks.
+//! The exchange of one run on one node: events in, effects out. It has no clock and no sockets; time is a number of
+//! ticks.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -33,13 +34,13 @@ use super::strategy::{LetGo, Strategy};
 use crate::ledger::{Ledger, LedgerError, Outcome};
 use crate::planted::{Bug, planted};
 
-/// With bundled rounds, peers wait this many times longer before they resend a missing batch, because the origin's node detects
-/// the gap itself and resends first.
+/// With bundled rounds, peers wait this many times longer before they resend a missing batch, because the origin's node
+/// detects the gap itself and resends first.
 const BUNDLES_PATIENCE: u32 = 16;
-/// The bytes of a range's head, at most: it names the samples that are done with it.
+/// Maximum size of a merged range's header in bytes. The header lists the samples that the range covers.
 const RANGE_HEAD_BYTES_MAX: usize = 16 << 20;
 
-/// The exchange of one run on one node.
+/// The exchange of one run on one node: it decides which batches are applied here and which are sent to which peer.
 #[derive(Clone, Debug)]
 pub struct Exchange {
     me: NodeId,
@@ -49,28 +50,28 @@ pub struct Exchange {
     origins: Origins,
     peers: Peers,
     snapshots: Snapshots,
-    /// Bytes of single batches in the log beyond which they are merged.
+    /// Bytes of single batches in the log beyond which they are merged into ranges.
     compact_at: usize,
-    /// No further batch is taken.
+    /// True while participants agree on the end of the run: no further batch is taken.
     frozen: bool,
-    /// Peers whose batches were dropped while the exchange was frozen. When it thaws, they must resend: the dropped batches
-    /// were never acknowledged.
+    /// Peers whose batches were dropped while the exchange was frozen. When it thaws, they must resend: the dropped
+    /// batches were never acknowledged.
     dropped_while_frozen: BTreeSet<NodeId>,
-    /// Bytes of parcels that came, or are known to have come to others.
+    /// Bytes of parcels (ranges, bundles and snapshots) that this node received or that peers have confirmed.
     moved: u64,
 }
 
 impl Exchange {
-    /// The exchange at the start of a run without rounds: with a ledger and nothing else.
+    /// Makes the exchange of a run without rounds, at its start, with the given ledger.
     ///
     /// # Panics
-    /// If the limits let nothing through.
+    /// If a limit is zero that must let something through.
     #[must_use]
     pub fn new(me: NodeId, ledger: Ledger, limits: Limits) -> Self {
         Self::with(Strategy::new(me), me, ledger, limits)
     }
 
-    /// The exchange that a run's job asks for, at its start.
+    /// Makes the exchange that a run's job asks for, at its start.
     #[must_use]
     pub fn for_run(me: NodeId, ledger: Ledger, plan: &RunPlan) -> Self {
         let weights = ledger.weight_count();
@@ -80,7 +81,7 @@ impl Exchange {
 
     fn with(strategy: Strategy, me: NodeId, ledger: Ledger, limits: Limits) -> Self {
         assert!(limits.window > 0 && limits.acknowledge_every > 0 && limits.reset_ticks > 0 && limits.piece_bytes > 0);
-        // A peer that lacks a batch mostly gets it with the bundle that is under way.
+        // A peer that lacks a batch mostly gets it with the bundle that is in flight.
         let patience = if strategy.is_bundled() { BUNDLES_PATIENCE } else { 1 };
         Self {
             me,
@@ -100,64 +101,66 @@ impl Exchange {
         }
     }
 
-    /// The exchange at the start of a run with another path of single batches.
+    /// Makes an exchange without rounds, with another path of single batches.
     #[cfg(test)]
     pub(super) fn routed(me: NodeId, ledger: Ledger, limits: Limits, routing: Routing) -> Self {
         Self::with(Strategy::new(me).routed(routing), me, ledger, limits)
     }
 
-    /// The exchange at the start of a run whose rounds are added up on their way.
+    /// Makes an exchange whose rounds are added up along a reduction path.
     #[cfg(test)]
     pub(super) fn bundled(me: NodeId, ledger: Ledger, limits: Limits, barrier: Barrier, path: ReductionPath) -> Self {
         let strategy = Strategy::new(me).in_rounds(barrier, Some(path), ledger.weight_count());
         Self::with(strategy, me, ledger, limits)
     }
 
-    /// A node takes part with this many workers, which are waited for.
+    /// Records that a node takes part with this many workers, for whose rounds others wait.
     pub fn reckon_with_workers(&mut self, node: NodeId, workers: usize) {
         self.strategy.joins(node, workers);
     }
 
-    /// The newest round that any worker has come to, and the number of workers that make the next one together.
+    /// The newest round that any worker has reached, and the number of workers that make the next round together;
+    /// `None` without rounds.
     #[must_use]
     pub fn rounds(&self) -> Option<(u64, u32)> {
         self.strategy.rounds(&self.origins)
     }
 
-    /// The number of times that a worker's round was waited for in vain.
+    /// Number of times that a wait for a worker's round timed out.
     #[must_use]
     pub fn waited_in_vain(&self) -> u64 {
         self.strategy.waited_in_vain()
     }
 
-    /// The number of rounds that came added up, and of those that were given up.
+    /// Number of rounds that were applied as bundles (sums of all workers' batches), and of rounds whose bundling was
+    /// given up.
     #[must_use]
     pub fn bundles(&self) -> (u64, u64) {
         self.strategy.bundles()
     }
 
-    /// This node's replica.
+    /// This node's replica of the model.
     #[must_use]
     pub fn ledger(&self) -> &Ledger {
         self.replica.ledger()
     }
 
-    /// The bytes of batches and ranges that are kept for peers that are behind.
+    /// Number of bytes of batches, bundles and merged ranges that are kept for peers that are behind.
     #[must_use]
     pub fn log_bytes(&self) -> usize {
         let log = self.replica.log();
         log.single_bytes() + log.merged_bytes()
     }
 
-    /// Whether the ledger is known to be damaged, and not yet replaced.
+    /// Returns true if the ledger is known to be damaged and not yet replaced.
     #[must_use]
     pub fn is_damaged(&self) -> bool {
         self.snapshots.is_damaged()
     }
 
-    /// Whether workers should be throttled: fewer than half of the linked peers that this node keeps pace with have
-    /// what its workers made, to within a window. One slow peer among several slows nobody. Nor does a peer that waits
-    /// for a snapshot, or one that has said nothing for a while: it hangs, or its cable is out, and its link will be
+    /// Returns true if this node's workers should be throttled: fewer than half of the linked peers that this node
+    /// keeps pace with have its workers' batches to within a window. So one slow peer among several slows no worker.
+    /// Peers that wait for a snapshot do not count, nor do peers that have been silent for a while, whose links will be
     /// given up.
     #[must_use]
     pub fn should_pause(&self) -> bool {
@@ -172,7 +175,7 @@ impl Exchange {
         2 * near < all
     }
 
-    /// Whether a peer has what this node's workers made, to within a window.
+    /// Returns true if a peer has this node's workers' batches to within a window.
     fn is_near(&self, peer: &Peer) -> bool {
         self.origins.own().all(|info| {
             let applied = self.replica.frontier().applied(info.origin);
@@ -180,8 +183,8 @@ impl Exchange {
         })
     }
 
-    /// Whether this node has about what the living have, as far as they have said it. If it is the last one that has
-    /// anything, it has.
+    /// Returns true if this node has about the batches that the living peers have, as far as they have told. True for
+    /// the last living node that has a ledger.
     #[must_use]
     pub fn is_caught_up(&self, live: impl Fn(NodeId) -> bool) -> bool {
         let mut living = self.peers.iter().filter(|&(node, _)| live(node)).peekable();
@@ -191,14 +194,14 @@ impl Exchange {
         heard && has_ledger && self.lag_behind(live) <= lag_max
     }
 
-    /// Whether this node has nothing of the run, and no node that lives or is linked has anything to give.
+    /// Returns true if this node has no ledger of the run yet, and no living or linked node has one to give.
     #[must_use]
     pub fn is_stranded(&self, live: impl Fn(NodeId) -> bool) -> bool {
         let has_nothing = |(node, peer): (NodeId, &Peer)| peer.is_newcomer().unwrap_or_else(|| !live(node));
         self.snapshots.is_newcomer() && self.peers.iter().all(has_nothing)
     }
 
-    /// Whether this node's workers have made their last batches, and all of the living are known to have them.
+    /// Returns true if this node's workers have made their last batches, and all living peers are known to have them.
     #[must_use]
     pub fn is_handed_over(&self, live: impl Fn(NodeId) -> bool) -> bool {
         let frontier = self.replica.frontier();
@@ -213,36 +216,37 @@ impl Exchange {
         self.origins.own().all(|info| info.ended.is_some()) && living.all(|(_, peer)| has_all(peer))
     }
 
-    /// The fingerprint of the batches that this node has.
+    /// A hash of the set of batches that this node has. Nodes with equal hashes have equal weights.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         self.replica.frontier().fingerprint()
     }
 
-    /// Bytes of parcels that came here, or are known to have come to others: a sign that some node catches up.
+    /// Number of bytes of large transfers (ranges, bundles and snapshots) that this node received or that peers have
+    /// confirmed. While it grows, some node is catching up.
     #[must_use]
     pub fn moved(&self) -> u64 {
         self.moved
     }
 
-    /// Everything known of the run's origins.
+    /// The announced origins (workers' streams of batches) of the run.
     pub fn origins(&self) -> impl Iterator<Item = &OriginInfo> + '_ {
         self.origins.known().values()
     }
 
-    /// The node of an origin; none if the origin was never announced.
+    /// The node of the worker that makes an origin's batches; `None` if the origin was never announced.
     pub(crate) fn node_of(&self, origin: OriginId) -> Option<NodeId> {
         self.origins.node_of(origin)
     }
 
-    /// The batches that a peer has not acknowledged.
+    /// Number of batches that a peer has not acknowledged.
     #[must_use]
     pub fn lag_of(&self, node: NodeId) -> u64 {
         let peer = self.peers.get(node);
         peer.map_or(0, |peer| peer.has().behind(self.replica.frontier()))
     }
 
-    /// The batches that peers have and this node has not.
+    /// Number of batches that peers have and this node has not.
     #[must_use]
     pub fn frontier_lag(&self) -> u64 {
         self.lag_behind(|_| true)
@@ -252,7 +256,7 @@ impl Exchange {
         self.replica.frontier().behind(&self.peers.have(among))
     }
 
-    /// Takes note of an event and appends what is to be done.
+    /// Handles an event, and appends the resulting effects in the order in which they must be carried out.
     pub fn handle(&mut self, event: Event, effects: &mut Vec<Effect>) {
         match event {
             Event::Founder(node) if node == self.me => self.snapshots.founds(),
@@ -292,7 +296,8 @@ impl Exchange {
         self.bound_log();
     }
 
-    /// Begins with a link to a member, once it is up: tells all origins, and what this node has, if it has anything.
+    /// Starts to use a link to a member, once both are known: tells the peer all origins (workers' streams of batches),
+    /// and which batches this node has.
     fn open_link(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
         if !self.peers.open_link(node) {
             return;
@@ -307,7 +312,7 @@ impl Exchange {
         self.peers.tell_links(effects);
     }
 
-    /// Gives a link up.
+    /// Gives a link up, so that it is set up again.
     fn reset(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
         self.peers.link_down(node, effects);
         effects.push(Effect::Reset(node));
@@ -319,7 +324,8 @@ impl Exchange {
         self.trim();
     }
 
-    /// Takes no further batches, or takes them again.
+    /// Stops taking batches, or takes them again. Peers whose batches were dropped meanwhile get a new link, so that
+    /// they resend.
     fn freeze(&mut self, frozen: bool, effects: &mut Vec<Effect>) {
         self.frozen = frozen;
         if !frozen {
@@ -329,18 +335,18 @@ impl Exchange {
         }
     }
 
-    /// Whether batches are taken: not before a newcomer has its snapshot, nor while the exchange is frozen.
+    /// Returns true if batches are taken: not before a newcomer has its snapshot, nor while the exchange is frozen.
     fn takes_batches(&self) -> bool {
         !self.frozen && !self.snapshots.is_newcomer()
     }
 
-    /// Drops a batch, or several, of a peer. A newcomer has not asked for any. If the run does not end in spite of the
-    /// freeze, they come again.
+    /// Drops batches of a peer that cannot be taken now. If the exchange is frozen, the peer is remembered so that it
+    /// resends if the run goes on; a newcomer has not asked for batches.
     fn drop_from(&mut self, from: NodeId) {
         self.dropped_while_frozen.extend(self.frozen.then_some(from));
     }
 
-    /// Records an origin and hands the news on.
+    /// Records an announced origin (a worker's stream of batches) and forwards the announcement if it is new.
     fn learn(&mut self, from: Option<NodeId>, info: OriginInfo, effects: &mut Vec<Effect>) {
         let Some(info) = self.origins.learn(from, info) else {
             return;
@@ -352,7 +358,7 @@ impl Exchange {
         self.peers.announce(from, &Message::Origin(info), effects);
     }
 
-    /// One of this node's workers has made a batch.
+    /// Takes a batch from one of this node's workers.
     fn take_local(&mut self, bytes: &Arc<[u8]>, effects: &mut Vec<Effect>) {
         let batch = match Batch::decode(bytes, self.replica.weights()) {
             Ok(batch) => batch,
@@ -375,13 +381,13 @@ impl Exchange {
                     "a batch of origin {origin} is out of sequence"
                 )));
             }
-            // The worker has not heard yet that the run is over.
+            // The worker does not know yet that the run is over.
             Err(LedgerError::Range(_)) => {}
             Err(error) => effects.push(Effect::WorkerFault(error.to_string())),
         }
     }
 
-    /// Applies a batch, keeps it and hands it to the workers.
+    /// Applies a batch, appends it to the log and delivers it to the workers.
     fn apply(&mut self, bytes: &Arc<[u8]>, batch: &Batch, effects: &mut Vec<Effect>) -> Result<Outcome, LedgerError> {
         let outcome = self.replica.apply(batch, bytes)?;
         let header = &batch.header;
@@ -404,7 +410,7 @@ impl Exchange {
         Ok(outcome)
     }
 
-    /// Applies a range, keeps it and hands what it does to the workers.
+    /// Applies a merged range, appends it to the log and moves the workers by it.
     fn apply_range(&mut self, range: MergedRange, effects: &mut Vec<Effect>) -> Result<Outcome, LedgerError> {
         let outcome = self.replica.apply_range(&range)?;
         if outcome.is_applied() {
@@ -422,12 +428,14 @@ impl Exchange {
         Ok(outcome)
     }
 
-    /// Applies the checked rest of a bundle, keeps it and hands it to the workers. Returns whether it is in the ledger now.
+    /// Applies the remainder of a bundle (the sum of one batch from each of several workers) whose known batches were
+    /// subtracted, appends it to the log and delivers it to the workers. Returns true if the ledger now has all its
+    /// batches.
     fn apply_bundle(&mut self, mut rest: Bundle, effects: &mut Vec<Effect>) -> bool {
         if rest.headers.is_empty() {
             return true;
         }
-        // Nobody else can have made batches of this node's own origins.
+        // Only this node makes batches of its own origins.
         if rest.headers.iter().any(|header| self.origins.is_own(header.origin)) {
             return false;
         }
@@ -448,7 +456,7 @@ impl Exchange {
         true
     }
 
-    /// Draws the consequences of an applied batch, besides handing it on.
+    /// Handles the status in the header of an applied batch: its worker's round, its last batch, a stop of the run.
     fn note(&mut self, origin: OriginId, to: u64, status: OriginStatus, loss: Option<f32>, effects: &mut Vec<Effect>) {
         self.strategy.applied(origin, status, loss, self.origins.is_own(origin));
         if status.last {
@@ -459,7 +467,7 @@ impl Exchange {
         }
     }
 
-    /// Draws the consequences of a weight that left the range, if one has.
+    /// Handles a weight that left the range of the lattice: the run has diverged, unless the ledger is damaged.
     fn note_outcome(&mut self, outcome: Outcome, effects: &mut Vec<Effect>) {
         // A flipped bit can take a weight out of the range, too.
         if let Outcome::Diverged(error) = outcome
@@ -470,8 +478,8 @@ impl Exchange {
         }
     }
 
-    /// Compares the ledger with the sum of its batches. One flipped bit is put right at once; beyond that a peer's ledger is
-    /// needed. Returns whether the ledger is right.
+    /// Compares the ledger with the sum of its batches. One flipped bit is repaired at once; more damage needs a peer's
+    /// ledger. Returns true if the ledger is right.
     fn audit(&mut self, effects: &mut Vec<Effect>) -> bool {
         if self.is_damaged() {
             return false;
@@ -572,7 +580,8 @@ impl Exchange {
                 self.pump(from, effects);
             }
             Note::Cannot(range) => {
-                // Without it the rest of what is under way is of no use: begin again, from the peer's mark.
+                // Without this range, the rest of the data in flight is of no use. On the new link the peer is helped
+                // from its mark.
                 peer.refuse(range.origin, range.from);
                 self.reset(from, effects);
             }
@@ -585,7 +594,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// A peer has said what it has: it may need more.
+    /// Sends a peer the batches that it lacks, after it has told which batches it has.
     fn catch_up(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
         let is_near = self.peers.get(node).is_some_and(|peer| self.is_near(peer));
         if let Some(peer) = self.peers.get_mut(node).filter(|_| is_near) {
@@ -595,7 +604,7 @@ impl Exchange {
         self.pump(node, effects);
     }
 
-    /// Takes a batch from a peer. An error is something that an honest member never sends.
+    /// Takes a batch from a peer. Fails if no honest member would send it.
     fn take(&mut self, from: NodeId, bytes: &Arc<[u8]>, effects: &mut Vec<Effect>) -> Result<(), Breach> {
         let decoded = Batch::decode(bytes, self.replica.weights());
         let Some(batch) = self.undamaged(from, decoded, effects)? else {
@@ -609,7 +618,7 @@ impl Exchange {
             .get(origin, sequence)
             .is_some_and(|known| known != bytes)
         {
-            // A peer that only hands it on cannot know which of the two is right.
+            // A peer that only forwards the batch cannot know which contents are right.
             return if from == origin_node {
                 Err(Breach::OtherContents { origin, sequence })
             } else {
@@ -627,7 +636,7 @@ impl Exchange {
                 self.send_singly(let_go, effects);
             }
             if batch.payload.is_dense() && self.strategy.has_rounds() {
-                // Dense batches are large: nothing of a round is kept longer than it must be.
+                // Dense batches are large: they must leave the log as soon as possible.
                 self.tell(from, effects);
                 self.mark(from, 0, effects);
             }
@@ -635,8 +644,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// Handles the outcome of something that a peer sent. Returns whether it is now in the ledger; then the peer is known
-    /// to have it, and is told from time to time how far this node is.
+    /// Handles the outcome of applying data from a peer. Returns true if the data is now in the ledger; then the peer
+    /// is known to have it, and gets an acknowledgement from time to time.
     fn took(
         &mut self,
         from: NodeId,
@@ -651,7 +660,7 @@ impl Exchange {
                 return Ok(false);
             }
             Ok(_) => {}
-            // The run is over here; the peer will hear of it.
+            // The run is over here, which the peer will learn.
             Err(LedgerError::Range(_)) => return Ok(false),
             Err(error) => return Err(error.into()),
         }
@@ -664,9 +673,9 @@ impl Exchange {
         Ok(true)
     }
 
-    /// Returns the decoded batches of a peer, or none if they were damaged. TLS protects the line, so a bit has flipped in a
-    /// machine's memory: the link is set up again, and the sender checks what it has kept. An error is something that an
-    /// honest member never sends; damage is one if nothing else comes.
+    /// Returns the decoded batches of a peer, or `None` if they were damaged. TLS protects the connection, so a bit has
+    /// flipped in a machine's memory: the link is set up again, and the sender checks its log. Fails if no honest
+    /// member would send the data, or if too many frames in a row are damaged.
     fn undamaged<T>(
         &mut self,
         from: NodeId,
@@ -690,8 +699,8 @@ impl Exchange {
         }
     }
 
-    /// The bytes of the longest parcel of a kind. A range takes no more than ten bytes a weight and the cursors of its head;
-    /// a snapshot takes its counts and a log within its limits.
+    /// Maximum size in bytes of a parcel (a large item in pieces) of this kind. A range takes at most ten bytes a
+    /// weight and the cursors of its header; a snapshot takes its counts and a log within its limits.
     fn parcel_bytes_max(&self, kind: ParcelKind) -> u64 {
         let Limits {
             single_bytes_max,
@@ -736,7 +745,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Takes a range from a peer, without its beginning if that is here already.
+    /// Takes a merged range from a peer, without its beginning if that is in the ledger already.
     fn take_range(&mut self, from: NodeId, bytes: &[u8], effects: &mut Vec<Effect>) -> Result<(), Breach> {
         let decoded = MergedRange::decode(bytes, self.replica.weights());
         let Some(range) = self.undamaged(from, decoded, effects)? else {
@@ -759,7 +768,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Takes a bundle that a peer hands on.
+    /// Takes a bundle (the sum of one batch from each of several workers) that a peer forwards.
     fn take_bundle(&mut self, from: NodeId, bytes: &[u8], effects: &mut Vec<Effect>) -> Result<(), Breach> {
         let decoded = Bundle::decode(bytes, self.replica.weights());
         let Some(bundle) = self.undamaged(from, decoded, effects)? else {
@@ -797,15 +806,15 @@ impl Exchange {
         Ok(())
     }
 
-    /// Puts a snapshot in the replica's place, with what this node has beyond it. An error is something that an honest
-    /// member never sends.
+    /// Replaces the replica by a peer's snapshot, to which this node's further batches are added. Fails if no honest
+    /// member would send the snapshot.
     fn install(&mut self, from: NodeId, bytes: &[u8], effects: &mut Vec<Effect>) -> Result<(), Breach> {
         let Some(wanted) = self.snapshots.request_to(from) else {
             return Ok(());
         };
         let snapshot = self.replica.read_snapshot(bytes, &self.origins)?;
         let merged = self.replica.with_own(snapshot);
-        // A frozen node has agreed on its batches, and takes a ledger of exactly these only.
+        // A frozen node has agreed on its batches, so it takes a ledger of exactly these batches only.
         let merged = merged.filter(|merged| !self.frozen || merged.frontier() == self.replica.frontier());
         let Some(merged) = merged else {
             self.snapshots.came_too_old(self.limits.reset_ticks);
@@ -824,13 +833,13 @@ impl Exchange {
         Ok(())
     }
 
-    /// Gives a peer the snapshot that it has asked for, unless it has something that would be missing from it.
+    /// Sends a peer the snapshot that it has asked for, unless the peer has batches that the snapshot would lack.
     fn give(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
         let may_have = |peer: &Peer| peer.awaits_snapshot() && self.replica.frontier().lacks(peer.has()).is_empty();
         let is_given = self.peers.get(node).is_some_and(may_have)
             && !self.snapshots.is_newcomer()
             && self.peers.given_snapshots() < self.limits.snapshots_max;
-        // A peer quarantines the sender of a wrong one.
+        // A peer would quarantine the sender of a damaged ledger.
         if !is_given || !self.audit(effects) {
             return;
         }
@@ -842,7 +851,7 @@ impl Exchange {
         }
     }
 
-    /// Goes on with the round that is being added up, and applies it if it is whole.
+    /// Advances the round that is being added up, and applies it if it is complete.
     fn go_on_with_rounds(&mut self, effects: &mut Vec<Effect>) {
         let let_go = self.strategy.go_on(&self.origins, effects);
         self.send_singly(let_go, effects);
@@ -858,7 +867,7 @@ impl Exchange {
         };
         let let_go = self.strategy.end_round(is_applied, effects);
         if is_applied {
-            // Peers hear at once what this node has, so that nothing of the round is kept for long.
+            // Peers are told at once which batches this node has, so that the round's batches leave their logs soon.
             for node in self.peers.nodes() {
                 self.tell(node, effects);
                 self.mark(node, 0, effects);
@@ -877,7 +886,7 @@ impl Exchange {
     fn tick(&mut self, effects: &mut Vec<Effect>) {
         let let_go = self.strategy.tick(&self.origins, effects);
         self.send_singly(let_go, effects);
-        // The last one to get a batch hears no more about it from those who had it before.
+        // A batch that its last receiver has now got needs no more messages; only this removes it from the log.
         self.trim();
         self.snapshots.tick(self.limits.reset_ticks, &self.peers, effects);
         for node in self.peers.nodes() {
@@ -893,7 +902,8 @@ impl Exchange {
                     self.reset(node, effects);
                     continue;
                 }
-                // All members do the same work for a peer that is behind. For one that stands still none of it is of use.
+                // All members prepare the same repairs for a peer that is behind. For one that does not answer they
+                // would be of no use.
                 LinkState::Mute => {}
                 LinkState::Alive => {
                     self.look_for_stalls(node);
@@ -905,14 +915,16 @@ impl Exchange {
         }
     }
 
-    /// Tells a peer what this node has, if that is news to it. A newcomer has nothing to tell.
+    /// Tells a peer which batches this node has, if that has changed since the peer was last told. A newcomer has
+    /// nothing to tell.
     fn tell(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
         if !self.snapshots.is_newcomer() {
             self.peers.tell(node, self.replica.frontier(), effects);
         }
     }
 
-    /// Proposes a mark when the last one is `every` ticks old. A newcomer has none, but says that it is there.
+    /// Proposes a mark (a frontier from which on this node remembers its batches) when the last one is `every` ticks
+    /// old. A newcomer has none, but says that it is there.
     fn mark(&mut self, node: NodeId, every: u32, effects: &mut Vec<Effect>) {
         if self.snapshots.is_newcomer() {
             self.peers.tell_newcomer(node, every, effects);
@@ -921,8 +933,9 @@ impl Exchange {
         }
     }
 
-    /// Counts the ticks for which a peer has lacked each origin's batches without progress. The node that the routing names
-    /// sends first; the others step in one after the other, by name, so that two rarely send the same batch.
+    /// Counts the ticks for which a peer has lacked each worker's batches without progress. The node that the routing
+    /// names sends them first; the others help one after the other, in the order of their names, so that two rarely
+    /// send the same batch.
     fn look_for_stalls(&mut self, node: NodeId) {
         let rank = self.peers.rank_before_me(node);
         let patience = self.limits.patience_ticks.saturating_mul(1 + rank);
@@ -937,7 +950,7 @@ impl Exchange {
         }
     }
 
-    /// Hands on the batches that have just come from an origin's node.
+    /// Forwards batches that have just come from an origin's node, to the peers that get them from this node.
     fn relay(&mut self, origin_node: NodeId, effects: &mut Vec<Effect>) {
         let goes_on =
             |&(to, peer): &(NodeId, &Peer)| self.strategy.sends(origin_node, to) || peer.is_relayed(origin_node);
@@ -953,7 +966,7 @@ impl Exchange {
         }
     }
 
-    /// Sends a peer what it lacks, as far as its windows reach.
+    /// Sends a peer the batches that it lacks, as far as its windows allow.
     fn pump(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
         let Some(peer) = self.peers.get_mut(node).filter(|peer| peer.has_link()) else {
             return;
@@ -992,14 +1005,14 @@ impl Exchange {
                 }
             }
         }
-        // A peer that lacks it takes a snapshot: the ledger has it, and is audited before it is given.
+        // A peer that lacks such a batch takes a snapshot: the ledger has the batch, and is audited before it is sent.
         if spoilt.iter().next().is_some() {
             effects.push(Effect::Spoilt);
             self.replica.trim(&spoilt);
         }
     }
 
-    /// Forgets batches that no member needs.
+    /// Removes batches that no member needs from the log.
     fn trim(&mut self) {
         let needless = self.peers.needless(self.replica.frontier(), &self.origins);
         self.replica.trim(&needless);
@@ -1014,13 +1027,13 @@ impl Exchange {
         {
             peer.forget();
             self.trim();
-            // Perhaps nothing could be merged on its account.
+            // Merging may be possible now that the log keeps nothing for this peer.
             self.compact();
         }
     }
 
-    /// Whether more is kept than can be merged. Batches of bundles are not merged, but for those of this node's own workers:
-    /// a peer that is offered the bundle has to know by itself what it has of it.
+    /// Returns true if the log is too large and merging cannot help. Batches of bundles are not merged, except those of
+    /// this node's own workers: a peer that is offered a bundle must be able to subtract the batches that it has.
     fn is_log_too_long(&self) -> bool {
         let Limits {
             single_bytes_max,
@@ -1032,7 +1045,7 @@ impl Exchange {
         merged_bytes > merged_bytes_max || self.strategy.is_bundled() && self.log_bytes() > all_max
     }
 
-    /// Merges single batches, if there are too many.
+    /// Merges the single batches in the log into ranges, if there are too many.
     fn compact(&mut self) {
         let single_bytes = self.replica.log().single_bytes();
         if single_bytes <= self.compact_at {
@@ -1045,7 +1058,7 @@ impl Exchange {
         for origin in origins {
             self.merge(origin);
         }
-        // Recent batches stay single, and may be more than the limit in themselves.
+        // Recent batches stay single, and may exceed the limit by themselves.
         self.compact_at = if self.peers.have_known_points() {
             self.replica.log().single_bytes() + self.limits.single_bytes_max
         } else {
@@ -1053,7 +1066,7 @@ impl Exchange {
         };
     }
 
-    /// Merges an origin's batches, but not over points that some member may still need.
+    /// Merges a worker's batches into ranges that do not span sequences at which some member may stand.
     fn merge(&mut self, origin: OriginId) {
         let may_merge = !self.strategy.is_bundled() || self.origins.is_own(origin);
         if !may_merge || !self.peers.have_known_points() || planted(Bug::NoMerge) {
@@ -1064,7 +1077,7 @@ impl Exchange {
         self.replica.compact(origin, &points, self.limits.window);
     }
 
-    /// Merges batches that a peer lacks, where they are so many that ranges of them are shorter.
+    /// Merges batches that a peer lacks into ranges, if these are much shorter.
     fn merge_for(&mut self, node: NodeId) {
         let Limits {
             window,
@@ -1076,7 +1089,8 @@ impl Exchange {
         };
         let (origins, log) = (self.origins.known(), self.replica.log());
         let lacking = peer.has().lacks(self.replica.frontier()).into_iter();
-        // Others' batches are merged where they are made: else each node would do the same work for a peer that returns.
+        // Only the node that sends an origin's batches to the peer merges them; otherwise each node would do the same
+        // work for a peer that returns.
         let sends = |origin| {
             origins
                 .get(&origin)
@@ -1094,12 +1108,12 @@ impl Exchange {
     }
 }
 
-/// Whether this node is the one to send an origin's batches to a peer: they go that way, or it relays them, or it helps.
+/// Returns true if this node has to send a worker's batches to a peer: by the routing, as a relay, or as help.
 fn sends(strategy: &Strategy, info: &OriginInfo, to: NodeId, peer: &Peer) -> bool {
     info.node != to && (strategy.sends(info.node, to) || peer.is_relayed(info.node) || peer.is_helped(info.origin))
 }
 
-/// The insides of an exchange, for tests.
+/// Access to the state of an exchange for tests.
 #[cfg(test)]
 impl Exchange {
     pub(super) fn limits(&self) -> &Limits {
@@ -1122,17 +1136,17 @@ impl Exchange {
         self.snapshots.is_newcomer()
     }
 
-    /// The peers for which nothing is kept any more.
+    /// The peers for which the log keeps nothing any more.
     pub(super) fn forgotten(&self) -> impl Iterator<Item = NodeId> + '_ {
         let forgotten = self.peers.iter().filter(|(_, peer)| peer.is_forgotten());
         forgotten.map(|(node, _)| node)
     }
 
-    /// Whether the log is within its limits, as far as they go: recent batches stay single, forgotten ones are not there,
-    /// and those of this node's own workers are kept for everybody. It asks what is there, not how it came there.
+    /// Returns true if the log is within its limits. It checks the log's contents, not their history. Recent batches
+    /// stay single, and the batches of this node's own workers are kept for all members.
     pub(super) fn is_bounded(&self, batch_bytes_max: usize) -> bool {
-        // Merging leaves of each origin the recent batches, and those that stand alone between two points of members. Then
-        // as much again may come as makes it worth while to merge.
+        // Merging leaves each worker's recent batches, and batches that stand alone between two members' marks. After
+        // that, as many bytes again may come before merging is worth while.
         let log = self.replica.log();
         let alone_max = log.kept().count() * (self.limits.window as usize + 4 * self.peers.ever() + 2);
         let merging_max = (self.limits.single_bytes_max).saturating_add((alone_max + 1) * batch_bytes_max);
@@ -1146,7 +1160,7 @@ impl Exchange {
         is_merged && (!self.is_log_too_long() || all_forgotten)
     }
 
-    /// The exchange's state, for a simulation's failure.
+    /// Describes the exchange's state, for the report of a failed simulation.
     pub(crate) fn describe(&self) -> String {
         use std::fmt::Write as _;
 

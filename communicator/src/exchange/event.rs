@@ -1,4 +1,4 @@
-//! What an exchange is told, and what it wants done.
+//! The input of an exchange (events) and its output (effects, which its actor carries out).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -12,41 +12,43 @@ use protocol::wire::attach::{GoOn, JumpOrder};
 use protocol::wire::link::{Message, Note, OriginInfo};
 use protocol::wire::prefix::Prefix;
 
-/// Something that happened.
+/// An event that the exchange is told.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
-    /// A node takes part in the run, and has from its first batch on. Of this node itself: it has what the run begins
-    /// with, and needs no snapshot.
+    /// A node takes part in the run from the beginning and has all batches since the first. For this node itself: it
+    /// holds the first weights and needs no snapshot.
     Founder(NodeId),
-    /// A node takes part in the run. What it needs is not known before it says so.
+    /// A node takes part in the run. Its needs are unknown until it tells them.
     Joined(NodeId),
-    /// A node will not come back: nothing is kept for it any more.
+    /// A node has left the run for good: no batches are kept for it any more.
     Left(NodeId),
-    /// A worker of this node is going to send batches under this name, or will send no more.
+    /// A worker of this node will send batches under this origin (its stream of batches), or has ended it.
     Origin(OriginInfo),
-    /// These nodes are not heard, or are gone: nobody waits for their rounds.
+    /// The nodes that are silent or gone, all of them: workers do not wait for their rounds.
     Silent(BTreeSet<NodeId>),
-    /// One of this node's workers has made a batch.
+    /// A worker of this node has made a batch; its encoded bytes.
     Local(Arc<[u8]>),
-    /// One of this node's workers has come to a pass.
+    /// A worker of this node has reached a sequential averaging step, with the partial sum that holds its own values.
     Pass(Prefix),
-    /// A link is there. Nothing is under way on it.
+    /// A link to this node is up. Nothing is in flight on it.
     LinkUp(NodeId),
-    /// A link is gone, with whatever was under way on it.
+    /// The link to this node is down, and all messages in flight on it are lost.
     LinkDown(NodeId),
-    /// A link is at work: bytes have left on it since the last tick, though nothing is acknowledged.
+    /// Bytes have left on the link to this node since the last tick, so the link is alive although nothing may be
+    /// acknowledged.
     Progress(NodeId),
     /// A message came over a link.
     Received { from: NodeId, message: Message },
-    /// The ledger is to be compared with what its batches add up to.
+    /// Compare the ledger with the sum of its batches.
     Audit,
-    /// Participants have agreed on how to end: no further batch is taken. Or they go on after all.
+    /// `true`: participants have agreed on how the run ends, so no further batch is taken. `false`: the run goes on
+    /// after all.
     Freeze(bool),
-    /// Some time has passed.
+    /// One tick has passed. The exchange measures time in ticks only.
     Tick,
 }
 
-/// Something to be done.
+/// An effect: an action that the exchange asks its actor to carry out.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Effect {
     /// Send a message over a link.
@@ -54,60 +56,61 @@ pub enum Effect {
     /// Hand an applied batch to this node's workers, except the one that made it.
     Deliver {
         origin: OriginId,
-        /// The batch as it was encoded, checked.
+        /// The encoded batch, already checked.
         bytes: Arc<[u8]>,
     },
-    /// Hand applied batches of several origins to this node's workers, as one: a bundle as it was encoded. None of them is
-    /// this node's.
+    /// Hand an encoded bundle (the sum of one batch from each of several workers) to this node's workers. None of the
+    /// batches was made on this node.
     Bundle(Arc<[u8]>),
-    /// A worker of this node goes on with its pass, from the mean of a prefix if there is one.
+    /// Let a worker of this node go on with its averaging step, from the mean of the given prefix (the sum of the
+    /// workers before it) if there is one.
     Pass { origin: OriginId, prefix: Option<Prefix> },
-    /// A worker of this node that waits for the others' rounds goes on.
+    /// Let a worker of this node go on that waits for the other workers' rounds.
     GoOn { origin: OriginId, order: GoOn },
-    /// Move this node's workers, too, by what came other than as batches.
+    /// Move this node's workers by the sum of a merged range or a snapshot, which did not come as single batches.
     Jump(Box<Jump>),
-    /// A bit of this weight had flipped in the ledger, and is as it was.
+    /// One bit of the weight with this index had flipped in the ledger and has been repaired.
     Mended(usize),
-    /// The ledger is damaged; a peer's is to take its place.
+    /// The ledger is damaged; a peer's ledger will replace it.
     Damaged(AuditError),
-    /// A peer's ledger has taken the damaged one's place.
+    /// A peer's ledger has replaced the damaged one.
     Healed,
-    /// Workers are to begin again from the ledger: how it came about cannot be told them.
+    /// Restart the workers from the ledger: the log cannot tell them the difference between its old and its new state.
     RestartWorkers,
-    /// A bit had flipped in a batch that was kept for others: they get a snapshot instead.
+    /// A bit has flipped in a batch of the log. Peers that lack the batch get a snapshot instead.
     Spoilt,
-    /// An origin has ended without having closed: its worker is gone.
+    /// An origin has ended without closing: its worker is gone.
     Ended(OriginId),
-    /// The run is to end: some worker has seen its stop.
+    /// End the run: a batch says that its worker was told to stop.
     Stop,
-    /// A snapshot is being given to a peer: somebody should know.
+    /// A snapshot is being sent to this peer. For the log only.
     Giving(NodeId),
-    /// A link has lost something, or is dead: take it down and set it up again. Nothing is lost by that, because then
-    /// both sides say what they have, or that they have nothing.
+    /// Take the link to this node down and set it up again, because a message was lost on it or it is dead. No batch is
+    /// lost by that: on the new link both sides tell which batches they have.
     Reset(NodeId),
-    /// A peer said what no honest member says. Nothing is taken from it any more.
+    /// A peer sent what no honest member sends. Nothing is taken from it any more.
     Quarantine {
         peer: NodeId,
-        /// What it said.
+        /// The protocol violation.
         reason: Breach,
     },
-    /// One of this node's own workers sent something that is no batch of this run.
+    /// A worker of this node sent bytes that are not a batch of this run.
     WorkerFault(String),
-    /// A weight left the range: the run is over, with this message.
+    /// A weight left the range of the lattice: the run has diverged, with this message.
     Diverged(String),
 }
 
-/// What a range or a snapshot does to a replica that has all the rest.
+/// The difference by which a merged range or a snapshot moves weights that already hold all earlier batches.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Jump {
-    /// How far weights move.
+    /// The movement of each weight.
     pub sums: Sums,
-    /// What it stands for.
+    /// The batches, samples and cursors that the movement stands for.
     pub order: JumpOrder,
 }
 
 impl Effect {
-    /// Sends a note to a peer.
+    /// Makes the effect that sends a note to a peer.
     pub(super) fn note(to: NodeId, note: Note) -> Self {
         let message = Message::Note(note);
         Self::Send { to, message }

@@ -1,47 +1,50 @@
-//! The limits of an exchange, in one table.
+//! All limits of an exchange: memory, windows and times, in one table.
 
-/// The borders of everything that could grow.
+/// Upper bounds of an exchange's queues, log and waiting times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Batches of one origin under way to one peer before its acknowledgement is waited for.
+    /// Batches of one worker that may be in flight to one peer without acknowledgement.
     pub window: u64,
-    /// Bytes of batches under way to one peer; a single batch may be larger.
+    /// Bytes of batches that may be in flight to one peer; a single batch may be larger.
     pub window_bytes: usize,
-    /// Batches taken from a peer before it is told, between two ticks.
+    /// Batches taken from a peer, between two ticks, after which they are acknowledged.
     pub acknowledge_every: u64,
-    /// Ticks without progress of a peer before others than the origin's own node help it.
+    /// Ticks without progress after which other nodes than the batches' own send a peer the batches that it lacks.
     pub patience_ticks: u32,
-    /// Ticks without an acknowledgement of what is under way before its link is taken for dead.
+    /// Ticks without an acknowledgement of data in flight after which a link is taken for dead.
     pub reset_ticks: u32,
-    /// Ticks between two marks for a peer.
+    /// Ticks between two marks for a peer. A mark is a frontier from which on this node remembers its batches.
     pub mark_ticks: u32,
-    /// Bytes of single batches kept for those who are behind. Beyond it they are merged.
+    /// Bytes of single batches that the log keeps for peers that are behind. Beyond this limit they are merged into
+    /// ranges.
     pub single_bytes_max: usize,
-    /// Bytes of single batches kept unmerged while some member has not said yet what it needs. Beyond it such members are
-    /// forgotten.
+    /// Bytes of single batches that the log keeps unmerged while some member has not told which batches it has. Beyond
+    /// this limit the log drops such members: they will need a snapshot.
     pub unmarked_bytes_max: usize,
-    /// Bytes of merged ranges kept. Beyond it whoever is furthest behind is forgotten, and takes a snapshot. What
-    /// nobody else may have is kept all the same: batches of this node's own workers, and of nodes that are not there.
+    /// Bytes of merged ranges that the log keeps. Beyond this limit the log drops the member that is furthest behind,
+    /// which then needs a snapshot. Batches that no other node may have are kept all the same: those of this node's own
+    /// workers, and of nodes that are absent.
     pub merged_bytes_max: usize,
-    /// A peer that lacks more bytes of one origin than this gets them as a range.
+    /// A peer that lacks more bytes of one worker's batches than this gets them as a merged range.
     pub range_worth_bytes: usize,
-    /// The bytes of one piece of a parcel.
+    /// Bytes in one piece of a parcel (a range, bundle or snapshot that is sent in pieces).
     pub piece_bytes: usize,
-    /// The bytes of a parcel that are under way.
+    /// Bytes of a parcel (a range, bundle or snapshot that is sent in pieces) that may be in flight without
+    /// confirmation.
     pub parcel_window: usize,
-    /// Snapshots that are given at a time.
+    /// Snapshots that this node sends at the same time.
     pub snapshots_max: usize,
 }
 
-/// Origins of a run: more than workers and their restarts ever make.
+/// Maximum number of origins (workers' streams of batches) in a run: more than workers and their restarts ever make.
 pub(super) const ORIGINS_MAX: usize = 4096;
-/// Members of a run: more than there ever are, those that died included.
+/// Maximum number of members of a run, dead ones included: more than there ever are.
 pub(super) const MEMBERS_MAX: usize = 4096;
 
 impl Limits {
-    /// The limits for a model of so many weights. What is kept for those who are behind takes at most 64 MiB and 4 bytes
-    /// a weight as single batches (256 MiB while somebody new has not been heard), and 256 MiB and 16 bytes a weight as
-    /// ranges.
+    /// Returns the limits for a model with this many weights. The log for peers that are behind takes at most 64 MiB
+    /// and 4 bytes a weight as single batches (256 MiB and 4 bytes a weight while some member has not told which
+    /// batches it has), and 256 MiB and 16 bytes a weight as merged ranges.
     #[must_use]
     pub const fn for_weights(weights: usize) -> Self {
         Self {

@@ -1,7 +1,7 @@
-//! The log: batches that some member may still need, in order and without gaps. Old ones are merged, not dropped.
+//! The log: batches that some member may still need, in order and without gaps. Old batches are merged, not dropped.
 //!
-//! Merging keeps what batches do and forgets where they end, so it must not go over points that somebody may ask for
-//! again: [`Log::compact`] is told which.
+//! Merging keeps the effect of batches and forgets where each one ends. So a merged range must not span a *point*, a
+//! sequence from which some member may ask for the rest; [`Log::compact`] gets the points from its caller.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use protocol::log::merged_range::{MergedRange, Merger};
 
 use protocol::wire::snapshot::{EntryKind, LogEntry};
 
-/// Consecutive batches of each origin, up to the newest.
+/// Consecutive batches of each origin (a worker's numbered stream of batches), up to the newest.
 #[derive(Clone, Debug)]
 pub(super) struct Log {
     run: RunId,
@@ -24,16 +24,17 @@ pub(super) struct Log {
     merged_bytes: usize,
 }
 
-/// An entry that is kept.
+/// An entry of the log: a batch, a merged range, or a bundle as seen by one of the workers in it.
 #[derive(Clone, Debug)]
 struct RetainedEntry {
     entry: LogEntry,
-    /// The batches of a bundle, which all have an entry of it.
+    /// All batches of the bundle that the entry belongs to (the sum of one batch from each of several workers), each of
+    /// which has an entry that shares its bytes; `None` for other entries.
     bundled: Option<Arc<[(OriginId, u64)]>>,
 }
 
 impl RetainedEntry {
-    /// What it is counted with: a bundle is counted once, in equal parts.
+    /// Number of bytes that the entry adds to the log's size. A bundle is counted once, in equal parts for its entries.
     fn bytes(&self) -> usize {
         self.entry.bytes.len() / self.bundled.as_ref().map_or(1, |batches| batches.len().max(1))
     }
@@ -58,18 +59,18 @@ impl Log {
         }
     }
 
-    /// Appends the next batch of an origin.
+    /// Appends the next batch of an origin (a worker's stream of batches).
     pub(super) fn append(&mut self, origin: OriginId, sequence: u64, bytes: Arc<[u8]>) {
         let entry = entry_of(origin, sequence, bytes, EntryKind::Batch);
         self.push(RetainedEntry { entry, bundled: None });
     }
 
-    /// Appends the next range of an origin.
+    /// Appends a merged range that holds the next batches of one worker.
     pub(super) fn append_range(&mut self, range: &MergedRange) {
         self.push(merged_entry(range));
     }
 
-    /// Appends a bundle of the next batches of its origins.
+    /// Appends a bundle (the sum of one batch from each of several workers) of its workers' next batches.
     pub(super) fn append_bundle(&mut self, bundle: &Bundle, bytes: &Arc<[u8]>) {
         let batches: Arc<[(OriginId, u64)]> = bundle.batches().collect();
         for &(origin, sequence) in batches.iter() {
@@ -93,12 +94,12 @@ impl Log {
     fn bytes_of(&mut self, entry: &RetainedEntry) -> &mut usize {
         match entry.kind {
             EntryKind::Batch => &mut self.single_bytes,
-            // Neither becomes less by merging.
+            // Merging makes neither of them smaller.
             EntryKind::Range | EntryKind::Bundle => &mut self.merged_bytes,
         }
     }
 
-    /// The entry that begins after this sequence, if one begins there.
+    /// Returns the entry of a worker's batches that begins right after this sequence, if there is one.
     pub(super) fn after(&self, origin: OriginId, sequence: u64) -> Option<&LogEntry> {
         self.kept_after(origin, sequence).map(|kept| &kept.entry)
     }
@@ -109,18 +110,19 @@ impl Log {
         entries.get(position).filter(|entry| entry.from == sequence)
     }
 
-    /// A batch, if it is kept as one.
+    /// Returns a batch, if the log has it as a single one.
     pub(super) fn get(&self, origin: OriginId, sequence: u64) -> Option<&Arc<[u8]>> {
         let entry = self.after(origin, sequence.checked_sub(1)?)?;
         (entry.kind == EntryKind::Batch).then_some(&entry.bytes)
     }
 
-    /// The batches of the bundle that begins after this sequence, if one begins there.
+    /// Returns the batches of the bundle (the sum of one batch from each of several workers) that begins right after
+    /// this sequence, if there is one.
     pub(super) fn bundled_after(&self, origin: OriginId, sequence: u64) -> Option<&Arc<[(OriginId, u64)]>> {
         self.kept_after(origin, sequence)?.bundled.as_ref()
     }
 
-    /// Where the first bundle of an origin begins, from this sequence on.
+    /// Returns the sequence after which the first bundle with a batch of this worker begins, at or after the given one.
     pub(super) fn bundle_from(&self, origin: OriginId, sequence: u64) -> Option<u64> {
         let entries = self.origins.get(&origin)?;
         let from = entries.partition_point(|entry| entry.from < sequence);
@@ -130,8 +132,9 @@ impl Log {
             .map(|entry| entry.from)
     }
 
-    /// Whether a frontier has some of a bundle's batches, that of this origin among them, and not all: then whoever stands
-    /// there has to remember what it has, because it may be sent the whole.
+    /// Returns true if a frontier (the batches that some node has) includes a bundle's batch of this origin but not all
+    /// batches of that bundle. Such a node has to remember the batches that it has, because it may be sent the whole
+    /// bundle.
     pub(super) fn is_cut(&self, origin: OriginId, frontier: &Frontier) -> bool {
         let lacks = |&(origin, sequence): &(OriginId, u64)| frontier.applied(origin) < sequence;
         let entries = self.origins.get(&origin).into_iter().flatten();
@@ -141,7 +144,8 @@ impl Log {
             .any(|batches| batches.iter().any(lacks))
     }
 
-    /// Whether a range can begin or end here: no entry goes over it.
+    /// Returns true if a merged range of a worker's batches can begin or end at this sequence: no entry of the log
+    /// spans it.
     pub(super) fn is_point(&self, origin: OriginId, sequence: u64) -> bool {
         let Some(entries) = self.origins.get(&origin) else {
             return true;
@@ -150,7 +154,7 @@ impl Log {
         entries.get(position).is_none_or(|entry| entry.from >= sequence)
     }
 
-    /// Where entries of an origin begin before this sequence, the latest first.
+    /// The sequences before this one after which entries of a worker's batches begin, the latest first.
     pub(super) fn points_before(&self, origin: OriginId, sequence: u64) -> impl Iterator<Item = u64> + '_ {
         let entries = self.origins.get(&origin).into_iter().flatten().rev();
         entries
@@ -158,14 +162,14 @@ impl Log {
             .skip_while(move |&from| from >= sequence)
     }
 
-    /// The end of the entry that goes over this sequence, or begins there.
+    /// Returns the end of the log entry that spans this sequence of a worker's batches, or begins there.
     pub(super) fn end_around(&self, origin: OriginId, sequence: u64) -> Option<u64> {
         let entries = self.origins.get(&origin)?;
         let position = entries.partition_point(|entry| entry.to <= sequence);
         entries.get(position).map(|entry| entry.to)
     }
 
-    /// The bytes of single batches after this sequence, without the newest `recent`.
+    /// Number of bytes of single batches after this sequence, without the newest `recent` ones.
     pub(super) fn single_bytes_after(&self, origin: OriginId, sequence: u64, recent: u64) -> usize {
         let entries = self.origins.get(&origin).into_iter().flatten().rev();
         let later = entries.skip(recent as usize).take_while(|entry| entry.from >= sequence);
@@ -173,8 +177,9 @@ impl Log {
         single.map(|entry| entry.bytes.len()).sum()
     }
 
-    /// Everything of an origin from one point to another as one range; none if it is not kept, or one of them lies
-    /// within a merged entry, or some of it is known in a bundle only. `to` may be beyond the newest.
+    /// Merges all entries of a worker's batches from one sequence to another into one range. Returns `None` if some of
+    /// them are not in the log, if `from` or `to` lies within a merged entry, or if a batch is only known in a bundle.
+    /// `to` may be beyond the newest batch.
     pub(super) fn merged(&self, origin: OriginId, from: u64, to: u64) -> Option<MergedRange> {
         let entries = self.origins.get(&origin)?;
         let first = entries.partition_point(|entry| entry.from < from);
@@ -191,7 +196,7 @@ impl Log {
         let mut entries = entries.peekable();
         let mut merger = Merger::new(self.run, origin, entries.peek()?.from, self.weights);
         for entry in entries {
-            // All that is here was decoded once before.
+            // Decoding cannot fail: each entry was decoded when it came.
             match entry.kind {
                 EntryKind::Range => merger.add_range(&MergedRange::decode(&entry.bytes, self.weights).ok()?),
                 EntryKind::Batch => merger.add_batch(&Batch::decode(&entry.bytes, self.weights).ok()?),
@@ -201,7 +206,8 @@ impl Log {
         merger.finish()
     }
 
-    /// Merges an origin's entries, except over these points and among the newest `recent` batches.
+    /// Merges a worker's entries into ranges that do not span these sequences. The newest `recent` batches and bundles
+    /// are left alone.
     pub(super) fn compact(&mut self, origin: OriginId, points: &BTreeSet<u64>, recent: u64) {
         let Some(entries) = self.origins.remove(&origin) else {
             return;
@@ -210,7 +216,7 @@ impl Log {
         let mut kept = VecDeque::with_capacity(entries.len());
         let mut group: Vec<RetainedEntry> = Vec::new();
         for entry in entries {
-            // A group goes on until a point, or a bundle, or until what is recent.
+            // A group ends at a point, at a bundle, and before the recent batches.
             let is_bundle = |entry: &RetainedEntry| entry.kind == EntryKind::Bundle;
             let ends = group.last().is_some_and(|last| {
                 points.contains(&last.to) || last.to + recent > newest || is_bundle(last) || is_bundle(&entry)
@@ -243,7 +249,7 @@ impl Log {
         }
     }
 
-    /// Forgets what nobody needs: all up to these sequences.
+    /// Forgets the batches up to these sequences, which no member needs.
     pub(super) fn trim(&mut self, needless: &Frontier) {
         for (origin, sequence) in needless.iter() {
             while let Some(entries) = self.origins.get_mut(&origin)
@@ -254,15 +260,16 @@ impl Log {
         }
     }
 
-    /// Everything that is kept of an origin.
+    /// All entries of a worker's batches.
     pub(super) fn entries(&self, origin: OriginId) -> impl Iterator<Item = &LogEntry> {
         let entries = self.origins.get(&origin).into_iter().flatten();
         entries.map(|kept| &kept.entry)
     }
 
-    /// Takes over another node's log of an origin, which is ahead of this one. If both logs share a point, the entries here
-    /// stay and theirs are cut where these end; otherwise theirs replace these. Entries whose contents contradict what they
-    /// say, or that do not lead up to `to`, are dropped.
+    /// Takes over another node's log of a worker's batches, which is newer than this one. If the logs have a common
+    /// sequence at which entries begin, this log's entries stay and the other's follow them; otherwise the other log's
+    /// entries replace these. Entries whose contents contradict their labels, or that do not lead up to `to`, are
+    /// dropped.
     pub(super) fn adopt(&mut self, origin: OriginId, to: u64, theirs: impl DoubleEndedIterator<Item = LogEntry>) {
         let mut next = to;
         let mut suffix = VecDeque::new();
@@ -291,13 +298,14 @@ impl Log {
         }
     }
 
-    /// Whether an entry begins where an origin's log ends, if it has one.
+    /// Returns true if an entry begins where this log of its worker's batches ends, or there is no such log.
     fn follows(&self, entry: &RetainedEntry) -> bool {
         let last = self.origins.get(&entry.origin).and_then(|entries| entries.back());
         last.is_none_or(|last| last.to == entry.from)
     }
 
-    /// The part after `newest` of another's entry that goes over it, by what this log has from a point in common.
+    /// Returns the part after `newest` of the other log's entry that spans `newest`, by subtraction of the batches in
+    /// this log. None if the logs have no common sequence at which entries begin.
     fn bridge(&self, origin: OriginId, newest: u64, theirs: &VecDeque<RetainedEntry>) -> Option<RetainedEntry> {
         let over = theirs
             .iter()
@@ -312,7 +320,7 @@ impl Log {
         whole.after(&known, self.weights).map(|rest| merged_entry(&rest))
     }
 
-    /// An entry from elsewhere, if it holds the batches that it says.
+    /// Accepts an entry of another node's log if its bytes hold the batches that it names; otherwise returns `None`.
     fn sound(&self, entry: LogEntry) -> Option<RetainedEntry> {
         let single = entry.from.checked_add(1) == Some(entry.to);
         let mut bundled = None;
@@ -336,7 +344,7 @@ impl Log {
         is_sound.then_some(RetainedEntry { entry, bundled })
     }
 
-    /// A bit of a batch that is kept flips.
+    /// Flips a bit of a batch in the log.
     #[cfg(test)]
     pub(super) fn spoil(&mut self, origin: OriginId, sequence: u64) {
         let entries = self.origins.get_mut(&origin).unwrap();
@@ -346,7 +354,7 @@ impl Log {
         entry.entry.bytes = bytes.into();
     }
 
-    /// What is kept of each origin.
+    /// For each origin (a worker's stream of batches), the range of batches that the log covers.
     pub(super) fn kept(&self) -> impl Iterator<Item = SequenceRange> + '_ {
         self.origins.iter().filter_map(|(&origin, entries)| {
             let (from, to) = (entries.front()?.from, entries.back()?.to);
@@ -354,12 +362,12 @@ impl Log {
         })
     }
 
-    /// The bytes of batches that are kept one by one.
+    /// Number of bytes of single batches in the log.
     pub(super) fn single_bytes(&self) -> usize {
         self.single_bytes
     }
 
-    /// The bytes of ranges.
+    /// Number of bytes of merged ranges and bundles in the log.
     pub(super) fn merged_bytes(&self) -> usize {
         self.merged_bytes
     }

@@ -1,20 +1,22 @@
-//! The exchange: how batches reach every replica. A pure core, told what happens, answering with what to do.
+//! The exchange: a pure state machine that distributes every worker's batches to every node's replica of the model. Its
+//! inputs are events and its outputs effects; it has no sockets and no clock.
 //!
-//! A `routing` says which node sends which batches to which peer: over a mesh every node sends its own to every peer that it
-//! has a link to, over a star all go by way of a hub, and bundled rounds are added up on a reduction path. A link delivers in
-//! order and may break at any moment; when it is back, both sides say what they have, and sending goes on from there. Peers
-//! acknowledge by frontier. A node keeps every batch, its own and others', until all members have acknowledged it: when an
-//! origin's node is gone, whoever has more of its batches than a peer sends them on, so survivors end up with the same
-//! prefix.
+//! The `routing` decides which node sends which batches to which peer: in a mesh every node sends its own to every peer
+//! that it has a link to, in a star all batches go over a hub, and the batches of bundled rounds are added up along a
+//! reduction path. A link delivers in order and may break at any moment; when it is up again, both sides tell their
+//! frontiers, and sending continues from there. Peers acknowledge by frontier. A node keeps every batch, its own and
+//! others', until all members have acknowledged it: if an origin's node is gone, any node that has more of its batches
+//! than a peer sends them on, so all survivors end with the same batches.
 //!
-//! What is kept for those who are away is merged when it becomes much. A merged range has no points within, so members
-//! agree on where ranges begin: each tells each now and then a *mark*, a frontier since which it remembers what it has,
-//! and can take away from a range what it has of it. Whoever cannot be helped with ranges either asks for a snapshot.
+//! Batches that are kept for absent peers are merged when they become many. A merged range cannot be applied in part,
+//! so members agree on where ranges begin: each node from time to time tells its peers a *mark*, a frontier from which
+//! on it remembers its batches, so that it can subtract them from a range. A peer that ranges cannot help either asks
+//! for a snapshot.
 //!
-//! `core` is told the events and decides by its parts, each of which owns its data: `strategy` the path of batches, rounds
-//! and averaging steps (with `routing`, `barrier`, `bundling` and `sequential_averaging`), `replica` the ledger with its
-//! `log`, `origins` their announcements, `peers` the members with their links and marks, `snapshots` this node's own need of
-//! one.
+//! `core` handles the events by means of its parts, each of which owns its data: `strategy` the path of batches, rounds
+//! and averaging steps (with `routing`, `barrier`, `bundling` and `sequential_averaging`), `replica` the ledger with
+//! its `log`, `origins` their announcements, `peers` the members with their links and marks, `snapshots` the snapshot
+//! that this node itself needs.
 //!
 //! ```text
 //!  worker's batch ──▶ ┌──────────┐ ──▶ Send(peer, message)

@@ -1,4 +1,4 @@
-//! The origins of a run, as they were announced.
+//! The announced origins of a run. An origin is one worker's numbered stream of batches.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use protocol::wire::link::OriginInfo;
 use super::breach::Breach;
 use super::limits::ORIGINS_MAX;
 
-/// All announced origins, each with its node.
+/// All announced origins (workers' streams of batches), each with its node.
 #[derive(Clone, Debug)]
 pub(super) struct Origins {
     me: NodeId,
@@ -24,7 +24,7 @@ impl Origins {
         }
     }
 
-    /// The announced origins by their names.
+    /// The announced origins (workers' streams of batches) by name.
     pub(super) fn known(&self) -> &BTreeMap<OriginId, OriginInfo> {
         &self.known
     }
@@ -34,22 +34,23 @@ impl Origins {
         self.known.values().filter(|info| info.node == self.me)
     }
 
-    /// The node of an origin; none if the origin was never announced.
+    /// The node of the worker that makes an origin's batches; `None` if the origin was never announced.
     pub(super) fn node_of(&self, origin: OriginId) -> Option<NodeId> {
         self.known.get(&origin).map(|info| info.node)
     }
 
-    /// Whether an origin belongs to a worker of this node.
+    /// Returns true if the worker that makes an origin's batches is on this node.
     pub(super) fn is_own(&self, origin: OriginId) -> bool {
         self.node_of(origin) == Some(self.me)
     }
 
-    /// Records an announcement, by a peer or by this node. Returns the origin if it is new or has changed. The first
-    /// announcement counts: no node can take over another node's origin, and an end stays where it was.
+    /// Records an announced origin (a worker's stream of batches), by a peer or by this node. Returns the origin if it
+    /// is new or has changed. The first announcement counts: no node can take over another node's origin, and an end
+    /// does not move.
     pub(super) fn learn(&mut self, from: Option<NodeId>, info: OriginInfo) -> Option<OriginInfo> {
         let before = self.known.get(&info.origin).copied();
         let after = match before {
-            // Only this node knows of its own origins, and when they have ended.
+            // Only this node knows its own origins and their ends, so peers' claims about them are ignored.
             None if from.is_some() && info.node == self.me => return None,
             Some(known) if from.is_some() && known.node == self.me => known,
             None => info,
@@ -65,16 +66,16 @@ impl Origins {
         })
     }
 
-    /// The origin has closed with this batch.
+    /// Records that an origin (a worker's stream of batches) has closed with this batch.
     pub(super) fn end(&mut self, origin: OriginId, to: u64) {
         if let Some(info) = self.known.get_mut(&origin) {
             info.ended.get_or_insert(to);
         }
     }
 
-    /// Makes room for this origin. Returns whether its announcement can be recorded. An origin that ended without a batch makes
-    /// room for it:
-    /// workers that fail at once leave many of those.
+    /// Makes room for an origin (a worker's stream of batches). Returns true if its announcement can be recorded. If
+    /// the table is full, an origin that ended without a batch is removed: workers that fail at once leave many of
+    /// those.
     pub(super) fn make_room_for(&mut self, origin: OriginId, applied: &Frontier) -> bool {
         if self.known.contains_key(&origin) || self.known.len() < ORIGINS_MAX {
             return true;
@@ -84,8 +85,9 @@ impl Origins {
         empty.is_some_and(|empty| self.known.remove(&empty).is_some())
     }
 
-    /// Returns the node of an origin whose batches up to `to` a peer has sent. An error is something that an honest member
-    /// never sends: an origin that was not announced, or batches of this node's own workers that they have not made.
+    /// Checks batches up to `to` that a peer has sent, and returns the node of the worker that made them. Fails if no
+    /// honest member would send them: their origin was not announced, or they are of this node's worker, which has not
+    /// made them.
     pub(super) fn check(&self, origin: OriginId, to: u64, applied: &Frontier) -> Result<NodeId, Breach> {
         let node = self.node_of(origin).ok_or(Breach::UnknownOrigin(origin))?;
         if node == self.me && to > applied.applied(origin) {

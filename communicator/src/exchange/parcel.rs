@@ -1,4 +1,5 @@
-//! Parcels: what is too large for a message travels in pieces, one parcel at a time and direction.
+//! Parcels: ranges, bundles and snapshots, which are too large for one message, sent in pieces. A link carries one
+//! parcel at a time in each direction.
 
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use protocol::ids::OriginId;
 use protocol::wire::link::{ParcelKind, Piece};
 use protocol::wire::snapshot::Encoded;
 
-/// What is being sent.
+/// A parcel (a large item in pieces) that is being sent to a peer, with the number of bytes sent and confirmed.
 #[derive(Clone, Debug)]
 pub(super) struct Outgoing {
     contents: Contents,
@@ -18,13 +19,14 @@ pub(super) struct Outgoing {
 
 #[derive(Clone, Debug)]
 enum Contents {
-    /// A range or a bundle, and what the receiver has of each origin when all of it has come.
+    /// A range or a bundle, and for each origin (a worker's stream of batches) in it the last batch that the receiver
+    /// has once the parcel has arrived.
     Batches {
         kind: ParcelKind,
         ends: Arc<[(OriginId, u64)]>,
         bytes: Arc<[u8]>,
     },
-    /// Its counts are a copy, so that the ledger can go on meanwhile.
+    /// A snapshot. Its counts are a copy, so that the ledger can change meanwhile.
     Snapshot(Encoded),
 }
 
@@ -58,7 +60,7 @@ impl Outgoing {
         matches!(self.contents, Contents::Snapshot(_))
     }
 
-    /// Whether nothing that comes after this in its origin may be sent yet.
+    /// Returns true if later batches of an origin (a worker's stream of batches) must wait until this parcel is sent.
     pub(super) fn blocks(&self, origin: OriginId) -> bool {
         match &self.contents {
             Contents::Batches { ends, .. } => ends.iter().any(|&(of, _)| of == origin) && !self.is_sent(),
@@ -66,7 +68,8 @@ impl Outgoing {
         }
     }
 
-    /// What the receiver has when all of a range or a bundle has come.
+    /// For each origin (a worker's stream of batches), the last batch that the receiver has once a range or a bundle
+    /// has arrived; empty for a snapshot.
     pub(super) fn ends(&self) -> Vec<(OriginId, u64)> {
         match &self.contents {
             Contents::Batches { ends, .. } => ends.to_vec(),
@@ -74,7 +77,7 @@ impl Outgoing {
         }
     }
 
-    /// The next piece of at most `length` bytes, if fewer than `window` bytes are under way.
+    /// Returns the next piece of at most `length` bytes, if fewer than `window` bytes are in flight.
     pub(super) fn next(&mut self, length: usize, window: usize) -> Option<Piece> {
         if self.is_sent() || self.sent - self.got >= window as u64 {
             return None;
@@ -98,19 +101,19 @@ impl Outgoing {
         self.sent == self.total
     }
 
-    /// The receiver has so many bytes; whether that is all.
+    /// Records that the receiver has the first `got` bytes. Returns true if that is the whole parcel.
     pub(super) fn confirm(&mut self, got: u64) -> bool {
         self.got = self.got.max(got.min(self.sent));
         self.got == self.total
     }
 
-    /// How far the receiver is.
+    /// Number of bytes of the parcel that the receiver has confirmed.
     pub(super) fn got(&self) -> u64 {
         self.got
     }
 }
 
-/// What is being received.
+/// A parcel (a large item in pieces) that is being received from a peer.
 #[derive(Clone, Debug)]
 pub(super) struct Incoming {
     kind: ParcelKind,
@@ -118,18 +121,18 @@ pub(super) struct Incoming {
     bytes: Vec<u8>,
 }
 
-/// What became of a piece.
+/// The result of taking a piece of a parcel (a large item in pieces).
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum PieceOutcome {
-    /// So many bytes are there now, which is not all.
+    /// The parcel (a large item that comes in pieces) is incomplete; this many bytes have arrived.
     Part(u64),
-    /// The parcel is whole.
+    /// The parcel (a large item that comes in pieces) is complete; its kind and bytes.
     Whole(ParcelKind, Vec<u8>),
-    /// It does not follow what came before: something was lost.
+    /// The piece does not continue the parcel: an earlier piece was lost.
     OutOfPlace,
 }
 
-/// Takes a piece of the parcel that is under way, or of a new one.
+/// Adds a piece to the parcel that is being received, or starts a new parcel if the piece is a first one.
 pub(super) fn take(incoming: &mut Option<Incoming>, piece: &Piece) -> PieceOutcome {
     if piece.offset == 0 {
         *incoming = Some(Incoming {

@@ -1,4 +1,4 @@
-//! One peer as this node knows it, with or without a link to it.
+//! This node's view of one peer: the batches that the peer has, its mark, and the state of the link to it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -15,98 +15,110 @@ use super::log::Log;
 use super::parcel::{self, Incoming, Outgoing, PieceOutcome};
 use crate::planted::{Bug, planted};
 
-/// A link at work is given this many times longer before it is taken for dead.
+/// A link on which bytes still leave is taken for dead only after this many times more ticks of silence.
 const MUTE_FACTOR: u32 = 4;
-/// Damaged frames in a row that may be an accident.
+/// Damaged frames in a row that are taken for an accident; one more quarantines the peer.
 const DAMAGED_MAX: u32 = 8;
 
-/// A member of the run, with or without a link to it.
+/// A member of the run other than this node, with or without a link to it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Peer {
-    /// Batches that the peer is known to have applied. It grows only: applied batches stay applied. (A node that starts
-    /// again is another node, with another name.)
+    /// Batches that the peer is known to have applied. This frontier only grows: applied batches stay applied. (A node
+    /// that is started again is another node, with another name.)
     has: Frontier,
-    /// The link to the peer, if there is one.
+    /// State of the link to the peer; `None` if there is no link.
     link: Option<PeerLink>,
-    /// The peer sent something that no honest member sends: nothing is taken from it or sent to it any more, and there is
-    /// no link to it.
+    /// True once the peer has sent something that no honest member sends: nothing is taken from it or sent to it any
+    /// more, and there is no link to it.
     quarantined: bool,
-    /// The peer's newest mark. Ranges for it may begin there: from that frontier on the peer knows what it has.
+    /// The peer's newest mark: the frontier from which on the peer remembers its batches. Merged ranges for the peer
+    /// may begin there.
     base: Frontier,
-    /// `base` is a mark that the peer really made: it began with the run, or has sent a mark. Nothing is merged until that
-    /// is true of all peers, because until then the points that they need are unknown.
+    /// True if `base` is a mark (a frontier from which on the peer remembers its batches) that the peer really made: it
+    /// began with the run, or has sent a mark. Nothing is merged until that is true of all peers, because until then it
+    /// is unknown where ranges for them must begin.
     is_marked: bool,
-    /// The log for the peer became too large: nothing is kept for it any more, and it will have to take a snapshot.
+    /// True once the log for the peer became too large: nothing is kept for it any more, and it will need a snapshot.
     forgotten: bool,
-    /// This node's mark that the peer has taken, and the one that is proposed: the peer's ranges begin at either.
+    /// This node's mark (a frontier from which on it remembers its batches) that the peer has accepted. Ranges from the
+    /// peer begin there or at the proposed mark.
     mark: Frontier,
+    /// The mark that this node has proposed and the peer has not confirmed.
     proposed: Option<ProposedMark>,
-    /// Ranges that the peer could not take, by origin and beginning.
+    /// Merged ranges that the peer could not apply: each range's origin (a worker's stream of batches) and start.
     refused: BTreeSet<(OriginId, u64)>,
-    /// Frames in a row that were damaged.
+    /// Number of damaged frames in a row.
     damaged: u32,
-    /// This node's marks, counted, and the ticks since the last one.
+    /// Number of marks that this node has proposed to the peer, which numbers them.
     marks: u64,
+    /// Ticks since this node last proposed a mark (a frontier from which on it remembers its batches).
     mark_age: u32,
-    /// Origins' nodes that have no link to the peer: this node hands their batches on to it at once.
+    /// Nodes that have no link to the peer: this node relays their workers' batches to it at once.
     relayed: BTreeSet<NodeId>,
 }
 
-/// A mark of this node that the peer has not confirmed.
+/// A mark (a frontier from which on this node remembers its batches) that the peer has not confirmed.
 #[derive(Clone, Debug)]
 pub(super) struct ProposedMark {
     pub(super) number: u64,
     pub(super) frontier: Frontier,
 }
 
-/// The present link to a peer: everything that comes and goes with it.
+/// State of the current link to a peer. It is discarded when the link goes down.
 #[derive(Clone, Debug, Default)]
 struct PeerLink {
-    /// The peer has nothing yet, has said so, and waits for a snapshot.
+    /// True if the peer has said that it has no ledger yet and waits for a snapshot.
     newcomer: bool,
-    /// The nodes that the peer has links to, and those that it was told this node has links to.
+    /// The nodes that the peer has links to, as it last told on this link.
     links: Option<BTreeSet<NodeId>>,
+    /// This node's links, as last told to the peer on this link.
     told_links: Option<BTreeSet<NodeId>>,
-    /// Parcels on their way.
+    /// The parcel (a large item in pieces) that is being sent to the peer.
     outgoing: Option<Outgoing>,
+    /// The parcel that is being received from the peer.
     incoming: Option<Incoming>,
-    /// The peer has asked for a snapshot, and has not got it yet.
+    /// True if the peer has asked for a snapshot that is not on its way yet.
     asks: bool,
-    /// Batches of the peer that were taken since it was last told what this node has.
+    /// Batches taken from the peer since they were last acknowledged.
     untold: u64,
-    /// Origins that are not this node's own and that the peer may need help with.
+    /// For each origin (a worker's stream of batches) of a third node: the peer's progress with its batches, and this
+    /// node's help.
     repairs: BTreeMap<OriginId, Repair>,
-    /// Ticks since the peer was told that it needs a snapshot; none if it does not.
+    /// Ticks since the peer was told that only a snapshot can help it; `None` if it was not told.
     too_far: Option<u32>,
-    /// Batches that were sent, or are applied; `None` until the peer has said what it has.
+    /// For each origin (a worker's stream of batches), the last batch that was sent to the peer or that it has; `None`
+    /// until the peer has told which batches it has.
     sent: Option<Frontier>,
-    /// Batches that were sent and are not acknowledged, with their bytes, and the sum of those.
+    /// Batches sent and not acknowledged: each batch's origin (a worker's stream of batches), sequence and number of
+    /// bytes.
     flight: VecDeque<(OriginId, u64, usize)>,
+    /// Total bytes of the batches in `flight`.
     flight_bytes: usize,
-    /// The frontier of this node that the peer was last told.
+    /// The frontier (the batches that this node has) as last told to the peer.
     told: Option<Frontier>,
-    /// Ticks since the peer said anything.
+    /// Ticks since the last message from the peer.
     quiet: u32,
     silence: Silence,
 }
 
-/// The time without progress of anything under way to a peer.
+/// Time for which nothing in flight to a peer has made progress. It decides when the link is taken for dead.
 #[derive(Clone, Debug, Default)]
 struct Silence {
-    /// The peer's batches, and its bytes of a parcel, when either last changed.
+    /// The batches that the peer had when it last made progress.
     has: Frontier,
+    /// The bytes of a parcel (a large item in pieces) that the peer had confirmed when it last made progress.
     got: u64,
     ticks: u32,
 }
 
-/// A peer's progress with one origin of a third node.
+/// A peer's progress with the batches of one worker of a third node, and this node's help with them.
 #[derive(Clone, Debug, Default)]
 struct Repair {
-    /// The peer's batches when its progress was last looked at.
+    /// Number of batches that the peer had at the last tick.
     seen: u64,
-    /// Ticks that the peer has lacked batches without progress.
+    /// Ticks for which the peer has lacked batches without progress.
     ticks: u32,
-    /// This node sends the peer what it lacks, up to and including this sequence so far.
+    /// The last sequence that this node has sent the peer as help; `None` while it does not help.
     active: Option<u64>,
 }
 
@@ -115,26 +127,28 @@ struct Repair {
 pub(super) enum LinkState {
     /// There is no link.
     Down,
-    /// The peer acknowledges nothing, or has said nothing for long: the link is taken for dead.
+    /// The peer acknowledges nothing, or has been silent for too long: the link is to be reset.
     Dead,
-    /// The peer has said nothing for a while, though it should. More of anything would only lie there with the rest.
+    /// The peer has not answered for a while although data is in flight to it. Repairs for it would only queue behind
+    /// that data, so none are started.
     Mute,
     Alive,
 }
 
-/// The next thing to send a peer of one origin.
+/// The next thing to send a peer so that it gets one worker's batches.
 pub(super) enum Help {
     Batch(Arc<[u8]>),
     Parcel(Outgoing),
-    /// The log's entry up to this sequence has lost a bit.
+    /// The log entry that ends at this sequence has a flipped bit and cannot be sent.
     Spoilt(u64),
-    /// Something is under way that has to arrive first.
+    /// Nothing now: a transfer in flight has to arrive first.
     Later,
     Snapshot,
 }
 
 impl Peer {
-    /// A member that has everything from the first batch of the run on: its mark is the beginning.
+    /// Records that the member has taken part since the first batch of the run: it needs no mark to say which batches
+    /// it remembers.
     pub(super) fn founds(&mut self) {
         self.is_marked = true;
     }
@@ -157,17 +171,18 @@ impl Peer {
         self.forgotten
     }
 
-    /// Nothing is kept for the peer any more.
+    /// Stops keeping batches for the peer, which will need a snapshot.
     pub(super) fn forget(&mut self) {
         self.forgotten = true;
     }
 
-    /// Whether the points that the peer needs are known, or do not matter.
+    /// Returns true if the points at which ranges for the peer may begin are known, or do not matter because nothing is
+    /// kept for it.
     pub(super) fn has_known_points(&self) -> bool {
         self.is_marked || self.forgotten || self.quarantined
     }
 
-    /// The peer's lag behind a frontier since its last mark, if a log is kept for it.
+    /// Number of batches up to `frontier` that the log keeps for the peer; `None` if it keeps nothing for the peer.
     pub(super) fn kept_lag(&self, frontier: &Frontier) -> Option<u64> {
         (!self.quarantined && !self.forgotten).then(|| self.base.behind(frontier))
     }
@@ -185,30 +200,30 @@ impl Peer {
         self.link = None;
     }
 
-    /// Records a damaged frame. Returns whether the peer has sent too many in a row.
+    /// Records a damaged frame. Returns true if the peer has sent too many in a row.
     pub(super) fn sent_damage(&mut self) -> bool {
         self.damaged += 1;
         self.damaged > DAMAGED_MAX
     }
 
-    /// A frame came undamaged.
+    /// Records an undamaged frame, which ends a series of damaged ones.
     pub(super) fn sent_intact(&mut self) {
         self.damaged = 0;
     }
 
-    /// Whether a link to the peer is up and the peer has said on it what it has.
+    /// Returns true if a link to the peer is up and the peer has told on it which batches it has.
     pub(super) fn is_heard(&self) -> bool {
         self.link.as_ref().is_some_and(PeerLink::is_heard)
     }
 
-    /// Whether the peer takes batches as they come: it is heard, does not wait for a snapshot, and has said something
-    /// within this many ticks.
+    /// Returns true if the peer takes batches as they come: it has told which batches it has, does not wait for a
+    /// snapshot, and has sent a message within this many ticks.
     pub(super) fn is_streaming(&self, ticks: u32) -> bool {
         let streams = |link: &PeerLink| link.is_heard() && link.too_far.is_none() && link.quiet < ticks;
         self.link.as_ref().is_some_and(streams)
     }
 
-    /// Whether the peer waits for its first snapshot, if there is a link on which it would have said so.
+    /// Returns true if the peer has said on its link that it waits for its first snapshot; `None` if there is no link.
     pub(super) fn is_newcomer(&self) -> Option<bool> {
         self.link.as_ref().map(|link| link.newcomer)
     }
@@ -218,14 +233,14 @@ impl Peer {
         self.link.as_ref()?.links.as_ref()
     }
 
-    /// The peer tells which nodes it has links to.
+    /// Records the nodes that the peer says it has links to.
     pub(super) fn take_links(&mut self, links: Vec<NodeId>) {
         if let Some(link) = &mut self.link {
             link.links = Some(links.into_iter().collect());
         }
     }
 
-    /// Records that the peer is told this node's links. Returns whether they are news to it.
+    /// Records that the peer is told this node's links. Returns true if they have changed since it was last told.
     pub(super) fn tell_links(&mut self, linked: &BTreeSet<NodeId>) -> bool {
         let Some(link) = self
             .link
@@ -238,30 +253,30 @@ impl Peer {
         true
     }
 
-    /// This node hands on the batches of these origins' nodes.
+    /// Sets the nodes whose workers' batches this node relays to the peer.
     pub(super) fn relay(&mut self, relayed: BTreeSet<NodeId>) {
         self.relayed = relayed;
     }
 
-    /// Whether this node hands on the batches of an origin's node.
+    /// Returns true if this node relays the batches of `origin_node`'s workers to the peer.
     pub(super) fn is_relayed(&self, origin_node: NodeId) -> bool {
         self.relayed.contains(&origin_node)
     }
 
-    /// The peer has said something. Returns `false` if there is no link on which it could have.
+    /// Records that a message came from the peer. Returns `false` if there is no link on which it could have come.
     pub(super) fn speaks(&mut self) -> bool {
         self.link.as_mut().map(|link| link.quiet = 0).is_some()
     }
 
-    /// Bytes have left on the link, so it may be slow but is not dead: silence is counted anew.
+    /// Records that bytes have left on the link. The link may be slow but is not dead, so its silence is counted anew.
     pub(super) fn progresses(&mut self) {
         if let Some(link) = &mut self.link {
             link.silence.ticks = 0;
         }
     }
 
-    /// The peer says that it is a newcomer, which has nothing to acknowledge. Unless a parcel is under way to it, which
-    /// it would acknowledge, this message shows that it is there.
+    /// Records that the peer says that it is a newcomer, which has no batches to acknowledge. The message proves that
+    /// the peer is alive, unless a parcel is in flight to it, which it would acknowledge.
     pub(super) fn waits_for_snapshot(&mut self) {
         if let Some(link) = &mut self.link {
             link.newcomer = link.sent.is_none();
@@ -271,7 +286,7 @@ impl Peer {
         }
     }
 
-    /// Records that the peer is told to take a snapshot. Returns whether that is news to it.
+    /// Records that the peer is told to ask for a snapshot. Returns true if it was not told before.
     pub(super) fn tell_too_far(&mut self) -> bool {
         let Some(link) = self.link.as_mut().filter(|link| link.too_far.is_none()) else {
             return false;
@@ -280,33 +295,33 @@ impl Peer {
         true
     }
 
-    /// The peer needs no snapshot any more.
+    /// Records that the peer needs no snapshot any more.
     pub(super) fn comes_near(&mut self) {
         if let Some(link) = &mut self.link {
             link.too_far = None;
         }
     }
 
-    /// The peer asks for a snapshot. One that is on its way already is not sent again.
+    /// Records that the peer asks for a snapshot, unless one is already on its way to it.
     pub(super) fn asks_for_snapshot(&mut self) {
         if let Some(link) = &mut self.link {
             link.asks = !link.outgoing.as_ref().is_some_and(Outgoing::is_snapshot);
         }
     }
 
-    /// Whether the peer has asked for a snapshot and one could be sent now.
+    /// Returns true if the peer has asked for a snapshot and no other parcel is in flight to it.
     pub(super) fn awaits_snapshot(&self) -> bool {
         let awaits = |link: &PeerLink| link.asks && link.outgoing.is_none();
         self.link.as_ref().is_some_and(awaits)
     }
 
-    /// Whether a snapshot is on its way to the peer.
+    /// Returns true if a snapshot is on its way to the peer.
     pub(super) fn is_given_snapshot(&self) -> bool {
         let outgoing = self.link.as_ref().and_then(|link| link.outgoing.as_ref());
         outgoing.is_some_and(Outgoing::is_snapshot)
     }
 
-    /// Sends a snapshot to the peer.
+    /// Starts to send a snapshot to the peer.
     pub(super) fn give_snapshot(&mut self, snapshot: Outgoing) {
         if let Some(link) = &mut self.link {
             link.asks = false;
@@ -314,13 +329,14 @@ impl Peer {
         }
     }
 
-    /// Takes a piece of a parcel from the peer; none if there is no link.
+    /// Takes a piece of a parcel (a large item in pieces) from the peer; `None` if there is no link.
     pub(super) fn take_piece(&mut self, piece: &Piece) -> Option<PieceOutcome> {
         let link = self.link.as_mut()?;
         Some(parcel::take(&mut link.incoming, piece))
     }
 
-    /// The peer has this many bytes of the parcel under way. Returns how many of them it had not confirmed before.
+    /// Records that the peer has this many bytes of the parcel (a large item in pieces) in flight. Returns the number
+    /// of bytes that it had not confirmed before.
     pub(super) fn got(&mut self, bytes: u64) -> u64 {
         let Some(link) = &mut self.link else {
             return 0;
@@ -335,12 +351,13 @@ impl Peer {
         moved
     }
 
-    /// The peer cannot take a range of this origin that begins here.
+    /// Records that the peer cannot apply the merged range of one worker's batches that begins at `from`.
     pub(super) fn refuse(&mut self, origin: OriginId, from: u64) {
         self.refused.insert((origin, from));
     }
 
-    /// Records a batch that was taken from the peer. Returns whether to tell it so: after every `every` of them.
+    /// Counts a batch that was taken from the peer. Returns true if it is time to acknowledge: after every `every`
+    /// batches.
     pub(super) fn count_taken(&mut self, every: u64) -> bool {
         self.link.as_mut().is_some_and(|link| {
             link.untold += 1;
@@ -348,7 +365,8 @@ impl Peer {
         })
     }
 
-    /// Records that the peer is told this node's frontier. Returns whether that is news to it.
+    /// Records that the peer is told which batches this node has. Returns true if that has changed since the peer was
+    /// last told.
     pub(super) fn tell(&mut self, frontier: &Frontier) -> bool {
         let Some(link) = &mut self.link else {
             return false;
@@ -361,7 +379,7 @@ impl Peer {
         is_news
     }
 
-    /// One more tick, as far as the link goes.
+    /// Counts a tick and returns the state of the link.
     pub(super) fn tick(&mut self, limits: &Limits) -> LinkState {
         let Some(link) = &mut self.link else {
             return LinkState::Down;
@@ -376,7 +394,8 @@ impl Peer {
         LinkState::Alive
     }
 
-    /// One more tick with an origin of a third node, of which this node has `applied`.
+    /// Counts a tick in which the peer may lack batches of a third node's worker (`origin`), of which this node has
+    /// `applied`. After `patience` ticks without progress of the peer this node begins to send it the missing ones.
     pub(super) fn watch(&mut self, origin: OriginId, applied: u64, patience: u32) {
         let has = self.has.applied(origin);
         if let Some(link) = &mut self.link {
@@ -384,15 +403,15 @@ impl Peer {
         }
     }
 
-    /// Whether this node helps the peer on with an origin of a third node.
+    /// Returns true if this node sends the peer the missing batches of a third node's worker (`origin`).
     pub(super) fn is_helped(&self, origin: OriginId) -> bool {
         let link = self.link.as_ref();
         link.is_some_and(|link| link.is_helped(origin)) && !planted(Bug::DroppedRepair)
     }
 
-    /// Counts a tick. Returns a mark to propose when the last one is old enough and the frontier has changed. A mark that
-    /// was not confirmed is proposed again unchanged: the peer may already use it, and a log keeps two marks as points, not
-    /// three.
+    /// Counts a tick. Returns a mark (a frontier from which on this node remembers its batches) to propose, if `every`
+    /// ticks have passed since the last one and the frontier has changed. An unconfirmed mark is proposed again
+    /// unchanged: the peer may already use it, and the log keeps ranges from spanning two marks, not three.
     pub(super) fn propose(&mut self, frontier: &Frontier, every: u32) -> Option<ProposedMark> {
         if !self.count_mark_tick(every) || self.mark == *frontier {
             return None;
@@ -407,12 +426,12 @@ impl Peer {
         self.proposed.clone()
     }
 
-    /// The mark that the peer has not confirmed.
+    /// The mark (a frontier from which on this node remembers its batches) that the peer has not confirmed yet.
     pub(super) fn proposed(&self) -> Option<&ProposedMark> {
         self.proposed.as_ref()
     }
 
-    /// Counts a tick without anything to say. Returns whether `every` of them have passed.
+    /// Counts a tick since the last proposal of a mark. Returns true, and starts again, after every `every` ticks.
     pub(super) fn count_mark_tick(&mut self, every: u32) -> bool {
         self.mark_age = self.mark_age.saturating_add(1);
         let time = self.mark_age >= every;
@@ -422,7 +441,8 @@ impl Peer {
         time
     }
 
-    /// The peer has taken a mark, but for some origins.
+    /// Records that the peer has accepted the mark (a frontier from which on this node remembers its batches) with this
+    /// number, except for the batches of some workers.
     pub(super) fn marked(&mut self, number: u64, except: &[OriginId]) {
         if let Some(mark) = self.proposed.take_if(|proposed| proposed.number == number) {
             let taken = mark.frontier.iter().filter(|(origin, _)| !except.contains(origin));
@@ -430,8 +450,9 @@ impl Peer {
         }
     }
 
-    /// The peer has a new mark. It is of no use for origins whose batches are merged over it, or are in a bundle that goes
-    /// beyond it, or are not here yet and may come merged over it: those are returned.
+    /// Takes a new mark of the peer: a frontier from which on it remembers its batches. Returns the origins (workers'
+    /// streams of batches) for which the mark is useless, because here their batches are merged across it, belong to a
+    /// bundle that goes beyond it, or have not arrived and may come merged across it.
     pub(super) fn take_mark(&mut self, frontier: &Frontier, applied: &Frontier, log: &Log) -> Vec<OriginId> {
         self.confirm(frontier);
         self.forgotten = false;
@@ -450,29 +471,31 @@ impl Peer {
         except
     }
 
-    /// The first sequence of an origin that must be kept for this peer, when this node has `applied` of them; `None` if
-    /// nothing must. `elsewhere` says that the origin's own node is linked and keeps these batches as well.
+    /// Returns the sequence after which batches of a worker (`origin`) must stay in the log for this peer, if this node
+    /// has `applied` of them; `None` if none must. `elsewhere` says that the worker's own node is linked and keeps the
+    /// batches as well.
     pub(super) fn needs_from(&self, origin: OriginId, applied: u64, elsewhere: bool) -> Option<u64> {
         if self.quarantined {
             return None;
         }
         let base = (!elsewhere || !self.forgotten).then(|| self.base.applied(origin));
-        // A forgotten peer may still have more of an origin than this node, and will send it as a range; it will not send
-        // batches that it lacks itself.
+        // A peer for which no log is kept may still have more of an origin than this node, and then sends it as a range
+        // from this node's mark. It will not send batches that it lacks itself.
         let sends = !self.forgotten || self.has.applied(origin) >= applied;
         let proposed = self.proposed.as_ref().map(|mark| mark.frontier.applied(origin));
         let marks = [Some(self.mark.applied(origin)), proposed];
         marks.into_iter().flatten().filter(|_| sends).chain(base).min()
     }
 
-    /// The points of an origin that must stay points.
+    /// The sequences in a worker's stream of batches that merged ranges must not span: both sides' marks, and the last
+    /// batch that the peer has.
     pub(super) fn points(&self, origin: OriginId) -> impl Iterator<Item = u64> + '_ {
         let proposed = self.proposed.as_ref().map(|mark| mark.frontier.applied(origin));
         let known = [&self.base, &self.mark, &self.has].map(|frontier| frontier.applied(origin));
         known.into_iter().chain(proposed)
     }
 
-    /// The peer says what it has. Returns whether that is the first time on this link.
+    /// Records which batches the peer has, as it tells. Returns true if this is the first time on this link.
     pub(super) fn confirm(&mut self, frontier: &Frontier) -> bool {
         let is_first = !self.is_heard();
         self.has.merge(frontier);
@@ -482,7 +505,7 @@ impl Peer {
         is_first
     }
 
-    /// The peer sent a batch, so it has it.
+    /// Records that the peer has a batch, because it sent the batch itself.
     pub(super) fn showed(&mut self, origin: OriginId, sequence: u64) {
         self.has.raise(origin, sequence);
         if let Some(link) = &mut self.link {
@@ -490,12 +513,14 @@ impl Peer {
         }
     }
 
-    /// The highest sequence of an origin that need not be sent again; `None` while that is not known.
+    /// The last batch of a worker that need not be sent to the peer again; `None` until the peer has told which batches
+    /// it has.
     pub(super) fn sent(&self, origin: OriginId) -> Option<u64> {
         self.link.as_ref()?.sent(origin)
     }
 
-    /// The batch of an origin after which the peer lacks the next one, if its windows let one more out.
+    /// If the peer lacks a worker's next batch and its windows have room for that batch, returns the batch before: the
+    /// last one that was sent to the peer or that it has.
     pub(super) fn lacks_after(&self, origin: OriginId, applied: u64, limits: &Limits) -> Option<u64> {
         let link = self.link.as_ref()?;
         let sent = link.sent(origin)?;
@@ -504,17 +529,19 @@ impl Peer {
         (sent < applied && has_room).then_some(sent)
     }
 
-    /// What to send the peer next of an origin of which it will have `sent` and this node has `applied`, by the peer's
-    /// mark and the ranges that it could not take.
+    /// Chooses what to send the peer after batch `sent` of a worker, of which this node has `applied` batches: a batch,
+    /// a merged range, a bundle or a snapshot. The choice follows from the peer's mark and the ranges that it could not
+    /// apply.
     ///
-    /// It gets the log's entries as they are. So it inherits their points, and can help whomever this node can help.
+    /// The peer gets the log's entries as they are, so that it can help every node that this node can help.
     pub(super) fn help(&self, log: &Log, origin: OriginId, sent: u64, applied: u64) -> Help {
         let outgoing = self.link.as_ref().and_then(|link| link.outgoing.as_ref());
         if outgoing.is_some_and(|parcel| parcel.blocks(origin)) {
             return Help::Later;
         }
         match log.after(origin, sent) {
-            // An old entry may have lost a bit: the ledger is audited, the log is not.
+            // Older entries are checked before they are sent: a bit may have flipped in memory, and the log has no
+            // audit as the ledger has.
             Some(entry)
                 if (entry.kind != EntryKind::Batch || entry.to < applied) && !checksum::is_intact(&entry.bytes) =>
             {
@@ -528,8 +555,8 @@ impl Peer {
             }
             _ => {}
         }
-        // The peer stands within a merged entry. It can subtract what it already has if the range begins at its own mark, or
-        // at any earlier point, because it may have taken over a log that has that point.
+        // The peer stands within a merged entry. It can subtract the batches that it has if the range begins at its own
+        // mark, or at any earlier point, because it may have taken over a log that has that point.
         let Some(to) = log.end_around(origin, sent) else {
             return Help::Snapshot;
         };
@@ -542,8 +569,9 @@ impl Peer {
         })
     }
 
-    /// A bundle that comes next of an origin. Nodes that know its batches one by one send them first: one that has only
-    /// the bundle hands it on when the peer has lacked it for a while.
+    /// Chooses the help for a peer whose next batch is in a bundle (the sum of one batch from each of several workers).
+    /// Nodes that have the batches singly send them first; a node that has only the bundle sends it when the peer has
+    /// lacked it for a while.
     fn help_with_bundle(&self, log: &Log, entry: &LogEntry) -> Help {
         let Some(batches) = log.bundled_after(entry.origin, entry.from) else {
             return Help::Snapshot;
@@ -568,7 +596,7 @@ impl Peer {
         }
     }
 
-    /// Begins to send a parcel to the peer, whose name is `to`.
+    /// Starts to send a parcel (a large item in pieces) to the peer, whose name is `to`.
     pub(super) fn send_parcel(&mut self, to: NodeId, parcel: Outgoing, limits: &Limits, effects: &mut Vec<Effect>) {
         if let Some(link) = &mut self.link {
             link.outgoing = Some(parcel);
@@ -576,8 +604,8 @@ impl Peer {
         self.send_pieces(to, limits, effects);
     }
 
-    /// Sends pieces of the present parcel to the peer as far as the window reaches. After the last one of a range its origin
-    /// can go on.
+    /// Sends pieces of the current parcel to the peer as far as the window allows. After the last piece of a range or
+    /// bundle, later batches of the same workers may be sent.
     pub(super) fn send_pieces(&mut self, to: NodeId, limits: &Limits, effects: &mut Vec<Effect>) {
         let Some(link) = &mut self.link else {
             return;
@@ -610,13 +638,13 @@ impl PeerLink {
         self.sent.as_ref().map(|sent| sent.applied(origin))
     }
 
-    /// One more tick: a message that the peer has not acted upon for `every` ticks is sent again.
+    /// Counts a tick of the reminder: after `every` idle ticks the peer will be told again that it needs a snapshot.
     fn remind(&mut self, every: u32) {
         let idle = !self.asks && self.outgoing.is_none();
         self.too_far = self.too_far.map(|age| age + 1).filter(|&age| age < every || !idle);
     }
 
-    /// The peer has said all that it has.
+    /// Records which batches the peer has, and drops these from the flight list.
     fn confirm(&mut self, has: &Frontier) {
         self.newcomer = false;
         self.sent.get_or_insert_default().merge(has);
@@ -643,9 +671,10 @@ impl PeerLink {
         }
     }
 
-    /// Counts one more tick. Returns whether the peer has been silent for too many: it acknowledges nothing of what is
-    /// under way to it, or has said nothing at all since the link was set up. While bytes leave, the limit is longer: they
-    /// may be a large parcel on a slow link, but also notes that the peer does not read.
+    /// Counts a tick. Returns true if the link is dead: the peer has acknowledged nothing in flight for `ticks_max`
+    /// ticks, or has not told in that time which batches it has. While bytes still leave, the limit for complete
+    /// silence is longer: they may belong to a large parcel on a slow link, but also to notes that the peer does not
+    /// read.
     fn count_silence(&mut self, has: &Frontier, ticks_max: u32) -> bool {
         let under_way = self.awaits_word(has);
         let got = self.outgoing.as_ref().map_or(0, Outgoing::got);
@@ -663,15 +692,15 @@ impl PeerLink {
         self.silence.ticks >= ticks_max || mute
     }
 
-    /// Whether there is something to hear from the peer: what it has, or that it got what is under way.
+    /// Returns true if a message from the peer is due: which batches it has, or the acknowledgement of data in flight.
     fn awaits_word(&self, has: &Frontier) -> bool {
         self.outgoing.is_some() || self.sent.as_ref().is_none_or(|sent| sent != has)
     }
 }
 
 impl Repair {
-    /// One more tick: help starts after `patience` ticks without progress, and ends when the peer has got further than
-    /// this node helped it.
+    /// Counts a tick. Help starts after `patience` ticks without progress, and ends when the peer has advanced beyond
+    /// the batches that this node has sent it as help.
     fn watch(&mut self, has: u64, applied: u64, patience: u32) {
         if has >= applied || has > self.seen {
             self.ticks = 0;

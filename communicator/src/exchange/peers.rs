@@ -1,8 +1,8 @@
-//! The members of the run besides this node: who they are, which of them have links, and what is kept for them.
+//! The other members of the run, with their links, and the parts of the log that are kept for them.
 //!
-//! Every node tells its peers which nodes it has links to. When the node of some origin has none to a peer, the first of
-//! those that have links to both *relays*: it hands the batches on as they come. Waiting until the peer has visibly lacked
-//! them for a while, as with the dead, would make them too stale to be of use.
+//! Every node tells its peers which nodes it has links to. If an origin's node has no link to a peer, the first of the
+//! nodes that have links to both *relays*: it forwards the batches as they come. Waiting until the peer has visibly
+//! lacked them for a while, as with batches of dead nodes, would make them too stale to be of use.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,12 +16,12 @@ use super::limits::MEMBERS_MAX;
 use super::origins::Origins;
 use super::peer::{Peer, ProposedMark};
 
-/// The members of the run besides this node.
+/// The members of the run other than this node.
 #[derive(Clone, Debug)]
 pub(super) struct Peers {
     me: NodeId,
     known: BTreeMap<NodeId, Peer>,
-    /// Links that are up, whether their other ends are members yet or not.
+    /// Nodes to which a link is up, members or not.
     links: BTreeSet<NodeId>,
     /// Nodes that have left the run for good.
     left: BTreeSet<NodeId>,
@@ -54,45 +54,46 @@ impl Peers {
         self.known.keys().copied().collect()
     }
 
-    /// Whether a link to a node is up and the node has said on it what it has.
+    /// Returns true if a link to a node is up and the node has told on it which batches it has.
     pub(super) fn is_heard(&self, node: NodeId) -> bool {
         self.get(node).is_some_and(Peer::is_heard)
     }
 
-    /// A node takes part, and has everything from its first batch on.
+    /// Adds a node that has taken part since the first batch of the run.
     pub(super) fn add_founder(&mut self, node: NodeId) {
         self.known.entry(node).or_default().founds();
     }
 
-    /// A node takes part. Whoever makes batches or is known to a member does: what it may need is kept until it says that
-    /// it needs it no more.
+    /// Adds a node that takes part: one that makes batches, or that another member names. The log keeps the batches
+    /// that it may need until it says that it does not need them.
     pub(super) fn add(&mut self, node: NodeId) {
-        // More of them than a run ever has are somebody's inventions.
+        // A run never has more members than that: further ones are invented by a dishonest peer.
         if node != self.me && !self.left.contains(&node) && self.known.len() < MEMBERS_MAX {
             self.known.entry(node).or_default();
         }
     }
 
-    /// A node has left the run for good.
+    /// Removes a node that has left the run for good.
     pub(super) fn remove(&mut self, node: NodeId) {
         self.left.insert(node);
         self.known.remove(&node);
         self.lay_relays();
     }
 
-    /// A link is up, to a member or to a node that is going to be one.
+    /// Records that a link is up, to a member or to a node that will become one.
     pub(super) fn link_up(&mut self, node: NodeId) {
         self.links.insert(node);
     }
 
-    /// Begins with a link to a member. Returns `false` if the link is not up, or the node is not a member yet.
+    /// Starts using a link to a member. Returns `false` if the link is not up, or the node is not a member yet.
     pub(super) fn open_link(&mut self, node: NodeId) -> bool {
         let peer = self.known.get_mut(&node).filter(|peer| !peer.is_quarantined());
         let peer = peer.filter(|_| self.links.contains(&node));
         peer.map(Peer::link_up).is_some()
     }
 
-    /// A link is gone, or is given up. Messages that still come on it are ignored; the next link starts afresh.
+    /// Records that a link is down or given up. Messages that still come on it are ignored; the next link starts
+    /// afresh.
     pub(super) fn link_down(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
         self.links.remove(&node);
         if let Some(peer) = self.known.get_mut(&node) {
@@ -101,7 +102,7 @@ impl Peers {
         self.tell_links(effects);
     }
 
-    /// Nothing is taken from a peer any more, and nothing is sent to it.
+    /// Quarantines a peer: nothing is taken from it or sent to it any more.
     pub(super) fn quarantine(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
         if let Some(peer) = self.known.get_mut(&node) {
             peer.quarantine();
@@ -109,7 +110,7 @@ impl Peers {
         self.tell_links(effects);
     }
 
-    /// Tells peers which nodes this node has links to, when that has changed.
+    /// Tells peers which nodes this node has links to, if that has changed.
     pub(super) fn tell_links(&mut self, effects: &mut Vec<Effect>) {
         let linked: BTreeSet<NodeId> = self.linked().collect();
         for (&to, peer) in &mut self.known {
@@ -120,7 +121,7 @@ impl Peers {
         self.lay_relays();
     }
 
-    /// A peer tells which nodes it has links to. Returns the peers to which this node now hands on its batches.
+    /// Records the nodes that a peer says it has links to. Returns the peers to which this node now relays its batches.
     pub(super) fn take_links(&mut self, from: NodeId, links: Vec<NodeId>) -> Vec<NodeId> {
         if let Some(peer) = self.known.get_mut(&from) {
             peer.take_links(links);
@@ -134,12 +135,12 @@ impl Peers {
         self.iter().filter(|(_, peer)| peer.has_link()).map(|(node, _)| node)
     }
 
-    /// Decides anew for which origins' nodes, and to which peers, this node hands batches on.
+    /// Decides anew which nodes' batches this node relays to which peers.
     fn lay_relays(&mut self) {
         let nodes: Vec<NodeId> = self.linked().collect();
         let has = |node: NodeId, to: NodeId| Some(self.get(node)?.links()?.contains(&to));
         let is_relayed = |origin_node: NodeId, to: NodeId| {
-            // A peer that has said nothing yet may have any link.
+            // A peer that has not told its links may have any link.
             let apart = has(origin_node, to) == Some(false) && has(to, origin_node) != Some(true);
             let reaches_both = |&&node: &&NodeId| has(node, origin_node) == Some(true) && has(node, to) == Some(true);
             apart && nodes.iter().find(reaches_both).is_none_or(|first| *first > self.me)
@@ -154,7 +155,7 @@ impl Peers {
         }
     }
 
-    /// Sends a message to all peers that have links, but for one.
+    /// Sends a message to all peers that have links, except one.
     pub(super) fn announce(&self, except: Option<NodeId>, message: &Message, effects: &mut Vec<Effect>) {
         effects.extend(self.linked().filter(|&to| Some(to) != except).map(|to| Effect::Send {
             to,
@@ -162,7 +163,7 @@ impl Peers {
         }));
     }
 
-    /// Tells a peer this node's frontier, unless the peer was told it before.
+    /// Tells a peer which batches this node has, if that has changed since the peer was last told.
     pub(super) fn tell(&mut self, to: NodeId, frontier: &Frontier, effects: &mut Vec<Effect>) {
         if self.known.get_mut(&to).is_some_and(|peer| peer.tell(frontier)) {
             let message = Message::Have(frontier.clone());
@@ -170,7 +171,8 @@ impl Peers {
         }
     }
 
-    /// Proposes a mark to a peer when the last one is `every` ticks old.
+    /// Proposes a mark (a frontier from which on this node remembers its batches) to a peer, when the last one is
+    /// `every` ticks old.
     pub(super) fn propose_mark(&mut self, to: NodeId, frontier: &Frontier, every: u32, effects: &mut Vec<Effect>) {
         let heard = self.known.get_mut(&to).filter(|peer| peer.is_heard());
         if let Some(mark) = heard.and_then(|peer| peer.propose(frontier, every)) {
@@ -178,13 +180,15 @@ impl Peers {
         }
     }
 
-    /// Proposes the mark again that was proposed on the last link: it may have come through or not.
+    /// Proposes the last link's unconfirmed mark (a frontier from which on this node remembers its batches) again: the
+    /// peer may have received it or not.
     pub(super) fn repeat_mark(&self, to: NodeId, effects: &mut Vec<Effect>) {
         let proposed = self.get(to).and_then(Peer::proposed).cloned();
         effects.extend(proposed.map(|mark| self.mark(to, mark)));
     }
 
-    /// A mark on its way to a peer, with all members that this node may have helped since it last stood there.
+    /// Makes the message that proposes a mark (a frontier from which on this node remembers its batches). It names all
+    /// members that this node may have helped since its previous mark.
     fn mark(&self, to: NodeId, mark: ProposedMark) -> Effect {
         let others = self.iter().filter(|&(node, peer)| node != to && !peer.is_quarantined());
         let members = others.map(|(node, _)| node).take(MEMBERS_MAX).collect();
@@ -197,7 +201,7 @@ impl Peers {
         Effect::note(to, note)
     }
 
-    /// Says to a peer that this node is a newcomer, when it was last said `every` ticks ago.
+    /// Tells a peer that this node is a newcomer, if `every` ticks have passed since it last did.
     pub(super) fn tell_newcomer(&mut self, to: NodeId, every: u32, effects: &mut Vec<Effect>) {
         let linked = self.known.get_mut(&to).filter(|peer| peer.has_link());
         if linked.is_some_and(|peer| peer.count_mark_tick(every)) {
@@ -205,18 +209,18 @@ impl Peers {
         }
     }
 
-    /// The number of linked peers that help a node before this one does.
+    /// Number of linked peers that begin to help `helped` before this node does.
     pub(super) fn rank_before_me(&self, helped: NodeId) -> u32 {
         let rivals = self.linked().filter(|&node| node < self.me && node != helped);
         rivals.count() as u32
     }
 
-    /// The number of peers to which a snapshot is on its way.
+    /// Number of peers to which a snapshot is on its way.
     pub(super) fn given_snapshots(&self) -> usize {
         self.known.values().filter(|peer| peer.is_given_snapshot()).count()
     }
 
-    /// All batches that some of these peers are known to have.
+    /// Returns the union of the batches that the selected peers are known to have.
     pub(super) fn have(&self, among: impl Fn(NodeId) -> bool) -> Frontier {
         let mut known = Frontier::default();
         for (_, peer) in self.iter().filter(|&(node, _)| among(node)) {
@@ -225,11 +229,11 @@ impl Peers {
         known
     }
 
-    /// Batches that no member needs: all have them and have marked it.
+    /// Returns the batches that the log need not keep: no member needs them.
     pub(super) fn needless(&self, frontier: &Frontier, origins: &Origins) -> Frontier {
         let mut needless = Frontier::default();
         for (origin, applied) in frontier.iter() {
-            // The origin's own node keeps its batches for everybody, if it is there.
+            // The origin's own node, while it is heard, keeps its batches for all members.
             let elsewhere = origins.node_of(origin).is_some_and(|node| self.is_heard(node));
             let needed = self
                 .known
@@ -240,23 +244,26 @@ impl Peers {
         needless
     }
 
-    /// Whether all points that some member may need are known.
+    /// Returns true if it is known of all members where merged ranges for them must begin, so that batches may be
+    /// merged.
     pub(super) fn have_known_points(&self) -> bool {
         self.known.values().all(Peer::has_known_points)
     }
 
-    /// The points of an origin that some member may still need.
+    /// The sequences in a worker's stream of batches that merged ranges must not span, because a member may have the
+    /// batches just up to there.
     pub(super) fn points(&self, origin: OriginId) -> BTreeSet<u64> {
         self.known.values().flat_map(|peer| peer.points(origin)).collect()
     }
 
-    /// Nothing is kept any more for peers whose points are not known.
+    /// Stops keeping batches for peers that have never said from where on they remember their batches; they will need a
+    /// snapshot.
     pub(super) fn forget_unmarked(&mut self) {
         let unmarked = self.known.values_mut().filter(|peer| !peer.has_known_points());
         unmarked.for_each(Peer::forget);
     }
 
-    /// The peer for which most is kept.
+    /// Returns the peer for which the log keeps the most batches.
     pub(super) fn furthest_behind(&self, frontier: &Frontier) -> Option<NodeId> {
         let (node, lag) = self
             .iter()
@@ -265,7 +272,7 @@ impl Peers {
         (lag > 0).then_some(node)
     }
 
-    /// All members that were ever known.
+    /// Number of members that were ever known.
     #[cfg(test)]
     pub(super) fn ever(&self) -> usize {
         self.known.len() + self.left.len()

@@ -1,4 +1,4 @@
-//! The node's replica: the ledger together with the log of its batches.
+//! The node's replica of the model: the ledger together with the log of its batches.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,21 +20,21 @@ use super::origins::Origins;
 use crate::ledger::{AuditError, Ledger, LedgerError, Outcome};
 use crate::planted::{Bug, planted};
 
-/// The ledger, and the batches in it that some member may still need.
+/// The ledger, and the log of those of its batches that some member may still need.
 #[derive(Clone, Debug)]
 pub(super) struct Replica {
     ledger: Ledger,
     log: Log,
 }
 
-/// Another node's replica.
+/// Another node's replica, decoded from a snapshot.
 pub(super) struct Snapshot {
     ledger: Ledger,
     log: Vec<LogEntry>,
 }
 
 impl Replica {
-    /// The replica of a ledger whose log is empty.
+    /// Makes a replica of a ledger, with an empty log.
     pub(super) fn new(ledger: Ledger) -> Self {
         Self {
             log: Log::new(ledger.run(), ledger.weight_count()),
@@ -58,17 +58,18 @@ impl Replica {
         self.ledger.weight_count()
     }
 
-    /// Drops batches from the log, up to these sequences.
+    /// Drops batches up to these sequences from the log.
     pub(super) fn trim(&mut self, needless: &Frontier) {
         self.log.trim(needless);
     }
 
-    /// Merges an origin's entries in the log, except over these points and among the newest `recent` batches.
+    /// Merges a worker's entries in the log into ranges that do not span these sequences. The newest `recent` batches
+    /// stay single.
     pub(super) fn compact(&mut self, origin: OriginId, points: &BTreeSet<u64>, recent: u64) {
         self.log.compact(origin, points, recent);
     }
 
-    /// Applies a batch, which was decoded from these bytes, and keeps it.
+    /// Applies a batch to the ledger and appends its encoded bytes to the log.
     pub(super) fn apply(&mut self, batch: &Batch, bytes: &Arc<[u8]>) -> Result<Outcome, LedgerError> {
         let outcome = self.ledger.apply(batch)?;
         if outcome.is_applied() {
@@ -78,7 +79,7 @@ impl Replica {
         Ok(outcome)
     }
 
-    /// Applies a range and keeps it.
+    /// Applies a merged range to the ledger and appends it to the log.
     pub(super) fn apply_range(&mut self, range: &MergedRange) -> Result<Outcome, LedgerError> {
         let outcome = self.ledger.apply_range(range)?;
         if outcome.is_applied() {
@@ -87,8 +88,8 @@ impl Replica {
         Ok(outcome)
     }
 
-    /// Returns the part of a range that begins where this replica's batches of the origin end, when it began earlier; none
-    /// if the log cannot tell the rest apart.
+    /// Returns the part of a merged range that this replica has not applied, by subtraction of the log's batches from
+    /// it. Returns `None` if the log has merged the beginning away, so that nothing can be subtracted.
     pub(super) fn without_applied(&self, mut range: MergedRange) -> Option<MergedRange> {
         let (origin, start, to) = (range.header.origin, range.header.from, range.header.to);
         let applied = self.frontier().applied(origin);
@@ -103,12 +104,13 @@ impl Replica {
         range.after(&known, self.weights())
     }
 
-    /// Checks a bundle against the ledger and the log.
+    /// Checks a bundle (the sum of one batch from each of several workers) against the ledger and the log.
     pub(super) fn check_bundle(&self, bundle: Bundle) -> BundleCheck {
         rest_of(bundle, &self.ledger, &[&self.log])
     }
 
-    /// Applies a checked bundle and keeps it. Returns the outcome with the encoded bundle, if it is in the ledger now.
+    /// Applies a checked bundle to the ledger and appends it to the log. Returns the outcome with the encoded bundle,
+    /// or `None` if the bundle could not be applied.
     pub(super) fn apply_bundle(&mut self, bundle: &mut Bundle) -> Option<(Outcome, Arc<[u8]>)> {
         let bytes: Arc<[u8]> = bundle.encode()?.into();
         if bundle.headers.len() > 1 && planted(Bug::ForgottenOrigin) {
@@ -121,12 +123,13 @@ impl Replica {
         })
     }
 
-    /// Compares the ledger with the sum of its batches. One flipped bit is put right; its weight is returned.
+    /// Compares the ledger with the sum of its batches. Repairs one flipped bit and returns the index of its weight;
+    /// fails if the damage is larger.
     pub(super) fn mend(&mut self) -> Result<Option<usize>, AuditError> {
         self.ledger.mend()
     }
 
-    /// The ledger, and the log of everything that a peer with these batches lacks.
+    /// Encodes the ledger, and the log of all batches that a peer lacks which has the batches `has`.
     pub(super) fn snapshot_for(&self, has: &Frontier) -> Encoded {
         let lacking = has.lacks(self.frontier());
         let log = lacking.iter().flat_map(|range| self.log.entries(range.origin));
@@ -134,7 +137,7 @@ impl Replica {
         snapshot::encode(self.ledger.head(), self.ledger.counts().into(), &log)
     }
 
-    /// Decodes a peer's snapshot. An error is something that an honest member never sends.
+    /// Decodes a peer's snapshot. Fails if no honest member would send it.
     pub(super) fn read_snapshot(&self, bytes: &[u8], origins: &Origins) -> Result<Snapshot, Breach> {
         let mut snapshot = snapshot::decode(bytes, self.weights()).ok_or(Breach::UnreadableSnapshot)?;
         let log = std::mem::take(&mut snapshot.log);
@@ -151,8 +154,8 @@ impl Replica {
         Ok(Snapshot { ledger, log })
     }
 
-    /// Adds to another node's replica what this one has beyond it; none if that is not known any more. The other's log tells
-    /// what it has of bundles that are here.
+    /// Adds this replica's batches to a snapshot that lacks them. Returns `None` if this node's log no longer knows
+    /// them. The snapshot's own log tells which parts of bundles it already has.
     pub(super) fn with_own(&self, snapshot: Snapshot) -> Option<Snapshot> {
         let Snapshot { mut ledger, log } = snapshot;
         let mut theirs = Log::new(ledger.run(), ledger.weight_count());
@@ -176,11 +179,12 @@ impl Replica {
         }
     }
 
-    /// Adds to another node's ledger what this node has of a range, up to a bundle, or that bundle; none if it cannot be.
+    /// Adds the next batches of one worker to another node's ledger: either those up to the next bundle, or that
+    /// bundle. Returns `None` if this is impossible.
     fn add_own(&self, range: SequenceRange, ledger: &mut Ledger, theirs: &Log) -> Option<()> {
         let SequenceRange { origin, from, to } = range;
         if ledger.frontier().applied(origin) != from {
-            // A bundle of another origin has brought it on.
+            // A bundle that another origin's turn has added contained these batches.
             return Some(());
         }
         let outcome = if self.log.bundled_after(origin, from).is_some() {
@@ -198,8 +202,9 @@ impl Replica {
         matches!(outcome, Ok(Outcome::Applied(_))).then_some(())
     }
 
-    /// Puts a snapshot in this replica's place. Returns how workers follow; none if that is not known. The counts before may
-    /// be `damaged`: then it is told by the log.
+    /// Replaces this replica by a snapshot that includes all of its batches. Returns the movement by which workers
+    /// follow, or `None` if it is unknown. If the old counts are `damaged`, the movement is computed from the log,
+    /// otherwise from the counts.
     pub(super) fn replace(&mut self, snapshot: Snapshot, damaged: bool) -> Option<Jump> {
         let before = std::mem::replace(&mut self.ledger, snapshot.ledger);
         let mut theirs = by_origin(snapshot.log);
@@ -221,7 +226,7 @@ impl Replica {
         Some(Jump { sums: sums?, order })
     }
 
-    /// The sum of the batches since another ledger, by the log.
+    /// Sums up the batches in the log that another ledger lacks.
     fn news_since(&self, before: &Ledger) -> Option<Sums> {
         let mut sums = Adder::new(self.weights());
         for news in before.frontier().lacks(self.frontier()) {
@@ -230,20 +235,20 @@ impl Replica {
         sums.finish()
     }
 
-    /// Whether this replica could be replaced by a ledger without losing anything.
+    /// Returns true if a ledger could replace this replica without the loss of a batch.
     #[cfg(test)]
     pub(super) fn is_replaceable_by(&self, ledger: Ledger) -> bool {
         let log = Vec::new();
         self.with_own(Snapshot { ledger, log }).is_some()
     }
 
-    /// A bit of a weight flips.
+    /// Flips a bit of a weight in the ledger.
     #[cfg(test)]
     pub(super) fn flip(&mut self, index: usize, bit: u32) {
         self.ledger.flip(index, bit);
     }
 
-    /// A bit of a batch that is kept flips.
+    /// Flips a bit of a batch in the log.
     #[cfg(test)]
     pub(super) fn spoil(&mut self, origin: OriginId, sequence: u64) {
         self.log.spoil(origin, sequence);
@@ -256,7 +261,7 @@ impl Snapshot {
     }
 }
 
-/// A log's entries by their origins.
+/// Groups a log's entries by origin (a worker's stream of batches).
 fn by_origin(log: Vec<LogEntry>) -> BTreeMap<OriginId, Vec<LogEntry>> {
     let mut entries: BTreeMap<OriginId, Vec<LogEntry>> = BTreeMap::new();
     for entry in log {

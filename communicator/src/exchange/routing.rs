@@ -1,7 +1,7 @@
-//! Which way single batches go, and whom a node keeps pace with: the exchange's part of a strategy.
+//! The path of single batches: which node sends which batches to which peer, and with which peers a node keeps pace.
 //!
-//! A routing says who sends what to whom as soon as it has it, and nothing else. Every replica gets every batch under any
-//! of them: who sees that a peer lacks something helps it after a while. So a way that is broken costs time, never a batch.
+//! A routing only decides which batches are sent at once. Every replica gets every batch under any routing, because a
+//! node that sees that a peer lacks batches sends them after a while. So a broken path costs time, never a batch.
 
 use std::collections::BTreeSet;
 
@@ -11,21 +11,21 @@ use protocol::wire::run_plan::RunPlan;
 
 use super::bundling::ReductionPath;
 
-/// The way of single batches through a run's members.
+/// The path of single batches through the members of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Routing {
-    /// Every node sends what its own workers made to every other.
+    /// Every node sends its own workers' batches to every other node.
     Mesh,
-    /// Every node sends what its own workers made to one, which hands it on to all.
+    /// Every node sends its own workers' batches to a hub, which forwards them to all others.
     Star {
-        /// The one in the middle.
+        /// The current hub.
         hub: NodeId,
-        /// Those who may be, the first that is heard before the others.
+        /// The candidates for the hub: it is the first of them that is not silent.
         hubs: Vec<NodeId>,
     },
 }
 
-/// The way on which a strategy's rounds are added up, if they are.
+/// Returns the path along which a strategy adds up its rounds; `None` if it does not add them up.
 #[must_use]
 pub(super) fn reduction_path_of(exchange: job::Exchange) -> Option<ReductionPath> {
     match exchange {
@@ -44,7 +44,8 @@ pub(super) fn reduction_path_of(exchange: job::Exchange) -> Option<ReductionPath
 }
 
 impl Routing {
-    /// The routing of a run's strategy. Where nobody waits for rounds, a server hands on batch by batch.
+    /// Returns the routing of a run's strategy. With a server and rounds that no worker waits for, batches go singly
+    /// over the server as hub.
     #[must_use]
     pub fn of(plan: &RunPlan) -> Self {
         match plan.job.exchange {
@@ -60,7 +61,7 @@ impl Routing {
         }
     }
 
-    /// A star in whose middle the first of these is, as long as it is heard.
+    /// Returns a star whose hub is the first of these nodes that is not silent; a mesh if the list is empty.
     #[must_use]
     pub fn star(hubs: Vec<NodeId>) -> Self {
         match hubs.first() {
@@ -69,7 +70,8 @@ impl Routing {
         }
     }
 
-    /// These nodes are not heard.
+    /// Sets the silent nodes: a star takes the first candidate that is not silent as its hub, and keeps its hub if all
+    /// are.
     pub(super) fn lay(&mut self, silent: &BTreeSet<NodeId>) {
         if let Self::Star { hub, hubs } = self
             && let Some(first) = hubs.iter().find(|node| !silent.contains(node))
@@ -78,7 +80,7 @@ impl Routing {
         }
     }
 
-    /// Whether a node sends the batches of an origin's node to a peer as soon as it has them.
+    /// Returns true if node `me` sends the batches of `origin_node`'s workers to a peer as soon as it has them.
     pub(super) fn sends(&self, me: NodeId, origin_node: NodeId, to: NodeId) -> bool {
         debug_assert_ne!(me, to);
         match self {
@@ -87,8 +89,8 @@ impl Routing {
         }
     }
 
-    /// Whether a node's workers keep pace with a peer: those that it feeds itself. Who gets their batches another way is
-    /// the business of whoever feeds it.
+    /// Returns true if the workers of node `me` are throttled when the peer falls behind. That holds for the peers to
+    /// which the node itself sends its batches; the others are the concern of the nodes that forward them.
     pub(super) fn keeps_pace(&self, me: NodeId, with: NodeId) -> bool {
         self.sends(me, me, with)
     }

@@ -1,9 +1,9 @@
-//! Sequential averaging: step-wise averaging. A pass goes from worker to worker, each adds what it has come to, and goes on
-//! from the mean so far.
+//! Sequential averaging (`stepwise`): in each pass a partial sum of the workers' differences goes from worker to
+//! worker; each adds its own and goes on from the mean so far.
 //!
-//! That is between workers alone: the shared weights move by nothing, so nothing here can make replicas differ. Each pass
-//! begins at another worker, because the one that begins hears of nobody. Whoever's predecessor is not there, has other
-//! shared weights or keeps it waiting begins by itself.
+//! Only the workers' own copies are averaged. Shared weights do not move, so nothing here can make replicas differ.
+//! Each pass begins at another worker, because the first worker of a pass gets no other's difference. A worker whose
+//! predecessor is absent, has other shared weights or takes too long goes on alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,19 +12,19 @@ use protocol::weights::dense::{Dense, Sign, add_up};
 use protocol::weights::encoding;
 use protocol::wire::prefix::{Prefix, PrefixHead};
 
-/// Workers in the order of a pass, with their nodes.
+/// Workers in the order in which a partial sum goes from one to the next, with their nodes.
 pub(super) type Chain = Vec<(OriginId, NodeId)>;
 
-/// What is to be done.
+/// An action that sequential averaging asks its caller to carry out.
 #[derive(Debug, PartialEq)]
 pub(super) enum AveragingStep {
-    /// A worker of this node goes on, from the mean of this prefix if there is one.
+    /// Let a worker of this node go on, from the mean of this prefix (partial sum) if there is one.
     GoOn(OriginId, Option<Prefix>),
-    /// A prefix goes to another node.
+    /// Send a prefix (partial sum) to another node.
     Send(NodeId, Prefix),
 }
 
-/// A worker of this node that waits for its predecessor.
+/// A worker of this node that waits for the partial sum of its predecessor.
 #[derive(Clone, Debug)]
 struct Waiting {
     own: Prefix,
@@ -32,15 +32,15 @@ struct Waiting {
     ticks: u32,
 }
 
-/// This node's part in passes.
+/// This node's state in sequential averaging: which of its workers wait for a partial sum, and which sums came early.
 #[derive(Clone, Debug)]
 pub(super) struct SequentialAveraging {
     me: NodeId,
     weights: usize,
     waiting: BTreeMap<OriginId, Waiting>,
-    /// The newest prefix for each of this node's workers that has not come to it.
+    /// For each worker of this node, the newest partial sum that arrived before the worker reached its pass.
     early: BTreeMap<OriginId, Prefix>,
-    /// Those who were waited for in vain, until they are heard again.
+    /// Workers whose partial sums did not arrive in time. Nothing is expected from them until one arrives.
     unresponsive: BTreeSet<OriginId>,
 }
 
@@ -55,7 +55,8 @@ impl SequentialAveraging {
         }
     }
 
-    /// One of this node's workers has come to a pass that goes along this chain, with what it adds itself.
+    /// Starts a pass (one walk of a partial sum through all workers) for a worker of this node, with its own
+    /// difference, along this chain. The worker goes on at once unless it has to wait for its predecessor.
     pub(super) fn begin(&mut self, own: Prefix, chain: Chain, steps: &mut Vec<AveragingStep>) {
         let origin = own.head.from;
         let early = self.early.remove(&origin);
@@ -71,7 +72,7 @@ impl SequentialAveraging {
         }
     }
 
-    /// A prefix comes for one of this node's workers.
+    /// Takes a partial sum for a worker of this node.
     pub(super) fn take(&mut self, prefix: Prefix, steps: &mut Vec<AveragingStep>) {
         let PrefixHead {
             pass, from, to, shared, ..
@@ -83,7 +84,7 @@ impl SequentialAveraging {
         };
         let own = &waiting.own.head;
         if pass < own.pass || waiting.predecessor().is_none() {
-            // Who begins a pass hears of nobody, and what is old is of no use.
+            // The first worker of a pass expects no partial sum, and sums of older passes are useless.
             return;
         }
         if pass == own.pass && shared == own.shared {
@@ -96,14 +97,15 @@ impl SequentialAveraging {
         }
     }
 
-    /// Forgets origins that have ended: they neither wait nor send any more.
+    /// Removes workers whose streams of batches (origins) have ended: they neither wait nor send any more.
     pub(super) fn forget(&mut self, has_ended: impl Fn(OriginId) -> bool) {
         self.waiting.retain(|&origin, _| !has_ended(origin));
         self.early.retain(|&origin, _| !has_ended(origin));
         self.unresponsive.retain(|&origin| !has_ended(origin));
     }
 
-    /// One more tick. Nobody is waited for longer than this, nor who is not there any more.
+    /// Counts a tick. Workers that have waited for `ticks_max` ticks, or whose predecessor is no longer there, go on
+    /// alone.
     pub(super) fn tick(
         &mut self,
         ticks_max: u32,
@@ -127,7 +129,8 @@ impl SequentialAveraging {
         }
     }
 
-    /// A worker adds its own to what has come, if anything has, goes on, and the next one hears of it.
+    /// Lets a worker go on with its own difference added to the partial sum, if there is one, and passes the new sum to
+    /// the next worker.
     fn go_on(&mut self, origin: OriginId, before: Option<&Prefix>, steps: &mut Vec<AveragingStep>) {
         let Some(waiting) = self.waiting.remove(&origin) else {
             return;
@@ -154,7 +157,7 @@ impl SequentialAveraging {
 }
 
 impl Waiting {
-    /// Who comes before it in the pass; nobody, if that begins here.
+    /// The worker before this one in the pass; `None` if the pass begins with this one.
     fn predecessor(&self) -> Option<OriginId> {
         let place = self
             .chain
@@ -164,7 +167,7 @@ impl Waiting {
     }
 }
 
-/// Two sums as one; none if they are not of the same weights.
+/// Adds two partial sums. Returns `None` if they do not cover the same weights or leave the range.
 fn added(own: &Prefix, before: &Prefix, weights: usize) -> Option<Prefix> {
     let (one, other) = (
         encoding::read_dense(&own.steps, weights).ok()?,
@@ -187,7 +190,7 @@ fn added(own: &Prefix, before: &Prefix, weights: usize) -> Option<Prefix> {
     })
 }
 
-/// The workers in the order of a pass: each pass begins at the next one.
+/// Rotates the workers so that each pass (one walk of a partial sum through all workers) begins at the next worker.
 pub(super) fn rotated(mut workers: Chain, pass: u64) -> Chain {
     if !workers.is_empty() {
         let begins = (pass % workers.len() as u64) as usize;
@@ -221,13 +224,13 @@ mod tests {
         }
     }
 
-    /// Of how many workers somebody went on, and their sum.
+    /// The number of workers in the mean from which a worker went on, and their sum; `None` if it went on alone.
     type From = Option<(u32, Vec<i32>)>;
 
-    /// Three nodes with a worker each, whose messages come at once.
+    /// Three nodes with one worker each, which deliver messages to each other at once.
     struct Nodes {
         nodes: Vec<SequentialAveraging>,
-        /// What each went on from.
+        /// For each node, the sums from which its worker went on.
         gone: Vec<Vec<From>>,
     }
 
@@ -272,7 +275,7 @@ mod tests {
 
     #[test]
     fn each_goes_on_from_the_sum_of_all_before_it_and_itself() {
-        // In whatever order they come.
+        // The result does not depend on the order in which workers reach the pass.
         for order in [[0, 1, 2], [2, 1, 0], [1, 2, 0]] {
             let mut nodes = Nodes::new();
             for worker in order {
@@ -308,7 +311,7 @@ mod tests {
         );
         nodes.comes(2, 0, 8, [4; 3]);
         assert_eq!(nodes.gone[2], [Some((2, vec![6; 3]))]);
-        // Worker 0 keeps the others waiting: once for long, and then not any more.
+        // Worker 0 does not answer: worker 1 waits for it until the timeout once, and then not any more.
         for (pass, ticks) in [(3, 5), (6, 0)] {
             nodes.comes(1, pass, 8, [1; 3]);
             for tick in 0..ticks {
@@ -319,7 +322,7 @@ mod tests {
             }
             assert_eq!(nodes.gone[1].pop(), Some(None));
         }
-        // It is heard again, so it is waited for, until it is gone.
+        // Worker 0 is heard again, so worker 1 waits for it, until worker 0 is gone.
         nodes.comes(0, 6, 8, [1; 3]);
         nodes.comes(1, 9, 8, [1; 3]);
         assert_eq!(nodes.gone[1].len(), 1);
@@ -334,7 +337,7 @@ mod tests {
         let mut node = SequentialAveraging::new(NodeId(1), WEIGHTS);
         let chain = |at| vec![(OriginId(4), NodeId(0)), (OriginId(at), NodeId(1))];
         let mut done = Vec::new();
-        // Worker 4 is waited for in vain, and a prefix for worker 6 comes before that worker.
+        // Worker 5 waits for worker 4, which does not answer, and a partial sum arrives early for worker 6.
         node.begin(own(5, 0, 9, [1; 3]), chain(5), &mut done);
         node.tick(1, |_, _| true, &mut done);
         let mut early = own(4, 1, 9, [1; 3]);

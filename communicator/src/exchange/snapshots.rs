@@ -1,4 +1,4 @@
-//! The snapshot that this node needs: the way back for a node that can be helped no other way.
+//! The snapshot that this node needs: the last resort for a node that neither batches nor merged ranges can help.
 
 use protocol::ids::NodeId;
 use protocol::wire::link::Note;
@@ -6,28 +6,29 @@ use protocol::wire::link::Note;
 use super::event::Effect;
 use super::peers::Peers;
 
-/// A snapshot that this node needs.
+/// A request of this node for a snapshot.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SnapshotRequest {
-    /// The node that was asked, or is to be.
+    /// The node that was asked, or is to be asked.
     giver: Option<NodeId>,
     /// Ticks since the transfer last made progress.
     ticks: u32,
-    /// The ledger is damaged, so that a snapshot is needed even if it holds nothing new.
+    /// True if the ledger is damaged, so that a snapshot is needed even if it holds nothing new.
     pub(super) damaged: bool,
 }
 
-/// This node's own need of snapshots.
+/// This node's need of snapshots: the current request, if any.
 #[derive(Clone, Debug)]
 pub(super) struct Snapshots {
     wanted: Option<SnapshotRequest>,
-    /// This node has come late and has nothing yet. A snapshot comes first: then it stands where its giver stands, and the
-    /// nodes that can help the giver can help it, too, even before having heard of it.
+    /// True until this node, which joined late, has a first ledger. It takes a snapshot before anything else: then it
+    /// has the batches of the snapshot's giver, and the nodes that can help the giver can help it, too, even if they
+    /// have not heard from it.
     newcomer: bool,
 }
 
 impl Snapshots {
-    /// The need of a node that has nothing yet.
+    /// Returns the state of a node that has no ledger of the run yet.
     pub(super) fn new() -> Self {
         Self {
             wanted: None,
@@ -35,37 +36,37 @@ impl Snapshots {
         }
     }
 
-    /// This node has what the run begins with.
+    /// Records that this node holds the first weights of the run and needs no snapshot.
     pub(super) fn founds(&mut self) {
         self.newcomer = false;
     }
 
-    /// Whether this node has nothing yet.
+    /// Returns true if this node has no ledger of the run yet.
     pub(super) fn is_newcomer(&self) -> bool {
         self.newcomer
     }
 
-    /// Whether this node waits for a snapshot.
+    /// Returns true if this node waits for a snapshot.
     pub(super) fn is_wanted(&self) -> bool {
         self.wanted.is_some()
     }
 
-    /// Whether the ledger is known to be damaged, and not yet replaced.
+    /// Returns true if the ledger is known to be damaged and not yet replaced.
     pub(super) fn is_damaged(&self) -> bool {
         self.wanted.is_some_and(|wanted| wanted.damaged)
     }
 
-    /// This node needs a snapshot, because a peer says so.
+    /// Requests a snapshot from a peer that has said that nothing else can help.
     pub(super) fn want_from(&mut self, giver: NodeId, effects: &mut Vec<Effect>) {
         let wanted = self.request();
-        // One at a time: it will help against all others' reasons too.
+        // One request at a time: its snapshot will also serve the other peers' reasons.
         if wanted.giver.is_none() {
             wanted.giver = Some(giver);
             self.ask(effects);
         }
     }
 
-    /// This node's ledger is damaged, so that it needs any peer's.
+    /// Requests a snapshot from any peer, because this node's ledger is damaged.
     pub(super) fn want_for_damage(&mut self, peers: &Peers, effects: &mut Vec<Effect>) {
         let wanted = self.request();
         wanted.damaged = true;
@@ -82,10 +83,11 @@ impl Snapshots {
         })
     }
 
-    /// A peer says what it has, perhaps for the first time on its link.
+    /// Handles a peer's message that tells which batches it has: asks the peer for the snapshot if it is the chosen
+    /// giver on a new link, or if this node is a newcomer.
     pub(super) fn hears(&mut self, from: NodeId, is_first: bool, effects: &mut Vec<Effect>) {
         if is_first && self.request_to(from).is_some() {
-            // The peer has not heard on this link that it was asked.
+            // The link is new, so the peer has not received the request on it.
             self.ask(effects);
         } else if self.newcomer {
             self.want_from(from, effects);
@@ -99,13 +101,13 @@ impl Snapshots {
         }
     }
 
-    /// Asks the next peer: the one that was asked last is gone, has nothing to give, or what it gave was no help.
+    /// Asks the next peer, because the last one is gone, has nothing to give, or its snapshot did not help.
     fn ask_next(&mut self, peers: &Peers, effects: &mut Vec<Effect>) {
         let last = self.wanted.and_then(|wanted| wanted.giver);
         let mut all = peers.iter().filter(|(_, peer)| peer.is_heard()).map(|(node, _)| node);
         let next = all.clone().find(|&node| Some(node) > last).or_else(|| all.next());
         match &mut self.wanted {
-            // A peer that cannot help otherwise will say so again on the next link.
+            // A peer that can help with a snapshot only will say so again on the next link.
             Some(wanted) if next.is_none() && !wanted.damaged => self.wanted = None,
             Some(wanted) => wanted.giver = next,
             None => {}
@@ -113,7 +115,7 @@ impl Snapshots {
         self.ask(effects);
     }
 
-    /// One more tick without a snapshot that is wanted: after `patience` of them another peer is asked.
+    /// Counts a tick of the request: after `patience` ticks without progress another peer is asked.
     pub(super) fn tick(&mut self, patience: u32, peers: &Peers, effects: &mut Vec<Effect>) {
         let Some(wanted) = &mut self.wanted else {
             return;
@@ -124,7 +126,7 @@ impl Snapshots {
         }
     }
 
-    /// A piece of a snapshot has come from a peer.
+    /// Records that a piece of the snapshot has come from a peer.
     pub(super) fn progresses(&mut self, from: NodeId) {
         if let Some(wanted) = &mut self.wanted
             && wanted.giver == Some(from)
@@ -133,20 +135,20 @@ impl Snapshots {
         }
     }
 
-    /// The snapshot that a peer was asked for.
+    /// The current request, if it is directed to this peer.
     pub(super) fn request_to(&self, peer: NodeId) -> Option<SnapshotRequest> {
         self.wanted.filter(|wanted| wanted.giver == Some(peer))
     }
 
-    /// The snapshot that came was too old, though it was new when it was made: the next one will be newer, if there is time
-    /// for what is under way. At the next tick a peer is asked again.
+    /// Records that the snapshot was already too old when it arrived. A peer is asked again at the next tick: by then
+    /// the batches in flight may have arrived, so the next snapshot may fit.
     pub(super) fn came_too_old(&mut self, patience: u32) {
         if let Some(wanted) = &mut self.wanted {
             wanted.ticks = patience;
         }
     }
 
-    /// The snapshot that came is in the ledger's place.
+    /// Records that the snapshot has replaced the ledger.
     pub(super) fn came(&mut self) {
         self.wanted = None;
         self.newcomer = false;

@@ -1,5 +1,5 @@
-//! The exchange's part of a strategy: the path of single batches, and where there are rounds, what workers wait for and how
-//! rounds are added up.
+//! The exchange's part of a job's strategy: the path of single batches and, if the strategy has rounds, the barrier at
+//! which workers wait for each other and the reduction path along which rounds are added up.
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ use super::routing::{self, Routing};
 use super::sequential_averaging::{AveragingStep, SequentialAveraging, rotated};
 use crate::ledger::Ledger;
 
-/// One run's strategy on one node.
+/// The strategy of a run on one node.
 #[derive(Clone, Debug)]
 pub(super) struct Strategy {
     me: NodeId,
@@ -28,24 +28,25 @@ pub(super) struct Strategy {
     rounds: Option<Rounds>,
 }
 
-/// The rounds of a strategy that has them.
+/// The state of a strategy with rounds.
 #[derive(Clone, Debug)]
 struct Rounds {
     me: NodeId,
     barrier: Barrier,
-    /// Adds rounds up on their way.
+    /// Adds up the batches of a round along the reduction path; `None` if batches go singly.
     bundling: Option<Bundling>,
-    /// Takes averaging steps from worker to worker.
+    /// Passes partial sums from worker to worker, for sequential averaging (`stepwise`); `None` for other strategies.
     averaging: Option<SequentialAveraging>,
 }
 
-/// The batches of a round that was given up may go singly: peers are to be sent what they lack.
+/// True if a round was given up: its batches, which were withheld because a bundle was to bring them, may now be sent
+/// singly.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LetGo(pub(super) bool);
 
 impl Strategy {
-    /// A strategy without rounds, in which every node sends its workers' batches to every other.
+    /// Returns a strategy without rounds in which every node sends its workers' batches to every other node.
     pub(super) fn new(me: NodeId) -> Self {
         let routing = Routing::Mesh;
         Self {
@@ -55,7 +56,7 @@ impl Strategy {
         }
     }
 
-    /// The strategy of a run's job, for a model of this many weights.
+    /// Returns the strategy of a run's job, for a model of this many weights.
     pub(super) fn of(me: NodeId, plan: &RunPlan, weights: usize) -> Self {
         let exchange = plan.job.exchange;
         let strategy = Self::new(me).routed(Routing::of(plan));
@@ -71,12 +72,13 @@ impl Strategy {
         strategy
     }
 
-    /// The same strategy with another path of single batches.
+    /// Replaces the path of single batches.
     pub(super) fn routed(self, routing: Routing) -> Self {
         Self { routing, ..self }
     }
 
-    /// The same strategy with workers that wait for each other, and rounds that are added up on a path, if there is one.
+    /// Adds rounds: workers wait for each other at the barrier, and rounds are added up along the reduction path, if
+    /// there is one.
     pub(super) fn in_rounds(self, barrier: Barrier, path: Option<ReductionPath>, weights: usize) -> Self {
         let rounds = Rounds {
             me: self.me,
@@ -90,22 +92,22 @@ impl Strategy {
         }
     }
 
-    /// Whether this node sends the batches of an origin's node to a peer as soon as it has them.
+    /// Returns true if this node sends the batches of `origin_node`'s workers to a peer as soon as it has them.
     pub(super) fn sends(&self, origin_node: NodeId, to: NodeId) -> bool {
         self.routing.sends(self.me, origin_node, to)
     }
 
-    /// Whether this node's workers keep pace with a peer.
+    /// Returns true if this node's workers are throttled when the peer falls behind.
     pub(super) fn keeps_pace(&self, with: NodeId) -> bool {
         self.routing.keeps_pace(self.me, with)
     }
 
-    /// Whether workers wait for each other's rounds.
+    /// Returns true if workers wait for each other's rounds.
     pub(super) fn has_rounds(&self) -> bool {
         self.rounds.is_some()
     }
 
-    /// Whether rounds are added up on their way.
+    /// Returns true if rounds are added up along a reduction path.
     pub(super) fn is_bundled(&self) -> bool {
         self.bundling().is_some()
     }
@@ -118,44 +120,47 @@ impl Strategy {
         self.rounds.as_mut()?.bundling.as_mut()
     }
 
-    /// The newest round that any worker has come to, and the number of workers that make the next one together.
+    /// The newest round that any worker has reached, and the number of workers that make the next round together;
+    /// `None` without rounds.
     pub(super) fn rounds(&self, origins: &Origins) -> Option<(u64, u32)> {
         let barrier = &self.rounds.as_ref()?.barrier;
         Some((barrier.newest(), barrier.workers(origins.known())))
     }
 
-    /// The number of times that a worker's round was waited for in vain.
+    /// Number of times that a wait for a worker's round timed out.
     pub(super) fn waited_in_vain(&self) -> u64 {
         self.rounds.as_ref().map_or(0, |rounds| rounds.barrier.in_vain())
     }
 
-    /// The number of rounds that came added up, and of those that were given up.
+    /// Number of rounds that were applied as bundles (sums of all workers' batches), and of rounds whose bundling was
+    /// given up.
     pub(super) fn bundles(&self) -> (u64, u64) {
         self.bundling()
             .map_or((0, 0), |bundling| (bundling.bundled, bundling.given_up))
     }
 
-    /// Whether a batch waits for a bundle that is to reach a node, so that it does not go singly.
+    /// Returns true if a batch must not be sent to a node singly, because a bundle with the batch will reach the node.
     pub(super) fn holds(&self, origin: OriginId, sequence: u64, node: NodeId) -> bool {
         self.bundling()
             .is_some_and(|bundling| bundling.holds(origin, sequence, node))
     }
 
-    /// The points of an origin that a log must not merge over.
+    /// The sequences in a worker's stream of batches that merged ranges in the log must not span, because bundles were
+    /// given up there.
     pub(super) fn points(&self, origin: OriginId) -> impl Iterator<Item = u64> {
         self.bundling()
             .into_iter()
             .flat_map(move |bundling| bundling.points(origin))
     }
 
-    /// A node takes part with this many workers, which are waited for.
+    /// Records that a node takes part with this many workers, for whose rounds others wait.
     pub(super) fn joins(&mut self, node: NodeId, workers: usize) {
         if let Some(rounds) = &mut self.rounds {
             rounds.barrier.joins(node, workers);
         }
     }
 
-    /// These nodes are not heard.
+    /// Sets the silent nodes. Workers do not wait for them, and a star chooses its hub among the others.
     pub(super) fn hears(&mut self, silent: &BTreeSet<NodeId>) {
         self.routing.lay(silent);
         if let Some(rounds) = &mut self.rounds {
@@ -163,14 +168,16 @@ impl Strategy {
         }
     }
 
-    /// A batch is applied that says how its origin stands, and, if it came by itself, a loss.
+    /// Records a worker's progress through the rounds, from a batch that was applied, and the loss, if the batch came
+    /// singly.
     pub(super) fn applied(&mut self, origin: OriginId, status: OriginStatus, loss: Option<f32>, is_own: bool) {
         if let Some(rounds) = &mut self.rounds {
             rounds.barrier.applied(origin, status, loss, is_own);
         }
     }
 
-    /// Lets workers go on that need wait no longer. Whatever they waited for was handed to them before.
+    /// Releases the workers that need not wait any longer. The batches that they waited for must have been delivered
+    /// before.
     pub(super) fn release(&mut self, origins: &Origins, effects: &mut Vec<Effect>) {
         if let Some(rounds) = &mut self.rounds {
             let released = rounds.barrier.release(origins.known()).into_iter();
@@ -178,7 +185,7 @@ impl Strategy {
         }
     }
 
-    /// Some time has passed.
+    /// Counts a tick: waits of workers, rounds and averaging steps may time out.
     pub(super) fn tick(&mut self, origins: &Origins, effects: &mut Vec<Effect>) -> LetGo {
         let Some(rounds) = &mut self.rounds else {
             return LetGo(false);
@@ -191,7 +198,7 @@ impl Strategy {
         })
     }
 
-    /// One of this node's workers has made a batch: it may be for the round that is to be added up.
+    /// Offers a new batch of this node's worker to the round that is to be added up.
     pub(super) fn offer(&mut self, batch: Batch, origins: &Origins, effects: &mut Vec<Effect>) -> LetGo {
         let Some(rounds) = self.rounds.as_mut().filter(|_| is_share(&batch.header.status)) else {
             return LetGo(false);
@@ -202,12 +209,13 @@ impl Strategy {
         })
     }
 
-    /// A part of a round comes from a peer.
+    /// Takes a part of a round's sum from a peer.
     pub(super) fn take_part(&mut self, from: NodeId, part: RoundPart, effects: &mut Vec<Effect>) -> LetGo {
         self.bundle(effects, |bundling, follows| bundling.take(from, part, follows))
     }
 
-    /// A member sends its batch of a round by itself: it does not add it up with the others.
+    /// Gives the open round up if a member sends its batch of that round singly: it will not add it up with the
+    /// others'.
     pub(super) fn hear_single(&mut self, member: NodeId, status: &OriginStatus, effects: &mut Vec<Effect>) -> LetGo {
         let is_share = is_share(status);
         self.bundle(effects, |bundling, follows| {
@@ -218,7 +226,8 @@ impl Strategy {
         })
     }
 
-    /// Goes on with the open round, as far as what has happened allows.
+    /// Advances the open round: gives it up if a member is lost, and starts adding up when all workers of this node
+    /// have reached it.
     pub(super) fn go_on(&mut self, origins: &Origins, effects: &mut Vec<Effect>) -> LetGo {
         let Some(Rounds {
             me, barrier, bundling, ..
@@ -240,7 +249,7 @@ impl Strategy {
         })
     }
 
-    /// The round that is whole, if everything that comes before it is in the ledger.
+    /// Returns the bundle of the round that is complete, if the ledger has all batches that precede it.
     pub(super) fn take_whole_round(&mut self, origins: &Origins, ledger: &Ledger) -> Option<Bundle> {
         let bundling = self.bundling_mut()?;
         let is_due = |bundle: &Bundle| {
@@ -254,7 +263,7 @@ impl Strategy {
             .then(|| bundling.take_pending())?
     }
 
-    /// The batches of the round that was whole are applied, or cannot be.
+    /// Closes the round that was complete: its batches are applied, or turned out not to be applicable.
     pub(super) fn end_round(&mut self, is_applied: bool, effects: &mut Vec<Effect>) -> LetGo {
         self.bundle(effects, |bundling, follows| {
             if is_applied {
@@ -272,7 +281,7 @@ impl Strategy {
         }
     }
 
-    /// One of this node's workers has come to an averaging step.
+    /// Starts a sequential averaging step for a worker of this node, which has reached it with its own sum.
     pub(super) fn average(&mut self, own: Prefix, origins: &Origins, effects: &mut Vec<Effect>) {
         let rounds = self.rounds.as_mut();
         let Some((averaging, barrier)) = rounds.and_then(|rounds| Some((rounds.averaging.as_mut()?, &rounds.barrier)))
@@ -287,7 +296,8 @@ impl Strategy {
         carry_out(steps, effects);
     }
 
-    /// A prefix comes from a peer. One that is for no worker of this node, or is of an unknown worker, is dropped.
+    /// Takes a prefix (the sum of the workers before) from a peer. It is dropped if its sender is unknown or its
+    /// receiver is not a worker of this node.
     pub(super) fn take_prefix(&mut self, prefix: Prefix, origins: &Origins, effects: &mut Vec<Effect>) {
         let is_valid = origins.node_of(prefix.head.from).is_some() && origins.is_own(prefix.head.to);
         let averaging = self.rounds.as_mut().and_then(|rounds| rounds.averaging.as_mut());
@@ -316,12 +326,12 @@ impl Rounds {
     }
 }
 
-/// Whether a batch holds its origin's contribution to a round.
+/// Returns true if a batch carries its worker's contribution to a round.
 fn is_share(status: &OriginStatus) -> bool {
     status.round_phase == RoundPhase::Contributes && !status.last && !status.stop
 }
 
-/// Lets bundling act, if there is any, and sends the parts that follow.
+/// Calls bundling, if the strategy has it, and sends the resulting parts.
 fn bundle(
     bundling: &mut Option<Bundling>,
     effects: &mut Vec<Effect>,

@@ -1,7 +1,8 @@
-//! The ledger: a node's own replica of the model as counts, with what it is the sum of.
+//! The ledger: a node's own replica of the model, with each weight as an integer count, and the names of the batches
+//! that it is the sum of.
 //!
-//! Counts are exact beyond where floats are, need no worker to be asked, and can be checked at any time: the digest
-//! that the frontier implies must be the digest of the counts.
+//! Counts stay exact where floats do not, are available without asking a worker, and can be checked at any time: the
+//! digest of the counts must be the digest that the frontier implies.
 
 use std::collections::BTreeMap;
 
@@ -19,85 +20,87 @@ use thiserror::Error;
 use protocol::wire::run_plan::Resumed;
 use protocol::wire::snapshot::{Applied, Head, Snapshot};
 
-/// What became of a batch.
+/// The result of applying a batch, a merged range or a bundle to a ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It is part of the ledger now.
+    /// The batch, range or bundle has been added to the ledger.
     Applied(Range),
-    /// It is part of the ledger now, and a weight left the range with it: the run is over, the same on every node.
+    /// The batch, range or bundle has been added to the ledger, and a weight has left the range of the lattice: the run
+    /// has diverged, on every node alike.
     Diverged(RangeError),
-    /// It was before; nothing changed.
+    /// The batch, range or bundle was in the ledger already; nothing changed.
     Duplicate,
-    /// Batches of its origin are missing before it; nothing changed.
+    /// The ledger lacks this many earlier batches of the same worker; nothing changed.
     Ahead { missing: u64 },
-    /// The beginning of a range was applied before, and its end was not; nothing changed.
+    /// The ledger already contains some of the batches of the range or bundle, but not all; nothing changed.
     Overlaps,
 }
 
 impl Outcome {
-    /// Whether the batch has just become part of the ledger.
+    /// Returns true if the ledger contains the batch because of this call.
     #[must_use]
     pub fn is_applied(&self) -> bool {
         matches!(self, Self::Applied(_) | Self::Diverged(_))
     }
 }
 
-/// Why a batch is no part of the ledger.
+/// The reason for which a ledger refuses a batch.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum LedgerError {
     /// The batch belongs to another run.
     #[error("the batch belongs to run {found}, not to run {expected}")]
     ForeignRun {
-        /// This ledger's run.
+        /// The run of this ledger.
         expected: RunId,
         found: RunId,
     },
-    /// The run is over: a weight left the range before.
+    /// The run has diverged: a weight left the range before.
     #[error(transparent)]
     Range(#[from] RangeError),
 }
 
-/// Why a snapshot is no ledger of a run.
+/// The reason for which a snapshot is not a ledger of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SnapshotError {
-    /// It belongs to another run.
+    /// The snapshot belongs to another run.
     #[error("the snapshot belongs to another run")]
     ForeignRun,
-    /// Its counts are not what its batches add up to.
+    /// The snapshot's weights are not the sum of its batches.
     #[error("the snapshot is damaged: its weights are not the sum of its batches")]
     Damaged,
 }
 
-/// A ledger's counts do not have the digest that its frontier implies.
+/// The error that a ledger's weights are not the sum of its batches, as their digests show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the ledger is damaged: its weights have digest {found}, but the sum of its batches has digest {expected}")]
 pub struct AuditError {
-    /// What the batches add up to.
+    /// The digest that follows from the batches.
     pub expected: Digest,
-    /// What the counts have.
+    /// The digest of the counts.
     pub found: Digest,
 }
 
-/// One replica in integers.
+/// One replica of the model in integers. It is the sum of exactly the batches that its frontier names (for each worker,
+/// all up to one sequence number).
 #[derive(Clone, Debug)]
 pub struct Ledger {
     run: RunId,
     counts: Vec<i32>,
     frontier: Frontier,
     cursors: Cursors,
-    /// The digest before the first batch.
+    /// The digest of the first weights.
     initial: Digest,
     digest: Digest,
-    /// What each origin's batches have added to it. Two replicas that stand at the same sequence of an origin have the
-    /// same here, or one of them was told something else.
+    /// For each origin (a worker's stream of batches), the sum of the batches' digests. Two replicas with equally many
+    /// batches of an origin have the same sum here, unless they got different batches.
     digests: BTreeMap<OriginId, Digest>,
     samples: u64,
-    /// A weight has left the range: nothing is applied any more, so that counts cannot run on for ever.
+    /// True once a weight has left the range. No further batch is applied, so that counts cannot grow without bound.
     diverged: bool,
 }
 
 impl Ledger {
-    /// The ledger of a run before its first batch.
+    /// Makes the ledger of a run before its first batch, from the first weights.
     #[must_use]
     pub fn new(run: RunId, counts: Vec<i32>) -> Self {
         let initial = Digest::of_counts(&counts);
@@ -114,7 +117,8 @@ impl Ledger {
         }
     }
 
-    /// The ledger that a snapshot is of. `initial` is the digest of the run's first weights, which everybody knows.
+    /// Restores a ledger from a snapshot after checking the snapshot's digest. `initial` is the digest of the run's
+    /// first weights, which every member knows.
     pub fn restored(snapshot: Snapshot, run: RunId, initial: Digest) -> Result<Self, SnapshotError> {
         let Snapshot { head, counts, .. } = snapshot;
         if head.run != run {
@@ -139,7 +143,7 @@ impl Ledger {
         })
     }
 
-    /// All that another replica needs to go on from here.
+    /// Returns the ledger without its counts: the header with which another replica can continue from here.
     #[must_use]
     pub fn head(&self) -> Head {
         let applied = self.frontier.iter().map(|(origin, sequence)| Applied {
@@ -156,21 +160,21 @@ impl Ledger {
         }
     }
 
-    /// What an origin's applied batches have added to the digest.
+    /// The sum of the digests of the applied batches of one origin (a worker's stream of batches).
     #[must_use]
     pub fn digest_of(&self, origin: OriginId) -> Digest {
         self.digests.get(&origin).copied().unwrap_or_default()
     }
 
-    /// The digest before the first batch.
+    /// The digest of the first weights.
     #[must_use]
     pub fn initial(&self) -> Digest {
         self.initial
     }
 
-    /// Applies a batch if it is the next one of its origin. The batch is a decoded one, so it is valid in itself.
+    /// Applies a batch if it is the next one of its worker. The batch must have been decoded, which checks it.
     ///
-    /// A batch that pushes a weight out of the range is the last one that is applied; every later one is refused.
+    /// A batch that takes a weight out of the range is the last one applied; later ones are refused.
     pub fn apply(&mut self, batch: &Batch) -> Result<Outcome, LedgerError> {
         let Header {
             run, origin, sequence, ..
@@ -193,8 +197,8 @@ impl Ledger {
         Ok(self.record_range(range))
     }
 
-    /// Applies a range if its first batch is the next one of its origin. The range is a decoded one, so it is valid in
-    /// itself.
+    /// Applies a merged range if its first batch is the next one of its worker. The range must have been decoded, which
+    /// checks it.
     pub fn apply_range(&mut self, range: &MergedRange) -> Result<Outcome, LedgerError> {
         let header = &range.header;
         self.check(header.run)?;
@@ -215,7 +219,8 @@ impl Ledger {
         Ok(self.record_range(judgement))
     }
 
-    /// Applies a bundle of the next batches of its origins. The bundle is one whose digest was compared.
+    /// Applies a bundle if each of its batches is the next one of its worker. The caller must have compared the
+    /// bundle's digest.
     pub fn apply_bundle(&mut self, bundle: &Bundle) -> Result<Outcome, LedgerError> {
         for header in &bundle.headers {
             self.check(header.run)?;
@@ -250,7 +255,7 @@ impl Ledger {
     fn advance(&mut self, origin: OriginId, sequence: u64, digest: Digest, samples: u64) {
         self.digest += digest;
         *self.digests.entry(origin).or_default() += digest;
-        // Peers tell how many: a liar's numbers must not take the sum above what messages may say.
+        // The number comes from peers: a dishonest one must not take the sum above the maximum in messages.
         self.samples = self.samples.saturating_add(samples).min(COUNT_MAX);
         self.frontier.raise(origin, sequence);
     }
@@ -260,7 +265,7 @@ impl Ledger {
         range.map_or_else(Outcome::Diverged, Outcome::Applied)
     }
 
-    /// Recomputes the digest from the counts and compares it with what the batches add up to.
+    /// Recomputes the digest from the counts and compares it with the digest that follows from the batches.
     pub fn audit(&self) -> Result<Digest, AuditError> {
         let found = Digest::of_counts(&self.counts);
         let expected = self.digest;
@@ -271,20 +276,20 @@ impl Ledger {
         }
     }
 
-    /// Recomputes the digest, and puts right what can be without anybody's help: one bit that has flipped. Says which
-    /// weight that was.
+    /// Audits the counts, and repairs them if a single bit has flipped. Returns the index of the repaired weight; fails
+    /// if the damage is larger.
     pub fn mend(&mut self) -> Result<Option<usize>, AuditError> {
         let Err(error) = self.audit() else {
             return Ok(None);
         };
         let (index, count) = flipped_bit(&self.counts, self.digest).ok_or(error)?;
         self.counts[index] = count;
-        // A range that was left for that reason was not.
+        // The weight may have left the range because of the flipped bit only.
         self.diverged = is_out_of_range(&self.counts);
         Ok(Some(index))
     }
 
-    /// Whether a weight has left the range.
+    /// Returns true if a weight has left the range.
     #[must_use]
     pub fn is_diverged(&self) -> bool {
         self.diverged
@@ -296,38 +301,38 @@ impl Ledger {
         self.counts.iter().copied().map(weight_of).collect()
     }
 
-    /// What a cosmic ray does.
+    /// Flips a bit, as a cosmic ray would.
     #[cfg(test)]
     pub(crate) fn flip(&mut self, index: usize, bit: u32) {
         self.counts[index] ^= 1 << bit;
     }
 
-    /// The counts themselves.
+    /// The weights as counts, in steps of 2⁻²⁰.
     #[must_use]
     pub fn counts(&self) -> &[i32] {
         &self.counts
     }
 
-    /// The samples that the applied batches were computed from; samples trained twice count twice.
+    /// Number of samples in the applied batches; a sample that was trained twice counts twice.
     #[must_use]
     pub fn samples(&self) -> u64 {
         self.samples
     }
 
-    /// Whether this is the ledger of the checkpoint that a run goes on from.
+    /// Returns true if this is the ledger of the checkpoint that a run continues from.
     #[must_use]
     pub fn is_that_of(&self, resumed: &Resumed) -> bool {
         let same_batches = self.frontier.fingerprint() == resumed.frontier;
         same_batches && self.samples == resumed.samples && self.digest == resumed.digest
     }
 
-    /// The samples that were trained more than once.
+    /// Number of samples that were trained more than once.
     #[must_use]
     pub fn repeated(&self) -> u64 {
         self.samples.saturating_sub(self.cursors.samples_done())
     }
 
-    /// The applied batches.
+    /// Number of applied batches.
     #[must_use]
     pub fn batches(&self) -> u64 {
         self.frontier.iter().map(|(_, sequence)| sequence).sum()
@@ -338,25 +343,25 @@ impl Ledger {
         self.run
     }
 
-    /// How many weights there are.
+    /// Number of weights of the model.
     #[must_use]
     pub fn weight_count(&self) -> usize {
         self.counts.len()
     }
 
-    /// The digest that the applied batches add up to.
+    /// The digest that follows from the applied batches.
     #[must_use]
     pub fn digest(&self) -> Digest {
         self.digest
     }
 
-    /// What was applied.
+    /// For each origin (a worker's stream of batches), the number of applied batches.
     #[must_use]
     pub fn frontier(&self) -> &Frontier {
         &self.frontier
     }
 
-    /// Which samples the applied batches were computed from.
+    /// The samples that the applied batches were trained on, as a position in each shard of the data.
     #[must_use]
     pub fn cursors(&self) -> &Cursors {
         &self.cursors

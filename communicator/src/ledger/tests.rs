@@ -52,7 +52,7 @@ fn batches_apply_once_and_in_turn() {
 
 #[test]
 fn a_checkpoint_with_the_same_weights_and_other_batches_is_another() {
-    // Batches that change nothing are what first batches often are.
+    // First batches often change nothing.
     let with = |origin| {
         let mut ledger = Ledger::new(RUN, vec![5; WEIGHTS]);
         ledger.apply(&batch(origin, 1, Vec::new())).unwrap();
@@ -169,7 +169,7 @@ fn leaving_the_range_ends_the_run() {
 }
 
 proptest! {
-    /// Origins' batches in any interleaving, some delivered twice: one ledger.
+    /// Every interleaving of several origins' batches, with some delivered twice, gives the same ledger.
     #[test]
     fn any_interleaving_gives_the_same_ledger(seed: u64, lengths in proptest::collection::vec(0..6u64, 1..5)) {
         let mut random = protocol::rng::CounterRng::new(seed, 0);

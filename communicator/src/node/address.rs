@@ -1,4 +1,4 @@
-//! What a node is called, and where it is found: by others, and by its workers.
+//! A node's default name, and the addresses at which other nodes and its workers find it.
 
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -8,7 +8,8 @@ use protocol::wire::bounds::node_name;
 
 use super::error::{NodeError, SOCKET_PATH_MAX};
 
-/// Where workers attach. Two nodes of one folder have two sockets, whatever they are called.
+/// Returns the path of the socket to which workers attach. Two nodes of one folder have two sockets, whatever their
+/// names are.
 pub(super) fn socket_path(dir: &Path, id: NodeId) -> Result<PathBuf, NodeError> {
     let path = dir.join(format!("{}.sock", name(id)));
     if path.as_os_str().len() > SOCKET_PATH_MAX {
@@ -17,7 +18,8 @@ pub(super) fn socket_path(dir: &Path, id: NodeId) -> Result<PathBuf, NodeError> 
     Ok(path)
 }
 
-/// The address that others are told, by a node that listens on one and may have been given another.
+/// Returns the address that other nodes are told: `advertise` if it is given, or else the bound one, with this
+/// machine's outward address if the node listens on all addresses.
 pub(super) fn advertised(bound: SocketAddr, advertise: Option<SocketAddr>) -> Result<SocketAddr, NodeError> {
     match advertise {
         Some(address) if address.port() == 0 => Ok(SocketAddr::new(address.ip(), bound.port())),
@@ -30,7 +32,7 @@ pub(super) fn advertised(bound: SocketAddr, advertise: Option<SocketAddr>) -> Re
     }
 }
 
-/// This machine's own address on the way out. Nothing is sent: the system only looks the way up.
+/// Returns this machine's own address on the way to the internet. Nothing is sent: the system only looks up the route.
 fn outward_ip() -> Option<IpAddr> {
     let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
     socket.connect("192.0.2.1:9").ok()?;
@@ -38,7 +40,7 @@ fn outward_ip() -> Option<IpAddr> {
     (!ip.is_unspecified()).then_some(ip)
 }
 
-/// A node's name for people, where nobody has chosen one.
+/// Returns a node's name for people if none was chosen.
 pub(super) fn name(id: NodeId) -> String {
     node_name(
         &std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! Writing a ledger to a file.
+//! Writes ledgers to checkpoint files.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -10,12 +10,12 @@ use protocol::wire::snapshot::Head;
 use crate::checkpoint::{self, Header};
 use crate::log_context::NEWS;
 
-/// How long a model is waited for that is to lie beside the last checkpoint.
+/// Time for which the last checkpoint of a run waits for the model that is to lie beside it.
 const MODEL_LIMIT: Duration = Duration::from_mins(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// Writes down what a run has come to, once the model lies beside it: the room on the disk is the model's first. Where none
-/// comes to lie there, what the run has learned is saved another way.
+/// Writes the last checkpoint of a run once the model lies beside it: the model comes first for the room on the disk.
+/// If no model comes there, what the run has learned is saved in another way, and no checkpoint is written.
 pub(super) fn write_last(path: &Path, header: &Header, head: Head, counts: Arc<[i32]>) {
     let (since, model) = (Instant::now(), path.with_extension("safetensors"));
     while !model.exists() {
@@ -39,7 +39,7 @@ pub(super) fn write_last(path: &Path, header: &Header, head: Head, counts: Arc<[
     }
 }
 
-/// Writes a checkpoint, and removes what workers had for the ones before.
+/// Writes a checkpoint, and removes the workers' state files of earlier checkpoints.
 pub(super) fn write(path: &Path, header: &Header, head: Head, counts: Arc<[i32]>) {
     let folder = path.parent().unwrap_or(Path::new("."));
     let written = std::fs::create_dir_all(folder).and_then(|()| checkpoint::write(path, header, head, counts));

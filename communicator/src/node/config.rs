@@ -1,4 +1,4 @@
-//! What a node is started with.
+//! Settings with which a node is started.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,27 +8,27 @@ use super::workers::WorkerCommand;
 use crate::timing::Timing;
 use crate::transport::Security;
 
-/// What a node is started with.
+/// Settings with which a node is started.
 #[derive(Clone, Debug)]
 pub struct NodeConfig {
-    /// What it is called; without that, after the machine and its id.
+    /// Name of the node; by default it follows from the host name and the node's id.
     pub name: Option<String>,
-    /// Where it listens; port 0 takes any.
+    /// Address on which the node listens; port 0 takes any free port.
     pub listen: SocketAddr,
-    /// Where others reach it, if that is another address.
+    /// Address at which other nodes reach this one, if it is not the one on which the node listens.
     pub advertise: Option<SocketAddr>,
-    /// How it knows its own.
+    /// Protection of the node's connections.
     pub security: Security,
-    /// Where it keeps its socket and saves models.
+    /// Folder of the node's socket and of its files of runs.
     pub dir: PathBuf,
-    /// Whether it keeps what a run has come to in a checkpoint, so that the run can be gone on with.
+    /// True to keep the final weights of a run in a checkpoint, so that the run can be continued later.
     pub keeps_runs: bool,
-    /// How workers are started.
+    /// Command that starts the node's workers.
     pub workers: WorkerCommand,
-    /// How it reads data when it is asked what lies here.
+    /// Function that reads the data that clients ask about.
     pub data: DataReader,
-    /// The release that it says it is.
+    /// Tau release that the node reports to others.
     pub version: String,
-    /// How long it waits for what.
+    /// Intervals and time limits of the node.
     pub timing: Timing,
 }

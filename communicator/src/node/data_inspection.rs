@@ -1,4 +1,5 @@
-//! Inspection of this machine for a client that asks whether a run could begin: its clock, and the data that a run would open.
+//! Inspection of this machine for a client that asks if a run could begin: its clock, and the data that a run would
+//! open.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,18 +13,18 @@ use tokio::sync::watch;
 
 use crate::control::Payload;
 
-/// How many sets of data are read at the same time: each may take all the memory that there is.
+/// Maximum number of datasets that are read at the same time: each may take all the memory that there is.
 const READING_MAX: usize = 1;
 
-/// Reads data; an error is one sentence.
+/// Function that reads data; its error is one sentence.
 type Read = dyn Fn(&DataSpec) -> Result<DataInfo, String> + Send + Sync;
 
-/// How data is read on this machine.
+/// The function by which data is read on this machine.
 #[derive(Clone)]
 pub struct DataReader(Arc<Read>);
 
 impl DataReader {
-    /// Reads data by this.
+    /// Creates a reader that uses this function.
     pub fn new(read: impl Fn(&DataSpec) -> Result<DataInfo, String> + Send + Sync + 'static) -> Self {
         Self(Arc::new(read))
     }
@@ -35,17 +36,17 @@ impl fmt::Debug for DataReader {
     }
 }
 
-/// How long it is remembered what was found, for whoever comes back for it: files change.
+/// Time for which a result is remembered for clients that come back for it; it is short because files change.
 const REMEMBERED: Duration = Duration::from_secs(10);
 
-/// What was found, and when, once the data has been read.
+/// Result of an inspection and its time; `None` while the data is being read.
 type InspectedData = Option<(Instant, Result<DataInfo, String>)>;
 
-/// Reads data when it is asked, and remembers it until somebody has heard what was found.
+/// Reads data on request, and remembers the result until a client has got it.
 #[derive(Clone, Debug)]
 pub(super) struct DataInspector {
     reader: DataReader,
-    /// How long somebody is kept waiting who asks; they may ask again.
+    /// Time after which a client gets an answer without a result; it may ask again.
     patience: Duration,
     under_way: Arc<Mutex<BTreeMap<String, watch::Receiver<InspectedData>>>>,
 }
@@ -59,7 +60,7 @@ impl DataInspector {
         }
     }
 
-    /// Answers, at once or when the data is read or when it has taken too long.
+    /// Answers a client at once, when the data is read, or when that has taken too long.
     pub(super) fn answer(&self, data: Option<DataSpec>, reply: RpcReplyPort<Payload<Reply>>) {
         let Some(data) = data else {
             return tell(reply, None);
@@ -85,12 +86,13 @@ impl DataInspector {
         });
     }
 
-    /// Begins to read, or goes on; not where other data is being read.
+    /// Starts to read this data, or returns the result to come if it is being read already; `None` while other data is
+    /// being read.
     fn read(&self, data: &DataSpec) -> Option<watch::Receiver<InspectedData>> {
         let mut under_way = self.lock();
         under_way.retain(|_, found| match &*found.borrow() {
             Some((when, _)) => when.elapsed() < REMEMBERED,
-            // Whoever reads is gone where nothing can change any more.
+            // A channel that can no longer change belongs to a thread that is gone.
             None => found.has_changed().is_ok(),
         });
         if let Some(found) = under_way.get(&data.to_string()) {
@@ -122,6 +124,6 @@ fn tell(reply: RpcReplyPort<Payload<Reply>>, data: Option<Result<DataInfo, Strin
         clock: now.as_secs_f64(),
         data,
     };
-    // Whoever asked may have gone.
+    // The client may be gone.
     let _ = reply.send(Reply::DataInspected(inspection).into());
 }

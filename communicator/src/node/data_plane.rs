@@ -1,7 +1,7 @@
-//! Connections that others open: sorted by plane, and on the data plane by what they are for.
+//! Incoming connections, sorted by plane and, on the data plane, by their first message.
 //!
-//! Whoever is here has proven membership and said nothing yet. Members are not many, so neither are these; and nobody stays
-//! who does not say what it wants.
+//! The other side has proven membership and has sent nothing yet. Members are few, so these connections are, too; and a
+//! caller that does not say what it wants is dropped.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -27,12 +27,12 @@ use crate::log_throttle::LogThrottle;
 use crate::timing::CallTimes;
 use crate::transport::{Accepted, HalfOpen, HelloReceived, Plane, Stream};
 
-/// Callers that have not said what they want.
+/// Maximum number of callers that have not said what they want.
 const CALLERS_MAX: usize = 256;
-/// Models that are being fetched.
+/// Maximum number of models that are being fetched at the same time.
 const MODELS_MAX: usize = 64;
 
-/// What callers are served with.
+/// Everything that is needed to serve a caller.
 #[derive(Clone)]
 struct CallHandler {
     sessions: Sessions,
@@ -43,7 +43,7 @@ struct CallHandler {
     complaints: Arc<LogThrottle>,
 }
 
-/// Takes connections until there are no more.
+/// Serves incoming connections until their channel is closed.
 pub(super) async fn route(
     mut connections: mpsc::Receiver<Accepted>,
     sessions: Sessions,
@@ -63,7 +63,7 @@ pub(super) async fn route(
     let mut callers: HalfOpen<AbortHandle> = HalfOpen::new(CALLERS_MAX);
     loop {
         let connection = tokio::select! {
-            // What is finished makes room before anything new is taken.
+            // Finished calls make room before a new connection is taken.
             biased;
             Some(_) = calls.join_next() => {
                 callers.retain(|call| !call.is_finished());
@@ -86,7 +86,7 @@ pub(super) async fn route(
     }
 }
 
-/// Hears what a caller wants; what takes longer than that goes on elsewhere.
+/// Reads what a caller wants, and hands over requests that take longer than that.
 async fn serve(connection: Accepted, desk: CallHandler, hello_received: HelloReceived) {
     let Accepted { stream, plane, address } = connection;
     let served = match plane {
@@ -100,7 +100,7 @@ async fn serve(connection: Accepted, desk: CallHandler, hello_received: HelloRec
             .map_err(|error| error.to_string()),
     };
     if let Err(error) = served {
-        // It is a member: nobody else gets so far.
+        // The caller is a member: no other process gets so far.
         if desk.complaints.is_due(Instant::now()) {
             tracing::info!(
                 event = "incoming_connection_rejected", %address, error,
@@ -110,7 +110,7 @@ async fn serve(connection: Accepted, desk: CallHandler, hello_received: HelloRec
     }
 }
 
-/// Reads the first message of a connection, and opens what it asks for.
+/// Reads the first message of a connection, and opens the link or the transfer that it asks for.
 async fn answer_hello(
     mut stream: Stream,
     address: SocketAddr,
@@ -133,7 +133,7 @@ async fn answer_hello(
         Hello::Model { run } => {
             let desk = desk.clone();
             tokio::spawn(async move {
-                // Who comes when too many fetch is told that there is no model, and may ask again.
+                // With too many transfers, the client is told that there is no model, and may ask again.
                 let Ok(_permit) = desk.models.try_acquire() else {
                     return;
                 };
@@ -150,7 +150,7 @@ async fn answer_hello(
     }
 }
 
-/// Sends the file of a run's model in pieces; an empty one is the last. Without a file there is none at all.
+/// Sends the file of a run's model in pieces; the last one is empty. Without a file, no piece is sent at all.
 async fn send_model(mut stream: Stream, desk: &CallHandler, run: RunId) -> Result<(), LinkError> {
     let CallHandler {
         run: run_actor, times, ..
@@ -159,7 +159,7 @@ async fn send_model(mut stream: Stream, desk: &CallHandler, run: RunId) -> Resul
     let Ok(CallResult::Success(Some(path))) = found.await else {
         return Ok(stream.shutdown().await?);
     };
-    // A node that could not save it knows the run but has no file.
+    // A node that could not save the model knows the run but has no file.
     let Ok(mut file) = tokio::fs::File::open(path).await else {
         return Ok(stream.shutdown().await?);
     };

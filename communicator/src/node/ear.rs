@@ -1,4 +1,4 @@
-//! For tests of single actors: a parent that only listens.
+//! For tests of single actors: a parent actor that only listens.
 
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use ractor_cluster::RactorMessage;
@@ -8,7 +8,7 @@ use super::link::LinkNotice;
 use super::mailbox::notice;
 use super::workers::WorkersNotice;
 
-/// What children tell their parents.
+/// Notices of child actors to their parent.
 #[derive(RactorMessage)]
 pub(super) enum Heard {
     Link(LinkNotice),
@@ -18,7 +18,7 @@ pub(super) enum Heard {
 notice!(Heard::Link(LinkNotice));
 notice!(Heard::Workers(WorkersNotice));
 
-/// Passes everything that it is told to the test.
+/// Actor that passes every notice to the test.
 struct Ear(UnboundedSender<Heard>);
 
 impl Actor for Ear {
@@ -31,13 +31,13 @@ impl Actor for Ear {
     }
 
     async fn handle(&self, _myself: ActorRef<Heard>, message: Heard, (): &mut ()) -> Result<(), ActorProcessingErr> {
-        // A test that is over hears nothing more.
+        // The receiver is gone when the test is over.
         let _ = self.0.send(message);
         Ok(())
     }
 }
 
-/// An actor that can be named as a parent, and what it is told.
+/// Starts an actor that can be named as a parent. Returns it with the channel of the notices that it gets.
 pub(super) async fn listen() -> (ActorRef<Heard>, UnboundedReceiver<Heard>) {
     let (sender, told) = unbounded_channel();
     let (actor, _) = Actor::spawn(None, Ear(sender), ()).await.unwrap();

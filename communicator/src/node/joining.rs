@@ -1,4 +1,4 @@
-//! Joining a cluster that is already there.
+//! Joining an existing cluster.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -8,8 +8,8 @@ use super::{Node, NodeError};
 use crate::transport::{DialError, Plane, dial};
 
 impl Node {
-    /// Joins the cluster that one of these addresses belongs to; tells each time that nobody answered. One that belongs to
-    /// another cluster does not keep this node from the next; if all do, there is nothing to wait for.
+    /// Joins the cluster of one of these addresses. Calls `waiting` with the reason whenever an attempt fails. An
+    /// address of another cluster does not keep this node from the next; if all are, the call fails at once.
     pub async fn join(&mut self, seeds: &[SocketAddr], mut waiting: impl FnMut(&str)) -> Result<(), NodeError> {
         let (started, times) = (Instant::now(), self.times);
         let mut last = String::from("there was no time to dial a seed node");
@@ -62,7 +62,7 @@ impl Node {
         })
     }
 
-    /// Waits until it is clear whether this node is a member; that takes some seconds where another has its name.
+    /// Waits until it is clear if this node is a member; that takes some seconds if another node has its name.
     async fn decided(&mut self, mut waiting: impl FnMut(&str)) -> Result<(), NodeError> {
         loop {
             let joined = self.joined.borrow_and_update().clone();

@@ -1,16 +1,16 @@
-//! What actors of a node have in common: room in mailboxes, and notices to the actor that started them.
+//! Tools that the actors of a node share: limits for mailboxes, and notices to the actor that started another.
 
 use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Waits until one more message may be in somebody's mailbox, which itself knows no limit.
+/// Waits until an actor's mailbox, which itself has no limit, may take one more message.
 pub(super) async fn acquire(room: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
     // The semaphore is never closed.
     Arc::clone(room).acquire_owned().await.ok()
 }
 
-/// Makes what a child tells a message of its parent, so that the child need not know whose child it is.
+/// Converts a child's notices to messages of its parent actor, so that the child need not know its parent's type.
 macro_rules! notice {
     ($parent:ident::$variant:ident($child:ty)) => {
         impl From<$child> for $parent {

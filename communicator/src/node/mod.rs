@@ -6,8 +6,8 @@
 //!   ├─ RunActor          this node's part in a run
 //!   │   └─ ExchangeActor ─ LinkActor × peer
 //!   ├─ WorkersActor      worker processes
-//!   ├─ MembershipActor   who is there
-//!   └─ EndpointActor         what others can reach
+//!   ├─ MembershipActor   members of the cluster, and which are alive
+//!   └─ EndpointActor     the only actor that other processes can reach
 //! ```
 
 mod address;
@@ -58,7 +58,7 @@ pub use workers::WorkerCommand;
 /// A running node.
 pub struct Node {
     pub info: NodeInfo,
-    /// Where workers can be attached by hand.
+    /// Path of the socket to which workers can be attached by hand.
     pub socket: PathBuf,
     inquiry: Inquiry,
     sessions: Sessions,
@@ -158,12 +158,12 @@ impl Node {
         })
     }
 
-    /// Where it can be asked from within this process.
+    /// Returns a handle for requests to this node from within its process.
     pub fn inquiry(&self) -> Inquiry {
         self.inquiry.clone()
     }
 
-    /// Waits until the node fails. It does not end by itself.
+    /// Waits until the node fails, and returns the reason. A node does not end by itself.
     pub async fn failure(&mut self) -> NodeError {
         let reason = match self.failed.wait_for(Option::is_some).await {
             Ok(reason) => reason.clone().unwrap_or_default(),
@@ -172,8 +172,9 @@ impl Node {
         NodeError::Failed(reason)
     }
 
-    /// Leaves the run that this node is in: its workers let out what they have learned, and the others take over its samples.
-    /// What is not done within the time limit is lost, and the others are told how much that is.
+    /// Leaves the run that this node is in: its workers send what they have learned, and the others take over its
+    /// samples. Learning that has not been sent within the time limit is lost, and the others are told how much that
+    /// is.
     pub async fn leave(&self, limit: Duration) {
         let run = &self.inquiry.0.run;
         if !matches!(
@@ -184,7 +185,7 @@ impl Node {
         }
     }
 
-    /// Says good-bye and ends everything, workers included.
+    /// Says good-bye to the cluster, and ends all actors and workers.
     pub async fn stop(self) {
         self.actor.stop(None);
         let _ = self.ended.await;

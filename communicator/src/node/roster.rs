@@ -1,9 +1,10 @@
-//! Who is in the cluster, and whether they are alive: a pure core, told what happens and what time it is.
+//! The members of the cluster, and which of them are alive: a pure core, told what happens and what time it is.
 //!
-//! A member is *alive* while its beats come. When they stop, or its session breaks and no other is made at once, it is
-//! *silent*: it may come back, and is dialled until it is forgotten. It is *dead* if this node has evidence that its process
-//! has ended; a beat of it would revoke that. One that says that it leaves is *gone* at once. So is a dead one, or one that was
-//! silent for long, when another node of its name is there: that is what it was started again as.
+//! A member is *alive* while its beats come. When they stop, or its session breaks and no other is made at once, the
+//! member is *silent*: it may come back, and is dialled until it is forgotten. It is *dead* if this node has evidence
+//! that its process has ended; a beat of it would revoke that. A member that says good-bye has *left* at once. So has a
+//! member that is dead, or was silent for long, when another node of its name is alive: that is the member, started
+//! again.
 
 mod evidence;
 
@@ -19,22 +20,23 @@ use crate::timing::MembershipTimes;
 pub(crate) use evidence::DialOutcome;
 use evidence::Evidence;
 
-/// Nodes that are dialled at a time and can wait: those that were only heard of, and those that there is a session with.
+/// Maximum number of nodes that are dialled at a time and could wait: nodes that were only heard of, and nodes with a
+/// session.
 const RUMOURS_DIALLED_MAX: usize = 8;
 
-/// All members but this node. Times are since some moment that the caller chose.
+/// All members but this node. Times count from a moment that the caller chose.
 #[derive(Debug)]
 pub(crate) struct Roster {
     me: NodeId,
     times: MembershipTimes,
     members: BTreeMap<NodeId, Member>,
-    /// Nodes that there is a session with, known otherwise or not.
+    /// Nodes with which there is a session, be they members or not.
     linked: BTreeSet<NodeId>,
-    /// Those that said good-bye: rumours of them do not bring them back.
+    /// Nodes that have left for good: rumours of them do not bring them back.
     left: Vec<NodeId>,
-    /// Those that are being dialled, and whether they could have waited.
+    /// Nodes that are being dialled, with true if the dial is not urgent: the node was only heard of, or has a session.
     dialled: BTreeMap<NodeId, bool>,
-    /// Those who take part in this node's run.
+    /// Participants of this node's run.
     participants: BTreeSet<NodeId>,
 }
 
@@ -42,11 +44,11 @@ pub(crate) struct Roster {
 struct Member {
     info: NodeInfo,
     alive: bool,
-    /// How far the run is that it is in, as its own beats say.
+    /// Phase of the run that the member is in, from its own beats.
     phase: Phase,
-    /// Whether it was ever heard itself.
+    /// True if a beat of the member itself has ever come.
     met: bool,
-    /// When it was last heard, or first heard of.
+    /// Time at which the member was last heard, or first heard of.
     heard: Duration,
     rtt: Option<Duration>,
     evidence: Evidence,
@@ -54,28 +56,28 @@ struct Member {
     dial_pause: Duration,
 }
 
-/// A member to dial.
+/// A member that is to be dialled.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct DueDial {
     pub(crate) info: NodeInfo,
-    /// There is a session already: the dial only finds out whether the member can be dialled.
+    /// True if there is a session already: the dial only finds out if the member can be dialled.
     pub(crate) is_probe: bool,
 }
 
-/// A member, for people.
+/// A member, as people are shown it.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct MemberView<'a> {
     pub(crate) info: &'a NodeInfo,
-    /// Whether its beats come.
+    /// True if the member is alive: its beats come.
     pub(crate) alive: bool,
-    /// How far its run was when the last one came.
+    /// Phase of the member's run when its last beat came.
     pub(crate) phase: Phase,
-    /// The newest round trip.
+    /// Newest round-trip time of a beat to the member.
     pub(crate) rtt: Option<Duration>,
 }
 
 impl Roster {
-    /// An empty roster of this node's.
+    /// Creates an empty roster for this node.
     #[must_use]
     pub(crate) fn new(me: NodeId, times: MembershipTimes) -> Self {
         Self {
@@ -89,13 +91,14 @@ impl Roster {
         }
     }
 
-    /// Somebody told of a node. There is room for so many, and nobody has to go for a rumour.
+    /// Adds a node of which another node has told. The number of members is limited, and no member is dropped for a
+    /// rumour.
     pub(crate) fn heard_of(&mut self, info: NodeInfo, now: Duration) {
         if info.id == self.me || self.left.contains(&info.id) {
             return;
         }
         if let Some(member) = self.members.get_mut(&info.id) {
-            // Where it really is only one of several rumours may know.
+            // Several rumours may give different addresses, and only one may be right: each is tried.
             if !member.met {
                 member.info = info;
             }
@@ -124,7 +127,7 @@ impl Roster {
         self.members.insert(member.info.id, member);
     }
 
-    /// Makes room for a node that is really there, in place of one that is only heard of.
+    /// Makes room for a node whose own beat has come, in place of one that was only heard of.
     fn make_room(&mut self) {
         if self.members.len() >= MEMBERS_MAX {
             let rumour = self.members.iter().find(|(_, member)| !member.met);
@@ -134,7 +137,7 @@ impl Roster {
         }
     }
 
-    /// A node's own beat has come.
+    /// Handles a node's own beat. Returns the change if the node was not alive before.
     pub(crate) fn beat(&mut self, info: NodeInfo, now: Duration) -> Option<MemberChange> {
         let id = info.id;
         if !self.members.contains_key(&id) {
@@ -156,22 +159,22 @@ impl Roster {
         }
     }
 
-    /// How far the run is that a node is in.
+    /// Records the phase of the run that a node is in.
     pub(crate) fn does(&mut self, id: NodeId, phase: Phase) {
         if let Some(member) = self.members.get_mut(&id) {
             member.phase = phase;
         }
     }
 
-    /// Another living member that has the name of this node.
+    /// Returns another living member that has the same name as `node`.
     pub(crate) fn namesake(&self, node: &NodeInfo) -> Option<&NodeInfo> {
         let mut others = self.members.values().filter(|member| member.info.id != node.id);
         let found = others.find(|member| member.alive && member.info.name == node.name);
         found.map(|member| &member.info)
     }
 
-    /// Members that were started again: another node of their name is alive, and they are dead, or were silent for so long that
-    /// nobody waits for them. A name that a node merely claims evicts nobody.
+    /// Returns the members that were started again: another node of their name is alive, and they are dead or were
+    /// silent for `succeeded_after`. A name that a node merely claims evicts no living member.
     fn succeeded(&self, now: Duration) -> Vec<NodeId> {
         let is_over = |member: &&Member| {
             let silence = now.saturating_sub(member.heard);
@@ -184,25 +187,25 @@ impl Roster {
             .collect()
     }
 
-    /// Whether a node's own beats have come before.
+    /// Returns true if a node's own beats have come before.
     pub(crate) fn has_met(&self, id: NodeId) -> bool {
         self.members.get(&id).is_some_and(|member| member.met)
     }
 
-    /// Whether a node is gone for good: it said so, or another one has taken its place.
+    /// Returns true if a node has left for good: it said so, or another one has taken its place.
     pub(crate) fn has_left(&self, id: NodeId) -> bool {
         self.left.contains(&id)
     }
 
-    /// A beat of ours was answered after this time.
+    /// Records the round-trip time of a beat that a node has answered.
     pub(crate) fn answered(&mut self, id: NodeId, rtt: Duration) {
         if let Some(member) = self.members.get_mut(&id) {
             member.rtt = Some(rtt);
         }
     }
 
-    /// A session with a node is ready. If the other side has dialled, this node has yet to find out whether it could: without
-    /// that, it could not tell later whether the other's process has ended.
+    /// Records that a session with a node is ready. If the other side has dialled, this node has yet to find out if it
+    /// can dial the other: otherwise it could not tell later if the other's process has ended.
     pub(crate) fn linked(&mut self, id: NodeId, now: Duration) {
         self.linked.insert(id);
         if let Some(member) = self.members.get_mut(&id) {
@@ -212,7 +215,7 @@ impl Roster {
         }
     }
 
-    /// The last session with a node is gone, ended by the other side or by this one.
+    /// Records that the last session with a node is gone, ended by the other side or by this one.
     pub(crate) fn unlinked(&mut self, id: NodeId, by_peer: bool, now: Duration) {
         self.linked.remove(&id);
         let patience = if self.me < id {
@@ -229,9 +232,9 @@ impl Roster {
         }
     }
 
-    /// A node said that it leaves.
+    /// Removes a node for good, because it says that it leaves or another one has taken its place.
     pub(crate) fn leaves(&mut self, id: NodeId) -> Option<MemberChange> {
-        /// Names of those that left, kept until rumours of them have died down.
+        /// Maximum number of nodes that have left and are remembered, until rumours of them have died down.
         const LEFT_MAX: usize = 256;
         if self.left.len() == LEFT_MAX {
             self.left.remove(0);
@@ -240,12 +243,12 @@ impl Roster {
         self.members.remove(&id).map(|_| MemberChange::Left(id))
     }
 
-    /// Who takes part in the run that this node is in.
+    /// Sets the participants of this node's run.
     pub(crate) fn take_part(&mut self, participants: BTreeSet<NodeId>) {
         self.participants = participants;
     }
 
-    /// Time has passed.
+    /// Finds the members that have fallen silent, are to be forgotten or were started again.
     pub(crate) fn tick(&mut self, now: Duration) -> Vec<MemberChange> {
         let mut changes = Vec::new();
         for (&id, member) in &mut self.members {
@@ -272,9 +275,9 @@ impl Roster {
         changes
     }
 
-    /// The members to dial now, for a session or, where there is one, to find out whether they can be dialled. Each is named
-    /// once, and again after a pause that grows; of those that are only heard of or have a session, a few at a time, whoever
-    /// has waited longest first.
+    /// Returns the members to dial now: for a session or, if there is one, to find out if they can be dialled. Each is
+    /// returned once, and again after a pause that grows. Of members that were only heard of or have a session, a few
+    /// are dialled at a time, those that have waited longest first.
     pub(crate) fn take_due(&mut self, now: Duration) -> Vec<DueDial> {
         let Self {
             members,
@@ -312,7 +315,7 @@ impl Roster {
             .collect()
     }
 
-    /// An attempt to reach a member is over.
+    /// Records the outcome of dialling a member. Returns the change if the member's process is now known to have ended.
     pub(crate) fn was_dialled(&mut self, id: NodeId, outcome: DialOutcome, now: Duration) -> Option<MemberChange> {
         self.dialled.remove(&id);
         let is_linked = self.linked.contains(&id);
@@ -328,7 +331,7 @@ impl Roster {
         })
     }
 
-    /// All members, by name.
+    /// Returns all members in the order of their ids.
     pub(crate) fn members(&self) -> impl Iterator<Item = MemberView<'_>> + '_ {
         self.members.values().map(|member| MemberView {
             info: &member.info,

@@ -1,4 +1,4 @@
-//! Where the endpoint hands things on to: which actor a message or a question is for.
+//! Routes from the endpoint: the actor that each message or request is for.
 
 use protocol::ids::NodeId;
 use protocol::wire::control::{ControlMessage, Reply, Request};
@@ -11,7 +11,7 @@ use super::stats::StatsMessage;
 use crate::control::{Payload, Routes};
 use crate::run::RunEvent;
 
-/// The actors that the endpoint leads to.
+/// The actors to which the endpoint passes messages and requests.
 #[derive(Clone)]
 pub(super) struct RouteTargets {
     pub(super) stats: ActorRef<StatsMessage>,
@@ -22,8 +22,8 @@ pub(super) struct RouteTargets {
 
 impl Routes for RouteTargets {
     fn message(&self, from: NodeId, message: ControlMessage) {
-        // The endpoint has compared the names in messages with the name that the session has proven. Actors that are
-        // gone belong to a node that stops.
+        // The endpoint has compared the names in messages with the name that the session has proven. An actor that is
+        // gone belongs to a node that stops.
         match message {
             ControlMessage::Beat(beat) => drop(self.membership.cast(MembershipMessage::Beat(beat))),
             ControlMessage::Echo { from, number } => {

@@ -1,7 +1,7 @@
-//! The stats' actor: what every node did each second, kept for late readers.
+//! The stats actor: keeps the records of all nodes for late readers.
 //!
-//! Readers ask and are answered as soon as there is something new. Nothing is pushed: a reader that stands still costs
-//! nothing. What others tell is bounded: in bytes, and for each node in number.
+//! Readers ask, and are answered as soon as there is a new record. Nothing is pushed, so a reader that stands still
+//! costs nothing. Records from other nodes are bounded: in bytes, and for each node in number.
 
 use protocol::reasons::waiting::WaitingFor;
 use std::collections::{BTreeMap, VecDeque};
@@ -18,41 +18,43 @@ use ractor_cluster::RactorMessage;
 use crate::control::{Payload, encoded_length};
 use crate::meter::Meter;
 
-/// Records kept: an hour of ten nodes and more; and their bytes.
+/// Maximum number of records that are kept: an hour of ten nodes, and more.
 const RECORDS_MAX: usize = 40_000;
+/// Maximum number of bytes that the kept records take.
 const RECORDS_BYTES_MAX: usize = 32 << 20;
-/// Bytes of the records in one answer; it has to fit into a message of the control plane, and half of that leaves room.
+/// Maximum number of bytes of the records in one reply. The reply has to fit into a message of the control plane, and
+/// half of that leaves room.
 const ANSWER_BYTES_MAX: usize = 512 << 10;
-/// Records that a node may tell while an honest one usually tells one, and at once: what was held up comes together, and a
-/// short run has several.
+/// Number of records that a node may send in the time in which an honest node usually sends one.
 const TOLD_FOR_ONE: u32 = 8;
+/// Number of records that a node may send in a burst: delayed records come together, and a short run has several.
 const TOLD_AT_ONCE: u32 = 16;
-/// Readers that wait at a time; more are answered at once.
+/// Maximum number of readers that wait; further readers are answered at once.
 const READERS_MAX: usize = 256;
 
-/// What the stats' actor is told.
+/// Message to the stats actor.
 #[derive(RactorMessage)]
 pub(crate) enum StatsMessage {
-    /// This node's record.
+    /// A record of this node.
     Record(Box<StatsRecord>),
-    /// Another node's record.
+    /// A record of another node.
     Told(NodeId, Box<StatsRecord>),
-    /// What is new since this number?
+    /// Request for the records after a given number.
     Read {
-        /// The last one that the reader has.
+        /// Number of the last record that the reader has.
         after: u64,
-        /// Where the answer goes.
+        /// Port for the reply.
         reply: RpcReplyPort<Payload<Reply>>,
     },
-    /// Some time has passed.
+    /// Periodic clock tick.
     Tick,
 }
 
-/// What the actor is started with.
+/// Arguments with which the stats actor is started.
 pub(crate) struct StatsArguments {
-    /// How often every node tells what it did.
+    /// Interval between two records of a node.
     pub(crate) record: Duration,
-    /// How long a reader waits for news before it is told that there is none.
+    /// Time for which a reader waits for news before it is told that there is none.
     pub(crate) news: Duration,
 }
 
@@ -61,15 +63,15 @@ pub(crate) struct StatsActor;
 pub(crate) struct Stats {
     arguments: StatsArguments,
     records: VecDeque<StatsRecord>,
-    /// What they take.
+    /// Bytes that the kept records take.
     bytes: usize,
-    /// The number of the newest record; they count from 1.
+    /// Number of the newest record; the first record has number 1.
     last: u64,
     readers: Vec<(Instant, u64, RpcReplyPort<Payload<Reply>>)>,
-    /// How much others have told of late, and when they last did.
+    /// Budget of records of each other node, and the time of its last record.
     tellers: BTreeMap<NodeId, (Duration, Meter)>,
     start: Instant,
-    /// The same since 1970. Times go on from there, even where somebody sets the clock.
+    /// Time of `start` since 1970. Times of records go on from there, even if the system's clock is set.
     start_time: Duration,
 }
 
@@ -136,7 +138,7 @@ impl Actor for StatsActor {
 }
 
 impl Stats {
-    /// Counts a record that a node tells. Returns whether it has not told too many of late.
+    /// Counts a record from another node. Returns false if the node has sent too many of late.
     fn count_record_of(&mut self, node: NodeId, now: Duration) -> bool {
         let a_second = (f64::from(TOLD_FOR_ONE) / self.arguments.record.as_secs_f64()).ceil() as u32;
         let new = || (now, Meter::new(a_second, TOLD_AT_ONCE));
@@ -145,14 +147,14 @@ impl Stats {
         meter.try_spend(1, now)
     }
 
-    /// Whoever was not heard for so long that its budget is full again needs no entry.
+    /// Forgets nodes that have been quiet for so long that their budgets are full again.
     fn forget_tellers(&mut self, now: Duration) {
         let full_after = self.arguments.record * TOLD_AT_ONCE / TOLD_FOR_ONE;
         self.tellers
             .retain(|_, (heard, _)| now.saturating_sub(*heard) < full_after);
     }
 
-    /// Keeps a record, with the time by this node's clock: whoever reads has all of them by one.
+    /// Keeps a record with the time by this node's clock, so that readers see the times of all records by one clock.
     fn record(&mut self, mut record: StatsRecord) {
         record.time = (self.start_time + self.start.elapsed()).as_secs_f64();
         self.bytes += size(&record);
@@ -174,7 +176,7 @@ impl Stats {
         }
     }
 
-    /// The records after a number, as many as fit into an answer. A number that is not from here starts afresh.
+    /// Returns the records after a number, as many as fit into a reply. A number from another node starts afresh.
     fn since(&self, after: u64) -> Reply {
         let first = self.last - self.records.len() as u64;
         let after = if after > self.last { 0 } else { after };
@@ -193,7 +195,7 @@ impl Stats {
     }
 }
 
-/// The memory that a record takes.
+/// Returns the bytes of memory that a record takes.
 fn size(record: &StatsRecord) -> usize {
     let texts = [&record.node, &record.run, &record.state, &record.digest];
     let peers = record
@@ -237,7 +239,7 @@ mod tests {
         }
     }
 
-    /// A record of a node with so many peers.
+    /// Returns a record of a node with this many peers.
     fn long(samples: u64, peers: usize) -> StatsRecord {
         let peer = PeerRecord {
             node: "a-host-with-a-name-123456".into(),

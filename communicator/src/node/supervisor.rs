@@ -17,14 +17,14 @@ use super::stats::{StatsActor, StatsArguments};
 use super::workers::{WorkersActor, WorkersArguments, WorkersMessage};
 use crate::control::{EndpointActor, Sessions};
 
-/// What the supervisor is told.
+/// Message to the supervisor.
 #[derive(RactorMessage)]
 pub(super) enum NodeMessage {
-    /// Which actors are there?
+    /// Return the actors that messages and requests are for.
     RouteTargets(RpcReplyPort<RouteTargets>),
 }
 
-/// What the supervisor is started with.
+/// Arguments with which the supervisor is started.
 pub(super) struct NodeArguments {
     pub(super) info: NodeInfo,
     pub(super) dir: PathBuf,
@@ -42,7 +42,7 @@ pub(super) struct NodeState {
     failing: watch::Sender<Option<String>>,
 }
 
-/// The supervisor. None of its actors is expected to fail: where one does, the node says so and stops.
+/// The supervisor. None of its actors is expected to fail: if one does, the node reports it and stops.
 pub(super) struct NodeActor;
 
 impl Actor for NodeActor {
@@ -146,7 +146,7 @@ impl Actor for NodeActor {
     }
 
     async fn post_stop(&self, myself: ActorRef<NodeMessage>, state: &mut NodeState) -> Result<(), ActorProcessingErr> {
-        // Whoever does not hear it in time finds out.
+        // Nodes that do not hear the good-bye in time find out by themselves.
         let _ = state
             .parts
             .membership

@@ -1,4 +1,4 @@
-//! What happens to a node's half of pipelines, and what it wants done.
+//! The input of a node's part in pipelines (events) and its output (effects, which its caller carries out).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use protocol::ids::{NodeId, OriginId};
 
 use crate::run::{Liveness, WorkerKey};
 
-/// Something that has happened.
+/// An event that the pipeline is told.
 #[derive(Clone, Debug)]
 pub(crate) enum PipelineEvent {
     /// A worker of this node sends a message to another stage of its pipeline.
@@ -16,31 +16,33 @@ pub(crate) enum PipelineEvent {
     FromPeer { from: NodeId, bytes: Arc<[u8]> },
     /// The link to a peer is up.
     LinkUp(NodeId),
-    /// The link to a peer is down, and what was under way on it is lost.
+    /// The link to a peer is down, and all messages in flight on it are lost.
     LinkDown(NodeId),
-    /// Participants have fallen silent, speak again, or are gone.
+    /// The liveness of participants has changed: some fell silent, speak again, or are gone.
     Liveness(Liveness),
     /// The plan has a further participant.
     Admitted,
-    /// This node's workers may train the samples of these slots, as if they had no workers.
+    /// This node's workers may train the samples that were dealt to these slots, as if the slots had no workers.
     TakeOver(BTreeSet<usize>),
     /// A worker of this node has left its seat.
     WorkerLost,
 }
 
-/// Something to be done.
+/// An action that the pipeline asks its caller to carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PipelineEffect {
-    /// Send a message of a pipeline over the link to a peer. The link is up.
+    /// Send a pipeline's message over the link to a peer. The link is up.
     Send { to: NodeId, bytes: Arc<[u8]> },
     /// Give this node's worker a message from another stage.
     Deliver(Arc<[u8]>),
-    /// Tell this node's worker that a node of its pipeline cannot be reached: it drops the minibatches under way.
+    /// Tell this node's worker that a node of its pipeline cannot be reached: the worker drops the minibatches in
+    /// flight.
     Broken,
-    /// Tell workers that a slot has no worker any more, or has one again.
+    /// Tell workers that a slot (a worker's number, to which samples are dealt) has lost its worker, or has one again.
     Slot { slot: usize, alive: bool },
-    /// Tell workers that an origin emits no more batches, or may emit some after all.
+    /// Tell workers that an origin (another worker's stream of batches) has ended or is out of reach, or may continue
+    /// after all.
     Origin { origin: OriginId, alive: bool },
-    /// Disconnect a worker of this node: it has addressed a message to a stage that its pipeline does not have.
+    /// Disconnect a worker of this node, which has addressed a stage that its pipeline does not have.
     HangUp(WorkerKey),
 }

@@ -1,8 +1,9 @@
-//! A node's half of pipelines: which messages pass between the workers of a pipeline, when a pipeline is broken, and which
-//! slots and origins have no worker. A pure core, told what happens, answering with what to do. The plan is an argument: the
-//! exchange's actor owns it, and tells when it has grown.
+//! A node's part in pipelines (a network cut into stages that several nodes hold and train together): it forwards
+//! messages between the workers of a pipeline, notices that a pipeline is broken, and knows which slots and origins
+//! have no worker. A pure state machine: events in, effects out. The plan is an argument, because the exchange's actor
+//! owns it and tells when it has grown.
 //!
-//! Slots and origins matter to every run. Where each node holds the whole model, no message of a pipeline passes.
+//! Slots and origins matter to every run. Where each node holds the whole model, there are no messages of pipelines.
 //!
 //! ```text
 //!  worker's message ─▶ ┌──────────────┐ ─▶ Send(peer), HangUp(worker)
@@ -29,23 +30,24 @@ pub(crate) use self::event::{PipelineEffect, PipelineEvent};
 use crate::planted::{Bug, planted};
 use crate::run::{Liveness, WorkerKey};
 
-/// A node's half of pipelines, for one run.
+/// A node's part in the run's pipelines: it forwards messages between the workers of a pipeline, and tells workers
+/// which others are gone.
 #[derive(Debug)]
 pub(crate) struct PipelineNode {
     me: NodeId,
     liveness: Liveness,
     /// Peers that this node has a link to.
     linked: BTreeSet<NodeId>,
-    /// Slots whose samples others train because their own workers do not.
+    /// Slots (workers' numbers, to which samples are dealt) whose samples other workers train instead of their own.
     taken_over: BTreeSet<usize>,
-    /// Slots without a worker, as this node's workers were told.
+    /// Slots (workers' numbers, to which samples are dealt) without a worker, as last told to this node's workers.
     dead_slots: BTreeSet<usize>,
-    /// Origins that emit no more batches, as this node's workers were told.
+    /// Origins (workers' streams of batches) that have ended or are out of reach, as last told to this node's workers.
     dead_origins: BTreeSet<OriginId>,
 }
 
 impl PipelineNode {
-    /// A node in a run that begins: all participants are waited for, and no link is up.
+    /// Makes the state for a run that begins: all participants count as live, and no link is up.
     pub(crate) fn new(me: NodeId, plan: &RunPlan) -> Self {
         let mut node = Self {
             me,
@@ -62,7 +64,7 @@ impl PipelineNode {
         node
     }
 
-    /// Takes note of what has happened, and says what is to be done about it.
+    /// Handles an event and appends the resulting effects.
     pub(crate) fn handle(&mut self, event: PipelineEvent, plan: &RunPlan, effects: &mut Vec<PipelineEffect>) {
         match event {
             PipelineEvent::FromWorker { worker, bytes } => effects.push(self.route(worker, bytes, plan)),
@@ -71,7 +73,7 @@ impl PipelineNode {
                     effects.push(PipelineEffect::Deliver(bytes));
                 }
             }
-            // What the other side has said before could not be brought here, even that there is nothing more to do.
+            // Earlier messages of the other side, even that there is no more work, could not be delivered here.
             PipelineEvent::LinkUp(node) => {
                 if self.linked.insert(node) {
                     self.break_with(node, plan, effects);
@@ -98,8 +100,9 @@ impl PipelineNode {
         }
     }
 
-    /// Compares the origins that are known with what workers were told: an origin emits no more batches if it has ended, or
-    /// if its node is out of reach, so that others finish what it has begun.
+    /// Tells the workers which origins (workers' streams of batches) emit no more batches, if that has changed. Those
+    /// are origins that have ended, and origins whose nodes are out of reach or whose samples other workers train
+    /// instead, so that others finish the rest.
     pub(crate) fn compare_origins<'a>(
         &mut self,
         origins: impl Iterator<Item = &'a OriginInfo>,
@@ -119,23 +122,23 @@ impl PipelineNode {
         }
     }
 
-    /// How things stand with the participants.
+    /// The liveness of the participants: live, silent or gone.
     pub(crate) fn liveness(&self) -> &Liveness {
         &self.liveness
     }
 
-    /// Slots without a worker, for a worker that takes its seat.
+    /// Slots (workers' numbers, to which samples are dealt) without a worker, for a worker that takes its seat.
     pub(crate) fn dead_slots(&self) -> &BTreeSet<usize> {
         &self.dead_slots
     }
 
-    /// Origins that emit no more batches, for a worker that takes its seat.
+    /// Origins (workers' streams of batches) that have ended or are out of reach, for a worker that takes its seat.
     pub(crate) fn dead_origins(&self) -> &BTreeSet<OriginId> {
         &self.dead_origins
     }
 
-    /// Finds the way of a worker's message to another stage of its pipeline. What cannot be brought there breaks the
-    /// pipeline: nobody would answer.
+    /// Finds the receiver of a worker's message to another stage of its pipeline. A message that cannot be delivered
+    /// breaks the pipeline, because no answer would come.
     fn route(&self, worker: WorkerKey, bytes: Arc<[u8]>, plan: &RunPlan) -> PipelineEffect {
         let own = plan.topology().place(self.me);
         let to = Flow::addressed(&bytes)
@@ -157,8 +160,8 @@ impl PipelineNode {
         }
     }
 
-    /// Whether a peer's message is for this node's worker. A message to another stage has gone astray, and a node that was
-    /// replaced is not listened to.
+    /// Returns true if a peer's message is for this node's worker. Messages to another stage are misdirected, and those
+    /// of a node whose stage another node has taken over are ignored.
     fn is_heard(&self, from: NodeId, bytes: &[u8], plan: &RunPlan) -> bool {
         let own = plan.topology().place(self.me).map(|own| (own.pipeline, own.stage));
         !plan.topology().is_replaced(from)
@@ -166,7 +169,7 @@ impl PipelineNode {
             && Flow::addressed(bytes).ok() == own
     }
 
-    /// The other workers of a pipeline may wait for the one that is lost: they are told.
+    /// Tells the other workers of this node's pipeline that its worker is lost, because they may wait for it.
     fn reset_all(&self, plan: &RunPlan, effects: &mut Vec<PipelineEffect>) {
         let Some(own) = plan.topology().place(self.me) else {
             return;
@@ -190,14 +193,15 @@ impl PipelineNode {
         }
     }
 
-    /// A node cannot be reached: if it is in this node's pipeline, that is broken.
+    /// Breaks this node's pipeline if a node of it cannot be reached.
     fn break_with(&self, node: NodeId, plan: &RunPlan, effects: &mut Vec<PipelineEffect>) {
         if plan.topology().are_in_one_pipeline(self.me, node) {
             effects.push(PipelineEffect::Broken);
         }
     }
 
-    /// Tells workers which slots have no worker any more, or have one again.
+    /// Tells workers which slots (workers' numbers, to which samples are dealt) have lost their worker, or have one
+    /// again.
     fn tell_slots(&mut self, plan: &RunPlan, effects: &mut Vec<PipelineEffect>) {
         let dead = self.slots_without_workers(plan);
         for &slot in dead.symmetric_difference(&self.dead_slots) {
@@ -207,12 +211,13 @@ impl PipelineNode {
         self.dead_slots = dead;
     }
 
-    /// The slots that have no worker.
+    /// The slots (workers' numbers, to which samples are dealt) that have no worker.
     fn slots_without_workers(&self, plan: &RunPlan) -> BTreeSet<usize> {
-        // A run that is gone on with may have fewer workers than samples were shared out to.
+        // A run that is continued may have fewer workers than slots.
         let topology = plan.topology();
         let unmanned = topology.workers()..plan.slots();
-        // Workers in reserve would train what a trainer does that is only slow, and the run would depend on the machine's load.
+        // With workers in reserve, a silent trainer that is still live counts as present: otherwise they would train
+        // what it does when it is only slow, and the run would depend on the machine's load.
         let has_reserve = matches!(plan.job.trainers, Trainers::AtMost(_));
         let is_away = |node: NodeId| {
             let Liveness { live, silent, .. } = &self.liveness;

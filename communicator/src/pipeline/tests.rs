@@ -1,4 +1,5 @@
-//! One node of two pipelines of three stages each, unless a test says otherwise. Nodes 1 to 3 are the first pipeline.
+//! Tests of one node in two pipelines of three stages each, unless a test says otherwise. Nodes 1 to 3 are the first
+//! pipeline.
 
 use protocol::job::JobDraft;
 use protocol::wire::run_plan::{Participant, StageTakeover};
@@ -29,7 +30,7 @@ impl Node {
         Self { plan, core }
     }
 
-    /// The same with links to these nodes.
+    /// Adds links to these nodes.
     fn linked(mut self, nodes: &[u64]) -> Self {
         for &node in nodes {
             self.hear(PipelineEvent::LinkUp(NodeId(node)));
@@ -53,7 +54,7 @@ impl Node {
         self.hear(PipelineEvent::FromPeer { from, bytes })
     }
 
-    /// These nodes are silent, all others are not. Those that are given up besides are not waited for.
+    /// Makes exactly these nodes silent, and takes the given-up ones out of the live nodes.
     fn silent(&mut self, silent: &[u64], given_up: &[u64]) -> Vec<PipelineEffect> {
         let set = |nodes: &[u64]| nodes.iter().copied().map(NodeId).collect::<BTreeSet<_>>();
         let all = self.plan.participants.iter().map(|one| one.node);
@@ -65,7 +66,7 @@ impl Node {
         }))
     }
 
-    /// A node takes this place over.
+    /// Admits a guest that takes over this place in a pipeline.
     fn admits(&mut self, node: u64, place: StageAddress) -> Vec<PipelineEffect> {
         let guest = Participant {
             node: NodeId(node),
@@ -284,7 +285,7 @@ fn origins_are_dead_when_they_have_ended_or_are_out_of_reach() {
     assert_eq!(compare(&mut node, Some(7)), [told(20, false)]);
     node.silent(&[], &[]);
     assert_eq!(compare(&mut node, Some(7)), [told(20, true)]);
-    // This node's own worker trains its slot, whatever was said of that.
+    // This node's own worker still trains its slot, although the slot was taken over.
     node.hear(PipelineEvent::TakeOver(BTreeSet::from([0, 2])));
     assert_eq!(compare(&mut node, Some(7)), [told(30, false)]);
     assert_eq!(node.core.dead_origins(), &BTreeSet::from([OriginId(30), OriginId(31)]));

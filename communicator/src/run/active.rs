@@ -1,4 +1,4 @@
-//! One run on this node: what all its phases share, and the phases as states that own what they need.
+//! One run on this node: the data that all its phases share, and the phases as states that own their own data.
 
 use protocol::bounded::BoundedVec;
 use std::collections::BTreeSet;
@@ -23,7 +23,8 @@ use crate::log_context::NEWS;
 use crate::planted::{Bug, planted};
 use crate::timing::RunLimits;
 
-/// What a run has to know beside itself, and where it says what is to be done.
+/// Context of one call into a run: this node's identity, the time, the limits, the workers, and the list that takes the
+/// effects.
 pub(super) struct Scope<'a> {
     pub(super) me: &'a NodeInfo,
     pub(super) now: Duration,
@@ -40,59 +41,59 @@ impl Scope<'_> {
     }
 }
 
-/// How far a run is here.
+/// Phase of a run on this node, with the data that only this phase has.
 pub(super) enum State {
-    /// Workers open the data.
+    /// Workers open the job's data; the run has not begun here.
     Preparing(Preparing),
-    /// The exchange is being started.
+    /// The run has begun, and the node's actor starts its exchange.
     Opening {
         plan: Box<RunPlan>,
         /// Workers that have opened the data.
         ready: BTreeSet<WorkerKey>,
         since: Duration,
     },
-    /// Workers train.
+    /// Phase in which workers train.
     Training(Box<Exchanging>),
-    /// No further steps: participants get to the same batches, and agree on that.
+    /// Workers make no further steps. The participants get to the same batches and agree on the end of the run.
     Settling(Box<Exchanging>, Settling),
-    /// The model is measured and saved.
+    /// All members have agreed on the batches; the model is measured and saved.
     Finishing(Box<Exchanging>, Finishing),
-    /// It is over.
+    /// The run is over on this node.
     Ended(EndedRun),
 }
 
-/// How a run ended here.
+/// Outcome of a run that is over on this node.
 pub(super) struct EndedRun {
-    /// When.
+    /// Time at which the run ended on this node.
     at: Duration,
     pub(super) outcome: Result<Box<RunResult>, RunFailure>,
-    /// Who took part, if it had begun.
+    /// The run's plan with its participants; `None` if the run had not begun here.
     pub(super) plan: Option<RunPlan>,
 }
 
-/// One run on this node.
+/// State of one run on this node.
 pub(super) struct ActiveRun {
     pub(super) run: RunId,
-    /// The node that prepares it, or the one that a guest heard of it from.
+    /// Node that coordinates the prepare step or, for a guest, the node from which the guest heard of the run.
     pub(super) coordinator: NodeId,
     pub(super) job: Box<Job>,
     pub(super) members: Members,
     pub(super) stop: Option<StopReason>,
     pub(super) diverged: Option<Divergence>,
-    /// The newest measurement.
+    /// Newest evaluation scores of the model.
     pub(super) scores: Option<Scores>,
-    /// What this node's workers have measured on the way.
+    /// Evaluations that this node's workers have made during the run.
     pub(super) course: Course,
-    /// Whether they still get better.
+    /// Number of evaluations in a row that did not lower the loss, for `--patience`.
     pub(super) patience: Patience,
     pub(super) state: State,
-    /// Whether this node leaves it while it goes on.
+    /// Progress of this node's departure from a run that goes on without it.
     pub(super) leaving: Leaving,
-    /// Something changed that others have to know.
+    /// True if the run's state has changed since the last beat; the next beat is then sent at once.
     pub(super) news: bool,
-    /// The membership view last sent to the exchange; only changes are sent.
+    /// Membership view last sent to the exchange; only changes are sent.
     sent_liveness: Liveness,
-    /// What was last said in the log to be waited for, and since when that is so.
+    /// Things that the run waits for, the time since which they are the same, and true if the log has named them.
     waits: (Vec<WaitingFor>, Duration, bool),
 }
 
@@ -129,7 +130,7 @@ impl ActiveRun {
         matches!(self.state, State::Ended(_))
     }
 
-    /// How long it has been over; no time at all if it is not.
+    /// Returns the time since the run ended on this node; zero while the run goes on.
     pub(super) fn ended_for(&self, now: Duration) -> Duration {
         match &self.state {
             State::Ended(ended) => now.saturating_sub(ended.at),
@@ -137,12 +138,14 @@ impl ActiveRun {
         }
     }
 
-    /// Whether this node takes part in it, or did, or could not: it was not just called off before it began.
+    /// Returns true if this node has the run's plan or has withdrawn from the run. False for a run that was called off
+    /// before it began here.
     pub(super) fn took_part(&self) -> bool {
         self.plan().is_some() || self.members.own.withdrawn
     }
 
-    /// Whether it has not begun as far as this node knows: it can be called off. A guest's run has.
+    /// Returns true while the run can be called off: it has not begun as far as this node knows. A guest's run has
+    /// begun.
     pub(super) fn is_being_prepared(&self) -> bool {
         matches!(&self.state, State::Preparing(preparing) if !preparing.is_guest())
     }
@@ -157,7 +160,7 @@ impl ActiveRun {
         }
     }
 
-    /// What the run is, once that is decided and this node takes part.
+    /// Returns the run's plan; `None` while the run is being prepared.
     pub(super) fn plan(&self) -> Option<&RunPlan> {
         match &self.state {
             State::Preparing(_) => None,
@@ -187,7 +190,7 @@ impl ActiveRun {
         }
     }
 
-    /// Why it failed, if it did.
+    /// Returns the reason for which the run has failed, if it has.
     pub(super) fn failure(&self) -> Option<&RunFailure> {
         match &self.state {
             State::Ended(ended) => ended.outcome.as_ref().err(),
@@ -195,12 +198,13 @@ impl ActiveRun {
         }
     }
 
-    /// What this node's workers did so far.
+    /// Returns the summed statistics of this node's workers in this run.
     pub(super) fn stats(&self) -> WorkerStats {
         self.exchanging().map_or_else(WorkerStats::default, Exchanging::stats)
     }
 
-    /// What others have to know of it.
+    /// Builds this node's beat about the run: a new numbered state of its own, and the newest states of all
+    /// participants.
     pub(super) fn beat(&mut self, now: Duration, limits: &RunLimits) -> RunBeat {
         self.members.own.number += 1;
         self.members.own.given_up = self.members.given_up(now, limits);
@@ -223,7 +227,7 @@ impl ActiveRun {
         RunStatus {
             run: self.run,
             phase: self.phase(),
-            // What was left open is decided when the run begins.
+            // The plan's job also has the settings that the client left open.
             job: self.plan().map_or(&self.job, |plan| &plan.job).clone(),
             train: self.plan().map_or(0, |plan| plan.data.train),
             workers: self.plan().map_or(0, |plan| plan.topology().workers()),
@@ -238,7 +242,8 @@ impl ActiveRun {
         }
     }
 
-    /// The run is to end early. Of several reasons all nodes keep the same.
+    /// Stops the run early. If there are several reasons, the first in the order of [`StopReason`] wins, so all nodes
+    /// keep the same.
     pub(super) fn stop(&mut self, reason: StopReason, scope: &mut Scope<'_>) {
         if self.is_over() || self.stop.is_some_and(|known| known <= reason) {
             return;
@@ -250,7 +255,8 @@ impl ActiveRun {
         }
     }
 
-    /// Workers take no further step. One that has measured what was wanted stands by, to bring it back.
+    /// Orders workers to make no further steps. A worker that has measured weights to be kept stands by to restore
+    /// them.
     pub(super) fn stop_workers(&mut self, scope: &mut Scope<'_>) {
         if let Some(exchanging) = self.exchanging_mut() {
             exchanging.stopped = true;
@@ -259,14 +265,15 @@ impl ActiveRun {
         }
     }
 
-    /// This node takes no part in a run that goes on.
+    /// Takes this node out of a run that goes on without it.
     pub(super) fn withdraw(&mut self, reason: Excluded, scope: &mut Scope<'_>) {
         tracing::warn!(event = "run_withdrawn", %reason, "this node takes no part in the run");
         self.members.own.withdrawn = true;
         self.end(Err(reason.into()), scope);
     }
 
-    /// Others hold a network that is spread over nodes, and none of them is missing. This node may come when one is.
+    /// Ends the run on this node because all pipeline stages have their nodes: this node is spare. It may join when one
+    /// is lost.
     pub(super) fn stand_aside(&mut self, scope: &mut Scope<'_>) {
         let reason = RunFailure::Spare;
         tracing::info!(event = "node_spare", "{reason}");
@@ -292,9 +299,9 @@ impl ActiveRun {
             .extend(scope.workers.iter().map(|&worker| RunEffect::Dismiss(worker)));
     }
 
-    /// Goes over to another state, which takes what it needs from the present one.
+    /// Replaces the state with the one that `change` makes of it.
     pub(super) fn change_state(&mut self, change: impl FnOnce(State) -> State) {
-        // Nobody sees this one: it only keeps the place.
+        // Placeholder while `change` has the state; it is never observed.
         let place = State::Ended(EndedRun {
             at: Duration::ZERO,
             outcome: Err(RunFailure::Stopped),
@@ -303,7 +310,7 @@ impl ActiveRun {
         self.state = change(std::mem::replace(&mut self.state, place));
     }
 
-    /// Tells the exchange how things stand with the participants, if that has changed.
+    /// Sends the exchange the liveness of the participants if it has changed, and logs which of them are lost or back.
     pub(super) fn tell_standing(&mut self, scope: &mut Scope<'_>) {
         if self.exchanging().is_none() {
             return;
@@ -314,7 +321,7 @@ impl ActiveRun {
             gone: self.members.gone(),
         };
         if liveness != self.sent_liveness {
-            // At the start all are, which goes without saying.
+            // At the start all participants are live, which needs no log line.
             let first = self.sent_liveness.live.is_empty();
             for node in liveness
                 .live
@@ -329,7 +336,7 @@ impl ActiveRun {
                         "a participant is live: the end of the run waits for it"
                     );
                 } else if matches!(self.state, State::Finishing(..)) {
-                    // All have agreed on the batches: nodes may leave, and nothing is lost by it.
+                    // All have agreed on the batches: a participant may leave now, and nothing is lost.
                     tracing::info!(
                         event = "participant_absent",
                         peer = name,
@@ -354,8 +361,8 @@ impl ActiveRun {
         participant.map_or_else(|| node.to_string(), |participant| participant.name.clone())
     }
 
-    /// Everything that can go on goes on. It asks how things are, not what has just happened: nothing that was missed can
-    /// hold a run up.
+    /// Advances the run as far as possible. It looks at the present state rather than at the last event, so a missed
+    /// event cannot hold a run up.
     pub(super) fn advance(&mut self, scope: &mut Scope<'_>) {
         loop {
             let phase = self.phase();
@@ -383,7 +390,7 @@ impl ActiveRun {
         self.say_waiting(scope);
     }
 
-    /// Says in the log what is waited for, when that takes long, and once.
+    /// Logs, once, what the run waits for if that has stayed the same for longer than [`RunLimits::say_after`].
     fn say_waiting(&mut self, scope: &Scope<'_>) {
         let waiting = self.waiting(scope.now, scope.limits);
         if !waiting::is_the_same(&self.waits.0, &waiting) {

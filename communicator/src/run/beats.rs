@@ -1,4 +1,4 @@
-//! Beats of other nodes: of the run that this node is in, of those that it may join, and of those that go on elsewhere.
+//! Beats of other nodes: about this node's run, about runs that this node may join, and about runs elsewhere.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use super::event::RunEffect;
 use super::guests::is_given_up_by_all;
 
 impl RunCore {
-    /// A peer tells of the runs that it knows.
+    /// Handles a peer's beat, which describes the runs that the peer knows.
     pub(super) fn beat(&mut self, from: NodeId, runs: Vec<RunBeat>, now: Duration, effects: &mut Vec<RunEffect>) {
         self.note_elsewhere(from, &runs);
         let known = |run: &ActiveRun| runs.iter().any(|beat| beat.run == run.run);
@@ -27,7 +27,7 @@ impl RunCore {
                 && !known(run)
                 && run.members.has_spoken(from)
             {
-                // It was in this run, and is in another.
+                // The peer took part in this run and takes part in another one now.
                 run.news |= run.members.turns_elsewhere(from, number);
                 if run.is_being_prepared() && run.coordinator == from {
                     run.fail(RunFailure::Cancelled, scope);
@@ -48,7 +48,7 @@ impl RunCore {
         }
     }
 
-    /// Remembers which run goes on at a node, so that this one can be asked to stop it.
+    /// Records the run that goes on at a node, so that a client's stop request can be forwarded there.
     fn note_elsewhere(&mut self, from: NodeId, runs: &[RunBeat]) {
         let goes_on = |beat: &&RunBeat| {
             let own = beat.states.iter().find(|(node, _)| *node == from);
@@ -60,7 +60,8 @@ impl RunCore {
         };
     }
 
-    /// Joins a run that a peer is in, if this node has nothing else to do.
+    /// Joins a peer's run as a guest, unless this node is busy, has taken part in that run before, or finds no room in
+    /// it.
     fn try_join(&mut self, from: NodeId, beat: RunBeat, now: Duration) {
         let busy = self.current.as_ref().is_some_and(|run| !run.is_over());
         let own = beat.states.iter().find(|(node, _)| *node == from);

@@ -1,4 +1,4 @@
-//! Looking for the checkpoint that a run goes on from: who was asked, and who has what.
+//! Search for the checkpoint from which a run resumes: the nodes that were asked, and the checkpoints that they have.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -12,13 +12,13 @@ use protocol::wire::run_plan::Resumed;
 use super::coordination::ResumePoint;
 use super::event::Ticket;
 
-/// A search under way.
+/// A search, under way, for the checkpoints that nodes have of an earlier run.
 pub(super) struct CheckpointSearch {
-    /// The run that is going to be.
+    /// Id of the run that is going to be started.
     pub(super) run: RunId,
-    /// The earlier one.
+    /// Id of the earlier run that is resumed.
     pub(super) resumes: RunId,
-    /// What is to be another way than in its job.
+    /// Settings that differ from those of the earlier run's job.
     pub(super) changes: Box<JobDraft>,
     pub(super) allow_partial: bool,
     pub(super) ticket: Ticket,
@@ -47,20 +47,21 @@ impl CheckpointSearch {
         }
     }
 
-    /// A node has looked, or cannot any more.
+    /// Records a node's answer; `None` if the node has no checkpoint or can no longer answer.
     pub(super) fn answer(&mut self, node: NodeId, found: Option<FoundCheckpoint>) {
         if self.asked.remove(&node) {
             self.found.extend(found.map(|found| (node, found)));
         }
     }
 
-    /// Whether nobody is waited for.
+    /// Returns true if the search is over: all asked nodes have answered, or the time limit has passed.
     pub(super) fn is_over(&self, now: Duration, limit: Duration) -> bool {
         self.asked.is_empty() || now.saturating_sub(self.since) > limit
     }
 
-    /// What the run goes on with, and from where: the checkpoint with the most samples in it, or that of each stage where the
-    /// network is spread over nodes. Otherwise the reasons against it.
+    /// Returns the job and the point from which the run resumes: the checkpoint with the most samples or, for a model
+    /// in pipeline stages, such a checkpoint of each stage. Returns refusals if a checkpoint is missing or the changed
+    /// job is invalid.
     pub(super) fn result(&self) -> Result<(Box<Job>, ResumePoint), Vec<Refusal>> {
         let Some(FoundCheckpoint { job: before, .. }) = self.furthest(|_| true) else {
             return Err(vec![Refusal::NoCheckpoint(self.resumes)]);
@@ -82,7 +83,7 @@ impl CheckpointSearch {
         }
         let holds = |(&node, found): (&NodeId, &FoundCheckpoint)| (node, found.stage, found.resumed);
         let mut holders: Vec<(NodeId, u8, Resumed)> = self.found.iter().map(holds).collect();
-        // Those that can go on at once come first.
+        // Nodes that hold one of these checkpoints can continue at once, so they come first.
         holders.sort_by_key(|(node, stage, held)| (checkpoints.get(usize::from(*stage)) != Some(held), *node));
         let holders = holders.into_iter().map(|(node, stage, _)| (node, stage)).collect();
         let going_on = ResumePoint {

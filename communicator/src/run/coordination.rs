@@ -1,4 +1,5 @@
-//! Starting a run: who was asked, who can take part, and what follows. Pure.
+//! Coordination of a run's start: collects the nodes' answers to the prepare request and decides on the run's plan.
+//! Pure.
 
 use protocol::bounded::Name;
 use std::collections::BTreeMap;
@@ -12,18 +13,18 @@ use protocol::wire::run_plan::{Participant, Resumed, RunPlan};
 
 use super::cutting;
 
-/// What a run goes on from. Empty if it begins.
+/// The point from which a run resumes; empty for a run that starts afresh.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ResumePoint {
-    /// The checkpoint, or that of each group of layers.
+    /// The checkpoint to resume from; for a model in pipeline stages, one for each stage.
     pub(crate) checkpoints: Vec<Resumed>,
-    /// Who has a checkpoint of which group; first those that have the ones above.
+    /// Nodes that have a checkpoint, with its stage. Nodes whose checkpoint is among `checkpoints` come first.
     pub(crate) holders: Vec<(NodeId, u8)>,
-    /// The run that diverged and is trained once more.
+    /// The diverged run that is trained again at a lower learning rate.
     pub(crate) succeeds: Option<RunId>,
 }
 
-/// The answers to a prepare.
+/// A run that is being started, while nodes answer the prepare request.
 #[derive(Clone, Debug)]
 pub(crate) struct Coordination {
     job: Box<Job>,
@@ -33,17 +34,17 @@ pub(crate) struct Coordination {
     answers: BTreeMap<NodeId, Result<Offer, Excluded>>,
 }
 
-/// What a prepare comes to.
+/// Decision on the start of a run: it begins, or is refused.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Decision {
-    /// The run begins.
+    /// The run begins with this plan.
     Begin(Box<RunPlan>),
-    /// It does not.
+    /// The run does not begin, for these reasons.
     Refuse(Vec<Refusal>),
 }
 
 impl Coordination {
-    /// Nobody has answered yet.
+    /// Starts to collect the answers of the invited nodes.
     #[must_use]
     pub(crate) fn new(
         job: Box<Job>,
@@ -60,14 +61,15 @@ impl Coordination {
         }
     }
 
-    /// A node has answered, or can answer no more.
+    /// Records a node's answer, or the reason for which the node can no longer answer. Only the first answer of a node
+    /// counts.
     pub(crate) fn answer(&mut self, node: NodeId, answer: Result<Offer, Excluded>) {
         if self.invited.contains_key(&node) {
             self.answers.entry(node).or_insert(answer);
         }
     }
 
-    /// Those that have not answered yet.
+    /// Returns the invited nodes that have not answered.
     pub(crate) fn unanswered(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.invited
             .keys()
@@ -75,7 +77,7 @@ impl Coordination {
             .filter(|node| !self.answers.contains_key(node))
     }
 
-    /// What those are waited for to do.
+    /// Returns, for people, the invited nodes that still have to get ready.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = WaitingFor> {
         let names = self.unanswered().map(|node| &self.invited[&node].name);
         names.map(|name| WaitingFor::node(name, NodeTask::GetReady))
@@ -85,8 +87,9 @@ impl Coordination {
         &self.job
     }
 
-    /// What follows, once all have answered. All must have found the same data and the same first weights: what most
-    /// of them found counts, and of two equal crowds the one with the lower name.
+    /// Decides on the run's start once all invited nodes have answered. All participants must have the same data and
+    /// the same first weights; the most frequent combination counts and, of two that are equally frequent, that of the
+    /// node with the lowest id.
     #[must_use]
     pub(crate) fn decide(&self, me: NodeId) -> Option<Decision> {
         if self.answers.len() < self.invited.len() {
@@ -103,7 +106,7 @@ impl Coordination {
             let info = &self.invited[node];
             let why = match (answer, usual) {
                 (Ok(offer), Some(usual)) if same(offer, usual) => {
-                    // All must be able to hold any.
+                    // Each node must be able to hold any stage, so the largest number of groups counts.
                     groups = groups.max(offer.groups);
                     participants.push(Participant {
                         guest: false,
@@ -127,7 +130,7 @@ impl Coordination {
             let excluded = excluded.into_iter().map(Refusal::from);
             return Some(Decision::Refuse(excluded.chain(hint).collect()));
         };
-        // Names are drawn at random; addresses stay the same from run to run, and so do the slots.
+        // Node ids are random, but addresses stay the same from run to run, and so do the slots.
         participants.sort_by_key(|participant| participant.address);
         let mut job = Box::new(Job {
             exchange: self.job.exchange.decided(Cut::Into(groups)),
@@ -145,7 +148,7 @@ impl Coordination {
                 .iter()
                 .filter_map(|one| self.answers[&one.node].as_ref().ok());
             if let Some(cut) = cutting::by_speed(&job, &offers.collect::<Vec<_>>()) {
-                // A job that says where keeps that.
+                // Cuts that the job itself names are kept.
                 job.exchange = self.job.exchange.decided(cut);
             }
         }
@@ -167,8 +170,8 @@ impl Coordination {
     }
 }
 
-/// Lets nodes stand in pipelines, with one worker each, pipeline after pipeline. Who has a checkpoint of some layers gets
-/// those again, as far as there are pipelines. Those that do not make a whole pipeline are left out.
+/// Places nodes in pipelines, one worker each, pipeline after pipeline. A node with a checkpoint of a stage gets that
+/// stage again if one of the pipelines has it free. Nodes that do not fill a whole pipeline are left out.
 fn in_pipelines(
     mut participants: Vec<Participant>,
     me: NodeId,
@@ -191,7 +194,7 @@ fn in_pipelines(
             places[place] = Some(participants.remove(at));
         }
     }
-    // Who was asked for the run is not spare, if that can be.
+    // `me`, the node that the client asked, is not left out as spare if that can be avoided.
     let free = places.iter().filter(|place| place.is_none()).count();
     let own = participants.iter().position(|one| one.node == me);
     if let Some(at) = own.filter(|&at| free > 0 && at >= free) {
@@ -366,7 +369,7 @@ mod tests {
         );
         assert_eq!(stand_with(3, 3, &[(2, 0)]), (vec![2, 3], 1));
         assert_eq!(stand(4, &[(1, 1), (2, 0)]), (vec![2, 1, 3, 4], 0));
-        // Fewer pipelines than before: those that come first, and a stranger that names a group that there is not.
+        // Fewer pipelines than before: earlier entries win. Unknown nodes and stages that do not exist are ignored.
         assert_eq!(stand(3, &[(3, 1), (2, 1), (9, 0), (1, 7)]), (vec![1, 3], 1));
         assert!(in_pipelines(vec![participant(1)], NodeId(1), 2, &[]).is_err());
     }

@@ -1,4 +1,5 @@
-//! The runs of one node: events with the time in, effects out. Nothing is awaited here, and no clock is read.
+//! The runs of one node as a pure core: events with the time go in, effects come out. It awaits nothing and reads no
+//! clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -19,54 +20,55 @@ use super::states::Preparing;
 use crate::planted::{Bug, planted};
 use crate::timing::RunLimits;
 
-/// A run that this node was asked to start.
+/// A run whose start this node coordinates.
 pub(super) struct Coordinating {
     pub(super) run: RunId,
     pub(super) coordination: Coordination,
     pub(super) ticket: Ticket,
-    /// When those that have not answered were last asked.
+    /// Time at which the nodes that had not answered were last asked.
     pub(super) asked: Duration,
 }
 
-/// All that a node knows of runs.
+/// State of all runs that a node knows: its own, those elsewhere, and those that are over.
 pub(crate) struct RunCore {
     pub(super) me: NodeInfo,
     workers_wanted: usize,
     pub(super) limits: RunLimits,
     pub(super) peers: BTreeMap<NodeId, NodeInfo>,
-    /// Those of them that are not heard directly.
+    /// Peers whose beats do not reach this node directly.
     pub(super) away: BTreeSet<NodeId>,
-    /// Those of them whose processes have ended, and when this node found out.
+    /// Peers whose processes have ended, with the time at which this node found out.
     dead: BTreeMap<NodeId, Duration>,
     pub(super) workers: BTreeSet<WorkerKey>,
     dismissals: Dismissals,
-    /// A run that this node was asked to go on with.
+    /// Search for the checkpoint of a run that this node was asked to resume.
     pub(super) search: Option<CheckpointSearch>,
     pub(super) coordinating: Option<Coordinating>,
     pub(super) current: Option<ActiveRun>,
-    /// The run before, for those that were slower, and when it ended.
+    /// Last beat about the run before the current one, for slower participants, and the time at which the current run
+    /// was entered.
     before: Option<(RunBeat, Duration)>,
-    /// Runs that are over here, and whether this node took part in them once they had begun: nobody does so twice under
-    /// one name.
+    /// Runs that are over here, with true if this node took part after they had begun: no node takes part twice under
+    /// one id.
     pub(super) ended: Vec<(RunId, bool)>,
-    /// The numbers of the newest beats.
+    /// Number of each node's newest beat; older beats are ignored.
     newest: BTreeMap<NodeId, u64>,
-    /// Runs that go on at other nodes: a stop may come here.
+    /// Runs that go on at other nodes, by node. A client's stop request for such a run may come to this node.
     pub(super) elsewhere: BTreeMap<NodeId, RunId>,
-    /// The run whose stop was last handed on, and when.
+    /// The run whose stop request this node last forwarded, and when.
     pub(super) handed_on: Option<(RunId, Duration)>,
-    /// Who wants to know which checkpoints this node has, by the run that it is for.
+    /// Coordinators that asked for this node's checkpoints, by the run that is going to be started.
     pub(super) asked_by: BTreeMap<RunId, NodeId>,
-    /// This node is about to end, and has left its run.
+    /// True once this node is about to end: it leaves its run and joins no other.
     pub(super) leaving: bool,
     pub(super) has_left: bool,
-    /// When anything last happened.
+    /// Time of the last event of any kind. A long gap means that this node itself stood still.
     lived: Option<Duration>,
     published: Duration,
 }
 
 impl RunCore {
-    /// A node that has nothing to do.
+    /// Creates the core of a node that is in no run.
     pub(crate) fn new(me: NodeInfo, workers_wanted: usize, limits: &RunLimits) -> Self {
         Self {
             me,
@@ -93,13 +95,13 @@ impl RunCore {
         }
     }
 
-    /// What the newest run waits for.
+    /// Returns the time limits of the newest run: the node's own, with the changes that the run's job asks for.
     pub(super) fn limits(&self) -> RunLimits {
         let run = self.current.as_ref();
         run.map_or(self.limits, |run| self.limits.of(&run.job))
     }
 
-    /// Takes note of an event and appends what is to be done.
+    /// Handles one event and appends the effects that follow from it.
     pub(crate) fn handle(&mut self, event: RunEvent, now: Duration, effects: &mut Vec<RunEffect>) {
         let first = effects.len();
         self.notice_a_standstill(now, effects);
@@ -108,7 +110,7 @@ impl RunCore {
             RunEvent::Request { ticket, run, request } => self.request(ticket, run, request, now, effects),
             RunEvent::ControlMessage { from, message } => self.message(from, message, now, effects),
             RunEvent::Beat { from, number, runs } => {
-                // One that was overtaken tells of what is not so any more.
+                // A beat that a newer one has overtaken is out of date.
                 let newest = self.newest.entry(from).or_insert(0);
                 if number > *newest {
                     *newest = number;
@@ -180,7 +182,7 @@ impl RunCore {
         self.tell_left(effects);
     }
 
-    /// Takes note of what became of a member of the cluster.
+    /// Handles a change of a cluster member's liveness.
     fn member(&mut self, change: MemberChange, now: Duration, effects: &mut Vec<RunEffect>) {
         match change {
             MemberChange::Alive(info) => {
@@ -208,7 +210,7 @@ impl RunCore {
         }
     }
 
-    /// Forgets a node that is no member of the cluster any more.
+    /// Forgets a node that is no longer a member of the cluster.
     fn forget(&mut self, node: NodeId) {
         self.peers.remove(&node);
         self.away.remove(&node);
@@ -218,7 +220,8 @@ impl RunCore {
         self.lost(node, Excluded::Left);
     }
 
-    /// Something happens several times a second. If nothing did for longer, it was this node that stood still.
+    /// Detects that this node itself stood still: events come several times a second, so a longer gap is this node's
+    /// own.
     fn notice_a_standstill(&mut self, now: Duration, effects: &mut Vec<RunEffect>) {
         let gap = self.lived.map_or(Duration::ZERO, |last| now.saturating_sub(last));
         self.lived = Some(now);
@@ -227,7 +230,8 @@ impl RunCore {
         {
             run.members.stood_still(gap);
         }
-        // Those that it was preparing a run with may have called that off meanwhile, whatever they said before.
+        // The nodes that prepare a run with this coordinator may have called it off meanwhile, whatever they answered
+        // before.
         if gap > self.limits.orphaned / 2
             && let Some(run) = self.coordinating.as_ref().map(|one| one.run)
         {
@@ -238,7 +242,7 @@ impl RunCore {
         }
     }
 
-    /// Does something with the newest run, if there is one.
+    /// Calls `act` with the newest run, if there is one.
     pub(super) fn with_run(
         &mut self,
         now: Duration,
@@ -258,7 +262,7 @@ impl RunCore {
         }
     }
 
-    /// The same, if it is the run that is meant.
+    /// Calls `act` with the newest run if it has this id.
     pub(super) fn with_named(
         &mut self,
         name: RunId,
@@ -271,16 +275,16 @@ impl RunCore {
         }
     }
 
-    /// Enters a run; all attached workers are asked.
+    /// Enters a run. All attached workers are then asked to open its data.
     pub(super) fn enter(&mut self, mut run: ActiveRun, now: Duration) {
         if let Some(mut before) = self.current.take() {
-            /// Nobody comes back to what was over so many runs ago.
+            /// Number of ended runs that are remembered; older ones are never joined again.
             const ENDED_MAX: usize = 64;
             self.ended.truncate(ENDED_MAX - 1);
             self.ended.insert(0, (before.run, before.took_part()));
             let again = before.run == run.run;
             self.before = (!again).then(|| (before.beat(now, &self.limits.of(&before.job)), now));
-            // It may be a run that this node was in before: its states of then are older than those to come.
+            // The node may have been in this run before: its new states must have higher numbers than its old ones.
             run.members.own.number = before.members.own.number;
         }
         for (&node, &found) in &self.dead {
@@ -290,13 +294,13 @@ impl RunCore {
         self.current = Some(run);
     }
 
-    /// Whether this node has had a part in a run, which is over.
+    /// Returns true if this node was in a run that is over here.
     pub(super) fn has_ended(&self, run: RunId) -> bool {
         let now = self.current.as_ref().is_some_and(|one| one.run == run && one.is_over());
         now || self.ended.iter().any(|&(ended, _)| ended == run)
     }
 
-    /// A node cannot answer any more.
+    /// Records that a node can no longer answer a search for checkpoints or a prepare request.
     fn lost(&mut self, node: NodeId, why: Excluded) {
         if let Some(search) = &mut self.search {
             search.answer(node, None);
@@ -337,7 +341,7 @@ impl RunCore {
         self.before.take_if(|(_, ended)| now.saturating_sub(*ended) > remember);
     }
 
-    /// Tells everybody how far this node is, when that has changed and now and then.
+    /// Sends a beat about this node's runs to all nodes, if their state has changed or a beat is due.
     fn publish(&mut self, now: Duration, effects: &mut Vec<RunEffect>) {
         let Some(run) = &mut self.current else {
             return;

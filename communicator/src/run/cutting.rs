@@ -1,4 +1,4 @@
-//! Where a network is cut among nodes that are not equally fast. Pure.
+//! Choice of the layers at which a model is cut among nodes of different speed. Pure.
 
 use protocol::job::model::{Layout, Partition};
 use protocol::job::{Cut, Job, PipelineSpec};
@@ -6,17 +6,17 @@ use protocol::wire::control::Offer;
 
 use crate::usage::{Workers, check_memory};
 
-/// Nodes of which none is so many times as fast as another are taken for equally fast: how fast they are is measured in a
-/// moment, in which others may be at work.
+/// Ratio of speeds below which nodes count as equally fast. Speed is measured in a moment in which other processes may
+/// use the machine, so small differences mean nothing.
 const ALIKE: f64 = 2.0;
 
-/// Where a network is cut so that all nodes of a pipeline take as long as each other, as far as that can be. Offers stand as
-/// the nodes do: stage by stage, pipeline by pipeline. None if the nodes are equally fast, or if one could not hold what it
-/// would get: then groups are as equal as can be.
+/// Returns the cut with which all nodes of a pipeline take about equally long. Offers are in node order: stage by
+/// stage, pipeline by pipeline. Returns `None`, which means groups of equal size, if the nodes are equally fast or one
+/// could not hold its stage.
 pub(super) fn by_speed(job: &Job, offers: &[&Offer]) -> Option<Cut> {
     let pipelines = job.exchange.pipelines()?;
     let (stages, slices) = (pipelines.stages()?, usize::from(pipelines.slices));
-    // All who hold something of a group wait for the slowest of them.
+    // All nodes that hold slices of a group wait for the slowest of them.
     let speed = |group: usize| {
         let holders = (0..).zip(offers).filter(|(at, _)| at % stages / slices == group);
         holders.map(|(_, offer)| offer.speed).min().unwrap_or(0) as f64
@@ -104,7 +104,7 @@ mod tests {
         assert_eq!(of(&[100, 300]).as_deref(), Some("layers:cuts=2"));
         assert_eq!(of(&[300, 100]).as_deref(), Some("layers:cuts=6"));
         assert_eq!(of(&[9_000, 100]).as_deref(), Some("layers:cuts=8"));
-        // The slowest of each group counts.
+        // The slowest node of each group counts.
         assert_eq!(of(&[100, 300, 900, 310]).as_deref(), Some("layers:cuts=2"));
         assert_eq!(of(&[100, 300, 900, 110]), None);
     }

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use super::event::{RunEffect, WorkerKey};
 
-/// Who was told to drop a run and has not said that it did, and since when.
+/// Workers that were told to drop their run and have not confirmed it, with the time of the order.
 #[derive(Debug, Default)]
 pub(super) struct Dismissals {
     since: BTreeMap<WorkerKey, Duration>,
 }
 
 impl Dismissals {
-    /// Takes note of what workers are told.
+    /// Records the workers that these effects dismiss or disconnect.
     pub(super) fn note(&mut self, effects: &[RunEffect], now: Duration) {
         for effect in effects {
             match effect {
@@ -25,12 +25,12 @@ impl Dismissals {
         }
     }
 
-    /// A worker has dropped its run, or is gone.
+    /// Removes a worker that has dropped its run or has disconnected.
     pub(super) fn note_dropped(&mut self, worker: WorkerKey) {
         self.since.remove(&worker);
     }
 
-    /// Workers that have taken longer than the limit. Each is named once.
+    /// Takes out the workers that have taken longer than `limit`; each worker is returned once.
     pub(super) fn take_stuck(&mut self, now: Duration, limit: Duration) -> Vec<WorkerKey> {
         let is_stuck = |_: &WorkerKey, at: &mut Duration| now.saturating_sub(*at) > limit;
         self.since.extract_if(.., is_stuck).map(|(worker, _)| worker).collect()

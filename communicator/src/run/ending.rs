@@ -1,4 +1,4 @@
-//! What a run comes to, when all whom a node ends it with have told what they ended with. Pure.
+//! The result of a run, made from the final reports of all members with which a node ends it. Pure.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,9 +15,9 @@ use protocol::wire::run_plan::{Participant, RunPlan};
 
 use crate::planted::{Bug, planted};
 
-/// The result as one node sees it; none if nobody has measured the model, or this node has told nothing. Of a node that
-/// takes no part any more `left` tells the norm of what it could not send. Guests that took no part after all are nobody's
-/// loss, and are not named.
+/// Returns the run's result as this node sees it; `None` if no node has measured the model or this node has reported
+/// nothing. `left` returns the norm of the unsent residual of a node that has withdrawn. Guests that took no part after
+/// all are not listed as missing.
 pub(super) fn result(
     me: NodeId,
     plan: &RunPlan,
@@ -34,7 +34,7 @@ pub(super) fn result(
         .filter(is_told)
         .map(|one| one.name.clone())
         .collect();
-    // A node that was started again is missing only if none of its processes ended the run, and then once.
+    // A node that was started again is missing only if none of its processes ended the run, and is then named once.
     let mut missing: Vec<String> = Vec::new();
     for one in plan
         .participants
@@ -46,7 +46,7 @@ pub(super) fn result(
             missing.push(one.name.clone());
         }
     }
-    // Digests are recomputed from the weights. Those who hold the same layers must have the same.
+    // Digests are recomputed from the weights. Nodes that hold the same layers must have the same digest.
     let alike = |node: NodeId| {
         let first = || {
             settled
@@ -63,7 +63,7 @@ pub(super) fn result(
         let same = |other: &Settled| (other.digest, other.whole) == (one.digest, one.whole);
         one.workers_agree && alike(*node).is_some_and(|(_, other)| same(other))
     };
-    // The first to hold each group's layers tells what they add to the whole.
+    // Of the nodes with the same layers, the first contributes its digest to the digest of the whole model.
     let first = |(node, one): (&NodeId, &Settled)| {
         alike(*node)
             .is_some_and(|(other, _)| other == node)
@@ -89,7 +89,7 @@ pub(super) fn result(
         left_out: plan.left_out.clone(),
         agree: settled.iter().all(equal),
         digest,
-        // Equal weights have equal scores.
+        // Equal weights have equal scores, so any node's scores will do.
         scores: own.scores.or_else(|| settled.values().find_map(|one| one.scores))?,
         base_rate: BaseRate::of(plan.data.test, plan.data.most_frequent),
         stats,
@@ -102,15 +102,15 @@ pub(super) fn result(
         usage: usage(plan, settled),
         course: Course::of_all(settled.values().map(|one| &one.course)),
         stop,
-        // The node's shell knows where files are.
+        // The node's actor fills this in: only it knows where files are.
         model: PathBuf::new(),
     })
 }
 
-/// The nodes of the stages that this node does not hold whose results count, by the fingerprint of the batches that each has
-/// `ended_with`. The nodes of a stage may have ended apart from each other; then those count that have ended as a living
-/// one has, since the files of the others cannot be fetched: as the one of this node's own pipeline, if it is living. Nodes
-/// that are living and have not ended are waited for.
+/// Returns the nodes of other pipeline stages whose results count; `ended_with` returns the fingerprint of the batches
+/// with which a node has ended. If the nodes of a stage have ended with different batches, those count that agree with
+/// a living node, preferably the one in this node's own pipeline: files of nodes that are gone cannot be fetched.
+/// Living nodes that have not ended are waited for.
 pub(super) fn other_stages(
     me: NodeId,
     plan: &RunPlan,
@@ -135,7 +135,7 @@ pub(super) fn other_stages(
     others.iter().copied().filter(counts).collect()
 }
 
-/// What each took of its machine, by the names that the plan has for them.
+/// Returns the resource usage of each node, under the node's name in the plan.
 fn usage(plan: &RunPlan, settled: &BTreeMap<NodeId, Settled>) -> Vec<NodeUsage> {
     let told = plan.participants.iter();
     told.filter_map(|participant| {
@@ -153,7 +153,7 @@ pub(super) mod tests {
     use super::*;
     use crate::small_plan::small_plan;
 
-    /// What a node ended a run with after so many seconds.
+    /// A node's final report of a run that took this many seconds.
     pub(in crate::run) fn settled(seconds: f64) -> Settled {
         Settled {
             digest: Digest::default(),
@@ -251,7 +251,7 @@ pub(super) mod tests {
         );
     }
 
-    /// So many nodes, of which each two hold a network together.
+    /// A plan of this many nodes, of which each two hold a model together.
     fn in_pairs(nodes: u64) -> RunPlan {
         let mut plan = small_plan(nodes);
         let draft = protocol::job::JobDraft {
@@ -298,7 +298,7 @@ pub(super) mod tests {
             samples: 20,
             ..settled(4.0)
         };
-        // The second and the fourth hold the second group's layers.
+        // Nodes 2 and 4 hold the second group's layers.
         let ends = [(1, settled(4.0)), (2, lost_one.clone()), (4, lost_one)];
         let all: BTreeMap<_, _> = ends.map(|(node, one)| (NodeId(node), one)).into();
         for me in [1, 2, 4] {

@@ -1,4 +1,4 @@
-//! What happens to a run on this node, and what is to be done about it.
+//! Events, effects and orders of the runs on a node: the messages between the runs' core, its actor and the exchange.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -16,222 +16,226 @@ use protocol::wire::run_plan::{Participant, RunPlan};
 
 use crate::ledger::AuditError;
 
-/// The name of an attached worker on its node.
+/// Key of an attached worker, unique on its node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct WorkerKey(pub(crate) u64);
 
-/// A client's question that is still to be answered.
+/// Key of a client's request that is still to be answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Ticket(pub(crate) u64);
 
 impl Ticket {
-    /// Nobody waits for the answer.
+    /// The ticket of a run that no client asked for; its answer is dropped.
     pub(crate) const NOBODY: Self = Self(0);
 }
 
-/// How a member of the cluster is seen by this node.
+/// Change in the liveness of a cluster member, as this node sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MemberChange {
-    /// A member that was not known, or was silent, is alive.
+    /// The member was unknown or silent, and is alive now.
     Alive(NodeInfo),
-    /// A member is silent: this node does not hear it directly.
+    /// The member has fallen silent: its beats no longer reach this node.
     Silent(NodeId),
-    /// A member's process has ended, by this node's own evidence.
+    /// The process of the member has ended, by this node's own evidence.
     Dead(NodeId),
-    /// A member has left the cluster, or is forgotten.
+    /// The member has left the cluster, or was forgotten after a long silence.
     Left(NodeId),
-    /// A member is forgotten because another process has its name, and this node has evidence that the member has ended. A run
-    /// asks the other participants before it believes that.
+    /// The member is dead or was silent for long, and another process with its name is alive. A run asks the other
+    /// participants before it gives such a member up.
     Succeeded(NodeId),
 }
 
-/// Something that happened.
+/// Event that the core of a node's runs handles.
 #[derive(Clone, Debug)]
 pub(crate) enum RunEvent {
-    /// A client asks for something that concerns runs. If that is a new run, it has this name, which was drawn for it.
+    /// A client's request about runs. If it asks for a new run, `run` is the id of that run, drawn in advance.
     Request {
         ticket: Ticket,
         run: RunId,
         request: Request,
     },
-    /// Another node says something that concerns runs.
+    /// Another node's control message about runs.
     ControlMessage { from: NodeId, message: ControlMessage },
-    /// Another node tells of the run that it is in, and of the one before. Its beats are numbered.
+    /// Another node's beat about its present run and the one before. Beats are numbered, so that late ones are ignored.
     Beat {
         from: NodeId,
         number: u64,
         runs: Vec<RunBeat>,
     },
-    /// A member of the cluster came or went.
+    /// The liveness of a cluster member has changed.
     Member(MemberChange),
-    /// This node is about to end.
+    /// This node is about to end: it leaves its run first.
     Leave,
-    /// This node ends now, whether it has left its run or not.
+    /// This node ends now, although it may not have left its run in good order.
     LeaveUnfinished,
-    /// A worker is attached.
+    /// A worker has attached.
     Attached(WorkerKey),
-    /// A worker is gone.
+    /// A worker has disconnected.
     Detached(WorkerKey),
-    /// A worker says something.
+    /// A worker has sent a message.
     Worker(WorkerKey, FromWorker),
-    /// What this node can offer to a run was worked out, and its first ledger is made.
+    /// This node's offer to a run is worked out, and its first ledger is made; or the node has nothing to offer.
     Offered { run: RunId, offer: Result<Offer, Excluded> },
     /// This node's checkpoints of an earlier run were looked through.
     LookedUp {
         run: RunId,
         found: Option<Box<FoundCheckpoint>>,
     },
-    /// The exchange of a run is there, or cannot be.
+    /// The exchange of a run has started, or could not start.
     Opened { run: RunId, opened: Result<(), Excluded> },
-    /// A link of a run's exchange to a node is up, or down.
+    /// A link of a run's exchange to a node came up or went down.
     Linked { run: RunId, node: NodeId, up: bool },
-    /// How far the exchange is.
+    /// The exchange of a run has made progress.
     Progress(RunId, Progress),
-    /// A peer said to the exchange what no honest member says.
+    /// A peer sent the exchange a message that no honest node sends.
     Lied { run: RunId, node: NodeId },
-    /// A weight left the range.
+    /// A weight has left the range of the lattice: the run has diverged.
     Diverged(RunId, String),
-    /// The exchange is not there any more, by a fault of ours.
+    /// The actor of a run's exchange has failed, which is a bug in Tau.
     ExchangeFailed(RunId, String),
-    /// A batch came that says that the run is to end; the reason follows with a beat.
+    /// A batch says that the run is to end early; the reason follows in a beat.
     StopSeen(RunId),
-    /// What the exchange ends with.
+    /// Final figures of a run's exchange.
     Settlement(RunId, Box<Settlement>),
-    /// The ledger of a run that nobody could save as a model is kept in this file, or not even that.
+    /// The ledger was kept in this checkpoint file, or could not be written.
     Kept(RunId, Result<PathBuf, String>),
-    /// Some time has passed.
+    /// Periodic clock tick, at which time limits are checked.
     Tick,
 }
 
-/// How far an exchange is.
+/// Progress of a run's exchange, as the run's core needs to know it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "the flags are independent of each other")]
 pub(crate) struct Progress {
-    /// Workers may begin: links are up or, for whoever came late, it has what the others have.
+    /// True if workers may begin: links are up or, on a node that came late or resumes, the ledger has what the others
+    /// have.
     pub(crate) ready: bool,
-    /// This node has nothing, and nobody is linked who has anything to give it.
+    /// True if this node has no ledger of the run yet, and no living or linked node has one to give.
     pub(crate) stranded: bool,
-    /// All samples are trained.
+    /// True if all samples of the run are trained.
     pub(crate) complete: bool,
-    /// The fingerprint of the batches applied.
+    /// Fingerprint of the frontier, that is of the applied batches.
     pub(crate) fingerprint: u64,
-    /// The number of the order since which it takes no further batches; 0 if it does.
+    /// Number of the freeze order in force, since which no batch is taken; 0 if batches are taken.
     pub(crate) frozen: u64,
-    /// Bytes of large parcels that came, or are known to have come to others.
+    /// Bytes of large transfers, such as snapshots, that came here or that peers have confirmed.
     pub(crate) moved: u64,
-    /// Its ledger is known to be damaged, and not replaced yet.
+    /// True if the ledger is known to be damaged and is not replaced yet.
     pub(crate) damaged: bool,
-    /// Samples in applied batches.
+    /// Number of samples in the applied batches.
     pub(crate) samples: u64,
-    /// This node's workers have made their last batches, and all living participants have them.
+    /// True if this node's workers have made their last batches and all living participants have them.
     pub(crate) handed_over: bool,
 }
 
-/// What an exchange ends with.
+/// Final figures of a run's exchange on this node.
 #[derive(Clone, Debug)]
 pub(crate) struct Settlement {
-    /// The digest recomputed from the ledger.
+    /// Digest recomputed from the ledger's weights, or the error if it is not the digest that the batches imply.
     pub(crate) digest: Result<Digest, AuditError>,
-    /// What these weights add to the whole model's digest, where they are a stage.
+    /// Term that these weights add to the digest of the whole model, if they are one pipeline stage.
     pub(crate) whole: Option<Digest>,
-    /// The samples in its batches.
+    /// Number of samples in the ledger's batches.
     pub(crate) samples: u64,
-    /// How many of them were trained more than once.
+    /// Number of samples that were trained more than once.
     pub(crate) repeated: u64,
-    /// First step to last batch applied.
+    /// Seconds from the seating of the first worker to the last applied batch.
     pub(crate) seconds: f64,
-    /// Bytes sent on the data plane; with no peers, the bytes that one would have been sent.
+    /// Bytes sent on the data plane; without peers, the bytes that one peer would have been sent.
     pub(crate) bytes_sent: u64,
-    /// The weights of the model.
+    /// Number of weights that this node's ledger holds.
     pub(crate) weights: u64,
-    /// What the node took of its machine.
+    /// Resources of the machine that this node has used.
     pub(crate) usage: NodeUsage,
 }
 
-/// Something to be done.
+/// Action that the core of a node's runs asks the actor to carry out.
 #[derive(Clone, Debug)]
 pub(crate) enum RunEffect {
-    /// Tell everybody how far this node's runs are.
+    /// Send this node's beats about its runs to all nodes.
     Publish { beats: Vec<RunBeat>, phase: Phase },
-    /// Say something to one node.
+    /// Send a control message to one node.
     Send { to: NodeId, message: ControlMessage },
-    /// Say something to all nodes.
+    /// Send a control message to all nodes.
     Broadcast(ControlMessage),
-    /// Answer a client.
+    /// Answer a client's request.
     Reply(Ticket, Reply),
-    /// Let a worker open the data of a run.
+    /// Tell a worker to open the data of a run.
     Prepare {
         worker: WorkerKey,
         run: RunId,
         job: Box<Job>,
     },
-    /// Let a worker drop its run.
+    /// Tell a worker to drop its run.
     Dismiss(WorkerKey),
-    /// Take the socket from a worker: its process ends, and another is started.
+    /// Close a worker's socket: the worker's process ends, and another is started.
     HangUp(WorkerKey),
-    /// Work out what this node can offer: [`RunEvent::Offered`] follows.
+    /// Work out this node's offer to a run; [`RunEvent::Offered`] follows.
     Offer {
         run: RunId,
         job: Box<Job>,
         data: DataInfo,
         workers: usize,
     },
-    /// Look for this node's furthest checkpoint of an earlier run: [`RunEvent::LookedUp`] follows.
+    /// Find this node's furthest checkpoint of an earlier run; [`RunEvent::LookedUp`] follows.
     LookUp { run: RunId, resumes: RunId },
-    /// Start the exchange, from the ledger that was made with the offer or from this node's checkpoint:
+    /// Start the run's exchange, from the ledger made with the offer or from this node's checkpoint;
     /// [`RunEvent::Opened`] follows.
     Open { run: RunId, plan: Box<RunPlan> },
-    /// Something for the exchange.
+    /// Pass an order to the run's exchange.
     Exchange(ExchangeOrder),
-    /// End the exchange, and forget ledgers.
+    /// Stop the exchange, and drop ledgers and first weights that wait for one.
     Close,
-    /// This node, which is about to end, has left its run.
+    /// Report that this node, which is about to end, has left its run.
     Left,
 }
 
-/// What the exchange is told by the run.
+/// Order of a run's core to the run's exchange.
 #[derive(Clone, Debug)]
 pub(crate) enum ExchangeOrder {
-    /// A node takes part.
+    /// Add a participant that has joined the run.
     Joined(Participant),
-    /// How things stand with the participants.
+    /// Take over a new view of the participants that are live, silent or gone.
     Liveness(Liveness),
-    /// A worker takes a seat.
+    /// Let a worker train in this slot: give it the slot's seat.
     Seat { worker: WorkerKey, slot: usize },
-    /// A worker is gone.
+    /// Take the seat from a worker that has disconnected or is to begin anew.
     Unseat(WorkerKey),
-    /// Workers take no further step, and close their origins; but this one leaves its own open.
+    /// Tell workers to make no further steps and to close their origins. The worker in `stands_by` leaves its origin
+    /// open.
     StopWorkers { stands_by: Option<WorkerKey> },
-    /// Workers take no further step, let out what they have learned, and close their origins, while the run goes on.
+    /// Tell workers to make no further steps, to send what they have learned, and to close their origins, while the run
+    /// goes on.
     LeaveWorkers,
-    /// This node's workers may train the samples of these slots, as if they had no workers.
+    /// Let this node's workers train the samples of these slots, as if the slots had no workers.
     TakeOver(BTreeSet<usize>),
-    /// A worker that stands by goes back to the weights that it has measured, and closes its origin.
+    /// Tell a worker that stands by to restore the weights that it has measured, and to close its origin.
     GoBack(WorkerKey),
-    /// One worker measures the weights.
+    /// Tell one worker to evaluate the model at its present weights.
     Evaluate,
     /// Write a checkpoint.
     Checkpoint,
-    /// Keep the ledger in a file: [`RunEvent::Kept`] follows.
+    /// Keep the ledger in a checkpoint file; [`RunEvent::Kept`] follows.
     Keep,
-    /// Take no further batches, if these are the ones that are there. [`RunEvent::Progress`] tells.
+    /// Take no further batches, if the ledger has exactly the batches with this fingerprint. [`RunEvent::Progress`]
+    /// confirms it.
     Freeze { number: u64, fingerprint: u64 },
-    /// Take batches again.
+    /// Take batches again after a freeze.
     Thaw,
-    /// Audit the ledger, keep it in a checkpoint, and say what it comes to: [`RunEvent::Settlement`] follows.
+    /// Audit the ledger, keep it in a checkpoint, and report the final figures: [`RunEvent::Settlement`] follows.
     Settle,
-    /// A worker takes a seat that was lost at the end. It is given the ledger, trains nothing, and has its layers ready for
-    /// the measurement of its pipeline.
+    /// Give a worker a seat that was lost at the end of the run. The worker gets the ledger and trains nothing; its
+    /// pipeline needs its layers in order to be measured.
     Reseat { worker: WorkerKey, slot: usize },
-    /// This worker tells the digest of what it has, and saves the model if it is to. A later order to save replaces one that
-    /// is not carried out yet.
+    /// Tell a worker to report the digest of its weights and, if `save` is given, to save the model. A later order to
+    /// save replaces one that is not carried out yet.
     Finish { worker: WorkerKey, save: Option<Saving> },
-    /// This worker, which has no seat, is given the ledger, and measures and saves it.
+    /// Give the ledger to a worker without a seat, which measures and saves the model.
     Measure { worker: WorkerKey, save: Saving },
 }
 
 impl ExchangeOrder {
-    /// The worker that the exchange does not have yet, and is to be given.
+    /// Returns the worker that the exchange does not know yet, and whose handle must come with the order.
     pub(crate) fn new_worker(&self) -> Option<WorkerKey> {
         match *self {
             Self::Seat { worker, .. } | Self::Reseat { worker, .. } | Self::Measure { worker, .. } => Some(worker),
@@ -240,28 +244,28 @@ impl ExchangeOrder {
     }
 }
 
-/// How a worker saves the model.
+/// Options with which a worker saves the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Saving {
-    /// Saves among the machine's temporary files, because the model's own place takes no file.
+    /// True to save among the machine's temporary files, because the model's own folder takes no file.
     pub(crate) spare: bool,
-    /// Measures the whole pipeline first. Without a pipeline, every model is measured after it is saved.
+    /// True to measure the whole pipeline before saving. Without pipelines, every model is measured after it is saved.
     pub(crate) measures_pipeline: bool,
 }
 
-/// How things stand with the participants.
+/// Participants of a run by liveness, as the exchange needs to know them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Liveness {
-    /// Those that are waited for.
+    /// Participants that the end of the run waits for.
     pub(crate) live: BTreeSet<NodeId>,
-    /// Those whose samples others may take.
+    /// Silent participants, whose samples other workers may take.
     pub(crate) silent: BTreeSet<NodeId>,
-    /// Those that will never come back: nothing is kept for them.
+    /// Participants that will never come back: nothing is kept for them.
     pub(crate) gone: BTreeSet<NodeId>,
 }
 
 impl Liveness {
-    /// Those that nobody hears, for now or for good.
+    /// Returns the participants that are not heard, for now or for good.
     pub(crate) fn absent(&self) -> BTreeSet<NodeId> {
         self.silent.union(&self.gone).copied().collect()
     }

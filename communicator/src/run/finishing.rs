@@ -1,5 +1,6 @@
-//! The end: all have agreed on the batches. Workers tell what they hold, and one of them measures and saves it. Every node
-//! waits until all members have told their digests, and for its own file, but never for another node's disk.
+//! Last phase of a run, when all have agreed on the batches: workers report their digests, and one of them measures and
+//! saves the model. A node waits for the digests of all members and for its own file, but never for another node's
+//! disk.
 
 use std::collections::BTreeSet;
 
@@ -15,11 +16,11 @@ use super::states::{LastCheckpoint, Saver, Seat};
 use crate::log_context::NEWS;
 
 impl ActiveRun {
-    /// Goes on as far as it can.
+    /// Advances the last phase of a run, in which the model is measured and saved, as far as possible.
     pub(super) fn finish(&mut self, scope: &mut Scope<'_>) {
         let before = self.members.own.clone();
         if let State::Finishing(_, finishing) = &mut self.state {
-            // Others may still have to see that all are frozen.
+            // Other members may not have seen yet that all are frozen; they must not wait for a lost one.
             self.members
                 .leave_out_the_lost(&mut finishing.members, scope.now, scope.limits);
         }
@@ -31,8 +32,8 @@ impl ActiveRun {
         self.try_end(scope);
     }
 
-    /// Whether the ledger's last digest is known and workers were told. A ledger that is damaged is replaced first, if
-    /// anybody has another.
+    /// Returns true if the ledger's final digest is known and workers were ordered to finish. A damaged ledger is first
+    /// replaced if another member has a sound one.
     fn order_to_finish(&mut self, scope: &mut Scope<'_>) -> bool {
         let State::Finishing(exchanging, finishing) = &mut self.state else {
             return false;
@@ -52,7 +53,7 @@ impl ActiveRun {
         for seat in exchanging.seats.values_mut().filter(|seat| !seat.ordered) {
             if let Some(worker) = seat.worker {
                 seat.ordered = true;
-                // A pipeline is measured when all of it has come to its last batches.
+                // A pipeline is measured only when all of its nodes have their last batches.
                 let save = matches!(finishing.saver, Saver::None) && !exchanging.plan.topology().saves_stages();
                 if save {
                     finishing.saver = Saver::Ordered(worker);
@@ -64,7 +65,8 @@ impl ActiveRun {
         true
     }
 
-    /// When all workers have told what they hold, or took too long, everybody is told what this node ended with.
+    /// Sets the final report that this node's beats carry, once its workers have reported their digests. Workers that
+    /// take longer than the limit are disconnected.
     fn tell_digests(&mut self, scope: &mut Scope<'_>) {
         let stats = self.stats();
         let State::Finishing(exchanging, finishing) = &mut self.state else {
@@ -117,7 +119,7 @@ impl ActiveRun {
         });
     }
 
-    /// Somebody saves. Where all workers are gone, one that comes is given the ledger.
+    /// Lets one worker save the model. If all seated workers are gone, a new worker is given the ledger.
     fn save(&mut self, scope: &mut Scope<'_>) {
         let saves_stage = self.plan().is_some_and(|plan| plan.topology().saves_stages());
         if saves_stage {
@@ -135,7 +137,8 @@ impl ActiveRun {
                 };
                 scope.order(ExchangeOrder::Measure { worker, save });
             } else if let Some(worker) = exchanging.take_finished() {
-                // It has told its digest and has nothing any more: it opens the data again, and is ready then.
+                // That worker has reported its digest and has nothing left to do: it opens the data again, and is ready
+                // then.
                 scope.order(ExchangeOrder::Unseat(worker));
             }
         }
@@ -146,8 +149,8 @@ impl ActiveRun {
         }
     }
 
-    /// Ends the run when everybody whom it ends with has told its digest, and the model is measured and saved, or all
-    /// was tried.
+    /// Ends the run when all members have reported their digests and the model is measured and saved, or all attempts
+    /// have failed.
     fn try_end(&mut self, scope: &mut Scope<'_>) {
         let (now, limits) = (scope.now, scope.limits);
         let living = self.members.waited_for(now, limits);
@@ -171,14 +174,14 @@ impl ActiveRun {
         let others_try = members.iter().filter(another).filter_map(state).any(tries);
         let waits_for_file = match finishing.saver {
             Saver::Done(_) => false,
-            // A node without any worker cannot save, and a file that takes so long has a disk that does not answer.
+            // A node without a worker cannot save; a file that takes this long is on a disk that does not answer.
             Saver::None => elapsed < limits.save,
             Saver::Ordered(_) => elapsed < if measured { limits.save } else { limits.measure },
         };
         if waits_for_file {
             return;
         }
-        // A measured model is somewhere; of a stage, only another file of the same stage is.
+        // A model that was measured is saved on some node. For a stage, only another file of the same stage counts.
         let is_saved = |node: &NodeId| state(node).is_some_and(|state| state.saved == Some(true));
         let has_file = if saves_stage {
             finishing.members.iter().any(is_saved)
@@ -193,11 +196,11 @@ impl ActiveRun {
             finishing.spare = true;
             finishing.tries = now;
             finishing.saver = Saver::None;
-            // The others wait for the second try.
+            // The other members wait for the second attempt.
             self.members.own.saved = None;
             return;
         }
-        // A node whose own file came to nothing waits for another's, but not for ever.
+        // A node whose own file failed waits for another node's file, but not for ever.
         let patience = if saves_stage { limits.measure } else { limits.save };
         if !measured && others_try && elapsed < patience {
             return;
@@ -227,8 +230,8 @@ impl ActiveRun {
         self.end(outcome, scope);
     }
 
-    /// The nodes whose digests and scores make up the result. Where the model is spread over nodes those of the other stages end
-    /// by themselves, and the result is of all of them.
+    /// Returns the nodes whose reports make up the result: the members of the end and, for a model in pipeline stages,
+    /// the nodes of the other stages, which agree on their end by themselves.
     pub(super) fn result_members(&self, me: NodeId, living: &BTreeSet<NodeId>) -> BTreeSet<NodeId> {
         let State::Finishing(exchanging, finishing) = &self.state else {
             return BTreeSet::new();
@@ -244,18 +247,19 @@ impl ActiveRun {
         members
     }
 
-    /// Whether a node has told what it ended with.
+    /// Returns true if a node has sent its final report of the run.
     pub(super) fn has_settled(&self, node: NodeId) -> bool {
         self.members.state(node).is_some_and(|state| state.settled.is_some())
     }
 
-    /// Whether one of these nodes has told how good the model is.
+    /// Returns true if one of these nodes has reported scores of the model.
     pub(super) fn is_measured_by(&self, members: &BTreeSet<NodeId>) -> bool {
         let scores = |node: &NodeId| self.members.state(*node)?.settled.as_ref()?.scores;
         members.iter().any(|node| scores(node).is_some())
     }
 
-    /// Nobody could save the model: its weights are kept in a checkpoint, and the run ends with where that is.
+    /// Keeps the weights in a checkpoint because no node could save the model, and fails the run with the checkpoint's
+    /// path.
     fn keep(&mut self, scope: &mut Scope<'_>) {
         let State::Finishing(_, finishing) = &mut self.state else {
             return;

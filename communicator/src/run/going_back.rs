@@ -1,8 +1,8 @@
-//! The weights that reached the target come back.
+//! Restoring measured weights at the end of a run: those that reached the target, or the best ones.
 //!
-//! Weights are measured while training goes on, so what a run ends with is not what was measured. The worker that has
-//! measured it stands by while all others make their last batches. Then it makes one that takes back what has happened
-//! since: all replicas become the weights that were measured.
+//! Training goes on while weights are measured, so the last weights of a run are not the measured ones. The worker that
+//! has measured the weights to be kept stands by while all others make their last batches. Then it makes one batch that
+//! undoes all later changes: all replicas return to the measured weights.
 
 use protocol::ids::NodeId;
 
@@ -10,9 +10,9 @@ use super::active::{ActiveRun, Scope, State};
 use super::event::ExchangeOrder;
 
 impl ActiveRun {
-    /// A worker here that stands by brings back what it has measured: when all others have made their last batches and this
-    /// node has these, so that nothing comes after it, or when it has waited long enough. Of two such workers one does, and
-    /// the other closes as all do.
+    /// Lets this node's worker that stands by restore its measured weights. It does so when all others have made their
+    /// last batches and this node has them, so that no batch comes later, or when it has `waited` long enough. Of two
+    /// such workers one restores, and the other closes its origin as all do.
     pub(super) fn go_back(&mut self, waited: bool, scope: &mut Scope<'_>) {
         let me = scope.me.id;
         let mut others = self.members.waited_for(scope.now, scope.limits);

@@ -1,4 +1,4 @@
-//! Who comes to a run that has begun, and what for.
+//! Guests: nodes that join a run after it has begun, and the places that they take.
 
 use protocol::ids::NodeId;
 use protocol::wire::run_beat::ParticipantState;
@@ -7,7 +7,8 @@ use protocol::wire::run_plan::{Participant, RunPlan};
 use super::active::Scope;
 use super::members::Members;
 
-/// This node as a guest, in the place of a node that others have given up if it needs one; none if there is no such place.
+/// Returns this node as a guest of a run; `None` if the run has no place for it. A pipeline has a place only where a
+/// node was given up.
 pub(super) fn as_guest(
     (members, asked): (&Members, NodeId),
     plan: &RunPlan,
@@ -28,8 +29,8 @@ pub(super) fn as_guest(
     plan.topology().placed(guest, is_lost)
 }
 
-/// Whether all participants do not wait for one of them, as far as somebody knows who was asked: those aside that it
-/// does not wait for either, whose last states may be old.
+/// Returns true if all participants have given `node` up, as far as the node `asked` knows. Participants that `asked`
+/// has given up, too, are not counted: their last states may be old.
 pub(super) fn is_given_up_by_all(
     plan: &RunPlan,
     states: &[(NodeId, ParticipantState)],

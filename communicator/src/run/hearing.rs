@@ -1,4 +1,4 @@
-//! What a run hears: from its other participants, and from this node's workers.
+//! Messages to a run: from its other participants, and from this node's workers.
 
 use protocol::ids::NodeId;
 use protocol::job::Keep;
@@ -13,7 +13,7 @@ use super::event::{ExchangeOrder, RunEffect, WorkerKey};
 use crate::planted::{Bug, planted};
 
 impl ActiveRun {
-    /// A peer tells how far the run is, there and elsewhere.
+    /// Handles the part of a peer's beat that is about this run: the states of its participants, its plan, and its end.
     pub(super) fn hear_peer(&mut self, from: NodeId, beat: RunBeat, scope: &mut Scope<'_>) {
         if self.is_over() {
             return;
@@ -26,7 +26,7 @@ impl ActiveRun {
             }
         }
         if let Some(reason) = beat.diverged {
-            // Who does not take part does not speak for those who do.
+            // A node that takes no part cannot speak for the participants.
             if speaks && self.plan().is_some() {
                 self.diverge(reason, scope);
             }
@@ -43,7 +43,8 @@ impl ActiveRun {
                 self.admit(&plan, scope);
             }
         }
-        // That the others have ended holds where it was found, and for those whose workers have stopped with its batches.
+        // `OthersEnded` holds only on the node that found it, and where workers have stopped because of that node's
+        // batches.
         let is_stopped = self.exchanging_mut().is_some_and(|exchanging| exchanging.stopped);
         if let Some(reason) = beat.stop
             && speaks
@@ -54,12 +55,12 @@ impl ActiveRun {
         }
     }
 
-    /// A worker has measured weights: they may be good enough to end with, or no better than for long.
+    /// Records a worker's evaluation, and stops the run if its target is reached or its patience is over.
     fn evaluated(&mut self, worker: WorkerKey, evaluation: Evaluation, scope: &mut Scope<'_>) {
         let keeps_best = self.job.keep == Keep::Best;
         match self.state {
             State::Training(_) => {}
-            // The last weights are measured when all have closed, to compare them with the best.
+            // All workers have closed: this evaluation of the last weights is compared with the best one.
             State::Settling(..) => return self.course.add(evaluation),
             _ => return,
         }
@@ -78,7 +79,7 @@ impl ActiveRun {
         }
     }
 
-    /// The run has diverged here.
+    /// Records that the run has diverged on this node.
     pub(super) fn note_divergence(&mut self, cause: String, scope: &mut Scope<'_>) {
         let divergence = Divergence {
             cause: cause.into(),
@@ -89,17 +90,17 @@ impl ActiveRun {
         self.diverge(divergence, scope);
     }
 
-    /// Whether a run of this job that has diverged is trained once more.
+    /// Returns true if a diverged run of this job is trained again at a lower learning rate.
     fn backs_off_from(&self, has_diverged: bool) -> bool {
         has_diverged && self.job.back_off && self.plan().is_some_and(|plan| plan.topology().can_back_off())
     }
 
-    /// Whether this run has diverged and is trained once more.
+    /// Returns true if this run has diverged and is trained again at a lower learning rate.
     pub(super) fn backs_off(&self) -> bool {
         self.is_over() && self.backs_off_from(self.diverged.is_some())
     }
 
-    /// The run cannot go on anywhere.
+    /// Fails the run as diverged: it cannot go on anywhere.
     pub(super) fn diverge(&mut self, reason: Divergence, scope: &mut Scope<'_>) {
         if !self.is_over() {
             self.diverged = Some(reason.clone());
@@ -162,7 +163,7 @@ impl ActiveRun {
             FromWorker::Finished { digest } => {
                 if let State::Finishing(exchanging, finishing) = &mut self.state {
                     if digest.is_none() {
-                        // What is not on the lattice is not saved: another one has to.
+                        // Weights that are not on the lattice are not saved: another worker has to save.
                         finishing.detached(worker, scope.now);
                     }
                     if let Some(seat) = exchanging.seat_of(worker) {
@@ -195,7 +196,7 @@ impl ActiveRun {
                     scope.effects.push(RunEffect::HangUp(worker));
                 }
             }
-            // Of another run, or nothing that concerns the run.
+            // Messages about another run, or not about the run at all.
             FromWorker::Prepared { .. }
             | FromWorker::Refused { .. }
             | FromWorker::Evaluated { .. }
@@ -207,7 +208,7 @@ impl ActiveRun {
         }
     }
 
-    /// A worker has opened the job's data, or cannot.
+    /// Records a worker's answer to the order to open the job's data.
     fn prepared(&mut self, worker: WorkerKey, data: Result<DataInfo, Excluded>, scope: &mut Scope<'_>) {
         if let State::Preparing(preparing) = &mut self.state {
             if let Some(answer) = preparing.workers.get_mut(&worker) {
@@ -215,7 +216,7 @@ impl ActiveRun {
             }
             return;
         }
-        // One that cannot take part now is started again after a while, and asked again: its data may be back.
+        // A worker that cannot take part is started again after a pause and asked again: its data may be back.
         let refused = self.exchanging_mut().is_some_and(|one| !one.prepared(worker, data));
         scope.effects.extend(refused.then_some(RunEffect::HangUp(worker)));
     }

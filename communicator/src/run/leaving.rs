@@ -1,5 +1,5 @@
-//! A node that is about to end leaves its run first: its workers let out what they have learned and close, the others get all
-//! of their batches, and a checkpoint is kept in case the others end, too.
+//! A node that is about to end leaves its run first: its workers send what they have learned and close, the other nodes
+//! get all of their batches, and a checkpoint is kept in case the others end, too.
 
 use std::time::Duration;
 
@@ -11,20 +11,20 @@ use super::event::{ExchangeOrder, RunEffect};
 use crate::log_context::NEWS;
 use crate::planted::{Bug, planted};
 
-/// How far a node is that leaves a run.
+/// Progress of this node in leaving a run that goes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Leaving {
-    /// It stays.
+    /// The node stays in the run.
     #[default]
     No,
-    /// Its workers are told to close, and its ledger is being kept in a file.
+    /// The workers are told to close, and the ledger is being written to a checkpoint.
     Asked,
-    /// The file is there, or cannot be.
+    /// The leaving node's checkpoint is written, or could not be written.
     Kept,
 }
 
 impl RunCore {
-    /// This node is about to end: it leaves its run, and takes part in no other.
+    /// Makes this node, which is about to end, leave its run and join no other.
     pub(super) fn leave(&mut self, now: Duration, effects: &mut Vec<RunEffect>) {
         if std::mem::replace(&mut self.leaving, true) {
             return;
@@ -32,7 +32,7 @@ impl RunCore {
         self.with_run(now, effects, ActiveRun::leave);
     }
 
-    /// Tells once that nothing keeps this node any more.
+    /// Reports, once, that this node has left its run and may end.
     pub(super) fn tell_left(&mut self, effects: &mut Vec<RunEffect>) {
         let is_free = self.current.as_ref().is_none_or(ActiveRun::is_over);
         if self.leaving && is_free && !std::mem::replace(&mut self.has_left, true) {
@@ -42,7 +42,7 @@ impl RunCore {
 }
 
 impl ActiveRun {
-    /// Leaves the run. One that settles already is ended with the others.
+    /// Starts to leave the run. A run that settles already is ended together with the others.
     pub(super) fn leave(&mut self, scope: &mut Scope<'_>) {
         match &self.state {
             State::Preparing(_) if self.coordinator == scope.me.id && self.is_being_prepared() => {
@@ -66,7 +66,7 @@ impl ActiveRun {
         }
     }
 
-    /// The ledger of a node that leaves is in a file, or cannot be.
+    /// Records that the checkpoint of a leaving node is written, or could not be.
     pub(super) fn kept_on_leaving(&mut self, kept: &Result<std::path::PathBuf, String>) {
         if self.leaving != Leaving::Asked {
             return;
@@ -88,8 +88,8 @@ impl ActiveRun {
         }
     }
 
-    /// Goes on with leaving the run. Returns whether this node leaves; it is gone from it when its workers have closed and the
-    /// others have all they made.
+    /// Advances this node's departure from the run; returns true if the node is leaving. It is gone when its workers
+    /// have closed and the others have all of their batches.
     pub(super) fn go_on_leaving(&mut self, scope: &mut Scope<'_>) -> bool {
         if self.leaving == Leaving::No {
             return false;
@@ -104,14 +104,14 @@ impl ActiveRun {
         true
     }
 
-    /// The time that this node had for leaving is over: what has not reached the others is lost.
+    /// Leaves the run at once because the time for leaving is over. Batches that the others do not have yet are lost.
     pub(super) fn leave_unfinished(&mut self, scope: &mut Scope<'_>) {
         if self.leaving != Leaving::No && matches!(self.state, State::Training(_)) {
             self.take_leave(scope);
         }
     }
 
-    /// Tells the others what this node's workers have not sent, and that it takes no part any more.
+    /// Withdraws from the run, and reports the norm of what this node's workers have learned and not sent.
     fn take_leave(&mut self, scope: &mut Scope<'_>) {
         if let State::Training(exchanging) = &self.state {
             let stats = exchanging.stats();

@@ -1,8 +1,9 @@
-//! What participants say of themselves, as far as it has come here, and who of them is waited for.
+//! The participants of a run: their newest states as far as they have come here, and which of them the end of the run
+//! waits for.
 //!
-//! A participant is *live* while new states of its own keep coming, over whomever. That makes life transitive: who is
-//! alive to somebody alive is alive. And it cannot become a rumour that keeps itself alive: only the participant itself
-//! makes new states.
+//! A participant is *live* while new states of its own keep coming, directly or over other nodes. So a node that is
+//! alive to a live node counts as live here, too. A rumour cannot keep itself alive, because only the participant
+//! itself makes new states.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,16 +16,17 @@ use protocol::wire::run_plan::{Participant, RunPlan};
 use crate::planted::{Bug, planted};
 use crate::timing::RunLimits;
 
-/// No participant makes this many new states while one of them travels. A relayed state that is this far ahead of what the
-/// participant itself has said is therefore forged.
+/// Lead in state numbers from which on a relayed state counts as forged: no participant makes this many new states
+/// while one of them travels.
 const FAR_AHEAD: u64 = 1000;
 
-/// The newest state of one participant, and when it came.
+/// Newest state of one participant, and the time at which it came.
 #[derive(Clone, Debug)]
 struct LatestState {
     state: ParticipantState,
     at: Duration,
-    /// When it last came from the participant itself. While that is fresh, nobody else speaks for it.
+    /// Time at which a state last came from the participant itself. While that is recent, states relayed by other nodes
+    /// are ignored.
     directly: Option<Duration>,
 }
 
@@ -42,30 +44,32 @@ impl LatestState {
 #[derive(Clone, Copy, Debug)]
 struct Death {
     found: Duration,
-    /// Something new of the participant came over others since: it may live where this node cannot reach it.
+    /// True if a new state of the participant has come over other nodes since: it may live where this node cannot reach
+    /// it.
     is_doubtful: bool,
 }
 
-/// All participants of a run.
+/// All participants of a run, as this node knows them.
 #[derive(Clone, Debug)]
 pub(crate) struct Members {
     me: NodeId,
-    /// What this node says of itself.
+    /// This node's own state, which its beats carry.
     pub(super) own: ParticipantState,
     participants: BTreeSet<NodeId>,
     heard: BTreeMap<NodeId, LatestState>,
-    /// Those that have left the cluster, or were started again.
+    /// Participants that have left the cluster, or that a later process of the same name has replaced.
     gone: BTreeSet<NodeId>,
-    /// Those whose processes have ended, by this node's own evidence. A beat of theirs would revoke it.
+    /// Participants whose processes have ended, by this node's own evidence; a beat of such a participant would revoke
+    /// it.
     dead: BTreeMap<NodeId, Death>,
-    /// Those that this node's exchange has a link to.
+    /// Participants to which this node's exchange has a link.
     linked: BTreeSet<NodeId>,
-    /// Nodes that took part in this run and whose later beats speak of other runs only, with the number of the beat that
-    /// showed it.
+    /// Nodes that took part in this run and whose later beats are about other runs only, with the number of their state
+    /// in the newest such beat.
     elsewhere: BTreeMap<NodeId, u64>,
-    /// Those that this node will not have to do with any more.
+    /// Participants together with which this node will not end the run any more, and why.
     rifts: BTreeMap<NodeId, GivenUp>,
-    /// Those that hold other weights of a network that is spread over nodes: they end by themselves.
+    /// Participants that hold another stage of the model: they agree on their end by themselves.
     others: BTreeSet<NodeId>,
 }
 
@@ -89,7 +93,7 @@ impl Members {
         self.me
     }
 
-    /// These take part. Who was not known is given the time to be heard.
+    /// Adds participants. An unknown participant gets the usual time to be heard before it counts as silent.
     pub(super) fn admit(&mut self, participants: impl Iterator<Item = NodeId>, now: Duration) {
         for node in participants {
             if self.participants.insert(node) {
@@ -98,17 +102,18 @@ impl Members {
         }
     }
 
-    /// These hold other weights than this node.
+    /// Marks participants that hold another stage of the model than this node.
     pub(super) fn hold_others(&mut self, others: impl Iterator<Item = NodeId>) {
         self.others.extend(others);
     }
 
-    /// Somebody is going to be heard.
+    /// Starts to wait for the first state of a node.
     pub(super) fn expect(&mut self, node: NodeId, now: Duration) {
         self.heard.entry(node).or_insert_with(|| LatestState::nothing(now));
     }
 
-    /// Takes a participant's own state, from itself or from another that handed it on; whether it is news.
+    /// Takes a participant's state, from the participant itself or relayed by another node. Returns true if the state
+    /// is new.
     pub(super) fn hear(
         &mut self,
         node: NodeId,
@@ -124,15 +129,14 @@ impl Members {
         let fresh = heard
             .directly
             .is_some_and(|at| now.saturating_sub(at) < limits.direct_is_fresh);
-        // What a participant itself says wins over a state that is so far ahead of it that somebody must have made it
-        // up.
+        // The participant's own state wins over a relayed one that is too far ahead of it to be genuine.
         let made_up = directly && state.number + FAR_AHEAD < heard.state.number;
         let news = state.number > heard.state.number && (directly || !fresh) || made_up;
         if directly {
             heard.directly = Some(now);
         }
         if news {
-            // Who was called off before the run began may come to it as a guest.
+            // A node that was called off before the run began may come back as a guest.
             self.elsewhere
                 .retain(|&other, &mut number| other != node || state.ended || state.number <= number);
             heard.at = now;
@@ -144,13 +148,13 @@ impl Members {
         news
     }
 
-    /// A node has left the cluster.
+    /// Records that a node has left the cluster. Returns true if that is new.
     pub(super) fn leaves(&mut self, node: NodeId) -> bool {
         self.gone.insert(node)
     }
 
-    /// The process of a node has ended, by this node's own evidence. From now on others may speak for it: one that lives
-    /// where only they reach it is heard over them.
+    /// Records this node's evidence that the process of a node has ended. From now on relayed states count again, so
+    /// that a node that lives where only others reach it is heard over them.
     pub(super) fn dies(&mut self, node: NodeId, found: Duration) {
         let is_doubtful = false;
         self.dead.insert(node, Death { found, is_doubtful });
@@ -159,12 +163,12 @@ impl Members {
         }
     }
 
-    /// A node is there after all.
+    /// Revokes the evidence that a node's process has ended.
     pub(super) fn lives(&mut self, node: NodeId) {
         self.dead.remove(&node);
     }
 
-    /// A link to a node is up, or down.
+    /// Records that a link to a node came up or went down.
     pub(super) fn linked(&mut self, node: NodeId, up: bool) {
         if up {
             self.linked.insert(node);
@@ -173,8 +177,8 @@ impl Members {
         }
     }
 
-    /// Whether a participant's process has ended: this node has evidence of it, no link to the participant is up, and nothing
-    /// new of it comes over others.
+    /// Returns true if a participant's process has ended: this node has evidence of it, no link to the participant is
+    /// up, and no new state of it comes over other nodes.
     fn is_dead(&self, node: NodeId, now: Duration, limits: &RunLimits) -> bool {
         let Some(death) = self.dead.get(&node).filter(|_| !self.linked.contains(&node)) else {
             return false;
@@ -188,13 +192,14 @@ impl Members {
         planted(Bug::RefusedIsDead) || waited && self.is_quiet_for(node, now, patience)
     }
 
-    /// Whether a participant's process has ended, or nothing was heard of it for this long.
+    /// Returns true if a participant's process has ended, or no new state of the participant came for longer than
+    /// `limit`.
     pub(super) fn is_lost_for(&self, node: NodeId, now: Duration, limit: Duration, limits: &RunLimits) -> bool {
         self.is_dead(node, now, limits) || self.is_quiet_for(node, now, limit)
     }
 
-    /// Whether a participant is silent here, over everybody, and at least half of the others have given it up: they may have
-    /// evidence that this node cannot have, because it has never reached the participant.
+    /// Returns true if a participant is silent here, directly and over others, and at least half of the others have
+    /// given it up. They may have evidence that this node cannot have, because it has never reached the participant.
     fn is_given_up_by_others(&self, node: NodeId, now: Duration, limits: &RunLimits) -> bool {
         if self.linked.contains(&node) || !self.is_quiet_for(node, now, limits.dead_after) {
             return false;
@@ -204,7 +209,7 @@ impl Members {
         agree > 0 && 2 * agree >= others.len()
     }
 
-    /// The states of all participants that are heard now, without this node and another one.
+    /// Returns the states of all participants that are heard now, except this node and `but`.
     fn others_heard(&self, but: NodeId, now: Duration, limits: &RunLimits) -> impl Iterator<Item = &ParticipantState> {
         let others = self.participants.iter().copied();
         let others = others.filter(move |&node| node != but && node != self.me);
@@ -213,16 +218,16 @@ impl Members {
             .filter_map(|node| self.state(node))
     }
 
-    /// Whether a participant that is given up as silent can be left out for good: it was silent for long, or all others that
-    /// are heard have given it up, too.
+    /// Returns true if a participant that is given up as silent can be left out for good: it was silent for long, or
+    /// all others that are heard have given it up, too.
     pub(super) fn is_lost_for_all(&self, node: NodeId, now: Duration, limits: &RunLimits) -> bool {
         let is_silent = self.given_up_one(node, now, limits) == Some(GivenUp::Silent);
         let long = self.is_quiet_for(node, now, limits.give_up_after);
         is_silent && (long || self.others_heard(node, now, limits).all(|state| state.gives_up(node)))
     }
 
-    /// Participants of which a later process of the same name takes part are gone for good once all have given them up: a name
-    /// that somebody claims proves nothing. Returns whether that is news.
+    /// Marks participants as gone for good if a later process of the same name takes part and all others have given
+    /// them up, since a name that a process merely claims proves nothing. Returns true if any are new.
     pub(super) fn leave_the_succeeded(&mut self, plan: &RunPlan, now: Duration, limits: &RunLimits) -> bool {
         let is_over = |one: &&Participant| {
             one.node != self.me
@@ -236,23 +241,25 @@ impl Members {
         self.gone.len() > before
     }
 
-    /// A node that was in this run is in another one, as its state of this number says.
+    /// Records that a participant of this run is in another one, as its state with this number shows. Returns true if
+    /// that is new.
     pub(super) fn turns_elsewhere(&mut self, node: NodeId, number: u64) -> bool {
         self.elsewhere.insert(node, number).is_none()
     }
 
-    /// This node will not have to do with a participant any more; whether that is news.
+    /// Breaks with a participant for good: this node will not end the run together with it. Returns true if that is
+    /// new.
     pub(super) fn break_with(&mut self, node: NodeId, why: GivenUp) -> bool {
         let news = node != self.me && self.participants.contains(&node);
         news && self.rifts.insert(node, why).is_none()
     }
 
-    /// This node stood still: what it did not hear meanwhile nobody is to blame for.
+    /// Excuses the participants for the time in which this node itself stood still and could not hear them.
     pub(super) fn stood_still(&mut self, gap: Duration) {
         self.heard.values_mut().for_each(|heard| heard.at += gap);
     }
 
-    /// What a participant last said of itself.
+    /// Returns the newest known state of a participant.
     pub(super) fn state(&self, node: NodeId) -> Option<&ParticipantState> {
         if node == self.me {
             return Some(&self.own);
@@ -260,12 +267,12 @@ impl Members {
         self.heard.get(&node).map(|heard| &heard.state)
     }
 
-    /// Whether a participant has ever spoken of this run itself, not over others.
+    /// Returns true if a state of this run has ever come from the participant itself, not over others.
     pub(super) fn has_spoken(&self, node: NodeId) -> bool {
         self.heard.get(&node).is_some_and(|heard| heard.directly.is_some())
     }
 
-    /// All states that are known, for others; the own one first.
+    /// Returns all known states, this node's own first, for a beat.
     pub(super) fn states(&self) -> Vec<(NodeId, ParticipantState)> {
         let others = self.heard.iter().filter(|(_, heard)| heard.state.number > 0);
         let others = others.map(|(&node, heard)| (node, heard.state.clone()));
@@ -277,26 +284,27 @@ impl Members {
         node != self.me && heard.is_none_or(|heard| now.saturating_sub(heard.at) > limit)
     }
 
-    /// For how long nothing was heard of a participant, if that is long enough to call it silent.
+    /// Returns the time since a participant's newest state came, if it is long enough to call the participant silent.
     pub(super) fn silence(&self, node: NodeId, now: Duration, limits: &RunLimits) -> Option<Duration> {
         let heard = self.heard.get(&node).filter(|_| node != self.me)?;
         let silence = now.saturating_sub(heard.at);
         (silence > limits.silent_after).then_some(silence)
     }
 
-    /// Whether a participant has left the cluster or the run, or is in another one.
+    /// Returns true if a participant has left the cluster or the run, or is in another run.
     pub(super) fn withdrew(&self, node: NodeId) -> bool {
         let left = self.gone.contains(&node) || self.elsewhere.contains_key(&node);
         left || self.state(node).is_some_and(|state| state.withdrawn)
     }
 
-    /// Whether a participant will end the run with the batches that this node will end it with, and there is no way back.
+    /// Returns true if a participant has decided, with no way back, to end the run with the batches that this node will
+    /// end it with.
     fn is_decided_alike(&self, state: &ParticipantState) -> bool {
         let fingerprint = |state: &ParticipantState| state.ballot.map(|ballot| ballot.fingerprint);
         state.decided && self.own.frozen && fingerprint(state) == fingerprint(&self.own)
     }
 
-    /// Whether a participant has ended the run, or is about to, otherwise than this node is going to.
+    /// Returns true if a participant has ended the run, or has decided to, otherwise than this node is going to.
     fn ended_apart(&self, node: NodeId) -> bool {
         let other = |state: &ParticipantState| self.others.contains(&node) && (state.settled.is_some() || !state.ended);
         let together = |state: &ParticipantState| self.is_decided_alike(state) || other(state);
@@ -304,20 +312,21 @@ impl Members {
         node != self.me && self.state(node).is_some_and(over)
     }
 
-    /// Those that will have no more to do with this run, whatever happens.
+    /// Returns the participants that will not return to this run, whatever happens.
     pub(super) fn gone(&self) -> BTreeSet<NodeId> {
         let gone = |node: &NodeId| self.withdrew(*node) || self.ended_apart(*node) || self.rifts.contains_key(node);
         self.participants.iter().copied().filter(gone).collect()
     }
 
-    /// Those that nothing is heard of: others may take their samples.
+    /// Returns the participants that are silent or have left the run: other workers may take their samples.
     pub(super) fn silent(&self, now: Duration, limits: &RunLimits) -> BTreeSet<NodeId> {
         let silent = |node: &NodeId| self.is_lost_for(*node, now, limits.silent_after, limits) || self.withdrew(*node);
         self.participants.iter().copied().filter(silent).collect()
     }
 
-    /// Whether all others have ended the run or are gone, and one at least that holds the same weights has ended it apart from
-    /// this node. Those that are silent do not come back to it: who ended it has not waited for them.
+    /// Returns true if the run ended without this node: all others have ended it, are gone or are silent, and at least
+    /// one with the same weights has ended it apart from this node. Silent ones do not come back to the run, because
+    /// its end has not waited for them.
     pub(super) fn is_left_behind(&self, now: Duration, limits: &RunLimits) -> bool {
         let mut others = self.participants.iter().copied().filter(|&node| node != self.me);
         let has_ended = |node| self.others.contains(&node) && self.state(node).is_some_and(|state| state.ended);
@@ -328,7 +337,7 @@ impl Members {
         ended && others.all(|node| over(node) || self.is_lost_for(node, now, limits.silent_after, limits))
     }
 
-    /// Why a participant is not waited for; none if it is.
+    /// Returns the reason for which this node does not wait for a participant; `None` if it waits.
     fn given_up_one(&self, node: NodeId, now: Duration, limits: &RunLimits) -> Option<GivenUp> {
         if self.withdrew(node) || self.ended_apart(node) {
             return Some(GivenUp::Gone);
@@ -338,7 +347,7 @@ impl Members {
         silent.or_else(|| self.rifts.get(&node).copied())
     }
 
-    /// Whom this node does not wait for, and why.
+    /// Returns the participants for which this node does not wait, and why.
     pub(super) fn given_up(&self, now: Duration, limits: &RunLimits) -> Vec<(NodeId, GivenUp)> {
         let others = self.participants.iter().copied().filter(|&node| node != self.me);
         others
@@ -346,8 +355,8 @@ impl Members {
             .collect()
     }
 
-    /// The members with whom this node would end the run: every living participant, minus those that a living participant
-    /// refuses to end with. A node that would itself be left out ends alone.
+    /// Returns the members with which this node would end the run: every living participant, minus those that a living
+    /// participant refuses to end with. A node that would itself be left out ends alone.
     pub(super) fn waited_for(&self, now: Duration, limits: &RunLimits) -> BTreeSet<NodeId> {
         let lives = |node: &NodeId| {
             let given_up = self.given_up_one(*node, now, limits);
@@ -379,14 +388,14 @@ impl Members {
         }
     }
 
-    /// Whether all of these say that they have the same batches, and will make no more.
+    /// Returns true if all these members report the same batches as this node, and will make no more.
     pub(super) fn stand_together(&self, members: &BTreeSet<NodeId>) -> bool {
         let here = |state: &ParticipantState| state.closed && state.fingerprint == self.own.fingerprint;
         members.iter().all(|&node| self.state(node).is_some_and(here))
     }
 
-    /// Casts this node's ballot, for an end with these members if it is time for that. One that was cast before and is not
-    /// this is taken back for good.
+    /// Casts this node's ballot for an end with these members if `is_time`. A different ballot that was cast before is
+    /// taken back for good.
     pub(super) fn vote(&mut self, members: &BTreeSet<NodeId>, is_time: bool) {
         let attempts = members
             .iter()
@@ -401,28 +410,28 @@ impl Members {
         self.own.attempt = attempt;
     }
 
-    /// Takes this node's ballot back: another has moved on.
+    /// Takes back this node's ballot for the end of the run, because another member has taken back its own.
     pub(super) fn take_back(&mut self) {
         self.own.frozen = false;
         self.own.attempt += u64::from(self.own.ballot.take().is_some());
     }
 
-    /// Whether all of these would end the run as this node would.
+    /// Returns true if all these members have cast the same ballot for the end of the run as this node.
     pub(super) fn vote_alike(&self, members: &BTreeSet<NodeId>) -> bool {
         let same = |state: &ParticipantState| state.ballot.is_some() && state.ballot == self.own.ballot;
         members.iter().all(|&node| self.state(node).is_some_and(same))
     }
 
-    /// Whether each of these members is frozen: it has itself seen that all ballots are equal.
+    /// Returns true if each of these members is frozen: it has itself seen that all ballots are equal.
     pub(super) fn are_frozen(&self, members: &BTreeSet<NodeId>) -> bool {
         let alike = |state: &ParticipantState| state.ballot.is_some() && state.ballot == self.own.ballot;
         let frozen = |state: &ParticipantState| state.frozen && alike(state) || self.is_decided_alike(state);
         members.iter().all(|&node| self.state(node).is_some_and(frozen))
     }
 
-    /// Drops from an agreed end every member that has fallen silent since, and breaks with it for good, which the others are
-    /// told. One that is only silent for now stays: it may speak again, and the others would end with it. The batches stay as
-    /// agreed, because a member that is dropped may already have ended with them.
+    /// Drops from an agreed end every member that has fallen silent for good, and breaks with it, which the others are
+    /// told. A member that is only silent for now stays: it may speak again, and the others would end with it. The
+    /// batches stay as agreed, because a member that is dropped may already have ended with them.
     pub(super) fn leave_out_the_lost(&mut self, members: &mut BTreeSet<NodeId>, now: Duration, limits: &RunLimits) {
         for (node, why) in self.given_up(now, limits) {
             if why == GivenUp::Silent && members.contains(&node) && self.is_lost_for_all(node, now, limits) {
@@ -438,8 +447,9 @@ impl Members {
         }
     }
 
-    /// Whether some member has taken back the ballot that this node is frozen on. A member does that only before it is
-    /// frozen, or because another has done it; so nobody has ended the run on that ballot, and this node may go on, too.
+    /// Returns true if a member has taken back the ballot on which this node is frozen. A member does that only before
+    /// it is frozen itself, or because another has done it; so no member has ended the run on that ballot, and this
+    /// node may go on, too.
     pub(super) fn has_moved_on(&self, members: &BTreeSet<NodeId>, fingerprint: u64) -> bool {
         let attempt = self.own.ballot.map_or(0, |ballot| ballot.attempt);
         let stays = |state: &ParticipantState| {
@@ -451,7 +461,7 @@ impl Members {
     }
 }
 
-/// The ballot for an end with these batches and these members.
+/// Returns the ballot for an end of the run with these batches and these members.
 fn ballot(fingerprint: u64, members: &BTreeSet<NodeId>, attempt: u64) -> Ballot {
     let members = members
         .iter()
@@ -463,9 +473,9 @@ fn ballot(fingerprint: u64, members: &BTreeSet<NodeId>, attempt: u64) -> Ballot 
     }
 }
 
-/// Leaves out members until no two are left that are at odds. Everybody who has heard the same comes to the same: first
-/// goes who is at odds with most; of two, who is accused and does not accuse; and then the higher name. So a single one
-/// that accuses everybody is left out itself.
+/// Removes members until no two are left that refuse to end with each other. All nodes with the same information get
+/// the same result. The member at odds with most others goes first; of equals, the one that more members accuse, and
+/// then the one with the higher id. So a single member that accuses all others is removed itself.
 fn without_rifts(mut members: BTreeSet<NodeId>, mut rifts: Vec<(NodeId, NodeId)>) -> BTreeSet<NodeId> {
     rifts.sort_unstable();
     rifts.dedup();
@@ -631,7 +641,8 @@ mod tests {
         assert!(members.is_left_behind(11 * SECOND, &LIMITS));
     }
 
-    /// A node that stood still until the others had ended would wait for batches of its stage that nobody sends any more.
+    /// A node that stood still until the others had ended would wait for batches of its stage that no node sends any
+    /// more.
     #[test]
     fn a_run_that_all_stages_have_ended_is_over() {
         let mut members = members();

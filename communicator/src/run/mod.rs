@@ -2,17 +2,16 @@
 //!
 //! ```text
 //!  StartTraining ─▶ preparing ─▶ opening ─▶ training ─▶ settling ─▶ finishing ─▶ ended
-//!                  (coordinated by the      (no centre: beats carry everybody's state;
-//!                   node that was asked)     whoever misses one hears the next)
+//!                  (coordinated by the      (no centre: beats carry the states of all;
+//!                   node that was asked)     a missed beat is made good by the next)
 //! ```
 //!
-//! `core` takes events, `starting` gets runs going and `beats` are what other nodes tell of theirs; `hearing` is what others
-//! and workers say in a run; `active` is one run, and `views` how it looks to others. What
-//! it has in each of its states is in `states`, what it does there in `preparing`, `training`, `settling`, `finishing` and
-//! `pipeline_end`; `leaving` is how a node ends that others go on without, `stalling` what is done where nobody trains.
-//! `members` knows who lives and who is waited for, `coordination` who can take part, `ending`
-//! what a run comes to, `waiting` what it waits for. Its time limits are handed in. The node's actor carries
-//! out what is decided here.
+//! `core` takes events, `starting` starts runs, and `beats` handles the beats of other nodes; `hearing` takes the
+//! messages of participants and workers; `active` is one run, and `views` describes it to others. `states` holds the
+//! data of each state, and `preparing`, `training`, `settling`, `finishing` and `pipeline_end` act on it; `leaving` is
+//! the departure of a node from a run that goes on, and `stalling` helps a run in which no worker trains. `members`
+//! decides which participants are alive and waited for, `coordination` which can take part; `ending` makes the result,
+//! and `waiting` finds what a run waits for. Time limits are handed in. The node's actor carries out the effects.
 
 mod active;
 mod beats;

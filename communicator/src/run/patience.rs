@@ -1,6 +1,7 @@
-//! How long a run goes on though it gets no better.
+//! Early stopping: ends a run whose evaluation loss no longer falls.
 
-/// The lowest evaluation loss that this node has measured, and how many evaluations in a row have not come below it.
+/// Lowest evaluation loss that this node has measured, and the number of evaluations in a row that did not come below
+/// it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Patience {
     best: f64,
@@ -17,7 +18,8 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// Takes note of an evaluation. Returns whether so many in a row have been in vain. A loss that is no number is.
+    /// Records an evaluation's loss. Returns true if `limit` evaluations in a row have not lowered the loss; one that
+    /// is not a number never does.
     pub(super) fn note_loss(&mut self, loss: f64, limit: Option<u32>) -> bool {
         if loss < self.best {
             *self = Self { best: loss, in_vain: 0 };

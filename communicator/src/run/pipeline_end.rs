@@ -1,8 +1,8 @@
-//! The end of a run whose network is cut into the stages of a pipeline: every node has its own stage saved, and
-//! the node of the first stage has the whole pipeline measured.
+//! End of a run whose model is cut into pipeline stages: every node has its own stage saved, and the node of the first
+//! stage has the whole pipeline measured.
 //!
-//! A worker that dies meanwhile costs a retry: the next one takes its seat with the ledger, and the leader's worker calls the
-//! pipeline together again.
+//! A worker that dies meanwhile costs a retry: the next worker takes its seat with the ledger, and the leader's worker
+//! starts a new pipeline generation.
 
 use std::collections::BTreeSet;
 
@@ -14,7 +14,7 @@ use super::event::{ExchangeOrder, Saving};
 use super::states::{Exchanging, Saver};
 
 impl ActiveRun {
-    /// Fills a lost seat and has this node's stage saved, once all have told what they ended with.
+    /// Fills lost seats, and has this node's stage saved once all members have reported what they ended with.
     pub(super) fn save_stage(&mut self, scope: &mut Scope<'_>) {
         let living = self.members.waited_for(scope.now, scope.limits);
         let all_settled = living.iter().all(|&node| self.has_settled(node));
@@ -31,7 +31,7 @@ impl ActiveRun {
         self.members.own.unmanned = seated.is_none();
         let worker = match finishing.saver {
             Saver::None => seated,
-            // The measurement is not needed any more, or cannot succeed.
+            // The measurement is no longer needed, or cannot succeed.
             Saver::Ordered(worker) if finishing.measures_pipeline && !measures_pipeline => Some(worker),
             _ => None,
         };
@@ -46,7 +46,7 @@ impl ActiveRun {
         }
     }
 
-    /// Whether this node leads a pipeline that has all its nodes, and nobody has measured the model yet.
+    /// Returns true if this node leads a pipeline that has all its nodes, and no node has measured the model yet.
     fn measures_pipeline(&self, living: &BTreeSet<NodeId>, scope: &Scope<'_>) -> bool {
         let has_ended = |node: NodeId| self.members.state(node).is_some_and(|state| state.ended);
         let is_there = |node: NodeId| living.contains(&node) && !has_ended(node);
@@ -55,7 +55,7 @@ impl ActiveRun {
     }
 }
 
-/// Puts workers that have opened the data into seats that were lost.
+/// Gives lost seats to workers that have opened the data.
 fn reseat(exchanging: &mut Exchanging, scope: &mut Scope<'_>) {
     while let Some((&slot, seat)) = exchanging.seats.iter_mut().find(|(_, seat)| seat.worker.is_none())
         && let Some(worker) = exchanging.ready.pop_first()

@@ -1,4 +1,4 @@
-//! Getting ready: workers open the data, this node works out what it can offer, and the coordinator hears of it.
+//! Preparation of a run: workers open the data, this node works out its offer, and the coordinator gets it.
 
 use protocol::ids::NodeId;
 use protocol::reasons::{Excluded, RunFailure};
@@ -14,8 +14,8 @@ use crate::log_context::NEWS;
 use crate::planted::{Bug, planted};
 
 impl ActiveRun {
-    /// Asks workers to open the data: in the beginning all, and later those that take the place of others. At the end
-    /// one is needed to save the model.
+    /// Asks workers to open the data: all of them at the beginning, later those that replace others, and one at the end
+    /// to save the model.
     pub(super) fn ask_workers(&mut self, scope: &mut Scope<'_>) {
         if self.leaving != Leaving::No {
             return;
@@ -35,7 +35,7 @@ impl ActiveRun {
         }
     }
 
-    /// Goes on as far as it can: asks for the offer when workers have answered, tells it, begins when that is heard of.
+    /// Advances the preparation as far as possible: asks for the offer once workers have answered, or gives up the run.
     pub(super) fn prepare(&mut self, scope: &mut Scope<'_>) {
         let State::Preparing(preparing) = &mut self.state else {
             return;
@@ -74,7 +74,7 @@ impl ActiveRun {
         }
     }
 
-    /// What this node has answered to the prepare, if it has.
+    /// Returns this node's answer to the prepare request, if it has one.
     pub(super) fn answer(&self) -> Option<Result<Offer, Excluded>> {
         let State::Preparing(preparing) = &self.state else {
             return None;
@@ -86,20 +86,20 @@ impl ActiveRun {
         }
     }
 
-    /// Whether what this node offers is being worked out.
+    /// Returns true while this node's offer is being worked out.
     pub(super) fn is_offering(&self) -> bool {
         matches!(&self.state, State::Preparing(preparing) if matches!(preparing.offer, OfferState::Asked))
     }
 
-    /// What this node can offer was worked out. What comes of an earlier attempt at this run is nothing to a later one,
-    /// whose workers are still at it.
+    /// Takes the offer that was worked out. The offer of an earlier attempt at this run is dropped if the workers are
+    /// still busy with a later one.
     pub(super) fn worked_out(&mut self, offer: Result<Offer, Excluded>, scope: &mut Scope<'_>) {
         if self.is_offering() {
             self.offered(offer, scope);
         }
     }
 
-    /// What this node can offer is known: the coordinator is told, or the run that had begun is joined.
+    /// Records this node's final offer: answers the coordinator, or joins the run if the run has begun already.
     pub(super) fn offered(&mut self, offer: Result<Offer, Excluded>, scope: &mut Scope<'_>) {
         let State::Preparing(preparing) = &mut self.state else {
             return;
@@ -121,7 +121,7 @@ impl ActiveRun {
         }
     }
 
-    /// Hears that the run begins, or has begun: this node is among its participants, or becomes a guest.
+    /// Handles the plan of a run that begins, or has begun: this node is among its participants, or becomes a guest.
     pub(super) fn begins(&mut self, mut plan: RunPlan, scope: &mut Scope<'_>) {
         if planted(Bug::BegunTwice) && matches!(self.state, State::Training(_)) {
             let (run, plan) = (self.run, Box::new(plan));
@@ -148,7 +148,7 @@ impl ActiveRun {
                 }
             }
             OfferState::Refused(_) => return self.withdraw(Excluded::NotPrepared, scope),
-            // Its workers are still at it. The newest plan of who takes part counts.
+            // This node's workers are still busy. The newest plan counts.
             OfferState::None | OfferState::Asked => {
                 if let Some(joins) = &mut preparing.joins {
                     *joins = plan;
@@ -174,7 +174,7 @@ impl ActiveRun {
             .filter(|one| !plan.is_succeeded(one.node))
             .count();
         tracing::info!(target: NEWS, event = "run_started", nodes, data = %self.job.data, "a run begins");
-        // What was left open is decided.
+        // The plan's job also has the settings that were left open.
         self.job.clone_from(&plan.job);
         self.news = true;
         let plan = Box::new(plan);

@@ -1,16 +1,17 @@
-//! The way to one result: participants get to the same batches, and each learns that all have agreed on them.
+//! Agreement on one result: participants get to the same batches, and each learns that all have agreed on them.
 //!
 //! ```text
 //!  closed ──▶ all stand together ──▶ ballot ──▶ all vote alike ──▶ frozen ──▶ all are frozen ──▶ finishing
 //!    ▲                                                                │
-//!    └───────────── somebody has moved on: it takes further batches ──┘
+//!    └───────────── a member has moved on: it takes further batches ──┘
 //! ```
 //!
-//! A ballot names the batches and the members of an end. A node that has cast one takes it back when a participant returns,
-//! a guest comes or a batch arrives; then all count one attempt further, so that no ballot is ever cast twice. A node that
-//! has seen that all vote alike is *frozen*: it takes no batch any more. It goes back only when another member has taken its
-//! ballot back, which a member does only before it is frozen itself, or for the same reason; so nobody has ended on the old
-//! ballots. A member that falls silent now is left out, but the batches stay: it may have ended with them.
+//! A ballot names the batches and the members of an end. A node that has cast one takes it back when a participant
+//! returns, a guest comes or a batch arrives; then all count the attempt up, so that no ballot is ever cast twice. A
+//! node that has seen that all vote alike is *frozen*: it takes no further batch. It thaws only when another member has
+//! taken its ballot back, which a member does only before it is frozen itself, or for the same reason; so no member has
+//! ended on the old ballots. A member that falls silent now is left out, but the batches stay: it may have ended with
+//! them.
 
 use std::collections::BTreeSet;
 
@@ -23,10 +24,10 @@ use super::states::Finishing;
 use crate::planted::{Bug, planted};
 
 impl ActiveRun {
-    /// Those with whom this node would end the run now.
+    /// Returns the members with which this node would end the run now.
     fn members_to_end(&self, scope: &Scope<'_>) -> BTreeSet<NodeId> {
         let mut members = self.members.waited_for(scope.now, scope.limits);
-        // Those who hold other layers have other batches, and agree on them among themselves.
+        // Nodes that hold other layers have other batches, and agree on them among themselves.
         if let Some(plan) = self.plan() {
             members.retain(|&node| plan.topology().same_slice(scope.me.id, node));
         }
@@ -41,12 +42,13 @@ impl ActiveRun {
         members
     }
 
-    /// Goes on as far as it can.
+    /// Advances the agreement on the end of the run as far as possible.
     pub(super) fn settle(&mut self, scope: &mut Scope<'_>) {
         let State::Settling(exchanging, _) = &self.state else {
             return;
         };
-        // Workers that are led wait to be told that there is no more, and who would tell them may be gone.
+        // Workers of later pipeline stages wait until the leader says that no minibatch follows, and the leader may be
+        // gone.
         if !exchanging.stopped && self.leaders_have_ended(scope) {
             self.stop_workers(scope);
         }
@@ -124,14 +126,15 @@ impl ActiveRun {
         }
     }
 
-    /// When all whom this node waits for have made their last batches, and nothing moves for long though they have not got
-    /// the same ones, then something stands between them that nobody can help: those that stand elsewhere are given up.
+    /// Gives up members that cannot be reached. If all members have made their last batches, and for the settle limit
+    /// no batch has moved between them although their batches differ, those with other batches than this node are given
+    /// up.
     fn look_for_the_unreachable(&mut self, scope: &mut Scope<'_>) {
         let State::Settling(exchanging, settling) = &mut self.state else {
             return;
         };
         let states = settling.members.iter().filter_map(|&node| self.members.state(node));
-        // A worker here that stands by waits for the others: it is no excuse for them.
+        // This node's own worker that stands by waits for the others, so it is no excuse for them.
         let stands_by = self.members.own.stands_by && !exchanging.goes_back;
         let closed = states.clone().all(|state| state.closed || stands_by && state.stands_by);
         let moving = states.clone().any(|state| state.catching_up);

@@ -1,8 +1,8 @@
-//! A run in which nobody trains though samples are missing: a worker may hold them back, or be gone unnoticed. The run says
-//! whose samples are missing, and takes them over; if that is of no use, workers are started again.
+//! Stalled runs: no worker trains though samples are missing, because a worker holds them back or is gone unnoticed.
+//! The run names the missing samples and takes them over; if that does not help, workers are started again.
 //!
-//! A worker that has nothing to train says so, and for which samples it waits. As long as one worker anywhere is at a step,
-//! however long that takes, the run does not stall.
+//! A worker that has nothing to train says so, and names the samples that it waits for. As long as one worker anywhere
+//! is at a step, however long that takes, the run does not stall.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,32 +15,33 @@ use super::active::{ActiveRun, Scope, State};
 use super::event::{ExchangeOrder, RunEffect};
 use super::states::{Exchanging, Seat};
 
-/// What is known of a run that makes no progress.
+/// Detector of a run that makes no progress: since when it has made none, and the remedy tried last.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stall {
-    /// Since when all participants have been without samples and nothing has come; none if that is not so.
+    /// Time since which all participants have been without samples and no batch has come; `None` if the run does not
+    /// stall.
     since: Option<Duration>,
-    /// The batches of this node then.
+    /// Fingerprint of this node's batches when the stall began.
     fingerprint: u64,
-    /// What was done about it since anything last came.
+    /// Remedy that was tried last since the run made progress.
     remedy: Remedy,
 }
 
-/// What is done about a run that makes no progress, one after the other.
+/// Remedies for a run that makes no progress, in the order in which they are tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Remedy {
     #[default]
     None,
-    /// The samples of others are taken over, for the rest of the run.
+    /// Let this node's workers take over the samples of others for the rest of the run.
     TakeOver,
-    /// Workers are started again from the ledger.
+    /// Start this node's workers again from its ledger.
     Restart,
-    /// The run ends with what it has: those who had workers are gone, and this node came without any.
+    /// End the run with what it has: the nodes with workers are gone, and this one came without any.
     End,
 }
 
 impl Remedy {
-    /// The last one that is due when nothing has come for this long.
+    /// Returns the strongest remedy that is due after this time without progress.
     fn due(waited: Duration, limit: Duration) -> Self {
         match waited.as_millis() / limit.as_millis().max(1) {
             0 => Self::None,
@@ -52,14 +53,15 @@ impl Remedy {
 }
 
 impl Exchanging {
-    /// Whether every worker here has nothing to train. A seat that nobody is about to take counts as such.
+    /// Returns true if every worker of this node has nothing to train. An empty seat counts, too, unless a worker is
+    /// about to take it.
     pub(crate) fn is_starved(&self) -> bool {
         let expected = !self.asked.is_empty() || !self.ready.is_empty();
         let is_starved = |seat: &Seat| seat.starved.is_some() || seat.worker.is_none() && !expected;
         self.seated.is_some() && self.seats.values().all(is_starved)
     }
 
-    /// The samples that this node's workers wait for, by the slots that were to train them.
+    /// Returns the numbers of samples that this node's workers wait for, by the slots that were to train them.
     fn missing(&self) -> BTreeMap<usize, u64> {
         let mut missing = BTreeMap::new();
         for &Missing { slot, samples } in self.seats.values().flat_map(|seat| seat.starved.iter().flatten()) {
@@ -71,7 +73,7 @@ impl Exchanging {
 }
 
 impl ActiveRun {
-    /// Looks whether the run makes any progress, and helps if it does not.
+    /// Detects that the run makes no progress, and applies the next remedy that is due.
     pub(super) fn look_for_a_stall(&mut self, scope: &mut Scope<'_>) {
         let (now, limits) = (scope.now, scope.limits);
         let State::Training(exchanging) = &mut self.state else {
@@ -82,7 +84,7 @@ impl ActiveRun {
         let is_starved = |node| self.members.state(node).is_some_and(|state| state.starved);
         let fingerprint = exchanging.progress.fingerprint;
         let may_stall = starved && !exchanging.progress.complete && exchanging.plan.topology().can_stall();
-        // Most of the time somebody here trains, and nobody else has to be looked at.
+        // Mostly some worker here trains; then the other participants need not be looked at.
         let stalls = may_stall && self.members.waited_for(now, limits).into_iter().all(is_starved);
         let stall = &mut exchanging.stall;
         if !stalls || stall.fingerprint != fingerprint {
@@ -126,7 +128,7 @@ impl ActiveRun {
         }
     }
 
-    /// Whose samples are missing, where nobody trains.
+    /// Returns the missing samples of a stalled run, by the node that holds them back.
     pub(super) fn missing_samples(&self) -> Vec<WaitingFor> {
         let State::Training(exchanging) = &self.state else {
             return Vec::new();

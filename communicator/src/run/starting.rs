@@ -1,4 +1,4 @@
-//! What clients ask for, and how nodes get a run going: searching, preparing, deciding, calling off.
+//! Starting runs: clients' requests, the search for checkpoints, the prepare step, the decision, and calling a run off.
 
 use std::time::Duration;
 
@@ -17,11 +17,11 @@ use super::event::{RunEffect, Ticket};
 use crate::log_context::NEWS;
 use crate::planted::{Bug, planted};
 
-/// How long after a run has diverged it is trained once more: a few beats, so that all have heard that it is over.
+/// Time between a divergence and the retry: a few beats, so that all nodes have heard that the diverged run is over.
 const BACK_OFF_AFTER: Duration = Duration::from_secs(2);
 
 impl RunCore {
-    /// Refuses what needs a node that has nothing to do, if this one has. Returns whether it has.
+    /// Refuses a request that needs an idle node if this node is busy or about to end. Returns true if it refused.
     fn refuse_if_busy(&self, ticket: Ticket, effects: &mut Vec<RunEffect>) -> bool {
         let busy = self.current.as_ref().filter(|run| !run.is_over());
         let run = busy
@@ -44,7 +44,7 @@ impl RunCore {
         alive.cloned().collect()
     }
 
-    /// Asks everybody whether they can take part.
+    /// Starts a run: asks all living nodes to prepare for it.
     pub(super) fn start(
         &mut self,
         run: RunId,
@@ -72,7 +72,7 @@ impl RunCore {
         self.get_ready(run, coordinator, job, now, effects);
     }
 
-    /// Goes on as far as this node can with runs that it coordinates.
+    /// Advances the runs that this node coordinates as far as possible.
     pub(super) fn coordinate(&mut self, now: Duration, effects: &mut Vec<RunEffect>) {
         self.try_resume(now, effects);
         self.back_off(now, effects);
@@ -80,7 +80,7 @@ impl RunCore {
         self.call_off(effects);
     }
 
-    /// Trains a run that has diverged once more, at half the rate, if this node coordinated it. All others have heard by then
+    /// Trains a diverged run again at half the learning rate if this node coordinated it, once all others have heard
     /// that it is over.
     pub(super) fn back_off(&mut self, now: Duration, effects: &mut Vec<RunEffect>) {
         let Some(run) = self
@@ -104,11 +104,11 @@ impl RunCore {
             target: NEWS, event = "run_retried", predecessor = %run.run, %successor, optimiser = %job.optimiser,
             "a run has diverged; its successor trains the job again at a lower learning rate"
         );
-        // Whoever could not take part is not waited for a second time.
+        // A node that could not take part is not waited for a second time.
         self.start(successor, (job, going_on), true, Ticket::NOBODY, now, effects);
     }
 
-    /// Asks those once more that have not answered: the question or the answer may have been lost.
+    /// Asks the nodes that have not answered once more: the question or the answer may have been lost.
     pub(super) fn ask_again(&mut self, now: Duration, effects: &mut Vec<RunEffect>) {
         let (me, every) = (self.me.id, self.limits.ask_again);
         let Some(one) = self
@@ -123,7 +123,7 @@ impl RunCore {
         ask_to_prepare(one.run, me, one.coordination.job(), late, effects);
     }
 
-    /// Asks everybody which checkpoint they have of an earlier run.
+    /// Asks all living nodes which checkpoint they have of an earlier run.
     pub(super) fn resume(
         &mut self,
         run: RunId,
@@ -156,7 +156,7 @@ impl RunCore {
         ));
     }
 
-    /// This node's checkpoints were looked through, for itself or for another.
+    /// Handles the checkpoint that was found on this node, for its own search or for another coordinator's.
     pub(super) fn looked_up(&mut self, run: RunId, found: Option<Box<FoundCheckpoint>>, effects: &mut Vec<RunEffect>) {
         let me = self.me.id;
         if let Some(search) = self.search.as_mut().filter(|search| search.run == run) {
@@ -167,7 +167,7 @@ impl RunCore {
         }
     }
 
-    /// Goes on from the furthest checkpoint, when all have told what they have.
+    /// Starts the resumed run from the furthest checkpoint once all asked nodes have answered.
     pub(super) fn try_resume(&mut self, now: Duration, effects: &mut Vec<RunEffect>) {
         let limit = self.limits.search;
         let Some(search) = self.search.take_if(|search| search.is_over(now, limit)) else {
@@ -189,7 +189,7 @@ impl RunCore {
         );
     }
 
-    /// Lets every node write a checkpoint.
+    /// Orders every node to write a checkpoint.
     pub(super) fn checkpoint_all(&mut self, ticket: Ticket, now: Duration, effects: &mut Vec<RunEffect>) {
         let training = self
             .current
@@ -207,13 +207,13 @@ impl RunCore {
         effects.push(RunEffect::Reply(ticket, answer));
     }
 
-    /// A client wants the run to end. A run that is being prepared is called off, by whoever prepares it; one that has
-    /// begun, here or elsewhere, keeps what it has learned.
+    /// Handles a client's request to end the run. The coordinator calls off a run that is being prepared; a run that
+    /// has begun, here or elsewhere, keeps what it has learned.
     pub(super) fn stop(&mut self, ticket: Ticket, now: Duration, effects: &mut Vec<RunEffect>) {
         let current = self.current.as_ref().filter(|run| !run.is_over());
         let prepared = current.is_some_and(ActiveRun::is_being_prepared);
         let current = current.map(|run| run.run);
-        // What this node was asked for comes before runs that it only knows of.
+        // A run that this node was asked for comes before runs that it only knows of.
         if current.is_none()
             && let Some(search) = self.search.take()
         {
@@ -234,13 +234,13 @@ impl RunCore {
         effects.push(RunEffect::Reply(ticket, answer));
     }
 
-    /// A stop goes on to those whom this node knows to be in the run, if it is not itself: they may not reach each other.
+    /// Forwards a stop to the nodes that take part in the run, if this node does not: they may not reach each other.
     fn hand_on_stop(&mut self, from: NodeId, run: RunId, now: Duration, effects: &mut Vec<RunEffect>) {
         let takes_part = self
             .current
             .as_ref()
             .is_some_and(|one| one.run == run && !one.is_over());
-        // Those that know of each other's run what is not so any more would hand it round for ever.
+        // Two nodes with outdated knowledge of each other's run would forward the stop to each other for ever.
         let just_now = |at: Duration| now.saturating_sub(at) < self.limits.beat_every;
         if takes_part
             || self
@@ -263,7 +263,7 @@ impl RunCore {
         }));
     }
 
-    /// A client, here or elsewhere, wants this run to end.
+    /// Ends this run because a client, here or at another node, asks for it.
     fn stopped(&mut self, name: RunId, now: Duration, effects: &mut Vec<RunEffect>) {
         let me = self.me.id;
         let mut aborts = false;
@@ -273,7 +273,7 @@ impl RunCore {
             if aborts {
                 run.fail(RunFailure::Stopped, scope);
             } else {
-                // The node that prepares it may hear of this over others only.
+                // The coordinator may hear of this over other nodes only.
                 run.stop(StopReason::Asked, scope);
             }
         });
@@ -283,7 +283,7 @@ impl RunCore {
         }
     }
 
-    /// A client asks for something.
+    /// Handles a client's request about runs.
     pub(super) fn request(
         &mut self,
         ticket: Ticket,
@@ -303,12 +303,12 @@ impl RunCore {
             } => self.resume(run, (resumes, changes), (allow_partial, ticket), now, effects),
             Request::Order(RunOrder::Checkpoint) => self.checkpoint_all(ticket, now, effects),
             Request::Order(RunOrder::Stop) => self.stop(ticket, now, effects),
-            // Others answer them.
+            // Other actors answer these.
             Request::Nodes | Request::Status | Request::InspectData(_) | Request::Stats { .. } => {}
         }
     }
 
-    /// Another node says something that concerns runs.
+    /// Handles another node's control message about runs.
     pub(super) fn message(
         &mut self,
         from: NodeId,
@@ -345,7 +345,7 @@ impl RunCore {
                     search.answer(from, found.map(|found| *found));
                 }
             }
-            // They concern membership and records.
+            // These concern membership and records.
             ControlMessage::Beat(_)
             | ControlMessage::Echo { .. }
             | ControlMessage::Stats(_)
@@ -354,7 +354,7 @@ impl RunCore {
         }
     }
 
-    /// Gets ready for a run, unless another one has this node.
+    /// Prepares for a run, unless this node is in another one.
     fn get_ready(
         &mut self,
         run: RunId,
@@ -368,7 +368,7 @@ impl RunCore {
             return;
         }
         if self.has_ended(run) {
-            // Others may have been told so, and would not have this node back.
+            // Others may have been told of that end, and would not take this node back.
             self.answer(coordinator, run, Err(Excluded::AlreadyEnded), effects);
             return;
         }
@@ -379,7 +379,7 @@ impl RunCore {
                 }
                 return;
             }
-            // Of two that are being prepared at the same time the lower one wins, everywhere.
+            // Of two runs that are being prepared at the same time, the one with the lower id wins on every node.
             let (beaten, by) = if busy.is_being_prepared() && run < busy.run {
                 (Some((busy.run, busy.coordinator)), run)
             } else {
@@ -398,7 +398,7 @@ impl RunCore {
         self.enter(entered, now);
     }
 
-    /// Answers a prepare, also this node's own.
+    /// Answers a prepare request, also this node's own.
     fn answer(
         &mut self,
         coordinator: NodeId,
@@ -420,7 +420,7 @@ impl RunCore {
         }
     }
 
-    /// Begins the run, or calls it off, when all have answered.
+    /// Begins the run or calls it off, once all invited nodes have answered.
     pub(super) fn decide(&mut self, now: Duration, effects: &mut Vec<RunEffect>) {
         let Some(decision) = self
             .coordinating
@@ -464,7 +464,7 @@ impl RunCore {
         self.with_named(name, now, effects, |run, scope| run.fail(reason, scope));
     }
 
-    /// Tells who started a run that it failed before it began.
+    /// Tells the client that started a run that the run failed before it began.
     pub(super) fn call_off(&mut self, effects: &mut Vec<RunEffect>) {
         let Some(one) = &self.coordinating else {
             return;
@@ -482,7 +482,7 @@ impl RunCore {
     }
 }
 
-/// Asks nodes to get ready for a run.
+/// Asks nodes to prepare for a run.
 fn ask_to_prepare(
     run: RunId,
     coordinator: NodeId,

@@ -1,4 +1,5 @@
-//! A run whose exchange is there: workers take seats, and it is measured, written down, stopped and done.
+//! Training phase of a run: workers take seats, the model is evaluated, checkpoints are written, and the run is stopped
+//! or completed.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use super::states::{Exchanging, Settling};
 use crate::planted::{Bug, planted};
 
 impl ActiveRun {
-    /// The exchange is there: training can begin.
+    /// Starts training once the exchange runs.
     pub(super) fn opened(&mut self, opened: Result<(), Excluded>, scope: &mut Scope<'_>) {
         let State::Opening { plan, ready, .. } = &self.state else {
             return;
@@ -32,7 +33,7 @@ impl ActiveRun {
         }
     }
 
-    /// Others know of guests that this node does not know. Who has agreed on how to end takes no more.
+    /// Adds guests that another node knows and this one does not. A node that has agreed on how to end takes no more.
     pub(super) fn admit(&mut self, theirs: &RunPlan, scope: &mut Scope<'_>) {
         if self.members.own.frozen || matches!(self.state, State::Finishing(..)) {
             return;
@@ -48,7 +49,7 @@ impl ActiveRun {
                 self.news |= self.members.leave_the_succeeded(&exchanging.plan, now, scope.limits);
                 news
             }
-            // The exchange is started with those that are known now; the others are told of again.
+            // The exchange starts with the participants known now; later beats name the others again.
             _ => return,
         };
         for guest in news {
@@ -64,13 +65,13 @@ impl ActiveRun {
         }
     }
 
-    /// Whether another node has taken over this node's stage, be it before this node has begun.
+    /// Returns true if another node has taken over this node's pipeline stage, perhaps before this node has begun.
     pub(super) fn is_replaced(&self, scope: &Scope<'_>) -> bool {
         let is_replaced = self.plan().is_some_and(|plan| plan.topology().is_replaced(scope.me.id));
         is_replaced && !planted(Bug::VacancyFilledTwice)
     }
 
-    /// Former processes of nodes that were started again are not waited for.
+    /// Gives up the former processes of nodes that were started again.
     pub(super) fn leave_the_succeeded(&mut self, scope: &Scope<'_>) {
         if let State::Training(exchanging) | State::Settling(exchanging, _) | State::Finishing(exchanging, _) =
             &self.state
@@ -80,7 +81,8 @@ impl ActiveRun {
         }
     }
 
-    /// Goes on as far as it can: seats workers, stops, measures, writes down, and settles when all is done.
+    /// Advances training as far as possible: seats workers, stops, evaluates, writes checkpoints, and settles when all
+    /// is done.
     pub(super) fn train(&mut self, scope: &mut Scope<'_>) {
         if self.go_on_leaving(scope) {
             return;
@@ -104,7 +106,8 @@ impl ActiveRun {
             return self.withdraw(Excluded::Behind, scope);
         }
         let mut lost = self.members.given_up(now, scope.limits);
-        // A node that leaves has kept its stage. If no pipeline is complete without it, this node keeps its own of the same moment.
+        // A node that leaves has kept its stage. If no pipeline is complete without it, this node keeps its own stage
+        // of the same moment.
         let left: Vec<_> = lost
             .iter()
             .copied()
@@ -116,7 +119,7 @@ impl ActiveRun {
             scope.order(ExchangeOrder::Keep);
         }
         exchanging.kept_incomplete = is_incomplete;
-        // Another process may take the place of one that has ended or left: that is waited for as long as for one that is silent.
+        // Another process may replace one that has ended or left; it is waited for as long as a silent node.
         let may_return = |node, why| why == GivenUp::Silent || self.members.withdrew(node);
         let patience = scope.limits.give_up_after;
         exchanging
@@ -125,7 +128,7 @@ impl ActiveRun {
         for &(node, _) in &lost {
             exchanging.lost_since.entry(node).or_insert(now);
         }
-        // A node that has left the run may speak on.
+        // A node that has left the run may go on to send beats.
         let lost_since = &exchanging.lost_since;
         let is_early = |node| !self.members.is_quiet_for(node, now, patience) && since(lost_since[&node]) <= patience;
         lost.retain(|&(node, why)| !may_return(node, why) || !is_early(node));
@@ -153,8 +156,8 @@ impl ActiveRun {
         let waits_for_seats =
             needs_all_workers && exchanging.seated.is_none() && since(exchanging.opened) < scope.limits.links;
         if ends && !waits_for_seats {
-            // Where the best weights are kept, workers wait to be told: one may have some to bring back. They are told again
-            // if they were before, since one may have taken its seat after that.
+            // Where the best weights are kept, workers wait for this order: one may have measured weights to restore.
+            // The order is repeated, since a worker may have taken its seat after the first one.
             if self.job.keep == Keep::Best || needs_all_workers && self.stop.is_some() {
                 self.stop_workers(scope);
             }
@@ -176,8 +179,9 @@ impl ActiveRun {
         self.evaluate(scope);
     }
 
-    /// Whether those who choose what is trained have no more, or are gone, where this node holds layers that are led by others.
-    /// If all of them are gone and none had come to its end, another may take the place of one: that is waited for elsewhere.
+    /// Returns true if this node's stage is led by other nodes and these leaders have no more minibatches, or are gone.
+    /// If all leaders are gone and none had come to its end, returns false: a guest may replace one, for which
+    /// [`Self::train`] waits.
     pub(super) fn leaders_have_ended(&self, scope: &Scope<'_>) -> bool {
         let Some(plan) = self.plan() else {
             return false;
@@ -201,7 +205,7 @@ impl ActiveRun {
         });
     }
 
-    /// Writes a checkpoint, with what workers alone have.
+    /// Writes a checkpoint, together with the residual and optimiser state that only the workers have.
     pub(super) fn checkpoint(&mut self, scope: &mut Scope<'_>) {
         if let State::Training(exchanging) = &mut self.state
             && exchanging.seated.is_some()
@@ -211,7 +215,8 @@ impl ActiveRun {
         }
     }
 
-    /// One worker of the whole cluster measures now and then.
+    /// Orders an evaluation if one is due and a worker of this node is to make it: one worker of the whole cluster
+    /// evaluates.
     fn evaluate(&mut self, scope: &mut Scope<'_>) {
         let silent = self.members.silent(scope.now, scope.limits);
         let State::Training(exchanging) = &mut self.state else {
@@ -233,7 +238,7 @@ impl ActiveRun {
     }
 }
 
-/// Why a run cannot go on whose network is spread over nodes: in every pipeline somebody is given up.
+/// Returns the failure of a run whose model is spread over nodes if every pipeline has a node that is given up.
 fn no_pipeline(run: RunId, exchanging: &Exchanging, given_up: &[(NodeId, GivenUp)]) -> Option<RunFailure> {
     let plan = &exchanging.plan;
     let is_given_up = |node| given_up.iter().any(|(other, _)| *other == node);
@@ -247,7 +252,7 @@ fn no_pipeline(run: RunId, exchanging: &Exchanging, given_up: &[(NodeId, GivenUp
     })
 }
 
-/// Puts workers that are ready into empty seats.
+/// Gives empty seats to workers that are ready.
 fn seat_workers(exchanging: &mut Exchanging, scope: &mut Scope<'_>) {
     while let Some((&slot, seat)) = exchanging.seats.iter_mut().find(|(_, seat)| seat.worker.is_none())
         && let Some(worker) = exchanging.ready.pop_first()

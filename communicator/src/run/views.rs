@@ -1,4 +1,4 @@
-//! What the node asks its runs: how they stand, and who may call.
+//! Views of a node's runs for its other actors: their state, and the peers that may link to them.
 
 use std::time::Duration;
 
@@ -11,27 +11,27 @@ use protocol::wire::control::{NodeInfo, Phase, RunStatus};
 use super::active::{ActiveRun, State};
 use super::core::RunCore;
 
-/// A run as records have it.
+/// Summary of a run for this node's records.
 pub(crate) struct RunReport {
     pub(crate) run: RunId,
     pub(crate) phase: Phase,
-    /// What this node's workers did in it.
+    /// Summed statistics of this node's workers in the run.
     pub(crate) stats: WorkerStats,
-    /// How good it was found last.
+    /// Newest evaluation scores of the model.
     pub(crate) scores: Option<Scores>,
-    /// The evaluations by this node's workers.
+    /// Evaluations by this node's workers.
     pub(crate) course: Course,
-    /// What this node waits for.
+    /// Things for which this node waits before the run can begin or end.
     pub(crate) waiting: Vec<WaitingFor>,
 }
 
 impl RunCore {
-    /// What this node is, for others, has changed.
+    /// Replaces this node's own description, which others see.
     pub(crate) fn describe(&mut self, me: NodeInfo) {
         self.me = me;
     }
 
-    /// Whether a node's call for a link would be taken.
+    /// Returns true if this node would accept the link that node `from` dials for this run.
     pub(crate) fn expects(&self, run: RunId, from: NodeId) -> bool {
         let run = self
             .current
@@ -41,10 +41,10 @@ impl RunCore {
             .is_some_and(|plan| plan.participant(from).is_some())
     }
 
-    /// The newest run, as clients see it.
+    /// Returns the status of the newest run, as clients see it.
     pub(crate) fn status(&self, now: Duration) -> Option<Box<RunStatus>> {
         let mut status = self.current.as_ref()?.status(now, &self.limits());
-        // Who coordinates knows whom all wait for.
+        // The coordinator knows the nodes for which all wait.
         let coordinating = self.coordinating.as_ref().filter(|one| one.run == status.run);
         if let Some(one) = coordinating.filter(|_| status.phase == Phase::Preparing) {
             status.waiting = one.coordination.waiting().collect();
@@ -52,13 +52,13 @@ impl RunCore {
         Some(Box::new(status))
     }
 
-    /// Whether checkpoints are being searched for.
+    /// Returns true if this node searches for checkpoints.
     #[cfg(test)]
     pub(crate) fn is_searching(&self) -> bool {
         self.search.is_some()
     }
 
-    /// How things stand, for whoever looks into a failure.
+    /// Describes the newest run for the message of a failed test.
     #[cfg(test)]
     pub(crate) fn describe_run(&self) -> String {
         self.current.as_ref().map_or_else(String::new, |run| {
@@ -79,19 +79,19 @@ impl RunCore {
         })
     }
 
-    /// Whether what this node can offer to this run is waited for.
+    /// Returns true if this node's offer to this run is being worked out.
     pub(crate) fn is_offering(&self, run: RunId) -> bool {
         let current = self.current.as_ref().filter(|current| current.run == run);
         current.is_some_and(ActiveRun::is_offering)
     }
 
-    /// Whether the exchange of this run is waited for.
+    /// Returns true if the exchange of this run is being started.
     pub(crate) fn is_opening(&self, run: RunId) -> bool {
         let current = self.current.as_ref().filter(|current| current.run == run);
         current.is_some_and(|run| matches!(run.state, State::Opening { .. }))
     }
 
-    /// The newest run as records have it.
+    /// Returns the summary of the newest run for records.
     pub(crate) fn report(&self, now: Duration) -> Option<RunReport> {
         let run = self.current.as_ref()?;
         Some(RunReport {

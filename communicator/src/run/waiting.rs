@@ -1,4 +1,4 @@
-//! Finds what a run waits for.
+//! Finds the things that a run waits for.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::states::Exchanging;
 use crate::timing::RunLimits;
 
 impl ActiveRun {
-    /// Everything that this node waits for, to begin or to end the run.
+    /// Returns everything that this node waits for in order to begin or to end the run.
     pub(super) fn waiting(&self, now: Duration, limits: &RunLimits) -> Vec<WaitingFor> {
         match &self.state {
             State::Preparing(preparing) if preparing.is_waiting() => {
@@ -70,7 +70,7 @@ impl ActiveRun {
                 }
                 let living = self.members.waited_for(now, limits);
                 let members = self.result_members(self.members.me(), &living);
-                // A stage that is saved here says nothing of the whole model.
+                // A stage that is saved here says nothing about the whole model.
                 let is_whole = !exchanging.plan.topology().saves_stages();
                 let has_model = self.members.own.saved == Some(true) && (is_whole || self.is_measured_by(&members));
                 let others = living.into_iter().filter(|node| members.contains(node));
@@ -84,8 +84,8 @@ impl ActiveRun {
         }
     }
 
-    /// Nodes of pipelines that have lost their worker, among those that still need one. The others of the pipeline wait for it
-    /// in every minibatch and in the measurement.
+    /// Returns the nodes of pipelines that have lost their worker and still need one. The rest of the pipeline waits
+    /// for that worker in every minibatch and in the measurement.
     fn unmanned<'a>(
         &'a self,
         exchanging: &'a Exchanging,
@@ -100,7 +100,8 @@ impl ActiveRun {
             .chain(others.map(|one| WaitingFor::node(&one.name, NodeTask::RestartWorker)))
     }
 
-    /// What is missing of each of the others among these.
+    /// Returns what each of these nodes, except this one, still has to do: `lacks` finds the task, and a silent node
+    /// has to be heard again.
     fn lacking<'a>(
         &'a self,
         nodes: impl Iterator<Item = NodeId> + 'a,

@@ -1,4 +1,4 @@
-//! A node's checkpoints, one after the other: workers write what they alone have, and then the ledger is written.
+//! A node's checkpoints, one at a time: first the workers save their private states, then the ledger is written.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use crate::checkpoint::State;
 use crate::run::WorkerKey;
 
-/// The checkpoints of one run on one node.
+/// The state of writing the checkpoints of a run on one node.
 #[derive(Debug, Default)]
 pub(super) struct Checkpoints {
-    /// How many there were: each has its own files of workers.
+    /// Number of checkpoints so far. It is part of the names of the workers' files, so that each checkpoint has its
+    /// own.
     count: u64,
     phase: CheckpointPhase,
-    /// Another one was asked for meanwhile. Two at a time would write one file.
+    /// True if another checkpoint was requested meanwhile. Two at the same time would write to one file.
     is_followed: bool,
 }
 
@@ -20,7 +21,7 @@ pub(super) struct Checkpoints {
 enum CheckpointPhase {
     #[default]
     Idle,
-    /// Workers were asked.
+    /// Workers were asked to save their states.
     Saving {
         waiting: BTreeSet<WorkerKey>,
         states: Vec<State>,
@@ -30,8 +31,8 @@ enum CheckpointPhase {
 }
 
 impl Checkpoints {
-    /// A checkpoint is to be written there. Says where each worker is to write its state; nobody is to if the last
-    /// checkpoint is still at it, and then this one follows.
+    /// Requests a checkpoint at this path. Returns the file for each worker's state. Returns no files if another
+    /// checkpoint is in progress; then the new one follows it.
     pub(super) fn ask(&mut self, path: &Path, workers: impl Iterator<Item = WorkerKey>) -> Vec<(WorkerKey, PathBuf)> {
         if !matches!(self.phase, CheckpointPhase::Idle) {
             self.is_followed = true;
@@ -49,7 +50,7 @@ impl Checkpoints {
         files
     }
 
-    /// A worker has written its state, or never will.
+    /// Records that a worker has saved its state, or (`None`) never will.
     pub(super) fn saved(&mut self, key: WorkerKey, state: Option<State>) {
         if let CheckpointPhase::Saving { waiting, states, .. } = &mut self.phase
             && waiting.remove(&key)
@@ -58,8 +59,8 @@ impl Checkpoints {
         }
     }
 
-    /// The states of workers with which the ledger is to be written, once all have answered. [`Checkpoints::written`] has to
-    /// follow.
+    /// Returns the workers' states for the ledger's file once all workers have answered. The caller must write the
+    /// ledger and call [`Checkpoints::written`].
     pub(super) fn take_ready(&mut self) -> Option<Vec<State>> {
         match std::mem::replace(&mut self.phase, CheckpointPhase::Writing) {
             CheckpointPhase::Saving { waiting, states } if waiting.is_empty() => Some(states),
@@ -70,7 +71,8 @@ impl Checkpoints {
         }
     }
 
-    /// It is written, or will not be. Returns whether another one is to follow.
+    /// Records that the ledger was written, or could not be. Returns true if another checkpoint was requested
+    /// meanwhile.
     pub(super) fn written(&mut self) -> bool {
         self.phase = CheckpointPhase::Idle;
         std::mem::take(&mut self.is_followed)

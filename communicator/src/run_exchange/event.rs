@@ -1,4 +1,4 @@
-//! What happens to a node's exchange of a run, and what it wants done.
+//! The input of a node's exchange of a run (events) and its output (effects, which its actor carries out).
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -15,111 +15,111 @@ use crate::exchange::Breach;
 use crate::ledger::AuditError;
 use crate::run::{ExchangeOrder, RunEvent, Settlement, WorkerKey};
 
-/// Something that has happened.
+/// An event of a node's exchange of a run.
 #[derive(Clone, Debug)]
 pub(crate) enum RunExchangeEvent {
-    /// The run's core has given an order. A worker that it seats has a new origin, with this name.
+    /// An order of the run's core. If the order seats a worker, `origin` names the worker's new stream of batches.
     Order { order: ExchangeOrder, origin: OriginId },
-    /// A connection to a peer is there, perhaps in place of another one.
+    /// A connection to a peer is up, possibly in place of an earlier one.
     LinkUp(NodeId),
-    /// The connection to a peer is gone, and what was under way on it is lost.
+    /// The connection to a peer is down, and all messages in flight on it are lost.
     LinkDown(NodeId),
-    /// A message has come over the present connection to a peer.
+    /// A message has come over the current connection to a peer.
     Received { from: NodeId, message: Message },
-    /// Bytes have left for a peer since the last tick.
+    /// Bytes have left on the connection to a peer since the last tick.
     Sent(NodeId),
-    /// A worker of this node has made a batch.
+    /// A worker of this node has made a batch; its encoded bytes.
     Batch { worker: WorkerKey, bytes: Arc<[u8]> },
-    /// A worker of this node has come to a pass.
+    /// A worker of this node has reached a sequential averaging step, with the partial sum that holds its own values.
     Prefix { worker: WorkerKey, prefix: Prefix },
     /// A worker of this node sends a message to another stage of its pipeline.
     Flow { worker: WorkerKey, bytes: Arc<[u8]> },
-    /// A worker has written what it alone has, after this batch of its own; none if it could not.
+    /// A worker has saved its private state after its batch `sequence`; `None` if it could not.
     Saved {
         worker: WorkerKey,
         sequence: Option<u64>,
         path: PathBuf,
     },
-    /// The checkpoint that was being written is written, or could not be.
+    /// The checkpoint has been written, or writing it has failed.
     CheckpointWritten,
-    /// Some time has passed.
+    /// One tick has passed.
     Tick,
 }
 
-/// Something to be done.
+/// An action that a node's exchange asks its actor to carry out.
 #[derive(Clone, Debug)]
 pub(crate) enum RunExchangeEffect {
-    /// Make a link to a participant, and make it again whenever it is lost.
+    /// Set up a link to a participant, and set it up again whenever it breaks.
     Connect(Participant),
-    /// Give the present connection to a peer up.
+    /// Drop the current connection to a peer, so that a new one is made.
     Reconnect(NodeId),
     /// End the link to a peer for good.
     Disconnect(NodeId),
     /// Tell the link to a peer whether the peer is silent or gone.
     Absent { peer: NodeId, absent: bool },
-    /// Send a message over the link to a peer. A link that takes nothing more is given up.
+    /// Send a message over the link to a peer. A link whose queue is full is given up.
     Send { to: NodeId, message: Message },
-    /// Hear what a worker sends from now on, or do not hear it any more.
+    /// Start or stop listening to a worker.
     Hear { worker: WorkerKey, is_heard: bool },
-    /// Tell a worker something.
+    /// Send a message to a worker.
     Tell { worker: WorkerKey, message: ToWorker },
-    /// Hand a worker the contents of a frame of this kind.
+    /// Send a worker a frame of this kind with these contents.
     Deliver {
         worker: WorkerKey,
         kind: Kind,
         contents: Arc<[u8]>,
     },
-    /// Take the socket from a worker: its process ends, and another is started.
+    /// Close a worker's socket: its process ends, and another one is started.
     HangUp(WorkerKey),
-    /// Tell the run's core what has happened.
+    /// Pass an event to the run's core.
     Run(RunEvent),
-    /// Tell the run what this node has come to. The bytes that have left over links are not counted yet.
+    /// Pass the result of the exchange to the run. The caller must still add the bytes sent over links.
     Settle(Box<Settlement>),
-    /// Tell the run what records are made of.
+    /// Send the run the figures for its next record.
     Report,
-    /// Write the ledger to a file, as it is now.
+    /// Write the current ledger to a file.
     Write {
         occasion: WriteOccasion,
         path: PathBuf,
         header: Box<Header>,
     },
-    /// Tell people something.
+    /// Tell people a piece of news, as a log notice.
     Notice(ExchangeNews),
 }
 
 /// The reason for which a ledger is written to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteOccasion {
-    /// A checkpoint in the middle of a run: [`RunExchangeEvent::CheckpointWritten`] follows.
+    /// A checkpoint during a run: [`RunExchangeEvent::CheckpointWritten`] follows.
     Checkpoint,
-    /// The run has ended and can be continued from here later. Nobody waits for this.
+    /// The final checkpoint, from which the ended run can be continued later. The run does not wait for it.
     Last,
-    /// No model could be saved: [`RunEvent::Kept`] follows.
+    /// A replacement for a model that could not be saved: [`RunEvent::Kept`] follows.
     Kept,
 }
 
-/// What people are told of an exchange.
+/// A piece of news about an exchange that people are told.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum ExchangeNews {
-    /// A node joins the run.
+    /// A node with this name joins the run.
     Joined(String),
-    /// A snapshot is being given to a peer.
+    /// A snapshot is being sent to this peer.
     Giving(NodeId),
-    /// A merged range of so many batches was applied.
+    /// A merged range of this many batches was applied.
     RangeApplied { origin: OriginId, batches: u64 },
-    /// A batch that was kept for others is damaged.
+    /// A batch in the log is damaged.
     Spoilt,
-    /// One bit of this weight had flipped in the ledger, and is corrected.
+    /// One bit of the weight with this index had flipped in the ledger and has been corrected.
     Mended(usize),
     /// The ledger is damaged.
     Damaged(AuditError),
-    /// A peer's ledger has taken the damaged one's place.
+    /// A peer's ledger has replaced the damaged one.
     Healed,
     /// No checkpoint is written, because the ledger is damaged.
     CheckpointSkipped,
-    /// What a worker had saved does not fit the ledger.
+    /// A worker's saved state does not fit the ledger and is not used.
     StateDropped(PathBuf),
-    /// A peer said what no honest member says.
+    /// A peer sent something that no honest member sends.
     Quarantined { peer: NodeId, reason: Breach },
     /// A worker sent an invalid batch.
     BatchRejected(String),

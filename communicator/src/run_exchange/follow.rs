@@ -1,4 +1,5 @@
-//! What follows from the decisions of the exchange's core and of the core of pipelines.
+//! Carries out the effects of the exchange and of the pipeline: turns each into effects for the actor and events for
+//! the run.
 
 use std::sync::Arc;
 
@@ -71,7 +72,7 @@ impl RunExchange {
         }
     }
 
-    /// A worker goes on with its pass.
+    /// Lets a worker go on with its averaging step, with the partial sum of the workers before it if there is one.
     fn go_on_passing(&mut self, origin: OriginId, prefix: Option<Prefix>) {
         let Some(worker) = self.worker_of(origin) else {
             return;
@@ -82,7 +83,7 @@ impl RunExchange {
         }
     }
 
-    /// Hands workers what came other than as batches.
+    /// Moves the workers by the sum of a merged range or a snapshot.
     fn jump(&mut self, jump: &Jump) {
         if let Some(origin) = jump.order.origin {
             let batches = jump.order.batches;
@@ -105,7 +106,7 @@ impl RunExchange {
         }
     }
 
-    /// Tells workers which origins emit no more batches, when that changes.
+    /// Tells workers which origins emit no more batches, if that has changed.
     pub(super) fn tell_origins(&mut self) {
         let mut effects = Vec::new();
         self.pipeline.compare_origins(self.exchange.origins(), &mut effects);

@@ -1,4 +1,4 @@
-//! Links to the other participants, and what comes over them.
+//! The links to the other participants, and the messages that come over them.
 
 use std::collections::BTreeSet;
 
@@ -12,18 +12,18 @@ use crate::pipeline::PipelineEvent;
 use crate::run::RunEvent;
 
 impl RunExchange {
-    /// Makes a link to a participant.
+    /// Sets up a link to a participant, if this node needs one.
     pub(super) fn join(&mut self, participant: Participant) {
         let node = participant.node;
-        // A former process of a node that was started again cannot be reached, and is not to be told of.
+        // An earlier process of a node that was started again cannot be reached, so the exchange does not learn of it.
         let is_linked = self.plan.topology().are_linked(self.me, node);
         if node == self.me || !is_linked || self.plan.is_succeeded(node) {
             return;
         }
-        // A founder has had every batch since the first. That is not known if either side is a guest.
+        // A founder has taken part since the first batch. That is unknown if either side is a guest.
         let is_founder = !self.plan.is_guest(self.me) && !participant.guest;
         self.effects.push(RunExchangeEffect::Connect(participant));
-        // Nodes that hold other layers have no part in these batches.
+        // Nodes that hold other layers do not get these batches.
         if self.holds_the_same(node) {
             self.exchange_event(if is_founder {
                 Event::Founder(node)
@@ -49,7 +49,7 @@ impl RunExchange {
         }
     }
 
-    /// A link is gone, as the exchange knows already, if it has to. Returns whether it was there.
+    /// Forgets a link that is down; the exchange knows already, or need not know. Returns true if the link was up.
     pub(super) fn drop_link(&mut self, node: NodeId) -> bool {
         let was_linked = self.linked.remove(&node);
         if was_linked {
@@ -58,7 +58,7 @@ impl RunExchange {
         was_linked
     }
 
-    /// Tells the run and the core of pipelines that a link is up, or down.
+    /// Tells the run's core and the pipeline that a link is up or down.
     fn tell_linked(&mut self, node: NodeId, up: bool) {
         let run = self.run;
         self.tell_run(RunEvent::Linked { run, node, up });
@@ -80,7 +80,7 @@ impl RunExchange {
         }
     }
 
-    /// Ends the links to former processes of nodes that were started again, once they are gone.
+    /// Ends the links to earlier processes of nodes that were started again, once these processes are gone.
     pub(super) fn unlink_the_succeeded(&mut self) {
         let gone = self.pipeline.liveness().gone.iter().copied();
         let former: Vec<NodeId> = gone.filter(|&node| self.plan.is_succeeded(node)).collect();
@@ -90,7 +90,8 @@ impl RunExchange {
         }
     }
 
-    /// Tells links whether their peers are heard of: a link to a node that is silent is missing for no reason of its own.
+    /// Tells the links which peers have become silent or speak again: the link to a silent node is down because of the
+    /// node, not because of a fault of its own.
     pub(super) fn tell_links(&mut self, before: &BTreeSet<NodeId>) {
         let absent = self.pipeline.liveness().absent();
         let changed = absent.symmetric_difference(before);

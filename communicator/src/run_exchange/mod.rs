@@ -1,17 +1,17 @@
-//! A node's exchange of one run. A pure core: events with the time in, effects out. The exchange's actor carries these out,
-//! and so does the simulation.
+//! One node's exchange of a run: a pure state machine that takes events and the time, and returns effects, which the
+//! exchange's actor or the simulation carries out.
 //!
 //! ```text
 //!  orders of the run's core ─▶ ┌─────────────┐ ─▶ progress and settlement, for the run's core
-//!  links, and what comes ────▶ │ RunExchange │ ─▶ links to be made and given up, messages on them
+//!  links, their messages ────▶ │ RunExchange │ ─▶ links to set up and to give up, messages on them
 //!  workers' batches, flows ──▶ │             │ ─▶ messages for workers, hang-ups
-//!  ticks ────────────────────▶ └─────────────┘ ─▶ files to be written, reports, news for people
+//!  ticks ────────────────────▶ └─────────────┘ ─▶ files to write, reports, news for people
 //! ```
 //!
-//! Two cores decide with it: [`exchange`](crate::exchange), which batch goes to which node, and
-//! [`pipeline`](crate::pipeline), which message goes to which worker of a pipeline. This one keeps them and the plan
-//! together, seats workers (`seats`), and throttles them (`pauses`); it decides when checkpoints are written
-//! (`checkpoints`) and what the run's core has to know (`progress`).
+//! It owns two other state machines: [`exchange`](crate::exchange) decides which batch goes to which node, and
+//! [`pipeline`](crate::pipeline) which message goes to which worker of a pipeline. It keeps both in step with the plan,
+//! seats workers (`seats`) and throttles them (`pauses`), decides when checkpoints are written (`checkpoints`), and
+//! tells the run's core the state of the exchange (`progress`).
 
 mod checkpoints;
 mod event;
@@ -44,7 +44,7 @@ use crate::run::{ExchangeOrder, Liveness, Progress, RunEvent, Settlement, Worker
 use crate::run_files::RunFiles;
 use crate::timing::ClockTimes;
 
-/// A node's exchange of one run.
+/// The state of one node's exchange of a run.
 pub(crate) struct RunExchange {
     me: NodeId,
     run: RunId,
@@ -56,47 +56,49 @@ pub(crate) struct RunExchange {
     keeps_runs: bool,
     /// Peers that this node has a link to.
     linked: BTreeSet<NodeId>,
-    /// This node's workers with their origins.
+    /// This node's seated workers, with their origins (streams of batches).
     seats: BTreeMap<WorkerKey, OriginId>,
-    /// What this node's workers had alone at the checkpoint that the run goes on from.
+    /// Files with the private state (residual, optimiser state) of this node's workers, from the checkpoint that the
+    /// run continues from.
     states: Vec<State>,
     checkpoints: Checkpoints,
-    /// The number of the order since which no batch is taken; 0 while they are.
+    /// Number of the order that froze the exchange, so that it takes no batches; 0 if it is not frozen.
     freeze: u64,
-    /// The progress that the run's core was last told of.
+    /// The progress last sent to the run's core; only changes are sent.
     told: Option<Progress>,
     pauses: Pauses,
-    /// Bytes of batches of this node's workers.
+    /// Bytes of batches that this node's workers have made.
     bytes_encoded: u64,
     now: Duration,
     audited: Duration,
     reported: Duration,
-    /// When the first worker was seated, and when others' batches came last.
+    /// Time at which the first worker was seated.
     first: Option<Duration>,
+    /// Time at which a peer's batches last came.
     last: Option<Duration>,
-    /// The effects of the present event.
+    /// The effects of the current event.
     effects: Vec<RunExchangeEffect>,
 }
 
-/// What an exchange begins with.
+/// The arguments with which a node's exchange of a run starts.
 pub(crate) struct RunExchangeArguments {
     pub(crate) me: NodeId,
     pub(crate) run: RunId,
-    /// Who takes part.
+    /// The participants, the job and the data of the run.
     pub(crate) plan: RunPlan,
-    /// The replica to begin with.
+    /// The replica to start from.
     pub(crate) ledger: Ledger,
-    /// What this node's workers had alone at a checkpoint.
+    /// Files with the private state of this node's workers, from a checkpoint.
     pub(crate) states: Vec<State>,
-    /// Where the node keeps its files.
+    /// The paths of the node's files for the run.
     pub(crate) files: RunFiles,
-    /// Whether what the run comes to is kept in a checkpoint.
+    /// True if the final ledger is kept in a checkpoint.
     pub(crate) keeps_runs: bool,
     pub(crate) clocks: ClockTimes,
 }
 
 impl RunExchange {
-    /// The exchange of a run that begins, and what is to be done first.
+    /// Starts the exchange of a run. Returns its first effects with it.
     pub(crate) fn start(arguments: RunExchangeArguments, now: Duration) -> (Self, Vec<RunExchangeEffect>) {
         let RunExchangeArguments {
             me,
@@ -143,7 +145,7 @@ impl RunExchange {
         (core, effects)
     }
 
-    /// Takes note of what has happened, and says what is to be done, in this order.
+    /// Handles an event. Returns the effects in the order in which they must be carried out.
     pub(crate) fn handle(&mut self, event: RunExchangeEvent, now: Duration) -> Vec<RunExchangeEffect> {
         self.now = now;
         match event {
@@ -162,7 +164,7 @@ impl RunExchange {
                 }
             }
             RunExchangeEvent::Prefix { worker, prefix } => {
-                // Under its own name only.
+                // A worker may send partial averages under its own origin only.
                 if self.seats.get(&worker) == Some(&prefix.head.from) {
                     self.exchange_event(Event::Pass(prefix));
                 }
@@ -180,17 +182,17 @@ impl RunExchange {
         std::mem::take(&mut self.effects)
     }
 
-    /// The core that decides which batch goes to which node.
+    /// The state machine that decides which batch goes to which node.
     pub(crate) fn exchange(&self) -> &Exchange {
         &self.exchange
     }
 
-    /// Who takes part.
+    /// The participants, the job and the data of the run.
     pub(crate) fn plan(&self) -> &RunPlan {
         &self.plan
     }
 
-    /// How far the run is.
+    /// The run's position in samples, and in seconds since the first worker was seated.
     pub(crate) fn moment(&self, now: Duration) -> Moment {
         let age = self.first.map(|first| now.saturating_sub(first));
         Moment {
@@ -199,17 +201,18 @@ impl RunExchange {
         }
     }
 
-    /// For how long workers were throttled.
+    /// Total time for which workers were throttled.
     pub(crate) fn paused(&self, now: Duration) -> Duration {
         self.pauses.total(now)
     }
 
-    /// Bytes of batches of this node's workers.
+    /// Bytes of batches that this node's workers have made.
     pub(crate) fn bytes_encoded(&self) -> u64 {
         self.bytes_encoded
     }
 
-    /// Origins of a run that is gone on with are all ended, and this node answers for them.
+    /// Announces the origins (workers' streams of batches) of the checkpoint that a run continues from. All have ended,
+    /// and this node counts as their node.
     fn restore_origins(&mut self) {
         let applied: Vec<(OriginId, u64)> = self.exchange.ledger().frontier().iter().collect();
         for (origin, sequence) in applied {
@@ -258,7 +261,7 @@ impl RunExchange {
         }
     }
 
-    /// A guest takes part.
+    /// Adds a guest: a node that joins the running run.
     fn admit(&mut self, participant: Participant) {
         if self.plan.admit(participant.clone()) {
             self.exchange.reckon_with_workers(participant.node, participant.workers);
@@ -268,7 +271,7 @@ impl RunExchange {
         }
     }
 
-    /// Participants have fallen silent, speak again, or are gone.
+    /// Takes the new liveness of the participants: some became silent, speak again, or are gone.
     fn heed(&mut self, liveness: Liveness) {
         let before = self.pipeline.liveness().clone();
         let (gone, mut absent) = (liveness.gone.clone(), liveness.absent());
@@ -285,7 +288,7 @@ impl RunExchange {
         self.tell_origins();
     }
 
-    /// Takes no further batches, if exactly these are there.
+    /// Freezes the exchange, so that it takes no further batch, if it has exactly the batches with this fingerprint.
     fn freeze(&mut self, number: u64, fingerprint: u64) {
         if self.exchange.fingerprint() == fingerprint {
             self.freeze = number;
@@ -293,10 +296,11 @@ impl RunExchange {
         }
     }
 
-    /// Recomputes the ledger's digest and tells what the exchange ends with.
+    /// Audits the ledger and sends the result of the exchange to the run's core.
     fn settle(&mut self) {
         self.exchange_event(Event::Audit);
-        // A damaged ledger may be replaced before the next tick: that it was not settled in between must be heard.
+        // A damaged ledger may be replaced before the next tick; the run's core must learn of the damage before the
+        // settlement.
         self.tell_progress();
         self.report();
         let ledger = self.exchange.ledger();
@@ -313,7 +317,7 @@ impl RunExchange {
             seconds: seconds.unwrap_or_default().as_secs_f64(),
             bytes_sent: self.bytes_encoded,
             weights: ledger.weight_count() as u64,
-            // The run knows the processes.
+            // The run fills this in, because it knows the processes.
             usage: NodeUsage::default(),
         });
         if self.keeps_runs && settlement.digest.is_ok() {
@@ -324,7 +328,7 @@ impl RunExchange {
 
     fn tick(&mut self) {
         self.exchange_event(Event::Tick);
-        // Peers tell of origins, too, whose nodes nobody has heard for long.
+        // Peers announce, too, origins of nodes that have been silent for long.
         self.tell_origins();
         if self.now.saturating_sub(self.audited) >= self.clocks.audit {
             self.audited = self.now;
@@ -342,7 +346,7 @@ impl RunExchange {
         self.effects.push(RunExchangeEffect::Report);
     }
 
-    /// Tells how far the exchange is, when that has changed.
+    /// Sends the progress of the exchange to the run's core if it has changed.
     fn tell_progress(&mut self) {
         let progress = progress(self);
         if self.told != Some(progress) {
@@ -351,7 +355,7 @@ impl RunExchange {
         }
     }
 
-    /// Throttles workers, or lets them go on, when that changes.
+    /// Throttles the workers or lets them go on, if that has changed.
     fn pace(&mut self) {
         let pause = self.exchange.should_pause();
         if self.pauses.change(pause, self.now) {
@@ -359,10 +363,11 @@ impl RunExchange {
         }
     }
 
-    /// Writes a checkpoint once all workers have said at which of their batches they have written theirs.
+    /// Starts a checkpoint. The ledger is written once all workers have saved their private states and named the batch
+    /// at which they did.
     fn checkpoint(&mut self) {
         let path = self.files.checkpoint(self.run);
-        // Workers write theirs first, and make the folder.
+        // Workers write their states first, and create the folder.
         for (worker, path) in self.checkpoints.ask(&path, self.seats.keys().copied()) {
             self.tell(worker, ToWorker::Save { path });
         }
@@ -409,7 +414,7 @@ impl RunExchange {
         self.effects.push(RunExchangeEffect::Write { occasion, path, header });
     }
 
-    /// Whether a node holds the weights that this one holds, so that the two exchange batches.
+    /// Returns true if a node holds the same weights as this node, so that the two exchange batches.
     fn holds_the_same(&self, node: NodeId) -> bool {
         self.plan.topology().same_slice(self.me, node)
     }
@@ -423,7 +428,7 @@ impl RunExchange {
     }
 }
 
-/// The insides of an exchange, for the simulation.
+/// Access to the state of an exchange for the simulation.
 #[cfg(test)]
 impl RunExchange {
     pub(crate) fn seats(&self) -> &BTreeMap<WorkerKey, OriginId> {

@@ -1,18 +1,18 @@
-//! For how long workers were throttled.
+//! Measures the time for which workers are throttled.
 
 use std::time::Duration;
 
-/// The pauses of a run so far.
+/// The times in a run during which workers were throttled.
 #[derive(Debug, Default)]
 pub(super) struct Pauses {
-    /// Since when workers are throttled.
+    /// Start of the current pause; `None` if workers are not throttled.
     since: Option<Duration>,
-    /// How long the pauses before took.
+    /// Total time of the earlier pauses.
     before: Duration,
 }
 
 impl Pauses {
-    /// Workers are throttled from now on, or not any more. Returns whether that is news.
+    /// Starts or ends a pause. Returns true if that is a change.
     pub(super) fn change(&mut self, pause: bool, now: Duration) -> bool {
         if pause == self.is_on() {
             return false;
@@ -24,12 +24,12 @@ impl Pauses {
         true
     }
 
-    /// Whether workers are throttled.
+    /// Returns true if workers are throttled.
     pub(super) fn is_on(&self) -> bool {
         self.since.is_some()
     }
 
-    /// All pauses together, the present one included.
+    /// Total time of all pauses, including the current one.
     pub(super) fn total(&self, now: Duration) -> Duration {
         let present = self.since.map(|since| now.saturating_sub(since));
         self.before + present.unwrap_or_default()

@@ -1,4 +1,4 @@
-//! How far an exchange is, as the run's core has to know it.
+//! The progress of an exchange, as the run's core needs it.
 
 use protocol::ids::NodeId;
 use protocol::wire::run_plan::RunPlan;
@@ -7,7 +7,7 @@ use super::RunExchange;
 use crate::exchange::Exchange;
 use crate::run::Progress;
 
-/// Reads off an exchange how far it is.
+/// Computes the progress of an exchange.
 pub(super) fn progress(of: &RunExchange) -> Progress {
     let RunExchange {
         me,
@@ -23,7 +23,7 @@ pub(super) fn progress(of: &RunExchange) -> Progress {
     let ready = if plan.is_guest(*me) {
         exchange.is_caught_up(is_live)
     } else if !plan.resumed.is_empty() {
-        // Without the checkpoint there is nothing to go on from.
+        // Without the checkpoint, the node has no weights to continue from.
         !lacks_checkpoint(exchange, plan, *me)
     } else {
         let wants = |node: NodeId| node != *me && plan.topology().are_linked(*me, node);
@@ -42,7 +42,7 @@ pub(super) fn progress(of: &RunExchange) -> Progress {
     }
 }
 
-/// Whether this node lacks the checkpoint that the run goes on from.
+/// Returns true if the run continues from a checkpoint that this node does not have.
 pub(super) fn lacks_checkpoint(exchange: &Exchange, plan: &RunPlan, me: NodeId) -> bool {
     let resumed = plan.resumed_by(me);
     resumed.is_some_and(|resumed| exchange.ledger().samples() < resumed.samples)

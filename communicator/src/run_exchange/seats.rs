@@ -1,5 +1,5 @@
-//! This node's workers in a run: seated with what the ledger has, told who trains and who does not, and in the end asked
-//! what they hold.
+//! This node's workers in a run: they are seated with the contents of the ledger, told which other workers are alive,
+//! and at the end asked for their digest.
 
 use std::path::PathBuf;
 
@@ -14,13 +14,13 @@ use crate::pipeline::PipelineEvent;
 use crate::run::{Saving, WorkerKey};
 
 impl RunExchange {
-    /// Gives a worker everything that the ledger has, in one go with being listed for what comes next: it misses
-    /// nothing and gets nothing twice.
+    /// Seats a worker: sends it the whole ledger and adds it to the receivers of batches in the same step, so that it
+    /// misses no batch and gets none twice.
     pub(super) fn seat(&mut self, worker: WorkerKey, origin: OriginId, slot: usize) {
-        // A worker takes the ledger for right, and could never tell that it is not.
+        // A worker trusts the ledger and could not detect damage in it.
         self.exchange_event(Event::Audit);
         if self.exchange.is_damaged() {
-            // It is started again, and asks again.
+            // The worker is started again, and asks for a seat again.
             return self.effects.push(RunExchangeEffect::HangUp(worker));
         }
         self.exchange_event(Event::Origin(OriginInfo {
@@ -46,12 +46,12 @@ impl RunExchange {
         self.seats.insert(worker, origin);
     }
 
-    /// Gives a worker the ledger.
+    /// Sends a worker the ledger and its assignment.
     fn hand_over(&mut self, worker: WorkerKey, origin: OriginId, slot: usize, restore: Option<PathBuf>) {
         let (ledger, topology) = (self.exchange.ledger(), self.plan.topology());
         let (round, workers) = self.exchange.rounds().unwrap_or((0, self.plan.slots() as u32));
         let mut messages = Vec::new();
-        // A worker knows those that follow from the seed.
+        // Without batches and a model to start from, the weights follow from the seed, which the worker knows.
         if ledger.batches() > 0 || self.plan.job.from.is_some() {
             let pieces = ledger.counts().chunks(COUNTS_PER_PIECE);
             messages.extend(pieces.map(|piece| ToWorker::Counts(piece.to_vec())));
@@ -80,7 +80,8 @@ impl RunExchange {
         }
     }
 
-    /// What some worker had alone, if it fits what the ledger has of its batches to the last one. What does not is dropped.
+    /// Takes the file with the private state of some former worker, if the ledger has exactly the batches that the
+    /// worker had made by then. States that do not fit are dropped.
     fn take_state(&mut self) -> Option<PathBuf> {
         let frontier = self.exchange.ledger().frontier();
         let fits = |state: &State| frontier.applied(state.origin) == state.sequence;
@@ -92,7 +93,7 @@ impl RunExchange {
         self.states.pop().map(|state| state.path)
     }
 
-    /// A worker is gone: what it sent is all that will ever come of its origin.
+    /// Removes a worker that is gone. Its origin ends with the last batch that came.
     pub(super) fn unseat(&mut self, worker: WorkerKey) {
         let Some(origin) = self.seats.remove(&worker) else {
             return;
@@ -108,7 +109,7 @@ impl RunExchange {
         self.exchange_event(Event::Origin(OriginInfo { ended, ..info }));
     }
 
-    /// Workers take no further step; one of them may stand by.
+    /// Tells workers to take no further step; `stands_by` keeps its origin open.
     pub(super) fn stop_workers(&mut self, stands_by: Option<WorkerKey>) {
         for worker in self.workers_but(None) {
             let stands_by = Some(worker) == stands_by;
@@ -116,7 +117,8 @@ impl RunExchange {
         }
     }
 
-    /// All batches have come: a worker tells what it has, and saves the model if it is to.
+    /// Asks a worker, after all batches have come, for the digest of its weights, and to save the model if `save` says
+    /// so.
     pub(super) fn finish(&mut self, worker: WorkerKey, save: Option<Saving>) {
         if self.seats.contains_key(&worker) {
             let save = save.map(|save| self.save_order(save));
@@ -124,8 +126,8 @@ impl RunExchange {
         }
     }
 
-    /// All batches have come, and the workers that had them are gone: another one is given the ledger, to measure and
-    /// save it. It trains nothing, so it has no origin that anybody knows, and what it sends is not listened to.
+    /// Gives the final ledger to a worker without a seat, which measures and saves the model because the workers that
+    /// trained are gone. It trains nothing: its origin is not announced, and its batches are not taken.
     pub(super) fn measure(&mut self, worker: WorkerKey, origin: OriginId, save: Saving) {
         self.hand_over(worker, origin, 0, None);
         self.tell(worker, ToWorker::Stop);
@@ -133,8 +135,8 @@ impl RunExchange {
         self.tell(worker, ToWorker::Finish { save });
     }
 
-    /// Seats a worker at the end, for the measurement of its pipeline. Its origin is not announced, so that its batches do not
-    /// count.
+    /// Seats a worker at the end, for the measurement of its pipeline. Its origin is not announced, so that its batches
+    /// do not count.
     pub(super) fn reseat(&mut self, worker: WorkerKey, origin: OriginId, slot: usize) {
         self.hear(worker, true);
         self.hand_over(worker, origin, slot, None);
@@ -142,7 +144,7 @@ impl RunExchange {
         self.seats.insert(worker, origin);
     }
 
-    /// Whether batches of a worker count.
+    /// Returns true if a worker's batches count: its origin has been announced.
     pub(super) fn trains(&self, worker: WorkerKey) -> bool {
         let origin = self.seats.get(&worker);
         origin.is_some_and(|&origin| self.exchange.node_of(origin).is_some())
@@ -160,7 +162,7 @@ impl RunExchange {
         }
     }
 
-    /// All seated workers, except that of an origin.
+    /// All seated workers, except that of the origin `but`.
     pub(super) fn workers_but(&self, but: Option<OriginId>) -> Vec<WorkerKey> {
         let others = self.seats.iter().filter(|(_, origin)| Some(**origin) != but);
         others.map(|(&worker, _)| worker).collect()

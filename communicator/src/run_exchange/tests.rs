@@ -1,4 +1,4 @@
-//! What the exchange of a run decides, event by event. Its life as a whole is in the simulation.
+//! Tests of the exchange of a run, event by event. The simulation tests whole runs.
 
 use protocol::wire::link::{Message, Note};
 
@@ -8,7 +8,7 @@ use crate::timing::Timing;
 
 const RUN: RunId = RunId(9);
 
-/// Node 1 of three, with the effects of its start.
+/// Makes node 1 of three, with the effects of its start.
 fn node() -> (RunExchange, Vec<RunExchangeEffect>) {
     let arguments = RunExchangeArguments {
         me: NodeId(1),
@@ -42,7 +42,7 @@ impl RunExchange {
     }
 }
 
-/// The names of effects, without those that tell how far the exchange is.
+/// The names of effects, without those that report progress.
 fn names(effects: &[RunExchangeEffect]) -> Vec<String> {
     let is_progress = |effect: &&RunExchangeEffect| matches!(effect, RunExchangeEffect::Run(RunEvent::Progress(..)));
     let others = effects.iter().filter(|effect| !is_progress(effect));
@@ -118,7 +118,7 @@ fn a_checkpoint_waits_for_workers_that_are_there() {
     });
     let path = RunFiles::new("d".into(), "n1").checkpoint(RUN);
     assert_eq!(states, Some((WriteOccasion::Checkpoint, path, 1)));
-    // Another one begins when this one is written.
+    // The checkpoint that was requested meanwhile starts when this one is written.
     assert!(node.order(ExchangeOrder::Checkpoint, 0).is_empty());
     assert_eq!(names(&node.after(RunExchangeEvent::CheckpointWritten)), ["1 Save"]);
 }

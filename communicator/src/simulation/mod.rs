@@ -1,12 +1,12 @@
-//! Whole nodes in one thread, under a seeded storm: run, roster, exchange and workers of each, with a network, disks and
-//! clients. Workers prepare slowly, die, hang and come back; nodes die, stand still, leave and come; runs are started and
-//! stopped anywhere, two at once, at guests and at nodes that have just returned; links are out, for a while or for good;
-//! disks are full or do not answer; nodes find each other lying.
+//! A simulation of whole nodes in one thread, under a seeded storm: run, roster, exchange and workers of each node,
+//! with a network, disks and clients. Workers prepare slowly, die, hang and come back; nodes die, freeze, leave and
+//! join; runs are started and stopped anywhere, two at once, at guests and at nodes that have just returned; links are
+//! down for a while or for good; disks are full or hang; nodes find each other lying.
 //!
-//! Always: a replica is the sum of exactly its batches; nobody says two things about one result; who ends a run together
-//! ends it with the same weights; nobody drops a ledger that is sound. When the storm is over every run ends on every
-//! living node within a bound, and all take part in the next one. A failure prints what happened and its seed;
-//! `TAU_SIMULATION_SEED=n cargo test -p tau-communicator whole_nodes` replays it.
+//! Invariants at all times: a replica is the sum of exactly its batches; no node reports two results of one run; nodes
+//! that end a run together end it with the same weights; no node drops an intact ledger. After the storm every run ends
+//! on every living node within a time limit, and all nodes take part in the next run. A failure prints its history and
+//! its seed; `TAU_SIMULATION_SEED=n cargo test -p tau-communicator whole_nodes` replays it.
 
 mod network;
 mod node;
@@ -35,15 +35,15 @@ use world::{World, pair};
 
 /// Seeds that every test run goes through.
 const SEEDS: u64 = 2_000;
-/// Within so many seconds after the last fault whoever trains comes to a further round: those with whom a run begins are
-/// waited for 30.
+/// Seconds after the last fault within which each training worker must reach a further round. Workers wait 30 of them
+/// for the founders of a run.
 const ROUND_SECONDS: u64 = 45;
-/// Runs of so many samples at most end within a storm's bound by themselves.
+/// Maximum number of samples with which a run surely ends by itself within a storm's time limit.
 const ENDS_BY_ITSELF: u64 = 420;
-/// Within so many a bug that tests have planted must be found.
+/// Number of seeds of which at least one must find each planted bug.
 const PLANTED_SEEDS: u64 = 1_000;
 
-/// How networks are cut in simulated pipelines.
+/// Ways in which networks are cut into stages, for simulated pipelines.
 const CUTS: [&str; 5] = [
     "groups=2,micro=2",
     "groups=3,micro=2,ahead=0",
@@ -53,14 +53,14 @@ const CUTS: [&str; 5] = [
 ];
 /// Seeds of pipelines that every test run goes through.
 const PIPELINE_SEEDS: u64 = 300;
-/// Within so many seconds after the last fault all nodes have heard who holds a stage.
+/// Seconds after the last fault until all nodes know which node holds each stage.
 const HEARD_SECONDS: u64 = 10;
-/// Within so many seconds more a pipeline whose workers are all there has come together.
+/// Further seconds within which a pipeline must be complete, if all its workers are there.
 const TOGETHER_SECONDS: u64 = 40;
-/// Within so many a bug that tests have planted in pipelines must be found.
+/// Number of seeds of which at least one must find each bug planted in pipelines.
 const PLANTED_PIPELINE_SEEDS: u64 = 200;
 
-/// What must hold of how runs ended, whatever happened.
+/// Checks the results of runs: each is complete, and nodes that ended a run together have the same weights.
 fn check_results(world: &World) {
     let mut ended: BTreeMap<RunId, BTreeMap<NodeId, &RunResult>> = BTreeMap::new();
     for (&id, node) in &world.nodes {
@@ -91,7 +91,7 @@ fn check_results(world: &World) {
                 "node {id} reports that replicas of run {run} differ, but all are sound"
             );
             let name = |node: &NodeId| world.nodes[node].info.name.clone();
-            // Results name nodes, not processes: of several with one name only the living one can be meant.
+            // Results name nodes, not processes: of several processes with one name, only the living one can be meant.
             let is_meant = |node: &NodeId| {
                 let same = world.nodes.values().filter(|one| one.info.name == name(node));
                 world.nodes[node].alive || same.count() == 1
@@ -104,12 +104,12 @@ fn check_results(world: &World) {
                     "{id} has ended run {run} with {liar}, which it has found lying"
                 );
             }
-            // Of a node that was started again both processes may have ended the run, apart from each other: one is meant.
+            // Both processes of a restarted node may have ended the run separately; the result means one of them.
             for named in result.participants.iter().filter(|named| **named != name(id)) {
                 let of_name = world.nodes.values().filter(|one| one.info.name == *named);
                 let took_part = of_name.filter(|one| one.took_part.contains(run));
-                // The nodes of another stage may have ended apart from each other, and each of two nodes counts those that it
-                // has heard.
+                // The nodes of another stage may have ended the run separately, and each node counts the participants
+                // that it has heard.
                 let counts_the_same =
                     |theirs: &&&RunResult| world.layers.is_none() || theirs.participants == result.participants;
                 let digests: Vec<Option<Digest>> = took_part
@@ -131,7 +131,7 @@ fn check_results(world: &World) {
     }
 }
 
-/// A run that failed on a node that had an exchange must have left its ledger somewhere, unless it took no part.
+/// Checks that a failed run has left its ledger on the node, if the node took part and could write it.
 fn check_failure(id: NodeId, node: &Node, run: RunId, reason: &RunFailure) {
     let had_nothing = !node.took_part.contains(&run) || matches!(reason, RunFailure::Excluded(_));
     let could_not = matches!(
@@ -145,7 +145,8 @@ fn check_failure(id: NodeId, node: &Node, run: RunId, reason: &RunFailure) {
     );
 }
 
-/// What must hold of every node at every moment.
+/// Checks the invariants of every live node: its ledger and its workers' weights are the sum of exactly its batches,
+/// and it does not train a stage that another node has taken over.
 fn check_nodes(world: &World) {
     for (id, node) in world.nodes.iter().filter(|(_, node)| node.alive) {
         let Some(open) = &node.exchange else {
@@ -180,8 +181,8 @@ fn check_nodes(world: &World) {
     }
 }
 
-/// What must hold of pipelines when all nodes have heard of each other: a stage of a pipeline is trained by one node. Nodes that
-/// have begun to end a run admit no others any more.
+/// Checks that each stage of a pipeline is trained by one node only. Called when all nodes have heard of each other.
+/// Nodes that have begun to end a run count no more, because they admit no others.
 fn check_stages(world: &World) {
     let mut holders = BTreeMap::new();
     let trains = |node: &Node| {
@@ -203,7 +204,7 @@ fn check_stages(world: &World) {
     }
 }
 
-/// How the runs stand that have not ended.
+/// Describes the runs that have not ended, for the report of a failure.
 fn describe(world: &World) -> String {
     let runs: Vec<String> = world
         .alive()
@@ -227,7 +228,7 @@ fn describe(world: &World) -> String {
     runs.join("\n")
 }
 
-/// The storm is over: every run ends, and all take part in the next one.
+/// Ends the storm and checks that every run ends and that all nodes take part in the next one.
 fn check_calm(world: &mut World) {
     world.calm_down();
     world.until(3, |_| false);
@@ -245,7 +246,8 @@ fn check_calm(world: &mut World) {
     if world.in_rounds.is_some() {
         check_rounds(world);
     }
-    // Some runs are left to end by themselves, with all samples trained. A stop would let out what workers hold back.
+    // Some runs are left to end by themselves with all samples trained, because a stop would make workers emit samples
+    // that they hold back.
     if world.samples <= ENDS_BY_ITSELF && world.in_rounds.is_none() && world.random.below(2) == 0 {
         let trained = |world: &World| world.alive().iter().all(|id| world.trains(*id).is_none());
         assert!(
@@ -254,7 +256,7 @@ fn check_calm(world: &mut World) {
             describe(world)
         );
     }
-    // Runs that would go on for long are asked to stop, each at one of its nodes.
+    // Runs that would go on for long are stopped, each at one of its nodes.
     let going: BTreeMap<RunId, NodeId> = world
         .alive()
         .into_iter()
@@ -268,18 +270,18 @@ fn check_calm(world: &mut World) {
         let ended = others
             .clone()
             .any(|node| node.alive && node.ended.get(run).is_some_and(Result::is_ok) && says_so(node));
-        // Who comes back to a run that the others have ended finds that out itself, if they still say so.
+        // A node that returns to a run that the others have ended learns that by itself, if their beats still say so.
         if !(alone && ended) {
             world.ask_to_stop(at);
         }
     }
-    // Nobody waits for another's disk; those whose own does not answer end when it does.
+    // Nodes do not wait for each other's disks; a node whose own disk hangs ends when the disk answers.
     let over = |world: &World| {
         let ended = |id: &NodeId| world.nodes[id].run().is_none() || world.nodes[id].disk == Disk::Hung;
         world.alive().iter().all(ended)
     };
     let mut ended = world.until(BOUND_SECONDS, over);
-    // The stages of a model are of use together, so nodes wait long for each other's disks, and say so.
+    // The stages of a model are useful only together, so nodes wait long for each other's disks, and must name that.
     if !ended && world.layers.is_some() {
         ended = world.alive().iter().any(|id| world.nodes[id].disk == Disk::Hung);
         check_waiting(world);
@@ -302,7 +304,7 @@ fn check_calm(world: &mut World) {
     if let Some(layers) = &mut world.layers {
         layers.limit(80);
     }
-    // A search for checkpoints that was begun in the storm may have started a run of its own meanwhile.
+    // A search for checkpoints that began in the storm may have started a run of its own meanwhile.
     let searching = |world: &World| world.alive().iter().all(|id| !world.nodes[id].core.is_searching());
     assert!(world.until(30, searching), "a search for a checkpoint does not end");
     world.until(6, |_| false);
@@ -315,10 +317,10 @@ fn check_calm(world: &mut World) {
     check_next_run(world);
 }
 
-/// All nodes take part in a run that begins when everything is calm.
+/// Checks that all nodes take part in a run that starts after the storm.
 fn check_next_run(world: &mut World) {
     let alive = world.alive();
-    // Nodes that do not make a whole pipeline are spare.
+    // Nodes that do not fill a whole pipeline are spare.
     let stages = world.layers.as_ref().map_or(1, Layers::stages);
     let taking_part = alive.len() / stages * stages;
     if taking_part == 0 {
@@ -355,7 +357,7 @@ fn check_next_run(world: &mut World) {
     check_results(world);
 }
 
-/// Every node that has not ended its run names what it waits for.
+/// Checks that every node whose run has not ended names the reason for which it waits.
 fn check_waiting(world: &World) {
     for id in world.alive().iter().filter(|id| world.nodes[id].run().is_some()) {
         let status = world.nodes[id].core.status(world.time());
@@ -364,7 +366,7 @@ fn check_waiting(world: &World) {
     }
 }
 
-/// Whoever trains comes to a further round: nobody waits for ever for another's.
+/// Checks that each training worker reaches a further round within `ROUND_SECONDS`.
 fn check_rounds(world: &mut World) {
     let trains = |world: &World| -> BTreeMap<OriginId, u64> {
         let nodes = world.nodes.values().filter(|node| node.runs());
@@ -385,14 +387,14 @@ fn check_rounds(world: &mut World) {
     assert!(moved, "{} workers wait for ever for others' rounds", stuck(world));
 }
 
-/// Those that trained together when the storm was over, and had all that there was, end the run together.
+/// Checks that nodes that trained together at the end of the storm, and were up to date, end the run together.
 fn check_together(world: &World, together: &[(RunId, NodeId)]) {
     for (run, id) in together {
         let Some(Ok(result)) = world.nodes[id].ended.get(run) else {
             continue;
         };
         let members: Vec<NodeId> = together.iter().filter(|(of, _)| of == run).map(|(_, id)| *id).collect();
-        // Members without a link hear of each other over a third one, if there is one that both reach.
+        // Members without a link hear of each other over a third node, if both reach one.
         let linked = |a: NodeId, b: NodeId| !world.blocked.contains(&pair(a, b));
         let reached = |other: &NodeId| members.iter().any(|&over| linked(*id, over) && linked(over, *other));
         for other in members.iter().filter(|other| *other != id && reached(other)) {
@@ -420,12 +422,12 @@ fn run_storm(world: &mut World) {
     check_calm(world);
 }
 
-/// One seed; what went wrong, with what happened before.
+/// Runs the simulation with one seed. An error is the failure with the history before it.
 fn run(seed: u64) -> Result<(), String> {
     run_in(World::cluster(seed, 2 + (seed % 4) as usize))
 }
 
-/// One seed of pipelines; what went wrong, with what happened before.
+/// Runs the simulation of pipelines with one seed. An error is the failure with the history before it.
 fn run_pipelines(seed: u64) -> Result<(), String> {
     run_in(World::of_pipelines(seed, CUTS[(seed % CUTS.len() as u64) as usize]))
 }
@@ -500,7 +502,7 @@ fn bugs_planted_in_pipelines_are_found() {
     check_found(&found);
 }
 
-/// Demands that each planted bug was found by some seed.
+/// Checks that each planted bug was found by some seed.
 fn check_found(found: &[(String, Option<u64>)]) {
     for (bug, seed) in found {
         println!("{bug}: found by seed {seed:?}");

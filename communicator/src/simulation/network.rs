@@ -1,4 +1,4 @@
-//! What lies between nodes: messages and beats of the control plane, links of the data plane.
+//! The simulated network: messages and beats of the control plane, links of the data plane.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -109,7 +109,7 @@ impl World {
         }
     }
 
-    /// A node says good-bye and ends.
+    /// Lets a node say good-bye and end.
     pub(super) fn leave(&mut self, at: NodeId) {
         self.leaving.remove(&at);
         if self.alive() == [at] {
@@ -128,14 +128,14 @@ impl World {
         self.nodes.get_mut(&at).unwrap().alive = false;
         for other in self.alive() {
             self.cut(at, other, 0);
-            // What ends a session has to get there.
+            // The end of a session is noticed only if the nodes reach each other.
             if !self.blocked.contains(&pair(at, other)) {
                 self.reset_sessions(at, other);
             }
         }
     }
 
-    /// Links are made between nodes whose exchanges of one run expect each other, by whoever dials first.
+    /// Sets up links between nodes whose exchanges of the same run expect each other.
     pub(super) fn make_links(&mut self) {
         let ids: Vec<NodeId> = self.alive().into_iter().filter(|id| self.nodes[id].runs()).collect();
         for &low in &ids {
@@ -178,7 +178,7 @@ impl World {
         }
     }
 
-    /// Takes a link away; each side notices within a while.
+    /// Cuts a link; each side notices after a random time within this many milliseconds.
     pub(super) fn cut(&mut self, a: NodeId, b: NodeId, within: u64) {
         let Some(link) = self.links.get(&pair(a, b)) else {
             return;
@@ -198,7 +198,7 @@ impl World {
             .is_some_and(|link| link.number == number && link.up.remove(&at));
         if gone {
             self.exchange(at, RunExchangeEvent::LinkDown(from));
-            // The other side hears of it, unless it is cut off.
+            // The other side notices, unless it is out of reach.
             if self.reaches(at, from) {
                 self.after(
                     20,

@@ -1,4 +1,4 @@
-//! A whole node of the simulation: the cores of a real one, its workers and its disk.
+//! A whole simulated node: the state machines of a real node, its workers and its disk.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,64 +21,66 @@ use crate::run::{RunCore, Ticket, WorkerKey};
 use crate::run_exchange::RunExchange;
 use crate::timing::Timing;
 
-/// Simulated nodes have the times of real ones.
+/// Simulated nodes use the timeouts of real ones.
 pub(super) const TIMING: Timing = Timing::DEFAULT;
 
-/// Weights of every model here.
+/// Number of weights of every model in this simulation.
 pub(super) const WEIGHTS: usize = 64;
 
-/// A process with its workers.
+/// A simulated node process with its workers.
 pub(super) struct Node {
     pub(super) info: NodeInfo,
     pub(super) alive: bool,
-    /// It stands still, as after SIGSTOP: what comes to it waits.
+    /// True while the process is frozen, as after SIGSTOP: its events wait.
     pub(super) stopped: bool,
-    /// At least until then, in milliseconds.
+    /// Earliest time, in milliseconds, at which the frozen process goes on.
     pub(super) stopped_until: u64,
     pub(super) core: RunCore,
     pub(super) roster: Roster,
-    /// What its beats say of runs.
+    /// The states of runs in the node's beats.
     pub(super) beats: Vec<RunBeat>,
-    /// The node that it joined at.
+    /// The node at which this one joined the cluster.
     pub(super) seed: Option<NodeId>,
     pub(super) workers: BTreeMap<WorkerKey, Worker>,
-    /// Whether its data can be opened, and its disk written.
+    /// False if the node's data cannot be opened.
     pub(super) data: bool,
+    /// The state of the node's disk.
     pub(super) disk: Disk,
-    /// The ledger of a run that has not begun.
+    /// The first ledger of a run whose exchange has not started yet.
     pub(super) ledger: Option<(RunId, Ledger)>,
     pub(super) exchange: Option<Open>,
-    /// What its disk holds: a ledger by run, and the runs whose models are saved.
+    /// The ledgers on the node's disk, by run.
     pub(super) checkpoints: BTreeMap<RunId, Checkpoint>,
+    /// The runs whose models are saved on the node's disk.
     pub(super) models: BTreeSet<RunId>,
-    /// Answers to clients.
+    /// The node's replies to clients.
     pub(super) replies: BTreeMap<Ticket, Reply>,
-    /// How its runs ended.
+    /// The outcomes of the runs that have ended on the node.
     pub(super) ended: BTreeMap<RunId, Result<RunResult, RunFailure>>,
-    /// Runs that it had an exchange for.
+    /// Runs for which the node has had an exchange.
     pub(super) took_part: BTreeSet<RunId>,
 }
 
-/// What a disk does with what is written to it.
+/// The state of a simulated disk, which decides the outcome of writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Disk {
     Sound,
     Full,
-    /// It does not answer.
+    /// Writes do not return.
     Hung,
 }
 
-/// A ledger on a disk, and the stage of a network that it is of.
+/// A ledger on a disk, with the number of the network's stage that it holds.
 pub(super) struct Checkpoint {
     pub(super) ledger: Ledger,
     pub(super) stage: u8,
 }
 
-/// The exchange of a run.
+/// The exchange of the run that the node takes part in.
 pub(super) struct Open {
     pub(super) run: RunId,
     pub(super) core: RunExchange,
-    /// Workers train samples that others hold back.
+    /// True if this node's workers train samples that others hold back.
     pub(super) takes_over: bool,
 }
 
@@ -92,53 +94,56 @@ impl Open {
     }
 }
 
-/// A worker process.
+/// A simulated worker process.
 #[derive(Default)]
 pub(super) struct Worker {
-    /// It hangs: it does nothing more, and is killed in a while.
+    /// True if the process hangs: it does nothing, and is killed after a while.
     pub(super) hangs: bool,
-    /// The run that it has opened the data of.
+    /// The run whose data the worker has opened.
     pub(super) prepared: Option<RunId>,
-    /// Counts to begin from, and moved weights, of which it has been given some pieces.
+    /// The pieces received so far of the counts to start from.
     pub(super) counts: Vec<i32>,
+    /// The pieces received so far of the movements of weights.
     pub(super) sums: Vec<(u32, i32)>,
     pub(super) training: Option<Training>,
-    /// Its loop, where it holds a stage of a network.
+    /// The training loop, if the worker holds a stage of a network.
     pub(super) stage: Option<StageWorker>,
-    /// Counts the orders that it was given, so that late answers to old orders do not count.
+    /// Number of orders that the worker has got, so that late answers to old orders are ignored.
     pub(super) orders: u64,
 }
 
-/// A worker at work.
+/// The state of a simulated worker that has a seat and trains.
 pub(super) struct Training {
     pub(super) origin: OriginId,
     pub(super) sequence: u64,
     pub(super) counts: Vec<i32>,
     pub(super) round: Round,
-    /// Samples that it has trained and no batch counts yet, and those that its batches have counted.
+    /// Number of samples that the worker has trained and no batch counts yet.
     pub(super) uncounted: u32,
+    /// Number of samples that the worker's batches have counted.
     pub(super) counted: u32,
-    /// It has told that it has nothing to train.
+    /// True if the worker has reported that it has no samples to train.
     pub(super) starved: bool,
-    /// Steps for which it has nothing to train.
+    /// Steps for which the worker stays idle.
     pub(super) idle: u32,
     pub(super) ending: Ending,
     pub(super) closed: bool,
-    /// It is throttled.
+    /// True while the worker is throttled.
     pub(super) is_paused: bool,
-    /// The counts that it measured last and found good enough.
+    /// The counts that the worker last measured and that reached the target.
     pub(super) on_target: Option<Vec<i32>>,
 }
 
-/// How far a worker is in rounds, where there are any.
+/// A worker's progress through the rounds, in worlds that have them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Round {
     pub(super) number: u64,
     pub(super) newest: u64,
     pub(super) waits: bool,
-    /// It has told its loss, and its share is due.
+    /// True if the worker has announced its loss, and its contribution is due.
     pub(super) due: bool,
-    /// It was idle, and has not come to two rounds since: it does not know the newest.
+    /// True from the time when the worker is idle until it has reached two rounds after that: it does not know the
+    /// newest round.
     pub(super) returns: bool,
     pub(super) since_idle: u32,
 }
@@ -151,7 +156,7 @@ impl Round {
         self.returns = self.returns && self.since_idle < 2;
     }
 
-    /// What a worker's next batch does, where such shares are let out.
+    /// Chooses what the worker's next batch does in its round: announce a loss or carry a contribution.
     pub(super) fn next(&mut self, shares: RoundWeighting) -> RoundPhase {
         if std::mem::take(&mut self.due) {
             self.waits = true;
@@ -166,14 +171,14 @@ impl Round {
     }
 }
 
-/// What a worker was told of the end.
+/// The order about the end of training that a worker last got.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     Nothing,
     Stop,
-    /// It takes no further step, and leaves a run that goes on.
+    /// The worker must take no further step, and leaves the run, which goes on.
     Leave,
-    /// It makes no batches until it is told to go back to what it measured.
+    /// The worker must make no batches until the order to go back to the measured weights comes.
     StandBy,
     GoBack,
 }
@@ -211,19 +216,19 @@ impl Node {
         }
     }
 
-    /// Whether it does anything now.
+    /// Returns true if the node is alive and not frozen.
     pub(super) fn runs(&self) -> bool {
         self.alive && !self.stopped
     }
 
-    /// The run that it is in, if that is not over.
+    /// The run that the node is in, if the run has not ended there.
     pub(super) fn run(&self) -> Option<RunId> {
         let status = self.core.status(std::time::Duration::ZERO)?;
         status.outcome.is_none().then_some(status.run)
     }
 }
 
-/// What everybody's data is, with so many samples.
+/// The description of the data on every node, with this many training samples.
 pub(super) fn data(train: u64) -> DataInfo {
     DataInfo {
         hash: [7; 32],

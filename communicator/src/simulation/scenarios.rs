@@ -1,4 +1,5 @@
-//! Faults that were once found in real clusters, each as a scenario. Their numbers are those of the list they were found in.
+//! Faults that were once found in real clusters, each as a scenario. The numbers are those of the list in which they
+//! were reported.
 
 use protocol::reasons::Excluded;
 use protocol::reasons::waiting::WaitingFor;
@@ -17,7 +18,7 @@ use crate::run::RunEvent;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Some nodes, of which the first has started a run that would not end by itself, and all train.
+/// Makes a world of nodes that all train in a run, which the first node started and which would not end by itself.
 fn training(count: usize) -> (World, Vec<NodeId>, RunId) {
     let mut world = World::cluster(7, count);
     world.samples = 1 << 20;
@@ -34,7 +35,7 @@ fn phase(world: &World, at: NodeId) -> Option<Phase> {
     Some(world.nodes[&at].core.status(world.time())?.phase)
 }
 
-/// Demands that a run ends on these nodes within so many seconds, and returns whom each of them has missed.
+/// Checks that a run ends on these nodes within this many seconds. Returns the missing nodes according to each of them.
 fn ends(world: &mut World, run: RunId, nodes: &[NodeId], seconds: u64) -> Vec<Vec<String>> {
     let ended = |world: &World| nodes.iter().all(|id| world.nodes[id].ended.contains_key(&run));
     assert!(world.until(seconds, ended), "{}", world.trace.join("\n"));
@@ -89,7 +90,7 @@ fn fault_3_a_seat_that_stays_empty_holds_nobody_up() {
     let run = world.start(nodes[0], false);
     let opening = |world: &World| nodes.iter().all(|id| world.nodes[id].exchange.is_some());
     assert!(world.until(40, opening));
-    // Its workers die, and its data is gone: nobody ever sits there.
+    // The node's workers die and its data is gone, so its seats stay empty.
     world.nodes.get_mut(&nodes[1]).unwrap().data = false;
     for key in world.nodes[&nodes[1]].workers.keys().copied().collect::<Vec<_>>() {
         world.kill_worker(nodes[1], key);
@@ -156,7 +157,8 @@ fn fault_9_who_is_put_in_quarantine_by_one_is_left_out_by_all_and_ends_alone() {
     assert_eq!(missing[1].len(), 2);
 }
 
-/// Three nodes of which the last was killed and started again, at least once, and takes part again.
+/// Makes a world of three training nodes, of which the last was killed and restarted this many times and takes part
+/// again.
 fn rejoined(times: usize) -> (World, Vec<NodeId>, RunId) {
     let (mut world, mut nodes, run) = training(3);
     for _ in 0..times {
@@ -175,7 +177,7 @@ fn rejoined(times: usize) -> (World, Vec<NodeId>, RunId) {
 fn a_node_that_was_killed_and_came_back_does_not_wait_for_its_former_process() {
     for times in [1, 2, 3] {
         let (mut world, nodes, run) = rejoined(times);
-        // A node that comes now has met none of the former processes.
+        // A node that joins now has met none of the earlier processes.
         let newcomer = world.add(Some(nodes[1]));
         let trains = move |world: &World| world.trains(newcomer).is_some();
         assert!(world.until(20, trains), "{}", world.trace.join("\n"));
@@ -206,8 +208,8 @@ fn fault_11_a_disk_that_does_not_answer_holds_up_its_own_node_only() {
     assert_eq!(ends(&mut world, run, &[nodes[1]], 35), [[""; 0]]);
 }
 
-/// Three nodes that train in rounds. One stands still for a while; then nobody goes on from a round before all have come
-/// to it. How often somebody does, and how often in all, in the last seconds.
+/// Runs three nodes in rounds, of which one is frozen for a while and then goes on. Returns the number of times that a
+/// worker then left a round before all had reached it, and of all rounds left, in the last ten seconds.
 fn rounds_after_a_halt(seed: u64) -> (u32, u32) {
     let mut world = World::cluster(seed, 3);
     assert!(world.in_rounds.is_some());
@@ -227,7 +229,7 @@ fn rounds_after_a_halt(seed: u64) -> (u32, u32) {
 
 #[test]
 fn workers_wait_for_each_other_again_after_one_has_stood_still() {
-    // On the mesh, by a server and along rings, with shares that are the mean, and with those of the best.
+    // The seeds cover mesh, server and rings, with the weightings `mean` and `best`.
     for seed in [8, 11, 14, 17, 32, 35, 44, 47] {
         let (unwaited, all) = rounds_after_a_halt(seed);
         assert!(
@@ -244,7 +246,7 @@ fn workers_wait_for_each_other_again_after_one_has_stood_still() {
     }
 }
 
-/// The counts that a node's worker measured and found good enough.
+/// The counts that a worker of this node measured and that reached the target.
 fn on_target(world: &World, at: NodeId) -> Vec<i32> {
     let mut trainings = world.nodes[&at]
         .workers
@@ -282,7 +284,7 @@ fn of_two_that_reach_the_target_one_brings_it_back() {
         world.reach_target(id);
     }
     let measured = [0, 1].map(|at| digest(&on_target(&world, nodes[at])));
-    // Neither hears of the other before both have stopped.
+    // Neither node hears of the other before both have stopped.
     assert_eq!(ends(&mut world, run, &nodes, 20), [[""; 0]; 3]);
     let ended = digest_of(&world, run, nodes[2]);
     assert!(
@@ -296,7 +298,7 @@ fn of_two_that_reach_the_target_one_brings_it_back() {
 fn a_run_ends_when_the_one_that_would_bring_back_its_target_dies() {
     for whole_node in [false, true] {
         let (mut world, nodes, run) = training(3);
-        // A participant stands still, so that the others have to wait for its last batch.
+        // A participant is frozen, so that the others have to wait for its last batch.
         world.nodes.get_mut(&nodes[2]).unwrap().stopped = true;
         world.reach_target(nodes[0]);
         let stands_by = |world: &World| phase(world, nodes[0]) == Some(Phase::Settling);
@@ -319,7 +321,7 @@ fn a_run_ends_when_the_one_that_would_bring_back_its_target_dies() {
 #[test]
 fn who_cannot_get_the_others_batches_brings_the_target_back_all_the_same() {
     let (mut world, nodes, run) = training(3);
-    // One of them is out of reach before it can close.
+    // One of the others becomes unreachable before it can close its origins.
     world.reach_target(nodes[0]);
     for &other in &nodes[..2] {
         world.blocked.insert(pair(nodes[2], other));
@@ -333,7 +335,7 @@ fn what_a_node_has_called_off_it_does_not_begin_after_all() {
     let mut world = World::cluster(11, 3);
     world.samples = 60;
     let nodes = world.alive();
-    // Nobody's answer gets to the node that prepares the run before it stands still.
+    // The node that prepares the run is frozen before any answer reaches it.
     let run = world.start(nodes[0], false);
     world.nodes.get_mut(&nodes[0]).unwrap().stopped = true;
     let called_off = |world: &World| nodes[1..].iter().all(|id| world.nodes[id].ended.contains_key(&run));
@@ -369,7 +371,7 @@ fn an_offer_of_an_earlier_attempt_is_nothing_to_a_later_one() {
 
 #[test]
 fn a_killed_node_is_not_waited_for() {
-    // In training, and when all have been asked to stop.
+    // The node is killed during training, or after all were asked to stop.
     for settles in [false, true] {
         let (mut world, nodes, run) = training(3);
         if settles {
@@ -391,7 +393,7 @@ fn a_killed_node_is_not_waited_for() {
 #[test]
 fn a_node_behind_a_firewall_that_refuses_is_waited_for() {
     let (mut world, nodes, run) = training(3);
-    // Two of them lose their sessions and refuse each other's dials from now on. Both live, over the third.
+    // Two nodes lose their sessions and refuse each other's dials from now on. The third node reaches both.
     world.blocked.insert(pair(nodes[1], nodes[2]));
     world.rejecting.insert(pair(nodes[1], nodes[2]));
     world.cut(nodes[1], nodes[2], 100);

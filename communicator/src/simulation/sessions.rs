@@ -1,4 +1,5 @@
-//! Sessions of the control plane, and what dialling a node comes to: they decide whose processes are known to have ended.
+//! Simulated sessions of the control plane, and the outcomes of dialling a node: from these, nodes conclude which
+//! processes have ended.
 
 use protocol::ids::NodeId;
 
@@ -6,13 +7,16 @@ use super::world::{Due, World, pair};
 use crate::node::roster::DialOutcome;
 use crate::run::MemberChange;
 
-/// Milliseconds that a refusal, an answer and a timeout take.
+/// Milliseconds until a dial is refused.
 const REFUSAL: u64 = 10;
+/// Milliseconds until a dial is answered.
 const ANSWER: u64 = 20;
+/// Milliseconds until a dial without an answer times out.
 const TIMEOUT: u64 = 5000;
 
 impl World {
-    /// A node has a session with a peer whose beats come. The last ones may come after its end.
+    /// Records that a node has a session with a peer whose beat has come. The last beats may come after the session's
+    /// end.
     pub(super) fn note_session(&mut self, at: NodeId, peer: NodeId) {
         if self.reaches(at, peer) && self.sessions.insert((at, peer)) {
             let now = self.time();
@@ -20,7 +24,7 @@ impl World {
         }
     }
 
-    /// The other machine ends a session, if the node hears of that.
+    /// Tells a node that the other side has ended their session.
     pub(super) fn session_ends(&mut self, at: NodeId, peer: NodeId) {
         if self.sessions.remove(&(at, peer)) {
             let now = self.time();
@@ -28,7 +32,7 @@ impl World {
         }
     }
 
-    /// A node closes its sessions with a peer that is silent, or gone.
+    /// Closes a node's session with a peer that is silent or gone.
     pub(super) fn close_session(&mut self, at: NodeId, peer: NodeId) {
         if self.sessions.remove(&(at, peer)) {
             let now = self.time();
@@ -46,7 +50,7 @@ impl World {
         }
     }
 
-    /// Dials those whom a node's roster wants to reach.
+    /// Dials the nodes that a node's roster wants to reach.
     pub(super) fn dial_due(&mut self, at: NodeId) {
         let now = self.time();
         for due in self.nodes.get_mut(&at).unwrap().roster.take_due(now) {
@@ -56,7 +60,7 @@ impl World {
         }
     }
 
-    /// What a node hears when it dials another's address, and after how many milliseconds.
+    /// Returns the outcome of dialling another node, and its delay in milliseconds.
     fn dial(&self, at: NodeId, node: NodeId) -> (DialOutcome, u64) {
         let target = &self.nodes[&node];
         let way = pair(at, node);
@@ -77,7 +81,8 @@ impl World {
         }
     }
 
-    /// A node has dialled another.
+    /// Handles the outcome of dialling another node. Panics if a live node is then taken for dead, although dialling
+    /// has never reached it.
     pub(super) fn dialled(&mut self, at: NodeId, node: NodeId, outcome: DialOutcome) {
         if outcome == DialOutcome::Reached {
             self.reached.insert((at, node));

@@ -1,4 +1,4 @@
-//! What the shells of a node carry out: the effects of its run and of its exchange.
+//! Carries out the effects of a simulated node's run and exchange, as the actors of a real node do.
 
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::log::batch::BatchError;
@@ -20,7 +20,7 @@ use crate::run_exchange::{
 use crate::run_files::RunFiles;
 
 impl World {
-    /// Tells a node's run what happened, and carries out what follows.
+    /// Passes an event to a node's run and carries out the effects.
     pub(super) fn run(&mut self, at: NodeId, event: RunEvent) {
         let now = self.time();
         let node = self.nodes.get_mut(&at).unwrap();
@@ -32,7 +32,7 @@ impl World {
         self.note_end(at);
     }
 
-    /// Takes note of how a run ended. A second outcome of the same run is a mistake.
+    /// Records the outcome of a run. Panics if the run already had another result.
     pub(super) fn note_end(&mut self, at: NodeId) {
         let now = self.time();
         let node = self.nodes.get_mut(&at).unwrap();
@@ -44,7 +44,7 @@ impl World {
         };
         let outcome = outcome.map(|result| *result);
         if let Some(before) = node.ended.get(&status.run) {
-            // Who was not ready in time may come to the run later, as a guest.
+            // A node that was not ready in time may join the run later, as a guest.
             let same = before == &outcome;
             assert!(
                 same || before.is_err(),
@@ -157,7 +157,7 @@ impl World {
         }
     }
 
-    /// Looks for a node's checkpoint of an earlier run.
+    /// Looks for a node's checkpoint of an earlier run and reports it later.
     fn look_up(&mut self, at: NodeId, run: RunId, resumes: RunId) {
         let job = Box::new(self.job());
         let slots = self.nodes[&at].info.workers;
@@ -184,8 +184,8 @@ impl World {
         );
     }
 
-    /// Whoever has left a run that goes on, and had time for it, has handed over all that its workers made, if anybody is
-    /// linked to it.
+    /// Checks that a node that has left a run in time has handed over all its workers' batches, if a node that takes
+    /// them is linked to it.
     fn check_handed_over(&self, at: NodeId) {
         if !self.leaving.contains(&at) {
             return;
@@ -197,14 +197,14 @@ impl World {
         let Some(open) = node.exchange.as_ref().filter(hands_over) else {
             return;
         };
-        // Nothing is given to whoever was found lying, nor taken from it.
+        // Nodes do not exchange batches with a node that was found lying.
         let of_run = |other: &NodeId| {
             let accused = |by, of| self.accused.contains(&(open.run, by, of));
             if accused(at, *other) || accused(*other, at) || !open.core.liveness().live.contains(other) {
                 return None;
             }
             let theirs = self.nodes[other].exchange.as_ref();
-            // A guest that has not caught up has nothing of anybody.
+            // A guest that has not caught up takes no batches.
             let has_begun = |theirs: &&Open| theirs.core.told().is_some_and(|told| told.ready);
             theirs.filter(|theirs| theirs.run == open.run && theirs.core.linked().contains(&at) && has_begun(theirs))
         };
@@ -227,7 +227,8 @@ impl World {
         }
     }
 
-    /// What was looked for is found: the core is told, and a ledger that it asked for is held until the run begins.
+    /// Handles the end of a background task: keeps the first ledger if the run asked for an offer, and passes the event
+    /// to the run.
     pub(super) fn found(&mut self, at: NodeId, event: RunEvent) {
         let node = self.nodes.get_mut(&at).unwrap();
         if let RunEvent::Offered { run, .. } = event
@@ -238,7 +239,7 @@ impl World {
         self.run(at, event);
     }
 
-    /// Tells a worker something, which it answers in a while.
+    /// Gives a worker an order, which it answers after a delay in milliseconds.
     pub(super) fn order(
         &mut self,
         at: NodeId,
@@ -255,7 +256,7 @@ impl World {
         }
     }
 
-    /// A further report of a worker, without a new order.
+    /// Lets a worker send a message after a delay, without a new order.
     pub(super) fn worker_says(&mut self, at: NodeId, key: WorkerKey, delay: u64, message: FromWorker) {
         if let Some(worker) = self.nodes[&at].workers.get(&key) {
             let orders = worker.orders;
@@ -313,7 +314,7 @@ impl World {
             takes_over: false,
         });
         assert!(node.took_part.insert(run), "{at} takes part in run {run} twice");
-        // It may join as a guest what it was called off from before that began.
+        // After the node was not in time for the beginning, it may join the run as a guest.
         if node.ended.get(&run).is_some_and(Result::is_err) {
             node.ended.remove(&run);
         }
@@ -321,7 +322,7 @@ impl World {
         self.run(at, RunEvent::Opened { run, opened: Ok(()) });
     }
 
-    /// Gives a node's exchange an order of its run.
+    /// Passes an order of the run to a node's exchange.
     fn exchange_order(&mut self, at: NodeId, order: ExchangeOrder) {
         let is_gone = |worker| !self.nodes[&at].workers.contains_key(&worker);
         if order.new_worker().is_some_and(is_gone) {
@@ -334,7 +335,7 @@ impl World {
         self.exchange(at, RunExchangeEvent::Order { order, origin });
     }
 
-    /// Tells a node's exchange what happened, and carries out what follows.
+    /// Passes an event to a node's exchange and carries out the effects.
     pub(super) fn exchange(&mut self, at: NodeId, event: RunExchangeEvent) {
         let now = self.time();
         let Some(open) = self.nodes.get_mut(&at).and_then(|node| node.exchange.as_mut()) else {
@@ -345,7 +346,7 @@ impl World {
             _ => None,
         };
         let effects = open.core.handle(event, now);
-        // What reaches a worker of a pipeline has come from the holder of a stage to the holder of another.
+        // Messages between stages of a pipeline must come from the current holder of a stage.
         let is_flow =
             |effect: &RunExchangeEffect| matches!(effect, RunExchangeEffect::Deliver { kind: Kind::Flow, .. });
         let is_replaced = |node: NodeId| open.topology().is_replaced(node);
@@ -357,12 +358,12 @@ impl World {
         self.carry_out_for_exchange(at, run, effects);
     }
 
-    /// Carries out what a node's exchange of a run wants. What the run's core is to know it hears afterwards: it has a mailbox.
+    /// Carries out the effects of a node's exchange. Events for the run's core come last, as from its mailbox.
     fn carry_out_for_exchange(&mut self, at: NodeId, run: RunId, effects: Vec<RunExchangeEffect>) {
         let (mut hung_up, mut events) = (Vec::new(), Vec::new());
         for effect in effects {
             match effect {
-                // Links are made by the network, records and logs by nobody.
+                // The simulated network sets up links; there are no records and no logs.
                 RunExchangeEffect::Connect(_)
                 | RunExchangeEffect::Absent { .. }
                 | RunExchangeEffect::Hear { .. }
@@ -390,7 +391,7 @@ impl World {
                 }
                 RunExchangeEffect::Notice(ExchangeNews::Quarantined {
                     peer,
-                    // The storm puts a lie into somebody's mouth now and then.
+                    // Only the storm makes nodes lie, with this version number.
                     reason: Breach::Batch(BatchError::UnknownVersion(0)),
                 }) => drop(self.accused.insert((run, at, peer))),
                 RunExchangeEffect::Notice(news) => panic!("node {at} tells of {news:?}, but all peers are honest"),
@@ -404,7 +405,7 @@ impl World {
         }
     }
 
-    /// A node writes a ledger to its disk, when that answers.
+    /// Writes a ledger to a node's disk; if the disk hangs, tries again later.
     pub(super) fn write_ledger(
         &mut self,
         at: NodeId,
@@ -440,7 +441,7 @@ impl World {
     }
 }
 
-/// What every node of a run begins with.
+/// Makes the ledger with which every node of a run starts.
 fn first_ledger(run: RunId) -> Ledger {
     Ledger::new(run, vec![0; WEIGHTS])
 }

@@ -1,5 +1,5 @@
-//! Pipelines in the simulation: a worker that holds a stage of a network runs the product's own loop, over layers that compute
-//! nothing and check that the numbers that meet belong together.
+//! Simulated pipelines: a worker that holds a stage runs the product's own training loop, over layers that compute
+//! nothing and check that the values that meet belong together.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,19 +24,19 @@ use super::world::{Due, World};
 use crate::run::{RunEvent, WorkerKey};
 use crate::run_exchange::RunExchangeEvent;
 
-/// Test samples of every simulated data set.
+/// Number of test samples of every simulated data set.
 const TEST_SAMPLES: usize = 9;
-/// Pieces of work that a worker does between two ticks, at most.
+/// Upper bound on the pieces of work that a worker does between two ticks.
 const PIECES_MAX: u64 = 40;
 
-/// How networks are cut in a world, and what is trained on.
+/// The cut of networks into stages in a world, and the data that is trained on.
 pub(super) struct Layers {
     job: Job,
     dataset: Arc<Dataset>,
 }
 
 impl Layers {
-    /// Networks that are cut like this, and so many training samples.
+    /// Makes the job and the data: networks with this cut, and this many training samples.
     pub(super) fn new(cut: &str, samples: u64) -> Self {
         let draft = JobDraft {
             exchange: Some(format!("layers:{cut}")),
@@ -53,13 +53,13 @@ impl Layers {
         }
     }
 
-    /// Leaves so many training samples for the next runs.
+    /// Limits the training samples of later runs to this number.
     pub(super) fn limit(&mut self, samples: usize) {
         let samples = samples.min(self.dataset.train.len());
         self.dataset = Arc::new(Dataset::fake(samples, TEST_SAMPLES).unwrap());
     }
 
-    /// The samples of a run that trains all of them.
+    /// Number of training samples, all of which a complete run has trained.
     pub(super) fn samples(&self) -> u64 {
         self.dataset.train.len() as u64
     }
@@ -72,7 +72,7 @@ impl Layers {
         self.dataset.info()
     }
 
-    /// The number of stages that a network is cut into.
+    /// Number of stages that a network is cut into.
     pub(super) fn stages(&self) -> usize {
         self.job.exchange.stages()
     }
@@ -88,10 +88,10 @@ fn partition(job: &Job, data: &protocol::job::data::DataInfo) -> Partition {
     Partition::new(layout, job.exchange.pipelines().unwrap()).unwrap()
 }
 
-/// A worker that holds a stage of a network.
+/// A simulated worker that holds a stage of a network.
 pub(super) struct StageWorker {
     training: StageTraining<FakeStageTrainer>,
-    /// It was told that it may end: by its node, or by its leader.
+    /// True if the worker was told by its node or by the pipeline's leader that it may end.
     may_end: bool,
     is_closed: bool,
 }
@@ -101,7 +101,7 @@ impl Node {
         self.workers.values().filter_map(|worker| worker.stage.as_ref())
     }
 
-    /// Whether this node trains its stage in a run that none of its workers has ended.
+    /// Returns true if this node trains its stage in a run, and none of its workers is about to end.
     fn trains_stage(&self, run: RunId) -> bool {
         let is_open = self
             .exchange
@@ -120,7 +120,7 @@ impl StageWorker {
         self.training.trainer().stage().pipeline().leads()
     }
 
-    /// Whether its pipeline has come together, or has no more to do.
+    /// Returns true if the worker's pipeline is complete, or has no more work.
     fn is_whole(&self) -> bool {
         self.is_closed || self.training.trainer().stage().pipeline().is_whole()
     }
@@ -138,7 +138,7 @@ impl StageWorker {
 }
 
 impl World {
-    /// The nodes that lead a pipeline whose workers are all there, but which has not come together.
+    /// The nodes that lead a pipeline whose workers are all there, but which is not complete.
     pub(super) fn apart(&self) -> Vec<NodeId> {
         let alive = self.nodes.values().filter(|node| node.runs());
         let leaders = alive.filter(|node| {
@@ -158,7 +158,7 @@ impl World {
         leaders.map(|node| node.info.id).collect()
     }
 
-    /// Seats a worker of a stage, with these counts or else with those that follow from the seed.
+    /// Seats a worker of a stage, with these counts or, if they are empty, those that follow from the seed.
     pub(super) fn seat_stage(&mut self, at: NodeId, key: WorkerKey, assignment: &Assignment, counts: Vec<i32>) {
         let now = self.time();
         let layers = self.layers.as_ref().unwrap();
@@ -198,7 +198,7 @@ impl World {
         });
     }
 
-    /// A worker of a stage is told something by its node's exchange.
+    /// Passes a message of a node's exchange to a worker of a stage.
     pub(super) fn tell_stage_worker(&mut self, at: NodeId, key: WorkerKey, message: ToWorker) {
         let event = match message {
             ToWorker::Jump(order) => {
@@ -220,7 +220,7 @@ impl World {
         self.tell_stage(at, key, event);
     }
 
-    /// Tells one worker of a stage something.
+    /// Passes an event to the training loop of a worker of a stage.
     pub(super) fn tell_stage(&mut self, at: NodeId, key: WorkerKey, event: ToTraining) {
         let now = self.time();
         let worker = self.nodes.get_mut(&at).unwrap().workers.get_mut(&key);
@@ -229,7 +229,7 @@ impl World {
         }
     }
 
-    /// A node's workers compute for a while.
+    /// Lets a node's workers compute for a random number of pieces of work.
     pub(super) fn compute_stages(&mut self, at: NodeId) {
         let Some(open) = &self.nodes[&at].exchange else {
             return;
@@ -257,7 +257,7 @@ impl World {
         }
     }
 
-    /// A worker of a stage has told its node something.
+    /// Handles the output of a worker of a stage.
     fn hear_stage(&mut self, at: NodeId, key: WorkerKey, told: FromTraining) {
         match told {
             FromTraining::Flow(flow) => {
@@ -306,7 +306,7 @@ impl World {
         }
     }
 
-    /// A batch of a worker of a stage.
+    /// Passes a batch of a worker of a stage to its node's exchange.
     fn hear_stage_batch(&mut self, at: NodeId, key: WorkerKey, encoded: Vec<u8>) {
         let Some(open) = &self.nodes[&at].exchange else {
             return;

@@ -1,4 +1,4 @@
-//! The storm: what happens to the nodes of a world, by chance, and the calm after it.
+//! The storm: random events that happen to the nodes of a world, and the calm after it.
 
 use std::time::Duration;
 
@@ -12,15 +12,15 @@ use crate::run::{RunEvent, Ticket, WorkerKey};
 use crate::run_exchange::RunExchangeEvent;
 use protocol::wire::link::Message;
 
-/// How many steps a second has.
+/// Number of simulation steps in a second.
 pub(super) const STEPS: u64 = 20;
-/// Every run that was asked to stop, or whose samples are all trained, is over on every living node within so many
-/// seconds after the last fault: silence is given up after 30, nodes that nothing can be exchanged with after as many, and
-/// a file is waited for as long.
+/// Seconds after the last fault within which every run that was stopped, or whose samples are all trained, must be over
+/// on every living node. Silent nodes are given up after 30 s, nodes with which no exchange is possible after 30 s as
+/// well, and a file is waited for 30 s.
 pub(super) const BOUND_SECONDS: u64 = 100;
 
 impl World {
-    /// Some nodes that know each other, with their workers.
+    /// Makes a world of nodes that know each other, with their workers.
     pub(super) fn cluster(seed: u64, count: usize) -> Self {
         let mut world = Self::new(seed);
         let first = world.add(None);
@@ -31,7 +31,8 @@ impl World {
         world
     }
 
-    /// Nodes that train networks which are cut like this: enough for a pipeline, for two, or for one and some spare ones.
+    /// Makes a world of nodes that train networks with this cut: enough nodes for a pipeline, for two, or for some of
+    /// them spare.
     pub(super) fn of_pipelines(seed: u64, cut: &str) -> Self {
         let mut world = Self::new(seed);
         world.in_rounds = None;
@@ -53,7 +54,7 @@ impl World {
         world
     }
 
-    /// A node of a pipeline stands still for longer than the others wait for it, so that a spare one takes its stage.
+    /// Freezes a node of a pipeline for longer than the others wait for it, so that a spare node takes its stage.
     pub(super) fn vacate(&mut self) {
         let seconds = 2 + self.random.below(6);
         self.pass(Duration::from_secs(seconds));
@@ -74,7 +75,7 @@ impl World {
         self.nodes.get_mut(&id).unwrap().stopped = false;
     }
 
-    /// Kills a worker of a node when nearly all samples are trained, now and then.
+    /// Sometimes kills a worker of a node when nearly all samples are trained.
     fn disturb_the_end(&mut self, at: NodeId) {
         let open = self.nodes[&at].exchange.as_ref();
         let is_near = |open: &Open| {
@@ -90,7 +91,7 @@ impl World {
         }
     }
 
-    /// The most nodes that a world has.
+    /// Maximum number of nodes in a world.
     fn nodes_max(&self) -> usize {
         if self.layers.is_some() { 12 } else { 8 }
     }
@@ -101,7 +102,7 @@ impl World {
         }
     }
 
-    /// Steps until something is so; whether it became so within so many seconds.
+    /// Advances the simulation until a condition holds. Returns true if it held within this many seconds.
     pub(super) fn until(&mut self, seconds: u64, is_so: impl Fn(&Self) -> bool) -> bool {
         for _ in 0..seconds * STEPS {
             if is_so(self) {
@@ -120,7 +121,7 @@ impl World {
         run
     }
 
-    /// A client asks a node for something; a run that this starts has this name.
+    /// Sends a client's request to a node. If the request starts a run, the run gets this name.
     fn request(&mut self, at: NodeId, run: RunId, request: Request) -> Ticket {
         let ticket = self.ticket();
         self.run(at, RunEvent::Request { ticket, run, request });
@@ -134,7 +135,7 @@ impl World {
         reply
     }
 
-    /// The run that a node trains in, with all that the others have.
+    /// The run in which a node trains, if the node is up to date with the others.
     pub(super) fn trains(&self, at: NodeId) -> Option<(RunId, NodeId)> {
         let status = self.nodes[&at].core.status(self.time())?;
         let open = self.nodes[&at].exchange.as_ref()?;
@@ -147,7 +148,7 @@ impl World {
         (!keys.is_empty()).then(|| keys[self.random.below(keys.len() as u64) as usize])
     }
 
-    /// Something happens, or nothing.
+    /// Advances the simulation by one step, and sometimes causes a fault.
     #[expect(clippy::too_many_lines, reason = "a list of all faults")]
     pub(super) fn storm_step(&mut self) {
         self.step();
@@ -187,7 +188,7 @@ impl World {
             }
             66..90 => {
                 self.say(&format!("{a} stands still"));
-                // Mostly for a moment, and now and then for longer than others wait.
+                // The node is mostly frozen for a moment, and sometimes for longer than others wait.
                 let long = self.random.below(3) == 0;
                 let until = if long {
                     self.now + 32_000 + self.random.below(20_000)
@@ -233,7 +234,7 @@ impl World {
                 self.undialable.insert(a);
             }
             341..344 if a != b => {
-                // What the exchange would say of somebody that lies.
+                // The exchange would report the same of a dishonest node.
                 self.say(&format!("{a} finds that {b} lies"));
                 self.lies(a, b);
             }
@@ -272,7 +273,7 @@ impl World {
         }
     }
 
-    /// A node is asked to end, and does so when it has left its run; asked again, it has no more time for that.
+    /// Asks a node to leave, which ends when it has left its run. A second request ends it at once.
     pub(super) fn ask_to_leave(&mut self, at: NodeId) {
         if self.leaving.insert(at) {
             self.say(&format!("{at} is asked to leave"));
@@ -282,7 +283,7 @@ impl World {
         }
     }
 
-    /// The time that a node had for leaving is over: it ends, whatever has not reached the others.
+    /// Ends a node whose time for leaving is over, even if the others lack some of its batches.
     fn end_leaving(&mut self, at: NodeId) {
         self.say(&format!("{at} has no more time to leave"));
         self.leaving.remove(&at);
@@ -292,7 +293,7 @@ impl World {
         }
     }
 
-    /// Two nodes do not reach each other any more: what they send gets no answer, or is rejected.
+    /// Separates two nodes: messages and dials between them get no answer, or are rejected.
     pub(super) fn block(&mut self, a: NodeId, b: NodeId) {
         self.blocked.insert(pair(a, b));
         self.cut(a, b, 3000);
@@ -302,16 +303,16 @@ impl World {
         }
     }
 
-    /// A node hears from another what no honest node says.
+    /// Sends a node a message from another one that no honest node sends.
     pub(super) fn lies(&mut self, at: NodeId, from: NodeId) {
-        // Of no version that there is, but whole: else it would be taken for damaged.
+        // The version does not exist, but the checksum is right: otherwise the message would count as damaged.
         let mut lie = vec![0];
         lie.extend(crc32fast::hash(&lie).to_le_bytes());
         let message = Message::Batch(lie.into());
         self.exchange(at, RunExchangeEvent::Received { from, message });
     }
 
-    /// One of those that stand still goes on.
+    /// Lets a frozen node go on.
     fn go_on(&mut self) {
         let may = |node: &Node| node.stopped && node.stopped_until <= self.now;
         let stopped: Vec<NodeId> = self.alive().into_iter().filter(|id| may(&self.nodes[id])).collect();
@@ -337,11 +338,11 @@ impl World {
         }
     }
 
-    /// The last fault is over. Some nodes may stay out of each other's reach, or undialable, as long as all are
-    /// connected somehow; disks that do not answer stay so.
+    /// Ends the faults. Some nodes may stay undialable or out of each other's reach, as long as all are connected over
+    /// others; hanging disks go on hanging.
     pub(super) fn calm_down(&mut self) {
         self.say("the storm is over");
-        // Whoever takes too long to leave ends all the same.
+        // A node that takes too long to leave ends anyway.
         for node in std::mem::take(&mut self.leaving) {
             if self.nodes[&node].alive {
                 self.end_leaving(node);
@@ -352,7 +353,7 @@ impl World {
             node.data = true;
         }
         let hub = self.alive()[0];
-        // Who came to a node that died at once is started again with another address.
+        // A node that joined at one that died at once gets another address to join at.
         for node in self.nodes.values_mut().filter(|node| node.info.id != hub) {
             node.seed = Some(hub);
         }
@@ -362,7 +363,7 @@ impl World {
         }
         let alive = self.alive();
         if self.layers.is_some() {
-            // Nodes of one stage exchange with each other alone: no third node passes on what two of them lack.
+            // Nodes of the same stage exchange batches directly only: no third node relays them.
             self.blocked.clear();
             self.rejecting.clear();
             self.undialable.clear();

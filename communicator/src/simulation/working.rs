@@ -1,4 +1,5 @@
-//! Workers at work: seated, they make batches of one sample, until all are trained or the run is stopped, and save.
+//! Simulated workers: once seated, they make batches until all samples are trained or the run is stopped, and save the
+//! model.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use crate::planted::{Bug, planted};
 use crate::run::{RunEvent, Ticket, WorkerKey};
 use crate::run_exchange::RunExchangeEvent;
 
-/// Samples that a worker trains before a batch has to count them.
+/// Maximum number of samples that a worker trains before it must emit a batch that counts them.
 const THROTTLED_MAX: u32 = 8;
 
 impl World {
@@ -93,7 +94,7 @@ impl World {
         );
     }
 
-    /// A worker is told something by its node's exchange.
+    /// Handles a message of a node's exchange to a worker.
     pub(super) fn tell_worker(&mut self, at: NodeId, key: WorkerKey, message: ToWorker) {
         let is_stage = self.layers.is_some();
         let Some(worker) = self.nodes.get_mut(&at).unwrap().workers.get_mut(&key) else {
@@ -126,7 +127,7 @@ impl World {
         }
     }
 
-    /// A worker is handed what others have made.
+    /// Hands a worker a frame from its node's exchange: a batch, a bundle or a pipeline's message.
     pub(super) fn deliver(&mut self, at: NodeId, key: WorkerKey, kind: Kind, contents: &[u8]) {
         let open = self.nodes[&at].exchange.as_ref().unwrap();
         let weights = open.ledger().weight_count();
@@ -221,7 +222,7 @@ impl World {
         for key in keys {
             let idle = self.random.below(3) > 0;
             let throttles = self.in_rounds.is_none() && self.random.below(2) == 0;
-            // What is in somebody's hands is nobody else's to train.
+            // Samples that a worker has trained and not yet counted in a batch are not available to the others.
             let in_hands = if takes_over { 0 } else { self.uncounted(run) };
             let goes_idle = self.in_rounds.is_some() && self.may_idle && self.random.below(300) == 0;
             let node = self.nodes.get_mut(&at).unwrap();
@@ -266,12 +267,12 @@ impl World {
             let payload = match back {
                 Some(counts) => Payload::Sums(Sums::between(&training.counts, &counts).unwrap()),
                 None if last || round_phase == RoundPhase::Announces => Payload::default(),
-                // Rounds that are added up on their way are dense.
+                // Batches of bundled rounds are dense.
                 None if self.in_rounds.is_some() => dense_steps(training.sequence),
                 None => one_step(training.sequence),
             };
             training.sequence += 1;
-            // A batch of a round is of one sample, and so is the last one; others count what was held back, too.
+            // A batch of a round is of one sample; any other batch counts all samples that were held back.
             let samples = if self.in_rounds.is_some() {
                 1
             } else {
@@ -305,7 +306,7 @@ impl World {
         }
     }
 
-    /// A worker need not wait any longer for others' rounds.
+    /// Lets a worker go on that has waited for other workers' rounds.
     fn leave_round(&mut self, at: NodeId, key: WorkerKey, order: GoOn) {
         let run = self.nodes[&at].run();
         let others = self.nodes.values().filter(|node| node.runs() && node.run() == run);
@@ -331,8 +332,8 @@ impl World {
         }
     }
 
-    /// A worker trains a sample, if there is one, and holds it back or not; or it lets out what it has held back, and tells
-    /// that it has nothing to train. Returns whether a batch leaves.
+    /// Lets a worker train a sample if there is one; otherwise the worker emits the samples that it has held back, or
+    /// reports that it has none to train. Returns true if a batch is to be emitted.
     fn train_one(&mut self, at: NodeId, key: WorkerKey, has_more: bool, throttles: bool) -> bool {
         let worker = self.nodes.get_mut(&at).unwrap().workers.get_mut(&key);
         let Some(training) = worker.and_then(|worker| worker.training.as_mut()) else {
@@ -356,7 +357,7 @@ impl World {
         false
     }
 
-    /// The samples of a run that living workers have trained and not counted.
+    /// Number of samples of a run that workers of live nodes have trained and not yet counted in a batch.
     fn uncounted(&self, run: RunId) -> u64 {
         let nodes = self.nodes.values().filter(|node| node.alive);
         let open = nodes.filter(|node| node.exchange.as_ref().is_some_and(|open| open.run == run));
@@ -366,8 +367,8 @@ impl World {
         trainings.map(|training| u64::from(training.uncounted)).sum()
     }
 
-    /// Workers may train what others hold back, because these hang or are cut off. One that waits itself must hold nothing
-    /// back.
+    /// Lets a node's workers train samples that others hold back because these hang or are cut off. Panics if a worker
+    /// that itself waits for samples holds some back.
     pub(super) fn take_over(&mut self, at: NodeId, slots: &BTreeSet<usize>) {
         let waits = |worker: &Worker| {
             let training = worker.training.as_ref().filter(|_| !worker.hangs);
@@ -383,7 +384,7 @@ impl World {
         }
     }
 
-    /// A worker measures what it has, and finds it good enough or not.
+    /// Lets a worker measure its weights, with the given outcome for the target accuracy.
     pub(super) fn evaluate(&mut self, at: NodeId, key: WorkerKey, reached: bool) {
         let delay = 20 + self.random.below(1500);
         let Some(run) = self.nodes[&at].exchange.as_ref().map(|open| open.run) else {
@@ -406,7 +407,7 @@ impl World {
         self.worker_says(at, key, delay, FromWorker::Evaluated { run, evaluation });
     }
 
-    /// The first of a node's workers finds its weights good enough.
+    /// Lets the first worker of a node measure weights that reach the target accuracy.
     pub(super) fn reach_target(&mut self, at: NodeId) {
         let open = self.nodes[&at].exchange.as_ref();
         if let Some(key) = open.and_then(|open| Some(*open.core.seats().first_key_value()?.0)) {
@@ -414,13 +415,13 @@ impl World {
         }
     }
 
-    /// A client of a node.
+    /// Makes a ticket for a client's request.
     pub(super) fn ticket(&mut self) -> Ticket {
         Ticket(self.number())
     }
 }
 
-/// A weight moves by a step.
+/// Makes a payload that moves one weight by one step of the lattice.
 fn one_step(sequence: u64) -> Payload {
     Payload::Steps {
         tau: Tau::ONE_STEP,
@@ -428,13 +429,13 @@ fn one_step(sequence: u64) -> Payload {
     }
 }
 
-/// All weights move a little, or stay.
+/// Makes a payload that moves each weight by up to three steps of the lattice.
 fn dense_steps(sequence: u64) -> Payload {
     let steps = (0..WEIGHTS as u64).map(|weight| (splitmix64(sequence ^ weight << 40) % 7) as i32 - 3);
     Dense::checked(0, steps.collect(), WEIGHTS).map_or_else(Payload::default, Payload::Dense)
 }
 
-/// A batch of some samples, with which its origin has counted so many.
+/// Encodes a batch of some samples, after which its origin has counted `counted` samples in all.
 fn batch(
     run: RunId,
     origin: OriginId,

@@ -1,4 +1,4 @@
-//! The world of the simulation: a clock, whole nodes, and what will happen to them when.
+//! The world of the simulation: a clock, whole nodes, and a queue of future events.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -23,13 +23,14 @@ use crate::run::{RunEvent, WorkerKey};
 use crate::run_exchange::{RunExchangeEvent, WriteOccasion};
 use protocol::wire::link::Message;
 
-/// One step of the clock: a tick of the exchange.
+/// Duration of one step of the clock: a tick of the exchange.
 pub(super) const STEP: Duration = TIMING.clocks.exchange_tick;
-/// How long a worker that hangs is left alone, and one that died is waited for.
+/// Time after which a hanging worker is killed.
 const HANG_LIMIT: Duration = TIMING.workers.silence;
+/// Time until a dead worker is restarted.
 const RESTART: Duration = Duration::from_millis(500);
 
-/// Something that will happen.
+/// A future event of the simulation.
 pub(super) enum Due {
     /// A message of the control plane arrives.
     ControlMessage {
@@ -37,7 +38,7 @@ pub(super) enum Due {
         from: NodeId,
         message: ControlMessage,
     },
-    /// A beat arrives.
+    /// A beat (a node's periodic state message) arrives.
     Beat {
         to: NodeId,
         from: NodeId,
@@ -49,18 +50,18 @@ pub(super) enum Due {
         to: NodeId,
         node: NodeId,
     },
-    /// A node notices that the other machine has ended a session.
+    /// A node notices that the other side has ended a session.
     SessionEnded {
         at: NodeId,
         peer: NodeId,
     },
-    /// A node has dialled another.
+    /// A node's attempt to dial another node ends.
     Dialled {
         at: NodeId,
         node: NodeId,
         outcome: DialOutcome,
     },
-    /// A message of the data plane arrives, on the link with this number.
+    /// A message of the data plane arrives on the link with this number.
     Message {
         to: NodeId,
         from: NodeId,
@@ -73,25 +74,25 @@ pub(super) enum Due {
         from: NodeId,
         link: u64,
     },
-    /// Something is done that a shell does apart.
+    /// A task that a real node does in the background ends, and the run's core gets its event.
     Event {
         at: NodeId,
         event: RunEvent,
     },
-    /// The exchange of a run is started.
+    /// The exchange of a run starts.
     Open {
         at: NodeId,
         run: RunId,
         plan: Box<RunPlan>,
     },
-    /// A worker answers, unless it was told something else meanwhile.
+    /// A worker answers, unless it got another order meanwhile.
     Worker {
         at: NodeId,
         key: WorkerKey,
         orders: u64,
         message: FromWorker,
     },
-    /// A worker writes a model, when the disk answers.
+    /// A worker tries to write a model to the node's disk.
     Write {
         at: NodeId,
         key: WorkerKey,
@@ -99,19 +100,19 @@ pub(super) enum Due {
         run: RunId,
         scores: Option<Scores>,
     },
-    /// A node writes a ledger, when the disk answers.
+    /// A node tries to write a ledger to its disk.
     WriteLedger {
         at: NodeId,
         run: RunId,
         occasion: WriteOccasion,
         checkpoint: Box<Checkpoint>,
     },
-    /// A node has written a checkpoint, or could not.
+    /// A node has written a checkpoint, or has failed to.
     CheckpointWritten {
         at: NodeId,
         run: RunId,
     },
-    /// A worker that hangs is killed; a new one attaches.
+    /// A hanging worker is killed. A new one attaches later.
     Killed {
         at: NodeId,
         key: WorkerKey,
@@ -121,14 +122,14 @@ pub(super) enum Due {
     },
 }
 
-/// A link between two nodes, the lower name first.
+/// A link between two nodes; its key has the lower name first.
 pub(super) struct Link {
     pub(super) number: u64,
-    /// Sides that still believe in it.
+    /// The sides that take the link for up.
     pub(super) up: BTreeSet<NodeId>,
-    /// When the last message of each direction arrives: links keep the order.
+    /// Arrival time of the last message in each direction, because links keep the order.
     pub(super) arrival: BTreeMap<NodeId, u64>,
-    /// Something was lost on it: nothing arrives any more.
+    /// True if a message was lost on the link: no later message arrives.
     pub(super) broken: bool,
 }
 
@@ -138,40 +139,43 @@ pub(super) struct World {
     pub(super) nodes: BTreeMap<NodeId, Node>,
     queue: BinaryHeap<Reverse<(u64, u64)>>,
     due: BTreeMap<u64, Due>,
-    /// What has come to nodes that stand still, in order.
+    /// Events for frozen nodes, in order, until the nodes go on.
     pending: BTreeMap<NodeId, Vec<Due>>,
     pub(super) numbers: u64,
     pub(super) links: BTreeMap<(NodeId, NodeId), Link>,
-    /// Since when two nodes that want a link have none.
+    /// For each pair of nodes that want a link, the time since which they have none.
     pub(super) apart: BTreeMap<(NodeId, NodeId), u64>,
-    /// Pairs that cannot reach each other now, and nodes that cannot be dialled.
+    /// Pairs of nodes that cannot reach each other.
     pub(super) blocked: BTreeSet<(NodeId, NodeId)>,
+    /// Nodes that cannot be dialled.
     pub(super) undialable: BTreeSet<NodeId>,
-    /// Those of the pairs that are refused when they dial each other, rather than left without an answer.
+    /// The blocked pairs whose dials are refused at once rather than left to time out.
     pub(super) rejecting: BTreeSet<(NodeId, NodeId)>,
-    /// Nodes that have a session with another, and nodes that have reached another by dialling it.
+    /// Pairs (node, peer) of which the node has a session with the peer.
     pub(super) sessions: BTreeSet<(NodeId, NodeId)>,
+    /// Pairs (node, peer) of which the node has reached the peer by dialling.
     pub(super) reached: BTreeSet<(NodeId, NodeId)>,
-    /// The digests of each origin's batches, summed up to each sequence.
+    /// For each origin (a worker's stream of batches), the sums of the batches' digests up to each sequence.
     pub(super) made: BTreeMap<OriginId, Vec<Digest>>,
-    /// Who has found whom lying, in which run.
+    /// Accusations: in this run, the first node has found the second one lying.
     pub(super) accused: BTreeSet<(RunId, NodeId, NodeId)>,
     pub(super) samples: u64,
     pub(super) trace: Vec<String>,
     pub(super) slow: bool,
-    /// How networks are cut, where they are spread over nodes.
+    /// The cut of networks into stages; `None` if each node holds the whole model.
     pub(super) layers: Option<Layers>,
-    /// Workers wait for each other's rounds.
+    /// The weighting of contributions, if workers train in rounds.
     pub(super) in_rounds: Option<RoundWeighting>,
-    /// Which way those go.
+    /// The topology of the rounds.
     pub(super) way: RoundTopology,
-    /// Workers have nothing to train now and then.
+    /// True if workers may run out of samples for a while.
     pub(super) may_idle: bool,
-    /// Workers may wait for samples that others hold back.
+    /// True if workers may wait for samples that others hold back.
     pub(super) may_stall: bool,
-    /// Nodes that are asked to end, and have not ended.
+    /// Nodes that were asked to leave and have not ended yet.
     pub(super) leaving: BTreeSet<NodeId>,
-    /// How often somebody went on from a round to which another had not come, and how often in all.
+    /// Number of times that a worker left a round that another worker had not reached, and number of times that a
+    /// worker left a round at all.
     pub(super) unwaited: (u32, u32),
 }
 
@@ -182,7 +186,7 @@ pub(super) fn pair(a: NodeId, b: NodeId) -> (NodeId, NodeId) {
 impl World {
     pub(super) fn new(seed: u64) -> Self {
         let mut random = CounterRng::new(seed, 7);
-        // Some runs would not end by themselves within any storm.
+        // Some runs are too long to end by themselves within a storm.
         let samples = if random.below(4) == 0 {
             1 << 20
         } else {
@@ -229,7 +233,7 @@ impl World {
         }
     }
 
-    /// What is trained in this world.
+    /// The job that is trained in this world.
     pub(super) fn job(&self) -> Job {
         match &self.layers {
             Some(layers) => layers.job(),
@@ -251,17 +255,17 @@ impl World {
     }
 
     pub(super) fn add(&mut self, seed: Option<NodeId>) -> NodeId {
-        // Names are drawn at random: they decide who dials, and who gives way.
+        // Names are random, because they decide which node dials and which one gives way.
         let id = NodeId(1 + self.random.below(1 << 20));
         self.add_named(id, format!("n{}", id.0), seed)
     }
 
-    /// Starts a dead node again: a new process with the name of the dead one.
+    /// Restarts a dead node: a new process with the dead one's name.
     pub(super) fn start_again(&mut self, dead: NodeId, seed: NodeId) -> NodeId {
         let id = NodeId(1 + self.random.below(1 << 20));
         let former = self.nodes[&dead].info.clone();
         let id = self.add_named(id, former.name, Some(seed));
-        // Mostly at the address that it had; now and then at another one.
+        // The address is mostly the former one, and sometimes another.
         if self.random.below(3) > 0 {
             self.nodes.get_mut(&id).unwrap().info.address = former.address;
         }
@@ -303,7 +307,7 @@ impl World {
         alive(a) && alive(b) && !self.blocked.contains(&pair(a, b))
     }
 
-    /// One step of time.
+    /// Advances the clock by one step and carries out the events that are due.
     pub(super) fn step(&mut self) {
         self.now += STEP.as_millis() as u64;
         for due in std::mem::take(&mut self.pending).into_values().flatten() {
@@ -346,7 +350,7 @@ impl World {
     }
 
     fn happens(&mut self, due: Due) {
-        // What comes to a node that stands still waits for it, and what it does itself does, too.
+        // Events at a frozen node wait until it goes on, and so do its own actions.
         let at = match &due {
             Due::ControlMessage { to, .. } | Due::Beat { to, .. } | Due::Left { to, .. } | Due::Message { to, .. } => {
                 *to

@@ -1,8 +1,8 @@
 //! All times of a node in one table, which is checked before a node starts and handed to its actors.
 //!
-//! Some times only make sense together with others: a link must not outlive the belief that its peer is there, and a client
-//! must wait longer for an answer than nodes wait for each other. [`Timing::validate`] knows these ties. What a client may
-//! have to wait for is derived here from what nodes wait for, so that nobody writes it down a second time.
+//! Some times make sense only together with others: a link must not outlive the belief that its peer is alive, and a
+//! client must wait longer for an answer than nodes wait for each other. [`Timing::validate`] checks these ties. Times
+//! for which clients wait are derived here from the times of nodes, so that no number is written down twice.
 
 mod tables;
 
@@ -15,7 +15,7 @@ pub(crate) use tables::{
     CallTimes, ClockTimes, ControlTimes, JoinTimes, LinkTimes, MembershipTimes, RunLimits, WorkerTimes,
 };
 
-/// All times of a node.
+/// All intervals and time limits of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timing {
     pub(crate) clocks: ClockTimes,
@@ -28,7 +28,7 @@ pub struct Timing {
     pub(crate) control: ControlTimes,
 }
 
-/// Times that contradict each other.
+/// Error of times that contradict each other, with a sentence for each contradiction.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[error("the node's time limits contradict each other: {}", .0.join("; "))]
 pub struct TimingError(Vec<&'static str>);
@@ -40,7 +40,7 @@ impl Default for Timing {
 }
 
 impl Timing {
-    /// The times of every node that is started from the command line.
+    /// Times of every node that is started from the command line.
     pub const DEFAULT: Self = Self {
         clocks: ClockTimes::DEFAULT,
         join: JoinTimes::DEFAULT,
@@ -52,20 +52,22 @@ impl Timing {
         control: ControlTimes::DEFAULT,
     };
 
-    /// How long a client waits for a run to begin: longer than the nodes, so that it hears what they have decided.
+    /// Returns the time for which a client waits for a run to begin: longer than the nodes, so that it hears their
+    /// decision.
     #[must_use]
     pub const fn start_limit(&self) -> Duration {
         self.run.begin.saturating_add(Duration::from_mins(1))
     }
 
-    /// How long a client waits for a run that it has stopped to settle and save: as long as nodes wait for each other, and
-    /// some seconds.
+    /// Returns the time for which a client waits until a stopped run has settled and saved: as long as nodes wait for
+    /// each other, and some seconds.
     #[must_use]
     pub const fn settle_limit(&self) -> Duration {
         self.run.settle.saturating_add(Duration::from_secs(15))
     }
 
-    /// How long a node that is told to stop may take: it tells what it has not sent, says good-bye and ends its workers.
+    /// Returns the time that a node may take to stop: it reports what it has not sent, says good-bye and ends its
+    /// workers.
     #[must_use]
     pub const fn stop_limit(&self) -> Duration {
         let JoinTimes {
@@ -76,20 +78,20 @@ impl Timing {
             .saturating_add(Duration::from_secs(2))
     }
 
-    /// Within this time all nodes have told what they do.
+    /// Returns the time within which all nodes send a record.
     #[must_use]
     pub const fn record_limit(&self) -> Duration {
         self.clocks.record.saturating_add(Duration::from_millis(500))
     }
 
-    /// How long a client waits for the answer to a simple question. News are asked for in this way, too, and a node that
-    /// has none takes its time to say so.
+    /// Returns the time for which a client waits for the reply to a simple request. Requests for news count as simple,
+    /// and a node without news takes its time to say so.
     #[must_use]
     pub const fn answer_limit(&self) -> Duration {
         self.calls.news.saturating_add(Duration::from_secs(3))
     }
 
-    /// Checks that the times fit together; the error names every tie that is broken.
+    /// Checks that the times fit together; the error names every contradiction.
     pub fn validate(&self) -> Result<(), TimingError> {
         let broken: Vec<&'static str> = self
             .ties()
@@ -104,7 +106,7 @@ impl Timing {
         }
     }
 
-    /// Everything that must hold between times, and whether it does.
+    /// Returns every condition between times, as a sentence, with true if the times meet it.
     fn ties(&self) -> Vec<(bool, &'static str)> {
         let Self {
             clocks,
@@ -218,7 +220,7 @@ impl Timing {
             && self.control.are_positive()
     }
 
-    /// All times so many times shorter, for tests that wait for real.
+    /// Returns all times divided by `by`, for tests that wait for real.
     #[cfg(test)]
     pub(crate) fn faster(&self, by: u32) -> Self {
         Self {

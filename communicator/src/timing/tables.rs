@@ -1,12 +1,12 @@
-//! What each part of a node waits for, and how long by default. Every time that another one depends on is a number here and
-//! nowhere else.
+//! Tables of the times of each part of a node, with their defaults. Every time on which another one depends is a number
+//! here and nowhere else.
 
 use std::time::Duration;
 
 use protocol::job::Job;
 
-/// Declares a table of times: each field stands in one place with its meaning and its default, and none of them can be
-/// forgotten where all are checked or made shorter.
+/// Declares a table of times: each field is declared once, with its meaning and its default, so that none can be
+/// forgotten where all are checked or divided.
 macro_rules! times {
     ($(#[$about:meta])* $name:ident { $($(#[$meaning:meta])* $field:ident = $time:expr,)+ }) => {
         $(#[$about])*
@@ -16,16 +16,16 @@ macro_rules! times {
         }
 
         impl $name {
-            /// The times of a node that nobody has given others.
+            /// Defaults of all times in this table.
             pub(super) const DEFAULT: Self = Self { $($field: $time,)+ };
 
-            /// Whether no time is zero: a clock that ticks without a pause starves all else, and a limit of nothing is
-            /// always over.
+            /// Returns true if no time is zero: a clock without a pause would starve all else, and a limit of zero
+            /// would always be over.
             pub(super) fn are_positive(&self) -> bool {
                 [$(self.$field),+].iter().all(|time| !time.is_zero())
             }
 
-            /// All times, so many times shorter.
+            /// Returns all times divided by `by`.
             #[cfg(test)]
             pub(super) fn divided(&self, by: u32) -> Self {
                 Self { $($field: self.$field / by,)+ }
@@ -35,137 +35,145 @@ macro_rules! times {
 }
 
 times! {
-    /// The clocks of actors: how often each does what it does now and then.
+    /// Intervals at which a node's actors do their periodic work.
     ClockTimes {
-        /// The membership looks who is silent, and whom to dial.
+        /// Period at which the membership looks for silent members, and for members to dial.
         membership_tick = Duration::from_millis(100),
-        /// The run's core is told that time has passed.
+        /// Period of the ticks for the run's core.
         run_tick = Duration::from_millis(200),
-        /// The exchange's core is. Acknowledgements of a trickle of batches wait for this tick at most.
+        /// Period of the ticks for the exchange's core. Acknowledgements of a trickle of batches wait for this tick at
+        /// most.
         exchange_tick = Duration::from_millis(50),
-        /// The run tells everybody what this node did since the last record.
+        /// Interval between two records, in which this node tells all others what it did.
         record = Duration::from_secs(1),
-        /// The exchange tells the run what records are made of.
+        /// Interval between two reports of the exchange to the run, from which records are made.
         report = Duration::from_secs(1),
-        /// The ledger's digest is recomputed, to find bits that have flipped.
+        /// Interval at which the ledger's digest is recomputed, to find bits that have flipped.
         audit = Duration::from_secs(30),
-        /// The control plane looks for connections that take too long.
+        /// Interval at which the control plane looks for connections that take too long.
         sweep = Duration::from_secs(1),
-        /// The supervisor of workers looks whether their socket is still there.
+        /// Interval at which the supervisor of workers checks that their socket is still there.
         socket_look = Duration::from_secs(2),
     }
 }
 
 times! {
-    /// Joining a cluster, and leaving it.
+    /// Times for joining and leaving a cluster.
     JoinTimes {
-        /// How long one attempt to reach a seed may take.
+        /// Time limit for one attempt to reach a seed.
         dial = Duration::from_secs(5),
-        /// For how long seeds are tried.
+        /// Time for which a node tries to reach a seed.
         limit = Duration::from_mins(1),
-        /// The pause between two rounds of attempts.
+        /// Pause between two rounds of attempts to reach a seed.
         pause = Duration::from_millis(300),
-        /// How long others are given to hear a good-bye.
+        /// Time that other nodes get to hear this node's good-bye.
         goodbye = Duration::from_secs(1),
-        /// How long a node that had no time to leave its run waits until it has told so.
+        /// Time that a node which could not leave its run in time takes to tell the others so.
         unfinished = Duration::from_secs(1),
     }
 }
 
 times! {
-    /// Who is there, and who is not any more.
+    /// Times of the cluster's membership.
     MembershipTimes {
-        /// How often a node says that it is there.
+        /// Interval between two beats of a node.
         beat_every = Duration::from_millis(500),
-        /// A member that was not heard for so long is silent.
+        /// Time without beats after which a member is silent.
         away_after = Duration::from_millis(2500),
-        /// A member that was silent for so long is forgotten.
+        /// Time without beats after which a member is forgotten.
         forget_after = Duration::from_mins(10),
-        /// One that takes part in this node's run is waited for much longer: both sides of a partition have learned
-        /// something that the other needs.
+        /// Time without beats after which a participant of this node's run is forgotten. It is much longer than for
+        /// other members, because both sides of a partition have learned something that the other needs.
         forget_participant_after = Duration::from_hours(24),
-        /// A node that was heard of and never heard itself is forgotten sooner: somebody may have invented it.
+        /// Time after which a node that was heard of, but never heard itself, is forgotten: another member may have
+        /// invented it.
         forget_rumour_after = Duration::from_mins(1),
-        /// How long one attempt to reach a member may take.
+        /// Time limit for one attempt to reach a member.
         dial = Duration::from_secs(5),
-        /// The first pause between two attempts to reach a member; it doubles each time.
+        /// First pause between two attempts to reach a member; it doubles each time.
         dial_pause = Duration::from_millis(200),
-        /// The longest of these pauses.
+        /// Longest pause between two attempts to reach a member.
         dial_pause_max = Duration::from_secs(10),
-        /// How long the node with the higher name leaves dialling to the other one.
+        /// Time for which the node with the higher id leaves dialling to the other one.
         dial_patience = Duration::from_secs(1),
-        /// A member that has lost its last session is given so long to make a new one, or its beats to come another way.
+        /// Time that a member whose last session broke gets to make a new one, or to send beats another way, before it
+        /// is silent.
         broken_after = Duration::from_secs(1),
-        /// Two refused dials of a member that are this far apart, after its session broke, prove that its process has ended.
+        /// Minimum time between two refused dials of a member that prove, after its session broke, that its process has
+        /// ended.
         refused_apart = Duration::from_secs(1),
-        /// A member that was silent for so long leaves its name to another node that has it.
+        /// Time without beats after which a member loses its name to another living node that has it.
         succeeded_after = Duration::from_secs(30),
-        /// How long a node that has a session may take to show its endpoint.
+        /// Time that a node with a session may take to show its endpoint.
         endpoint = Duration::from_secs(5),
     }
 }
 
 times! {
-    /// How long a run waits for what.
+    /// Time limits of a run.
     RunLimits {
-        /// How often this node tells the others how far it is, though nothing has changed.
+        /// Interval between two beats about this node's runs when nothing has changed.
         beat_every = Duration::from_millis(450),
-        /// A participant that nothing was heard of for so long, over nobody, is silent: others may take its samples.
+        /// Time without a new state, directly or over others, after which a participant is silent: others may take its
+        /// samples.
         silent_after = Duration::from_millis(2500),
-        /// A participant whose process has ended is given up when nothing new of it came over others for so long.
+        /// Time without a new state, even over other nodes, after which a participant whose process has ended is given
+        /// up.
         dead_after = Duration::from_millis(1200),
-        /// The same where something new has come over others since that was found: it may live where they alone reach it.
+        /// The same limit as `dead_after`, for a participant of which a new state has come over other nodes since this
+        /// node found evidence of its end: it may live where only they reach it.
         doubtful_after = Duration::from_secs(5),
-        /// A participant that nothing was heard of for so long is not waited for. A job may say another time.
+        /// Time without a new state after which a participant is given up: the run does not wait for it. A job may set
+        /// another time.
         give_up_after = Duration::from_secs(30),
-        /// While a participant itself was heard within this time, what others say of it is not listened to.
+        /// Time after a participant's own message in which states that others relay for the participant are ignored.
         direct_is_fresh = Duration::from_secs(2),
-        /// If this node's own clock went on by more than this between two ticks, it is this node that stood still.
+        /// Gap between two events of this node after which the node knows that it stood still itself.
         stood_still_after = Duration::from_secs(1),
-        /// How long workers that have not attached yet are waited for before this node answers a prepare.
+        /// Time for which this node waits for workers to attach before it answers a prepare request.
         workers_attach = Duration::from_secs(15),
-        /// How often nodes that have not answered a prepare are asked again.
+        /// Interval at which nodes that have not answered a prepare request are asked again.
         ask_again = Duration::from_secs(3),
-        /// How long a node that is ready waits to hear that the run begins.
+        /// Time that may pass between the prepare request and the beginning of the run.
         begin = Duration::from_mins(10),
-        /// How long nodes wait for a run's beginning when nothing is heard of the node that prepares it: another may know
-        /// of it.
+        /// Time for which a node that prepares a run waits when nothing is heard of the coordinator; another node may
+        /// know of it.
         orphaned = Duration::from_secs(8),
-        /// How long nodes may take to look for checkpoints.
+        /// Time that nodes may take to look for checkpoints.
         search = Duration::from_secs(20),
-        /// How long training waits for links: what is learned without them is learned apart.
+        /// Time for which training waits for links: workers that train without links learn apart from each other.
         links = Duration::from_secs(3),
-        /// For so long nobody must have had anything to train, though samples are missing, before others take them over.
+        /// Time without any training, though samples are missing, after which others take these samples over.
         stalled = Duration::from_secs(5),
-        /// A node that got some of a large parcel within this time is on its way.
+        /// Time since its last progress for which a large transfer counts as under way.
         moving = Duration::from_secs(2),
-        /// For so long nobody must have had anything to give before a node that has nothing gives up.
+        /// Time without any node that could give it a ledger after which a node without one withdraws from the run.
         stranded = Duration::from_secs(5),
-        /// How long participants whose batches are all made may fail to get to the same ones before those that cannot be
-        /// reached are given up.
+        /// Time without progress after which participants with all batches made give up those that they cannot reach.
         settle = Duration::from_secs(30),
-        /// How long workers may take to tell the digest of what they have.
+        /// Time that workers may take to report their digests at the end of a run.
         digests = Duration::from_secs(30),
-        /// How long this node's own file is waited for when another node has measured the model.
+        /// Time for which a node waits for its own model file if another node has measured the model.
         save = Duration::from_secs(30),
-        /// How long the file is waited for when nobody has: large models take long to measure.
+        /// Time for which a node waits for a model file if no node has measured the model: large models take long to
+        /// measure.
         measure = Duration::from_mins(15),
-        /// How long a worker may take to drop a run that is over.
+        /// Time that a worker may take to drop a run that is over.
         dismiss = Duration::from_secs(10),
-        /// For so long others are told how the run before this one ended.
+        /// Time for which other nodes are told how the previous run ended.
         remember = Duration::from_mins(1),
-        /// What is waited for longer than this is said in the log.
+        /// Time for which a run must wait for the same thing before the log says so.
         say_after = Duration::from_secs(5),
     }
 }
 
 impl RunLimits {
-    /// What a run of this job waits for.
+    /// Returns the time limits of a run of this job.
     pub(crate) fn of(&self, job: &Job) -> Self {
         let give_up_after = job.give_up_after.map_or(self.give_up_after, Duration::from_secs_f64);
         Self {
             give_up_after,
-            // Who was not given up must still be told how the run ended.
+            // A node that was not given up must still be told how the run ended.
             remember: self.remember.max(give_up_after),
             ..*self
         }
@@ -173,78 +181,78 @@ impl RunLimits {
 }
 
 times! {
-    /// Links of the data plane.
+    /// Times of the links of the data plane.
     LinkTimes {
-        /// How long a peer may take to answer a call.
+        /// Time that a peer may take to answer a call for a link.
         answer = Duration::from_secs(5),
-        /// The first pause between two attempts to make a link; it doubles each time.
+        /// First pause between two attempts to make a link; it doubles each time.
         pause = Duration::from_millis(25),
-        /// The longest of these pauses.
+        /// Longest pause between two attempts to make a link.
         pause_max = Duration::from_secs(2),
-        /// How long the node with the higher name leaves dialling to the other one.
+        /// Time for which the node with the higher id leaves dialling to the other one.
         patience = Duration::from_secs(2),
-        /// A connection that the higher name has dialled does not displace one of the lower's that is younger than this:
-        /// both may have dialled at the same time, and would displace each other's.
+        /// Age up to which a connection that the lower id has dialled is not displaced by one that the higher id has
+        /// dialled: both may have dialled at the same time, and would displace each other's.
         young = Duration::from_secs(5),
-        /// A link that is missing for so long is worth a line in the log.
+        /// Time after which a missing link is logged.
         say_after = Duration::from_secs(5),
     }
 }
 
 times! {
-    /// Worker processes.
+    /// Times of worker processes.
     WorkerTimes {
-        /// How long a process that attaches may take to say who it is.
+        /// Time that a process may take to say who it is after it has attached.
         hello = Duration::from_secs(5),
-        /// A worker that says nothing for so long, though it would say every second that it is alive, is stuck.
+        /// Silence after which a worker is taken for stuck; workers say every second that they are alive.
         silence = Duration::from_secs(10),
-        /// The pause before a worker is started again; it doubles each time.
+        /// First pause before a worker is started again; it doubles each time.
         restart_pause = Duration::from_millis(250),
-        /// The longest of these pauses.
+        /// Longest pause before a worker is started again.
         restart_pause_max = Duration::from_secs(10),
-        /// A worker that has run for so long is not one that fails at once.
+        /// Run time after which a worker counts as stable: the pause before its next start is then the shortest again.
         steady = Duration::from_secs(30),
-        /// How long workers are given to end by themselves.
+        /// Time that workers get to end by themselves.
         end = Duration::from_secs(2),
     }
 }
 
 times! {
-    /// Those who call this node, and those whom it calls.
+    /// Time limits for processes that call this node.
     CallTimes {
-        /// How long a stranger may take to prove that it holds the cluster's credentials.
+        /// Time that a stranger may take to prove that it holds the cluster's credentials.
         handshake = Duration::from_secs(5),
-        /// How long a caller on the data plane may take to say what it wants, and this node to find out whether the caller
-        /// can have it.
+        /// Time that a caller on the data plane may take to say what it wants, and this node to find out if it can
+        /// serve that.
         hello = Duration::from_secs(5),
-        /// How long a caller may take for one piece of a model.
+        /// Time that a caller may take to receive one piece of a model.
         piece = Duration::from_secs(30),
-        /// How long a reader of stats waits for news before it is told that there is none.
+        /// Time for which a reader of stats waits for news before it is told that there is none.
         news = Duration::from_secs(2),
     }
 }
 
 times! {
-    /// Connections of the control plane.
+    /// Times of the connections of the control plane.
     ControlTimes {
-        /// How long both ends of a connection may take to prove their names.
+        /// Time that both ends of a connection may take to prove their names.
         session_hello = Duration::from_secs(5),
-        /// How long a connection may take to become a session.
+        /// Time that a connection may take to become a session.
         ready = Duration::from_secs(5),
-        /// How long a node may say nothing, though its beats should come twice a second. The membership takes it for silent
-        /// much sooner; this limit is for those that were never heard at all.
+        /// Time that a node may be silent before its connection is closed, though beats should come twice a second. The
+        /// membership takes a node for silent much sooner; this limit is for nodes that were never heard at all.
         node_silence = Duration::from_secs(10),
-        /// How long a client may ask nothing.
+        /// Time that a client may stay connected without a request.
         client_silence = Duration::from_mins(1),
-        /// For how long a process that was sent away is kept out.
+        /// Time for which a banned process is kept out.
         banned_for = Duration::from_mins(1),
-        /// How long one frame may take to come.
+        /// Time that one frame may take to arrive.
         frame = Duration::from_secs(30),
-        /// How long a peer may take to read what is in one pipe.
+        /// Time that a peer may take to read the contents of one pipe.
         stall = Duration::from_secs(10),
-        /// How long a node may take to answer a client's call.
+        /// Time that a node may take to answer a client's call.
         call = Duration::from_secs(5),
-        /// How often a client looks for the endpoint of a node that it has called.
+        /// Interval at which a client looks for the endpoint of a node that it has called.
         look_again = Duration::from_millis(20),
     }
 }

@@ -1,8 +1,8 @@
-//! The accept loop: strangers cost little, and for a short time.
+//! The accept loop, which serves strangers at little cost and for a short time.
 //!
-//! Until a connection has proven membership it is *half-open*. Only so many are kept; when one more comes, another goes:
-//! the oldest of those that have said nothing, from where most of them come. So connections that say nothing displace each
-//! other, while a member's handshake gets through, even when it has a long way.
+//! Until a connection has proven membership it is *half-open*. The number of half-open connections is limited; when one
+//! more comes, another is displaced: the oldest silent one of the address that has most. So silent connections displace
+//! each other, while a member's handshake gets through, even over a slow network.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -23,17 +23,18 @@ use super::wire::CountedStream;
 use crate::log_throttle::LogThrottle;
 use crate::timing::Timing;
 
-/// What strangers are allowed to take.
+/// Limits for connections that have not proven membership yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AcceptLimits {
-    /// Half-open connections at a time. Each takes a task and TLS's buffers, some tens of kilobytes.
+    /// Maximum number of half-open connections. Each takes a task and TLS's buffers, some tens of kilobytes.
     pub half_open_max: usize,
-    /// How long a handshake may take.
+    /// Time limit of a handshake.
     pub handshake: Duration,
 }
 
 impl AcceptLimits {
-    /// For a process that may have so many descriptors: strangers take no more than a quarter of them.
+    /// Returns the limits for a process that may have this many descriptors: strangers take no more than a quarter of
+    /// them.
     #[must_use]
     pub fn within(descriptors: usize) -> Self {
         let usual = Self::default();
@@ -57,24 +58,24 @@ impl Default for AcceptLimits {
 #[derive(Debug)]
 pub struct Accepted {
     pub stream: Stream,
-    /// What it is for.
+    /// Plane (control or data) that the connection is for.
     pub plane: Plane,
-    /// Where it comes from.
+    /// Address of the other side.
     pub address: SocketAddr,
 }
 
-/// Waits for other nodes on one port.
+/// Accepts connections on one port, and has their other sides prove membership.
 pub struct Acceptor {
     listener: TcpListener,
-    /// None where plain text is spoken.
+    /// TLS acceptor; `None` if plain text is spoken.
     tls: Option<TlsAcceptor>,
     limits: AcceptLimits,
 }
 
-/// How long to wait after the system has refused to accept, so that it is no busy loop.
+/// Pause after the system has refused to accept a connection, so that the loop does not spin.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 
-/// Whether this process, or the whole system, has as many files and sockets open as it may.
+/// Returns true if this process, or the whole system, has as many files and sockets open as it may.
 fn out_of_descriptors(error: &std::io::Error) -> bool {
     const ENFILE: i32 = 23;
     const EMFILE: i32 = 24;
@@ -82,7 +83,7 @@ fn out_of_descriptors(error: &std::io::Error) -> bool {
 }
 
 impl Acceptor {
-    /// An acceptor on a bound port.
+    /// Creates an acceptor on a bound port.
     pub fn new(listener: TcpListener, security: &Security, limits: AcceptLimits) -> Result<Self, rustls::Error> {
         Ok(Self {
             listener,
@@ -91,7 +92,8 @@ impl Acceptor {
         })
     }
 
-    /// Accepts until nobody takes the connections any more. Dropping the future ends everything that is half-open.
+    /// Accepts connections until the receiver of `accepted` is gone. Dropping the future ends everything that is
+    /// half-open.
     pub async fn run(self, accepted: mpsc::Sender<Accepted>) {
         let Self { listener, tls, limits } = self;
         let mut handshakes = JoinSet::new();
@@ -99,7 +101,7 @@ impl Acceptor {
         let refusals = LogThrottle::default();
         loop {
             let connection = tokio::select! {
-                // What is finished makes room before anything new is taken.
+                // Finished handshakes make room before a new connection is taken.
                 biased;
                 () = accepted.closed() => return,
                 Some(finished) = handshakes.join_next() => {
@@ -119,7 +121,8 @@ impl Acceptor {
                             "cannot accept connections; retrying: if too many files are open, raise 'ulimit -n'"
                         );
                     }
-                    // Somebody makes room, as when the table is full. There is room once its task is gone.
+                    // A half-open connection is displaced, as when the table is full. The room is free once its task
+                    // has ended.
                     if out_of_descriptors(&error)
                         && let Some(displaced) = half_open.displace()
                     {
@@ -142,7 +145,8 @@ impl Acceptor {
     }
 }
 
-/// Passes a member's connection on. Nobody waits here: a node too busy to take it drops it, and the member dials again.
+/// Passes a member's connection on without waiting: a node that is too busy to take it drops it, and the member dials
+/// again.
 fn hand_over(connection: Option<Accepted>, accepted: &mpsc::Sender<Accepted>) {
     if let Some(connection) = connection
         && let Err(error) = accepted.try_send(connection)

@@ -1,7 +1,7 @@
-//! A cluster's credentials: one key pair that all its members hold, in one file.
+//! A cluster's credentials: one key pair in one file, which all members hold.
 //!
-//! Whoever holds the private key is a member; there is no authority, no names and no dates. To revoke credentials,
-//! make new ones.
+//! Every holder of the private key is a member; there is no authority, and there are no names and no dates. To revoke
+//! credentials, make new ones.
 
 use std::fmt;
 use std::fs::File;
@@ -15,10 +15,10 @@ use whole_file::OpenError;
 
 use super::tls;
 
-/// The name in the certificate. Members know each other by the key, so it says nothing.
+/// Name in the certificate. Members recognise each other by the key, so the name means nothing.
 pub(super) const SUBJECT: &str = "tau.cluster";
 
-/// The longest file that is read; a key pair takes two thousand bytes.
+/// Maximum length of a credentials file in bytes; a key pair takes two thousand.
 const BYTES_MAX: u64 = 1 << 16;
 
 /// A cluster's certificate and private key.
@@ -27,7 +27,7 @@ pub struct Credentials {
     key: PrivateKeyDer<'static>,
 }
 
-/// Why credentials could not be made, written or read.
+/// Reason for which credentials could not be made, written or read.
 #[derive(Debug, Error)]
 pub enum CredentialsError {
     /// The key pair could not be made.
@@ -36,29 +36,29 @@ pub enum CredentialsError {
     /// A file with this name exists.
     #[error("{0} exists already, and credentials are never overwritten: give another name or remove it")]
     Exists(PathBuf),
-    /// The system refused.
+    /// The operating system refused to read or write the file.
     #[error("{file} could not be {what}")]
     Io {
         file: PathBuf,
-        /// Read or written.
+        /// Either `read` or `written`.
         what: &'static str,
         source: std::io::Error,
     },
-    /// The file is not one of credentials.
+    /// The file does not hold credentials.
     #[error("{file} does not hold a cluster's credentials: {why}; make some with 'tau credentials new FILE'")]
     NotCredentials {
         file: PathBuf,
-        /// What is missing.
+        /// Sentence that says what is wrong with the file.
         why: String,
     },
     /// The file is a pipe, a device or a folder.
     #[error("{file} is {kind}: give a regular file that holds the cluster's credentials")]
     NotRegular {
         file: PathBuf,
-        /// What it is.
+        /// Kind of the file, with an article.
         kind: &'static str,
     },
-    /// Others than its owner may read the file.
+    /// Other users than its owner may read the file.
     #[error("{file} can be read by others than its owner: make it private with 'chmod 600 {file}'")]
     NotPrivate { file: PathBuf },
 }
@@ -78,13 +78,13 @@ impl Credentials {
         Self::read(path)
     }
 
-    /// Credentials that are written nowhere: whoever must show them is nobody.
+    /// Draws credentials that are written nowhere, so that no other process can have them.
     pub(super) fn unknown() -> Result<Self, CredentialsError> {
         let text = Self::draw()?;
         Self::of_text(text.as_bytes()).map_err(|why| CredentialsError::Make(why.into()))
     }
 
-    /// A new key pair, as the text of a file.
+    /// Draws a new key pair. Returns it as the text of a credentials file.
     fn draw() -> Result<String, CredentialsError> {
         let make = |error: rcgen::Error| CredentialsError::Make(error.to_string());
         let key = rcgen::KeyPair::generate().map_err(make)?;
@@ -140,7 +140,7 @@ impl Credentials {
         })
     }
 
-    /// Both parts as bytes, in as few as there are: the certificate behind its length, and the key.
+    /// Returns certificate and key in as few bytes as possible: the certificate behind its length, and then the key.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let length = u16::try_from(self.certificate.len()).unwrap_or(u16::MAX);
@@ -150,7 +150,7 @@ impl Credentials {
         bytes
     }
 
-    /// The credentials in such bytes.
+    /// Decodes the bytes that [`Self::to_bytes`] returns; `None` if they are invalid.
     #[must_use]
     pub fn of_bytes(bytes: &[u8]) -> Option<Self> {
         let (length, rest) = bytes.split_first_chunk::<2>()?;
@@ -170,14 +170,14 @@ impl Credentials {
     }
 }
 
-/// Never prints the key.
+/// Prints the type's name, never the key.
 impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Credentials").finish_non_exhaustive()
     }
 }
 
-/// Writes a new file that is private from its first moment on; half a file is removed again.
+/// Writes a new file that is private from its first moment on. A file that could not be written whole is removed.
 fn write_private(path: &Path, contents: &[u8]) -> std::io::Result<()> {
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create_new(true);
@@ -191,7 +191,7 @@ fn write_private(path: &Path, contents: &[u8]) -> std::io::Result<()> {
         })
 }
 
-/// Whether only the owner of a file may read it. Where there are no such rights, everything counts as private.
+/// Returns true if only the owner of a file may read it. On systems without such rights every file counts as private.
 fn is_private(file: &File) -> std::io::Result<bool> {
     #[cfg(unix)]
     {

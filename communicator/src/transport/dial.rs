@@ -1,4 +1,4 @@
-//! Dialling another node.
+//! Dialling another node: a TCP connection on which both sides prove membership.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,47 +17,47 @@ use super::security::{NotLoopback, Security, Stream};
 use super::tls::{self, Plane};
 use super::wire::CountedStream;
 
-/// Why another node was not reached.
+/// Reason for which a node was not reached.
 #[derive(Debug, Error)]
 pub enum DialError {
-    /// Nobody listens there, or the way is closed.
+    /// No process listens at the address, or the network does not lead there.
     #[error("cannot connect to {address}: check the address, and that a node runs there")]
     Unreachable {
         address: SocketAddr,
         source: std::io::Error,
     },
-    /// It took too long.
+    /// The node did not answer in time.
     #[error("{address} did not answer within {limit:?}: check the address, and that no firewall blocks the connection")]
     TimedOut {
         address: SocketAddr,
-        /// How long was waited.
+        /// Time limit of the attempt.
         limit: Duration,
     },
-    /// Who answered is no member of the same cluster.
+    /// The process that answered is no member of the same cluster.
     #[error(
         "{address} does not have the same credentials, or is not a Tau node: give all nodes the same credentials file"
     )]
     Refused {
         address: SocketAddr,
-        /// What went wrong in the handshake.
+        /// Error in the handshake.
         source: std::io::Error,
     },
-    /// The connection ended within the handshake.
+    /// The connection ended during the handshake.
     #[error("{address} closed the connection: the node may be busy, about to stop, or run with --insecure; try again")]
     Ended {
         address: SocketAddr,
         source: std::io::Error,
     },
-    /// Plain text was asked for over a network.
+    /// Plain text was requested over a network.
     #[error(transparent)]
     NotLoopback(#[from] NotLoopback),
-    /// These credentials cannot be used.
+    /// The credentials of this process cannot be used.
     #[error("the credentials cannot be used: {0}")]
     Credentials(#[from] rustls::Error),
 }
 
 impl DialError {
-    /// Whether the other machine refused the connection: no process listens there, or a firewall rejects it.
+    /// Returns true if the other machine refused the connection: no process listens there, or a firewall rejects it.
     #[must_use]
     pub fn is_refused(&self) -> bool {
         let refused = std::io::ErrorKind::ConnectionRefused;
@@ -65,10 +65,10 @@ impl DialError {
     }
 }
 
-/// Connects to a node and proves membership to each other, all within `limit`.
+/// Connects to a node; both sides prove membership to each other, all within `limit`.
 ///
 /// The last message of a handshake is the other side's: a node that refuses these credentials ends the connection,
-/// which shows at the first read from it.
+/// which shows at the first read from the stream.
 pub async fn dial(
     address: SocketAddr,
     plane: Plane,
@@ -79,7 +79,7 @@ pub async fn dial(
     let connect = async {
         let unreachable = |source| DialError::Unreachable { address, source };
         let stream = TcpStream::connect(address).await.map_err(unreachable)?;
-        // Waiting for more to fill a packet would only make batches stale.
+        // Waiting for more bytes to fill a packet would only make batches stale.
         stream.set_nodelay(true).map_err(unreachable)?;
         let mut stream = CountedStream(stream);
         match security {
@@ -98,7 +98,7 @@ pub async fn dial(
         .unwrap_or(Err(DialError::TimedOut { address, limit }))
 }
 
-/// Whether whoever listens at an address shows a certificate, as nodes with credentials do.
+/// Returns true if the process at an address shows a certificate, as nodes with credentials do.
 pub(crate) async fn speaks_tls(address: SocketAddr, limit: Duration) -> bool {
     let Ok(nobodys) = Credentials::unknown() else {
         return false;
@@ -120,10 +120,10 @@ async fn shake_hands(
     credentials: &Credentials,
 ) -> Result<Stream, DialError> {
     let connector = TlsConnector::from(tls::client(credentials, plane)?);
-    // The name is a constant of ours, and a valid one; nobody checks it.
+    // The name is a valid constant of Tau's, which the other side does not check.
     let name = ServerName::try_from(SUBJECT).map_err(|_| rustls::Error::UnsupportedNameType)?;
     let stream = connector.connect(name, stream).await.map_err(|source| {
-        // What rustls refuses it wraps; everything else is the network's doing.
+        // rustls wraps its own refusals; every other error comes from the network.
         let refused = source.get_ref().and_then(|inner| inner.downcast_ref::<rustls::Error>());
         if refused.is_some() {
             DialError::Refused { address, source }

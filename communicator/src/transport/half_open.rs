@@ -1,18 +1,19 @@
-//! Connections that have proven nothing yet: who has to go when there is no room for one more.
+//! Half-open connections, which have proven nothing yet, and the choice of the one that goes when there is no room for
+//! one more.
 //!
-//! Strangers that say nothing cost nothing to make, so they go first: a connection whose hello (its first message) has
-//! come whole stays while there is one whose hello has not. Among those the address that has most loses its oldest, so
-//! a flood from one place displaces itself, however slow the way of the others is.
+//! Silent connections cost strangers nothing, so they go first: a connection whose hello (its first message) has come
+//! whole stays while there is one whose hello has not. Among these the address that has most loses its oldest, so a
+//! flood from one place displaces itself, however slow the network of the others is.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Set by a connection once its hello has come.
+/// Flag that a connection sets once its hello has come.
 pub(crate) type HelloReceived = Arc<AtomicBool>;
 
-/// A number of connections, each with what ends it; oldest first.
+/// A limited number of half-open connections, oldest first, each with the handle that ends it.
 #[derive(Debug)]
 pub(crate) struct HalfOpen<T> {
     max: usize,
@@ -27,12 +28,12 @@ struct HalfOpenEntry<T> {
 }
 
 impl<T> HalfOpen<T> {
-    /// Room for so many.
+    /// Creates an empty table with room for `max` connections.
     pub(crate) fn new(max: usize) -> Self {
         Self { max, open: Vec::new() }
     }
 
-    /// Takes one more; whoever has to go for it is returned.
+    /// Adds a connection. Returns the handle of the connection that has to go for it, if any.
     pub(crate) fn add(&mut self, address: IpAddr, hello_received: HelloReceived, handle: T) -> Option<T> {
         self.open.push(HalfOpenEntry {
             place: place(address),
@@ -46,7 +47,7 @@ impl<T> HalfOpen<T> {
         }
     }
 
-    /// Takes out the one that is the first to go.
+    /// Removes the connection that is the first to go, and returns its handle.
     pub(crate) fn displace(&mut self) -> Option<T> {
         let silent = |open: &HalfOpenEntry<T>| !open.hello_received.load(Ordering::Relaxed);
         let any_silent = self.open.iter().any(silent);
@@ -63,13 +64,14 @@ impl<T> HalfOpen<T> {
         Some(self.open.remove(first).handle)
     }
 
-    /// Keeps those that this holds for.
+    /// Keeps the connections for whose handles `keep` returns true, and drops the others from the table.
     pub(crate) fn retain(&mut self, keep: impl Fn(&T) -> bool) {
         self.open.retain(|open| keep(&open.handle));
     }
 }
 
-/// What counts as one place: an address, or, where one customer has billions of them, their network.
+/// Returns the place that an address counts for: the address itself or, for IPv6, its /64 network, because one customer
+/// has billions of addresses in that.
 fn place(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {
@@ -122,7 +124,7 @@ mod tests {
         for stranger in 3..50 {
             assert_eq!(table.add(address(1), silent(), stranger), Some(stranger - 1));
         }
-        // Where the hellos of all have come, the oldest of the place with most goes.
+        // When the hellos of all have come, the oldest connection of the place with most goes.
         assert_eq!(table.add(address(2), hello_received(), 50), Some(49));
         assert_eq!(table.add(address(2), hello_received(), 51), Some(0));
     }

@@ -1,8 +1,8 @@
-//! The way to other nodes: TLS 1.3 on one port, both sides proving that they hold the cluster's credentials.
+//! Connections to other nodes: TLS 1.3 on one port, on which both sides prove that they hold the cluster's credentials.
 //!
-//! The protocol that a connection is for (control or data plane) is agreed on within the handshake. Nobody without the
-//! credentials gets past it, and what strangers can make a node keep is bounded: a number of half-open connections,
-//! each for a limited time. Plain text is spoken only where that was asked for, and only within one machine.
+//! The plane that a connection is for (control or data) is agreed on within the handshake. No process without the
+//! credentials gets past it, and strangers can make a node keep only a limited number of half-open connections, each
+//! for a limited time. Plain text is spoken only on request, and only within one machine.
 
 mod accept;
 mod credentials;

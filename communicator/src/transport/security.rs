@@ -1,4 +1,4 @@
-//! How a node knows its own: by credentials, or, on one machine only, not at all.
+//! Recognition of members: by credentials or, on one machine only, not at all.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -9,22 +9,22 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::credentials::Credentials;
 
-/// How connections are made safe.
+/// Protection of a node's connections: TLS with credentials, or none within one machine.
 #[derive(Clone, Debug)]
 pub enum Security {
-    /// TLS 1.3, both sides proving that they hold these.
+    /// TLS 1.3, with both sides proving that they hold these credentials.
     Credentials(Arc<Credentials>),
     /// Plain text, between addresses of this machine.
     Insecure,
 }
 
-/// Plain text was asked for over a network.
+/// Plain text was requested for this address, which is not on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{0} is not a loopback address: without credentials Tau uses only 127.0.0.1 and [::1]")]
 pub struct NotLoopback(pub SocketAddr);
 
 impl Security {
-    /// Refuses plain text over a network.
+    /// Checks that this address may be used: plain text is refused over a network.
     pub fn check(&self, address: SocketAddr) -> Result<(), NotLoopback> {
         match self {
             Self::Insecure if !address.ip().is_loopback() => Err(NotLoopback(address)),

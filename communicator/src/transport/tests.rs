@@ -15,7 +15,7 @@ use tokio_rustls::{TlsConnector, rustls};
 
 use super::{AcceptLimits, Accepted, Acceptor, Credentials, DialError, Plane, Security, dial};
 
-/// Long enough for anything that happens at all, on any machine.
+/// Time within which anything that happens at all has happened, on any machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn credentials() -> Credentials {
@@ -27,7 +27,7 @@ fn security() -> Security {
     Security::Credentials(Arc::new(credentials()))
 }
 
-/// The credentials behind it.
+/// Returns the credentials of secure connections.
 fn held(security: &Security) -> &Credentials {
     match security {
         Security::Credentials(credentials) => credentials,
@@ -56,7 +56,7 @@ impl Node {
             .unwrap()
     }
 
-    /// A member still gets in, and its connection works both ways.
+    /// Checks that a member still gets in, and that its connection works both ways.
     async fn assert_open(&mut self, security: &Security) {
         for plane in [Plane::Data, Plane::Control] {
             let mut theirs = dial(self.address, plane, security, PATIENCE).await.unwrap();
@@ -77,7 +77,7 @@ impl Node {
 /// Waits until the other side has closed a connection.
 async fn assert_closed(stream: &mut (impl AsyncReadExt + Unpin)) {
     let mut rest = Vec::new();
-    // An error is an end too.
+    // A read error is an end, too.
     let _ = timeout(PATIENCE, stream.read_to_end(&mut rest))
         .await
         .expect("the connection stays open");
@@ -94,7 +94,7 @@ async fn members_meet_on_both_planes() {
 async fn other_credentials_are_refused_by_both_sides() {
     let (ours, theirs) = (security(), security());
     let mut node = Node::start(&ours, AcceptLimits::default()).await;
-    // The one who dials finds out first.
+    // The dialling side finds out first.
     let refused = dial(node.address, Plane::Data, &theirs, PATIENCE).await;
     assert!(matches!(refused, Err(DialError::Refused { .. })));
     node.assert_open(&ours).await;
@@ -118,13 +118,13 @@ async fn who_proves_nothing_is_turned_away() {
     let stream = TcpStream::connect(node.address).await.unwrap();
     let name = super::credentials::SUBJECT.try_into().unwrap();
     if let Ok(mut stream) = TlsConnector::from(Arc::new(config)).connect(name, stream).await {
-        // In TLS 1.3 the dialling side is done first; the refusal follows.
+        // In TLS 1.3 the handshake is over for the dialling side first; the refusal follows.
         assert_closed(&mut stream).await;
     }
     node.assert_open(&security).await;
 }
 
-/// Accepts whatever a server shows: what an attacker's client does.
+/// Verifier of an attacker's client, which accepts every server certificate.
 #[derive(Debug)]
 struct Gullible;
 
@@ -165,7 +165,7 @@ impl rustls::client::danger::ServerCertVerifier for Gullible {
     }
 }
 
-/// Shows one certificate and signs with another's key.
+/// Resolver of an attacker's client, which shows one certificate and signs with the key of another.
 #[derive(Debug)]
 struct Thief(Arc<CertifiedKey>);
 
@@ -188,7 +188,7 @@ async fn a_node_checks_certificate_and_key_of_who_dials() {
         .key_provider
         .load_private_key(held(&theirs).key().clone_key())
         .unwrap();
-    // Their own certificate; then the cluster's, which is no secret, with a key that does not belong to it.
+    // The strangers' own certificate; then the cluster's, which is no secret, with a key that does not belong to it.
     for certificate in [held(&theirs).certificate(), held(&ours).certificate()] {
         let key = CertifiedKey::new(vec![certificate.clone()], Arc::clone(&their_key));
         let mut config = ClientConfig::builder_with_provider(Arc::new(provider.clone()))
@@ -232,7 +232,7 @@ async fn a_handshake_that_takes_too_long_is_ended() {
     let node = Node::start(&security, limits).await;
     let mut silent = TcpStream::connect(node.address).await.unwrap();
     assert_closed(&mut silent).await;
-    // A handshake that comes byte by byte is no better: the deadline is for all of it.
+    // A handshake that comes byte by byte fares no better: the time limit is for all of it.
     let mut slow = TcpStream::connect(node.address).await.unwrap();
     slow.write_all(&[0x16, 0x03, 0x01, 0x3f, 0xff, 0x01]).await.unwrap();
     let drip = async {
@@ -249,7 +249,7 @@ async fn a_handshake_that_takes_too_long_is_ended() {
         .expect("single bytes must not extend the deadline of the handshake");
 }
 
-/// What a member says to a node from its first byte to its last, as somebody between the two hears it.
+/// Returns all bytes that a member sends to a node, as a process between the two hears them.
 async fn overheard(node: &mut Node, security: &Security) -> Vec<u8> {
     let between = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (there, here) = (node.address, between.local_addr().unwrap());
@@ -290,7 +290,7 @@ async fn what_was_overheard_opens_no_door() {
 #[tokio::test]
 async fn a_flood_displaces_itself_and_members_get_through() {
     let security = security();
-    // Nobody's time is up before the test's own.
+    // No handshake times out before the test does.
     let limits = AcceptLimits {
         half_open_max: 8,
         handshake: 10 * PATIENCE,
@@ -301,19 +301,19 @@ async fn a_flood_displaces_itself_and_members_get_through() {
         flood.push(TcpStream::connect(node.address).await.unwrap());
     }
     node.assert_open(&security).await;
-    // All but the newest few were closed, long before their time was up.
+    // All but the newest few were closed, long before they would have timed out.
     for stream in &mut flood[..80] {
         assert_closed(stream).await;
     }
 }
 
-/// A member whose messages take a while to arrive, as do the answers to it.
+/// Dials a node over a slow network, and returns true if that succeeds.
 async fn dial_from_afar(node: SocketAddr, security: &Security, delay: Duration) -> bool {
     let near = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = near.local_addr().unwrap();
     let relaying = tokio::spawn(async move {
         let (member, _) = near.accept().await.unwrap();
-        // It comes from another address than the flood.
+        // The member has another address than the flood.
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
         let far = socket.connect(node).await.unwrap();
@@ -333,7 +333,7 @@ async fn dial_from_afar(node: SocketAddr, security: &Security, delay: Duration) 
     in_time
 }
 
-/// Passes on what is read, a while later.
+/// Passes bytes on with a delay.
 async fn late(mut from: impl AsyncReadExt + Unpin, mut to: impl AsyncWriteExt + Unpin, delay: Duration) {
     let mut piece = vec![0; 1 << 14];
     while let Ok(length @ 1..) = from.read(&mut piece).await {
@@ -365,7 +365,7 @@ async fn a_flood_from_one_address_keeps_no_member_with_a_long_way_out() {
             });
         }
     });
-    // Far more than a whole table comes within a member's handshake, all of the time.
+    // Far more connections than a whole table come within a member's handshake, all of the time.
     let flood = tokio::spawn(async move {
         let mut held = std::collections::VecDeque::new();
         loop {
@@ -398,7 +398,7 @@ async fn nobody_at_an_address_is_said_so() {
     drop(listener);
     let error = dial(address, Plane::Control, &security, PATIENCE).await.unwrap_err();
     assert!(matches!(error, DialError::Unreachable { .. }), "{error}");
-    // Someone who takes the call and says nothing.
+    // A process that accepts the connection and says nothing.
     let mute = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = mute.local_addr().unwrap();
     let error = dial(address, Plane::Control, &security, Duration::from_millis(100))
@@ -414,7 +414,7 @@ async fn plain_text_stays_within_the_machine() {
     let elsewhere = "192.0.2.1:7700".parse().unwrap();
     let refused = dial(elsewhere, Plane::Data, &Security::Insecure, PATIENCE).await;
     assert!(matches!(refused, Err(DialError::NotLoopback(_))));
-    // Who speaks TLS names no plane that way, and gets no answer.
+    // A TLS hello names no plane in plain text, and gets no answer.
     let refused = dial(node.address, Plane::Data, &security(), PATIENCE).await;
     assert!(refused.is_err());
     node.assert_open(&Security::Insecure).await;

@@ -15,19 +15,19 @@ use tokio_rustls::rustls::{
 use super::credentials::{Credentials, CredentialsError};
 use super::security::Security;
 
-/// What a connection is for. Agreed on within the handshake, so that one port serves both.
+/// Purpose of a connection. It is agreed on within the handshake, so that one port serves both planes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plane {
-    /// Small messages between actors.
+    /// Control plane: small messages between actors.
     Control,
-    /// Batches, snapshots and repairs.
+    /// Data plane: batches, snapshots, repairs and models.
     Data,
 }
 
 impl Plane {
     const ALL: [Self; 2] = [Self::Control, Self::Data];
 
-    /// The protocol's name in the handshake, with its version.
+    /// Returns the name of the plane's protocol in the handshake, with its version.
     fn protocol(self) -> &'static [u8] {
         match self {
             Self::Control => b"tau-control/2",
@@ -35,7 +35,7 @@ impl Plane {
         }
     }
 
-    /// What names the plane where plain text is spoken: the first byte.
+    /// Returns the byte that names the plane where plain text is spoken: the first one on the connection.
     pub(super) fn byte(self) -> u8 {
         match self {
             Self::Control => b'c',
@@ -52,7 +52,7 @@ impl Plane {
     }
 }
 
-/// What accepts connections; none where plain text is spoken.
+/// Returns the TLS acceptor for these credentials; `None` if plain text is spoken.
 pub(crate) fn acceptor(security: &Security) -> Result<Option<TlsAcceptor>, Error> {
     match security {
         Security::Credentials(credentials) => Ok(Some(TlsAcceptor::from(server(credentials)?))),
@@ -60,13 +60,13 @@ pub(crate) fn acceptor(security: &Security) -> Result<Option<TlsAcceptor>, Error
     }
 }
 
-/// What accepts nobody's connections.
+/// Returns a TLS acceptor that accepts no connection, because no process holds its credentials.
 pub(crate) fn locked() -> Result<TlsAcceptor, CredentialsError> {
     let config = server(&Credentials::unknown()?).map_err(|error| CredentialsError::Make(error.to_string()))?;
     Ok(TlsAcceptor::from(config))
 }
 
-/// The configuration of the side that is dialled.
+/// Returns the TLS configuration of the side that is dialled.
 pub(super) fn server(credentials: &Credentials) -> Result<Arc<ServerConfig>, Error> {
     let pinned = Pinned::new(credentials);
     let mut config = ServerConfig::builder_with_provider(Arc::clone(&pinned.provider))
@@ -74,12 +74,12 @@ pub(super) fn server(credentials: &Credentials) -> Result<Arc<ServerConfig>, Err
         .with_client_cert_verifier(Arc::new(pinned))
         .with_single_cert(vec![credentials.certificate().clone()], credentials.key().clone_key())?;
     config.alpn_protocols = Plane::ALL.map(|plane| plane.protocol().to_vec()).into();
-    // Connections last for hours: resuming them would save nothing and keep state for strangers.
+    // Connections last for hours: TLS resumption would save nothing, and keep state for strangers.
     config.send_tls13_tickets = 0;
     Ok(Arc::new(config))
 }
 
-/// The configuration of the side that dials.
+/// Returns the TLS configuration of the side that dials.
 pub(super) fn client(credentials: &Credentials, plane: Plane) -> Result<Arc<ClientConfig>, Error> {
     let pinned = Pinned::new(credentials);
     let mut config = ClientConfig::builder_with_provider(Arc::clone(&pinned.provider))
@@ -91,8 +91,8 @@ pub(super) fn client(credentials: &Credentials, plane: Plane) -> Result<Arc<Clie
     Ok(Arc::new(config))
 }
 
-/// Accepts one certificate and checks that the other side holds its key. Names and dates play no part, so a machine
-/// with a wrong clock can still join.
+/// Certificate verifier that accepts one certificate and checks that the other side holds its key. Names and dates play
+/// no part, so a machine with a wrong clock can still join.
 #[derive(Debug)]
 struct Pinned {
     certificate: CertificateDer<'static>,
@@ -134,7 +134,7 @@ impl Pinned {
     }
 }
 
-/// The traits ask for it, but no older version is ever offered.
+/// Returns the error for TLS 1.2, which rustls's traits ask for. No version older than 1.3 is ever offered.
 fn only_tls13() -> Error {
     Error::General("only TLS 1.3 is supported".into())
 }

@@ -1,6 +1,7 @@
-//! How many bytes this process has moved over sockets: what the kernel carried, with encryption and handshakes.
+//! Counters of the bytes that this process has moved over sockets: as the kernel carried them, with encryption and
+//! handshakes.
 //!
-//! The counters are the process's, as processor time and memory are.
+//! The counters are for the whole process, as processor time and memory are.
 
 use std::io;
 use std::pin::Pin;
@@ -13,7 +14,7 @@ use tokio::net::TcpStream;
 static IN: AtomicU64 = AtomicU64::new(0);
 static OUT: AtomicU64 = AtomicU64::new(0);
 
-/// The bytes that have come over sockets since the process started, and those that have left.
+/// Returns the bytes received over sockets since the process started, and the bytes sent.
 pub(crate) fn bytes() -> (u64, u64) {
     (IN.load(Ordering::Relaxed), OUT.load(Ordering::Relaxed))
 }

@@ -1,11 +1,11 @@
-//! A job within a message: as the TOML text that people write. Other formats of ours cannot read what may be a number
-//! or a text.
+//! Serde functions for a job inside a message: a job travels as the TOML text that people write. Binary formats do not
+//! describe their values, so they cannot tell a number from a text where a job key takes either.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _, ser::Error as _};
 
 use super::{Job, JobDraft};
 
-/// Writes a job as text.
+/// Writes a job as its TOML text.
 pub fn serialize<S: Serializer>(job: &Job, serializer: S) -> Result<S::Ok, S::Error> {
     JobDraft::from(job)
         .to_toml()
@@ -13,7 +13,7 @@ pub fn serialize<S: Serializer>(job: &Job, serializer: S) -> Result<S::Ok, S::Er
         .serialize(serializer)
 }
 
-/// Reads a job and checks it.
+/// Reads a job from its TOML text, of at most [`Job::TEXT_BYTES_MAX`] bytes, and checks it.
 pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Box<Job>, D::Error> {
     let text = String::deserialize(deserializer)?;
     if text.len() > Job::TEXT_BYTES_MAX {

@@ -1,22 +1,22 @@
-//! How images are varied in training, as a job says it.
+//! The augmentation of training images that a job asks for.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// How images are varied: each is seen in another way every time, and has to be known in all of them.
+/// Random changes of training images, drawn anew at each use, so that the model sees each image in many variants.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Augment {
-    /// Half of them are mirrored, left to right.
+    /// True if half of the images are mirrored, left to right.
     pub flip: bool,
-    /// They are shifted by up to so many pixels to each side; what comes in is black.
+    /// Largest shift of an image to each side in pixels; 0 for no shift. Pixels that come in from outside are black.
     pub crop: u8,
 }
 
 impl Augment {
-    /// The farthest that an image is shifted.
+    /// Largest `crop` in pixels.
     pub const CROP_MAX: u8 = 64;
 
-    /// Whether images stay as they are.
+    /// True if the job asks for no augmentation, so that images stay unchanged.
     #[must_use]
     pub fn is_none(self) -> bool {
         self == Self::default()

@@ -1,16 +1,16 @@
-//! Clipping a gradient by its norm: what keeps stale updates from blowing a run up.
+//! Clipping of gradients by their norm, which keeps stale updates from making a run diverge.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// What a job says of clipping.
+/// Limit on the norm of gradients, as a job states it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Clip {
-    /// As the number of workers needs it.
+    /// Norm 1 where the updates of several workers add up, or where sgd predicts numbers; no clipping elsewhere.
     Auto,
-    /// Gradients are taken as they are.
+    /// Gradients are not clipped.
     Never,
-    /// To this norm.
+    /// Gradients are clipped to this norm.
     Norm(f64),
 }
 

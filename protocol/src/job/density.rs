@@ -1,7 +1,9 @@
-//! How many of a model's weights a batch changes: as a job says it, and what suits a run.
+//! The density: the fraction of a model's weights that one batch changes, as a job states it and as the rule chooses
+//! it.
 //!
-//! Few suffice where each weight gets many batches. With more workers each makes fewer steps in a run, so what is learned
-//! has to leave sooner. A small model's batch of a few changes would be mostly its header.
+//! A low density suffices where each weight gets many batches. With more workers each worker makes fewer steps in a
+//! run, so a batch has to carry more of what the worker has learned. A batch of a small model with a few changes would
+//! be mostly header.
 
 use std::fmt;
 use std::str::FromStr;
@@ -10,41 +12,44 @@ use crate::job::optimiser::Rule;
 use crate::log::batch::BATCH_BYTES_MAX;
 use crate::text_options::TextOptions;
 
-/// What fraction of the weights a batch is to change.
+/// Fraction of the weights that a batch changes, as a job states it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Density {
-    /// What suits the model and the number of workers.
+    /// The rule chooses the fraction by the model, the optimiser, the number of workers and the number of steps.
     Auto {
-        /// The most bytes that a batch is to take, on average.
+        /// Most bytes that a batch may take on average, if the job sets a limit.
         bytes_max: Option<u32>,
     },
-    /// This.
+    /// A fixed fraction, above 0 and at most 1.
     Fraction(f64),
 }
 
-/// The fraction of weights that a batch changes where ten workers or fewer train.
+/// Fraction of weights that a batch changes where ten workers or fewer train.
 const FRACTION: f64 = 0.002;
-/// The workers from which on it grows, and the power of their number with which it does: 32 want twice as much, and five
-/// times where updates are orthogonal. Others overshoot if more of them leaves at once.
+/// Number of workers above which the fraction grows, by a power of workers / `WORKERS`: `POWER`, or `POWER_ORTHOGONAL`
+/// for orthogonal updates. For 32 workers that is twice the fraction, or five times. Other updates overshoot if more of
+/// them leaves at once.
 const WORKERS: f64 = 10.0;
 const POWER: f64 = 0.6;
 const POWER_ORTHOGONAL: f64 = 1.4;
-/// A batch of a small model has about so many changes, unless that is too large a fraction: more would leave at once than
-/// several workers' sums bear.
+/// Changes that a batch of a small model has at least, as long as they are no more than `FRACTION_OF_SMALL` of its
+/// weights: more would leave at once than the sums of several workers bear.
 const CHANGES_MIN: f64 = 400.0;
 const FRACTION_OF_SMALL: f64 = 0.01;
-/// Changes of each weight that one worker emits over a run of few steps: with fewer it ends before its weights have arrived.
+/// Changes of each weight that one worker emits at least over a whole run: with fewer, a run of few steps ends before
+/// its weights have arrived.
 const CHANGES_PER_WEIGHT: f64 = 1.8;
-/// Beyond this, changes are compressed by less than six.
+/// Largest fraction that is chosen automatically. Above it, encoding makes changes less than six times smaller.
 const FRACTION_MAX: f64 = 1.0 / 16.0;
-/// Fewer tell nothing; whatever the budget.
+/// Smallest fraction, which wins over the limit of bytes: fewer changes would carry too little.
 const FRACTION_MIN: f64 = 1e-5;
-/// What a batch takes beside its changes, in bytes.
+/// Bytes of a batch besides its changes.
 const HEADER_BYTES: f64 = 60.0;
 
 impl Density {
-    /// The fraction for one of `workers` workers with this rule, on a model of `weights` weights, if each worker makes `steps`
-    /// steps. A number of steps that is not known changes nothing.
+    /// Returns the fraction of weights that a batch of each of `workers` workers changes, on a model of `weights`
+    /// weights, if each worker makes `steps` steps with this optimiser rule. An unknown number of steps (`None`) does
+    /// not raise the fraction.
     #[must_use]
     pub fn among(self, rule: Rule, weights: usize, workers: usize, steps: Option<u64>) -> f64 {
         let (weights, workers) = (weights.max(1) as f64, workers as f64);
@@ -68,7 +73,7 @@ impl Density {
     }
 }
 
-/// The fraction, or as much of it as keeps to a budget of bytes.
+/// Lowers a fraction until a batch of a model of `weights` weights takes at most `budget` bytes.
 fn within(budget: f64, wanted: f64, weights: f64) -> f64 {
     let mut fraction = wanted;
     while fraction > FRACTION_MIN && bytes(fraction, weights) > budget {
@@ -77,8 +82,8 @@ fn within(budget: f64, wanted: f64, weights: f64) -> f64 {
     fraction
 }
 
-/// The bytes of a batch: a Rice-coded distance takes about half a bit more than its logarithm and one for the code's end,
-/// and the sign takes another.
+/// Returns the expected bytes of a batch. A Rice-coded distance takes its logarithm and about half a bit, and one bit
+/// for the end of the code; the sign takes another bit.
 fn bytes(fraction: f64, weights: f64) -> f64 {
     let bits = 2.5 - fraction.log2();
     HEADER_BYTES + fraction * weights * bits / 8.0

@@ -1,4 +1,4 @@
-//! Drafts and jobs: how one becomes the other.
+//! Conversion between job drafts, which people write, and complete jobs.
 
 use super::key::Text;
 use super::keys::CheckedKeys;
@@ -6,17 +6,17 @@ use super::mistakes::Mistakes;
 use super::{Density, Job, JobDraft, JobError, JobErrors, MINIBATCH_MAX, OpenKey, Threshold, Validation};
 
 impl JobDraft {
-    /// Reads a TOML file's text.
+    /// Reads a draft from the text of a TOML file.
     pub fn from_toml(text: &str) -> Result<Self, toml::de::Error> {
         toml::from_str(text)
     }
 
-    /// The text of a TOML file that says the same.
+    /// Writes the draft as the text of a TOML file.
     pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
         toml::to_string(self)
     }
 
-    /// The keys of `self`, and where they are missing those of `other`.
+    /// Returns this draft with its missing keys taken from `other`.
     #[must_use]
     pub fn or(self, mut other: Self) -> Self {
         // A fixed τ and a density exclude each other: the first draft that has one decides.
@@ -26,8 +26,9 @@ impl JobDraft {
         self.or_each(other)
     }
 
-    /// Keys that a resumed run may not change: all but those that say when it ends, with which weights, and what is measured and
-    /// written on the way. What has been learned so far was learned by the rest.
+    /// Returns the keys of this draft that a resumed run may not change: all but those that decide when the run ends,
+    /// with which weights, and what is measured and written on the way. The weights so far were learned under the fixed
+    /// keys.
     #[must_use]
     pub fn fixed_keys(&self) -> Vec<String> {
         let said = toml::Table::try_from(self).unwrap_or_default();
@@ -37,8 +38,8 @@ impl JobDraft {
             .collect()
     }
 
-    /// Checks everything, and fills in what is missing: with the defaults, or where the rule decides when the run begins
-    /// with placeholders that are marked as open.
+    /// Checks all keys and fills in the missing ones: with their defaults or, where the rule decides when the run
+    /// begins, with placeholders that are marked as open.
     pub fn resolve(self) -> Result<Job, JobErrors> {
         let says_threshold = if self.tau.is_some() {
             Some("tau")
@@ -80,12 +81,14 @@ impl JobDraft {
 }
 
 impl Job {
-    /// The job of a run that is gone on with, with what is to be another way from now on.
+    /// Returns the job of a resumed run with `changes`, or an error if they contain a key that a resumed run may not
+    /// change.
     pub fn changed(&self, changes: JobDraft) -> Result<Self, JobErrors> {
         let fixed = changes.fixed_keys();
         if fixed.is_empty() {
             let mut job = changes.or(JobDraft::from(self)).resolve()?;
-            // The rows that are trained on stay the same, whatever is decided by measurements from now on.
+            // The validation rows stay the same, whether or not the changed job decides by measurements: rows that were
+            // trained on must not become validation rows.
             let share = self.validation_share();
             if job.validation_share() != share {
                 job.validation = if share > 0.0 {
@@ -104,17 +107,17 @@ impl Job {
         Err(JobErrors(vec![JobError { key: "resume", message }]))
     }
 
-    /// Bytes of a job's text. It is told to every node, twice a second.
+    /// Longest text of a job in bytes. Every node sends this text to every other node twice a second.
     pub const TEXT_BYTES_MAX: usize = 64 << 10;
 
-    /// The job, if its text is short enough to be told.
+    /// Returns the job if its text is short enough to be sent to all nodes.
     fn if_short(self) -> Result<Self, JobErrors> {
         let draft = JobDraft::from(&self);
         let bytes = toml::to_string(&draft).map_or(0, |text| text.len());
         if bytes <= Self::TEXT_BYTES_MAX {
             return Ok(self);
         }
-        // All else is a few words.
+        // All other keys are a few words long.
         let key = if draft.data.map(|text| text.len()) > draft.model.map(|text| text.len()) {
             "data"
         } else {
@@ -142,7 +145,7 @@ impl From<Job> for JobDraft {
     }
 }
 
-/// A job as a draft again: what a model file and `--help` show of it.
+/// Converts a job back into a draft, which model files and `--help` show.
 impl From<&Job> for JobDraft {
     fn from(job: &Job) -> Self {
         let mut draft = Self::of_keys(job);

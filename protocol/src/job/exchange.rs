@@ -1,4 +1,4 @@
-//! The strategy by which nodes exchange what they learn.
+//! The exchange strategy of a job: which weight changes workers emit and when, and on which path nodes exchange them.
 
 use std::fmt;
 
@@ -6,96 +6,103 @@ use super::{Cut, Density, PipelineSpec};
 use crate::text_options::{TextOptions, within};
 use crate::weights::lattice::Tau;
 
-/// An exchange strategy.
+/// Exchange strategy of a job: which weight changes workers emit and when, and on which path nodes exchange them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Exchange {
-    /// Changes of ±τ after every step, to everybody, without waiting (Strom 2015).
+    /// After every step, each worker sends one-bit weight changes of ±τ to all nodes, without waiting for the others
+    /// (Strom 2015).
     Strom(Threshold),
-    /// The whole difference every so many steps.
+    /// After a number of steps or an epoch, each worker sends the whole difference of its own weights from the shared
+    /// ones.
     Rounds(Rounds),
-    /// The layers of one network on several machines, and changes of ±τ among those that hold the same ones.
+    /// The layers of one network lie on several machines. Machines that hold the same layers exchange changes of ±τ.
     Layers(PipelineSpec),
 }
 
-/// An exchange in rounds: every so often a worker lets out the whole difference that it has come to.
+/// Exchange in rounds: at the end of each round, a worker emits the difference of its own weights from the shared ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rounds {
-    /// The topology of their exchange.
+    /// Path on which the batches of a round travel between nodes.
     pub topology: RoundTopology,
-    /// How long a round is.
+    /// Length of a round: a number of steps, or an epoch.
     pub every: RoundLength,
-    /// Whether workers wait for each other's rounds, and which part of its difference each lets out. Those that do not wait
-    /// let out all of it, whenever they come to it.
+    /// Rule for the part of its learned difference that each worker emits, if workers wait for each other's rounds.
+    /// `None`: workers do not wait, and each emits all of its difference whenever its round ends.
     pub weighting: Option<RoundWeighting>,
 }
 
-/// How rounds travel from worker to worker.
+/// Path on which the batches of a round travel between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoundTopology {
-    /// From every node to every other.
+    /// Every node sends its batches to every other node.
     Mesh,
-    /// To the first node, which adds them up, and from it to all.
+    /// All nodes send their batches to the first node, which adds the batches up and sends the sum to all nodes.
     Server,
-    /// Along all nodes, each of which adds its own, to the first, and from it to all.
+    /// The sum of a round's batches passes along all nodes to the first one, and each node adds its own batch. The
+    /// first node sends the sum to all nodes.
     RingReduce,
-    /// In pieces that each go along all nodes, beginning at different ones, and once more when they are added up.
+    /// The sum of a round's batches goes round all nodes in pieces, each starting at a different node: once to be added
+    /// up, once to be distributed.
     Ring,
-    /// Differences pass from worker to worker, each of which goes on from the mean so far. A round's steps are those between
-    /// two passes; at the end of an epoch the mean of all goes round.
+    /// The sum of the workers' differences passes from worker to worker; each worker adds its own and goes on from the
+    /// mean so far. The length of a round is the number of steps between two such passes. At the end of an epoch the
+    /// mean of all workers goes to all nodes.
     Stepwise,
 }
 
-/// How long a round is.
+/// Length of a round of an exchange strategy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoundLength {
-    /// So many steps.
+    /// The round lasts this number of steps.
     Steps(u32),
-    /// Until a worker has been through its samples.
+    /// The round lasts one epoch: until a worker has been through its samples.
     Epoch,
 }
 
-/// Which part of its difference each worker lets out, where all wait for each other.
+/// Rule for the part of its learned difference that each worker emits in a round, if all workers wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoundWeighting {
-    /// Equal parts: the mean of all workers counts.
+    /// Each worker emits an equal part of its difference, so that the mean of all workers counts.
     Mean,
-    /// In proportion to the loss of its last steps: who has most to learn counts most.
+    /// Each worker emits a part of its difference in proportion to the loss of its last steps: the worker with most to
+    /// learn counts most.
     Weighted,
-    /// The worker with the lowest loss all of it, the others nothing.
+    /// The worker with the lowest loss emits its whole difference, the other workers nothing.
     Best,
-    /// The worker of the first slot all of it, the others nothing: what somebody's average has come to.
+    /// The worker of the first slot emits its whole difference, the other workers nothing. This rule is for studies.
     First,
 }
 
 impl RoundWeighting {
-    /// Whether a worker's share depends on the others' losses, so that all tell theirs first.
+    /// True if a worker's part depends on the other workers' announcements, so that all must announce their losses
+    /// first.
     #[must_use]
     pub fn depends_on_losses(self) -> bool {
         self != Self::Mean
     }
 }
 
-/// What decides τ.
+/// Rule by which τ, the size of one weight change, is chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Threshold {
-    /// τ follows this fraction of weights changed in a batch.
+    /// τ is adjusted until a batch changes this fraction of the weights.
     Density(Density),
     /// τ is fixed.
     Fixed(Tau),
 }
 
-/// A round on the mesh when the job leaves it open: a dense batch then costs less than the steps before it.
+/// Default length of a round of the strategy `mesh`: a dense batch then costs less than the steps before it.
 const EVERY_ON_MESH: RoundLength = RoundLength::Steps(16);
-/// A round after which the best worker's weights count.
+/// Default length of a round after which the weights of the best worker count.
 const EVERY_OF_BEST: RoundLength = RoundLength::Steps(64);
 const EVERY_STEP: RoundLength = RoundLength::Steps(1);
 const EVERY_MAX: f64 = 65_536.0;
 const MEAN: RoundWeighting = RoundWeighting::Mean;
 
-/// A name, and what it says of rounds.
+/// Name of a strategy in rounds with its path, default length and default weighting.
 type Named = (&'static str, RoundTopology, RoundLength, RoundWeighting);
 
-/// The strategies in rounds, by name: what each leaves open can be said behind it.
+/// Strategies in rounds by name. Options behind the name replace the defaults given here.
 const NAMED: [Named; 7] = [
     ("mesh", RoundTopology::Mesh, EVERY_ON_MESH, MEAN),
     ("server", RoundTopology::Server, EVERY_STEP, MEAN),
@@ -106,7 +113,7 @@ const NAMED: [Named; 7] = [
     ("best", RoundTopology::Server, EVERY_OF_BEST, RoundWeighting::Best),
 ];
 
-/// The ways to share differences out, by name; none where nobody waits.
+/// Weightings of the workers' differences by name; `None` for `async`, where no worker waits.
 const WEIGHTINGS: [(&str, Option<RoundWeighting>); 5] = [
     ("mean", Some(MEAN)),
     ("weighted", Some(RoundWeighting::Weighted)),
@@ -115,7 +122,7 @@ const WEIGHTINGS: [(&str, Option<RoundWeighting>); 5] = [
     ("async", None),
 ];
 
-/// What there is, a line each.
+/// Strategies with a description each, one line of help per entry.
 pub const STRATEGIES: [(&str, &str); 10] = [
     (
         "strom",
@@ -163,7 +170,7 @@ pub const STRATEGIES: [(&str, &str); 10] = [
 ];
 
 impl Exchange {
-    /// The strategy that a text names. `threshold` is what the job says of τ, for the one that has a τ.
+    /// Reads a strategy from its text. `threshold` is the job's rule for τ, for strategies that have a τ.
     pub(super) fn from_text(text: &str, threshold: Threshold) -> Result<Self, String> {
         let mut options = TextOptions::parse(text);
         let named = NAMED.iter().find(|(name, ..)| *name == options.name);
@@ -177,13 +184,13 @@ impl Exchange {
         Ok(exchange)
     }
 
-    /// Whether workers wait for each other's rounds.
+    /// True if workers wait for each other's rounds.
     #[must_use]
     pub fn waits(&self) -> bool {
         self.weighting().is_some()
     }
 
-    /// Whether workers hear of each other once in an epoch.
+    /// True if workers receive each other's batches only once per epoch.
     #[must_use]
     pub fn has_rounds_of_an_epoch(&self) -> bool {
         let is_long =
@@ -191,13 +198,14 @@ impl Exchange {
         matches!(self, Self::Rounds(rounds) if is_long(rounds))
     }
 
-    /// Whether differences pass from worker to worker between rounds.
+    /// True if the sum of the workers' differences passes from worker to worker between rounds, as with `stepwise`.
     #[must_use]
     pub fn has_passes(&self) -> bool {
         matches!(self, Self::Rounds(rounds) if rounds.topology == RoundTopology::Stepwise)
     }
 
-    /// Which part of its difference each worker lets out, where they wait for each other.
+    /// Returns the rule for the part of its learned difference that each worker emits; `None` if workers do not wait
+    /// for each other.
     #[must_use]
     pub fn weighting(&self) -> Option<RoundWeighting> {
         match self {
@@ -206,7 +214,7 @@ impl Exchange {
         }
     }
 
-    /// What decides τ, where there is one.
+    /// Returns the rule by which τ is chosen; `None` for a strategy without τ.
     #[must_use]
     pub fn threshold(&self) -> Option<Threshold> {
         match self {
@@ -215,7 +223,7 @@ impl Exchange {
         }
     }
 
-    /// The same, where it is decided where the model is cut.
+    /// Returns the strategy with the cut that nodes have decided on, if the job left the cut of the model open.
     #[must_use]
     pub fn decided(&self, cut: Cut) -> Self {
         match self {
@@ -224,25 +232,25 @@ impl Exchange {
         }
     }
 
-    /// Whether nodes are to decide where the model is cut.
+    /// True if nodes decide where the model is cut into groups of layers, because the job does not.
     #[must_use]
     pub fn leaves_cut_open(&self) -> bool {
         self.pipelines().is_some_and(|pipelines| pipelines.cut == Cut::Auto)
     }
 
-    /// The number of stages that the model is cut into, as far as that is decided: one if it is not cut.
+    /// Returns the number of pipeline stages that the model is cut into: one if it is not cut or the cut is still open.
     #[must_use]
     pub fn stages(&self) -> usize {
         self.pipelines().and_then(PipelineSpec::stages).unwrap_or(1)
     }
 
-    /// Whether each node saves the stage that it holds, so that the model has to be put together from several files.
+    /// True if each node saves only the stage that it holds, so that the model has to be assembled from several files.
     #[must_use]
     pub fn saves_stages(&self) -> bool {
         self.pipelines().is_some()
     }
 
-    /// The number of copies of the model that this many nodes hold with this many workers each.
+    /// Returns the number of copies of the model that `nodes` nodes with `workers` workers each hold.
     #[must_use]
     pub fn copies(&self, nodes: usize, workers: usize) -> usize {
         match self.pipelines() {
@@ -251,7 +259,7 @@ impl Exchange {
         }
     }
 
-    /// How the model is spread over machines, where it is.
+    /// Returns the pipeline settings of the strategy `layers`; `None` for other strategies.
     #[must_use]
     pub fn pipelines(&self) -> Option<&PipelineSpec> {
         match self {
@@ -261,7 +269,7 @@ impl Exchange {
     }
 }
 
-/// What there is, for people who ask.
+/// Returns the help text of the key `exchange`, with a line for each strategy.
 #[cfg(feature = "clap")]
 pub(super) fn help() -> String {
     let strategies = STRATEGIES.map(|(name, what)| format!("- {name}: {what}"));
@@ -272,12 +280,12 @@ pub(super) fn help() -> String {
     )
 }
 
-/// The names of all that there is.
+/// Returns the names of all strategies, separated by commas.
 fn forms() -> String {
     STRATEGIES.map(|(name, _)| name).join(", ")
 }
 
-/// An exchange in rounds, with what a strategy's name says of those that the text leaves open.
+/// Reads a strategy in rounds. The path, default length and default weighting are those of the strategy's name.
 fn rounds(
     topology: RoundTopology,
     every: RoundLength,
@@ -321,7 +329,7 @@ impl RoundLength {
     }
 }
 
-/// How differences are shared out; none where nobody waits.
+/// Reads the weighting of workers' differences from the options; `None` for `async`, where no worker waits.
 fn shares_from_options(
     left_open: RoundWeighting,
     options: &mut TextOptions<'_>,
@@ -355,7 +363,7 @@ impl fmt::Display for RoundLength {
     }
 }
 
-/// The shortest name.
+/// Writes the shortest text that reads back as these rounds.
 impl fmt::Display for Rounds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
@@ -372,7 +380,7 @@ impl fmt::Display for Rounds {
             return f.write_str(name);
         }
         let has_rule = |&&(_, named, _, rule): &&Named| named == topology && Some(rule) == weighting;
-        // A name that has a rule of its own does not stand for another.
+        // A name with a weighting of its own is not used for another weighting.
         let plain = named().find(|(.., named)| *named == RoundWeighting::Mean);
         match (NAMED.iter().find(has_rule), plain) {
             (Some((name, ..)), _) => write!(f, "{name}:every={every}"),

@@ -1,14 +1,14 @@
-//! Which weights a run ends with, as a job says it.
+//! The weights that a run ends with, as a job states them.
 
 use crate::text_options::words;
 
-/// Which weights a run ends with.
+/// Choice of the weights that a run ends with: the last ones or the best ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Keep {
-    /// Those that it has come to.
+    /// The weights after the last batch.
     #[default]
     Last,
-    /// Of all that were measured, and those that it has come to, the ones with the lowest evaluation loss.
+    /// Of all evaluated weights, including the last, those with the lowest evaluation loss.
     Best,
 }
 

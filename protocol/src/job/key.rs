@@ -1,4 +1,4 @@
-//! Kinds of job keys: how the value of one is written in a draft, checked, and written again.
+//! Kinds of job keys: for each kind, the form of its value in a draft, its check and its form in a complete job.
 
 use std::fmt::Display;
 use std::marker::PhantomData;
@@ -6,21 +6,21 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// A kind of value that a user writes for a job key.
+/// Kind of value that a user writes for a job key.
 pub trait KeyKind {
-    /// The form in a [`JobDraft`](super::JobDraft), a flag and a TOML file.
+    /// Form of the value in a [`JobDraft`](super::JobDraft), a flag and a TOML file.
     type Draft;
-    /// The form in a [`Job`](super::Job).
+    /// Form of the value in a [`Job`](super::Job).
     type Value;
 
-    /// Checks a value. An error is a sentence.
+    /// Checks a value and converts it to its form in a job. An error is one sentence for people.
     fn check(written: Self::Draft) -> Result<Self::Value, String>;
 
-    /// Writes a value so that [`check`](Self::check) returns it again.
+    /// Converts a job's value back to its form in a draft, for which [`check`](Self::check) returns the same value.
     fn write(value: &Self::Value) -> Self::Draft;
 }
 
-/// A text that its type parses.
+/// Kind of key whose value is a text that `T` parses.
 pub struct Text<T>(PhantomData<T>);
 
 impl<T: FromStr<Err: Display> + Display> KeyKind for Text<T> {
@@ -36,7 +36,7 @@ impl<T: FromStr<Err: Display> + Display> KeyKind for Text<T> {
     }
 }
 
-/// A whole number from 1 to a highest one.
+/// Kind of key whose value is a whole number from 1 to `MAX`.
 pub struct Whole<const MAX: u32>;
 
 impl<const MAX: u32> KeyKind for Whole<MAX> {
@@ -57,15 +57,15 @@ impl<const MAX: u32> KeyKind for Whole<MAX> {
     }
 }
 
-/// The range of a [`Number`].
+/// Range of valid values of a [`Number`] key.
 pub trait Limits {
-    /// All valid values. NaN lies in no range.
+    /// All valid values of the number. NaN lies in no range.
     const RANGE: RangeInclusive<f64>;
-    /// The range in words.
+    /// The range in words, for error messages.
     const WORDS: &str;
 }
 
-/// A number within limits.
+/// Kind of key whose value is a number within the limits `L`.
 pub struct Number<L>(PhantomData<L>);
 
 impl<L: Limits> KeyKind for Number<L> {
@@ -84,7 +84,7 @@ impl<L: Limits> KeyKind for Number<L> {
     }
 }
 
-/// A value of which every one is valid.
+/// Kind of key of which every value of type `T` is valid.
 pub struct Any<T>(PhantomData<T>);
 
 impl<T: Copy> KeyKind for Any<T> {
@@ -100,7 +100,7 @@ impl<T: Copy> KeyKind for Any<T> {
     }
 }
 
-/// The path of a model file.
+/// Kind of key whose value is the path of a model file.
 pub struct ModelPath;
 
 impl KeyKind for ModelPath {
@@ -119,20 +119,20 @@ impl KeyKind for ModelPath {
     }
 }
 
-/// A key that a job may go without.
+/// Key of kind `K` that a job may leave out.
 pub struct Optional<K>(PhantomData<K>);
 
-/// A key of a job: its kind, and whether a job may go without it.
+/// Key of a job: a [`KeyKind`], which a job must have, or an [`Optional`] one, which it may leave out.
 pub trait JobKey {
-    /// The form in a draft, where every key may be missing.
+    /// Form of the key's value in a job draft, where every key may be missing.
     type Draft;
-    /// The form in a job.
+    /// Form of the key's value in a complete job.
     type Value;
 
-    /// Checks what a draft says, after defaults were filled in.
+    /// Checks a draft's value after defaults have been filled in.
     fn check(written: Option<Self::Draft>) -> Result<Self::Value, String>;
 
-    /// Writes a job's value.
+    /// Converts a job's value back into that of a draft.
     fn write(value: &Self::Value) -> Option<Self::Draft>;
 }
 

@@ -1,5 +1,5 @@
-//! The table of job keys. Each key is declared once, in [`job_keys!`] at the end of this file; the draft that people write, its
-//! flags and help, merging, defaults, checks and the complete job are generated from it.
+//! The table of job keys. Each key is declared once, in [`job_keys!`] at the end of this file. The macro generates from
+//! it the draft that people write, its flags and help, merging, defaults, checks and the complete job.
 
 use std::ops::RangeInclusive;
 
@@ -17,7 +17,7 @@ use crate::job::optimiser::Optimiser;
 use crate::job::schedule::Schedule;
 use crate::job::split::Split;
 
-/// The help text of a key: its own, or the key's description with the default that people are shown.
+/// Expands to the help text of a key: its own text, or its description with the default as people are shown it.
 #[cfg(feature = "clap")]
 macro_rules! help {
     ($about:literal $(default $default:literal)? $(shown $shown:literal)? help $help:expr) => {
@@ -34,11 +34,12 @@ macro_rules! help {
     };
 }
 
-/// Declares keys. A line is
-/// `"VALUE" key: TypeInDraft => Kind, default D, shown "default for people", open Name, resume may_change, serde(…), clap(…), help TEXT;`
-/// in which all behind the type may be missing: a key without a kind is checked together with others, as one without a
-/// default may be left out; `open` names a setting that the rule decides where a job leaves it out, and `resume` a key that
-/// a resumed run may change. The order is that of job files and of the wire.
+/// Declares job keys. A row of the table is
+/// `"VALUE" key: TypeInDraft => Kind, default D, shown "default for people", open Name, resume may_change, serde(…),
+/// clap(…), help TEXT;`
+/// where everything after the type is optional. A key without a kind is checked together with others, and one without a
+/// default may be left out. `open` names a setting that the rule decides where a job leaves it out; `resume` marks a
+/// key that a resumed run may change. The order of the rows is the order in job files and on the wire.
 macro_rules! job_keys {
     ($(
         #[doc = $about:literal]
@@ -46,7 +47,8 @@ macro_rules! job_keys {
         $(, default $default:literal)? $(, shown $shown:literal)? $(, open $open:ident)? $(, resume $may_change:ident)?
         $(, serde($($serde:tt)*))? $(, clap($($clap:tt)*))? $(, help $help:expr)?;
     )+) => {
-        /// A job with any key missing. As command-line flags these are the job flags, as a TOML file the same names with `_`.
+        /// Draft of a job, in which any key may be missing. It is filled from command-line flags, or from a TOML file
+        /// whose keys are the flags with `_` for `-`.
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[cfg_attr(feature = "clap", derive(clap::Args))]
         #[serde(deny_unknown_fields, default)]
@@ -75,11 +77,11 @@ macro_rules! job_keys {
             )?)+
             /// Strategy by which nodes exchange weight changes, with its τ or density.
             pub exchange: Exchange,
-            /// Settings that were left open; the fields of these hold placeholders until the rule has decided them.
+            /// Settings that the job left open. Their fields hold placeholders until the rule has decided them.
             pub open: Open,
         }
 
-        /// A setting that may be left open.
+        /// Setting that a job may leave open, to be decided by the rule when the run begins.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum OpenKey {
             $($(
@@ -89,10 +91,10 @@ macro_rules! job_keys {
         }
 
         impl OpenKey {
-            /// All settings that may be left open.
+            /// All settings that a job may leave open.
             pub(super) const ALL: &[Self] = &[$($(Self::$open,)?)+];
 
-            /// The key's name in TOML.
+            /// Returns the key's name in TOML.
             #[must_use]
             pub fn name(self) -> &'static str {
                 match self {
@@ -102,31 +104,32 @@ macro_rules! job_keys {
         }
 
         impl JobDraft {
-            /// Defaults of all keys that have one; placeholders for what the rule decides.
+            /// Returns a draft with the defaults of all keys that have one; for settings that the rule decides, these
+            /// are placeholders.
             pub(super) fn defaults() -> Self {
                 Self {
                     $($key: None$(.or(Some($default.into())))?,)+
                 }
             }
 
-            /// The keys of `self`, and where they are missing those of `other`.
+            /// Returns this draft with its missing keys taken from `other`.
             pub(super) fn or_each(self, other: Self) -> Self {
                 Self {
                     $($key: self.$key.or(other.$key),)+
                 }
             }
 
-            /// Keys that a resumed run may change, by name.
+            /// Names of the keys that a resumed run may change.
             pub const CHANGEABLE: &[&str] = &[$($(if_given!($may_change, stringify!($key)),)?)+];
 
-            /// Settings that the rule decides where a draft leaves them out, and this one does.
+            /// Returns the settings that this draft leaves out and the rule will decide.
             pub(super) fn left_out(&self) -> impl Iterator<Item = OpenKey> {
                 [$($((OpenKey::$open, self.$key.is_none()),)?)+]
                     .into_iter()
                     .filter_map(|(key, is_left_out)| is_left_out.then_some(key))
             }
 
-            /// The draft without some settings.
+            /// Returns the draft without the settings that are open.
             pub(super) fn without(mut self, open: &Open) -> Self {
                 $($(
                     if open.has(OpenKey::$open) {
@@ -136,7 +139,7 @@ macro_rules! job_keys {
                 self
             }
 
-            /// What a job says for each key that has a kind.
+            /// Returns a draft with the job's value of each key that has a kind.
             pub(super) fn of_keys(job: &Job) -> Self {
                 let mut draft = Self::default();
                 $($(draft.$key = <$kind as JobKey>::write(&job.$key);)?)+
@@ -144,20 +147,20 @@ macro_rules! job_keys {
             }
         }
 
-        /// The values of all keys that have a kind; `None` where a value is a mistake.
+        /// Checked values of all keys that have a kind; `None` where a value is a mistake.
         pub(super) struct CheckedKeys {
             $($(pub(super) $key: Option<<$kind as JobKey>::Value>,)?)+
         }
 
         impl CheckedKeys {
-            /// Checks a draft that was filled in with the defaults.
+            /// Checks a draft in which the defaults have been filled in.
             pub(super) fn new(draft: &JobDraft, mistakes: &mut Mistakes) -> Self {
                 Self {
                     $($($key: mistakes.check::<$kind>(stringify!($key), draft.$key.clone()),)?)+
                 }
             }
 
-            /// The job, if no value is a mistake.
+            /// Returns the complete job, or `None` if a value is a mistake.
             pub(super) fn job(self, exchange: Exchange, open: Open) -> Option<Job> {
                 Some(Job {
                     $($($key: if_given!($kind, self.$key?),)?)+
@@ -169,13 +172,13 @@ macro_rules! job_keys {
     };
 }
 
-/// The longest minibatch: its samples and activations must fit into memory many times over.
+/// Most samples in one step of a worker: samples and activations must fit into memory many times over.
 pub const MINIBATCH_MAX: u32 = 1 << 16;
 const EPOCHS_MAX: u32 = 1 << 20;
 const EVALUATIONS_MAX: u32 = 1000;
 const PATIENCE_MAX: u32 = 1 << 20;
 
-/// Limits of the certainty that is spread over all classes.
+/// Limits of the label smoothing: the share of each label that is spread over all classes. For keys of kind [`Number`].
 pub struct Smoothing;
 
 impl Limits for Smoothing {
@@ -183,7 +186,7 @@ impl Limits for Smoothing {
     const WORDS: &str = "between 0 and 0.9";
 }
 
-/// Limits of an accuracy.
+/// Limits of an accuracy, for keys of kind [`Number`].
 pub struct Accuracy;
 
 impl Limits for Accuracy {
@@ -191,7 +194,7 @@ impl Limits for Accuracy {
     const WORDS: &str = "between 0 and 1";
 }
 
-/// Limits of a time that a run takes or lets pass.
+/// Limits of a duration in seconds, for keys of kind [`Number`].
 pub struct Seconds;
 
 impl Limits for Seconds {
@@ -199,7 +202,8 @@ impl Limits for Seconds {
     const WORDS: &str = "above 0";
 }
 
-/// Limits of the time that a node is waited for: long enough to tell a pause from a death.
+/// Limits of the seconds of silence after which a node is given up, for keys of kind [`Number`]: long enough to tell a
+/// pause from a death.
 pub struct Silence;
 
 impl Limits for Silence {
@@ -279,7 +283,8 @@ job_keys! {
     "N" seed: u64 => Any<u64>, default 1_u64;
 }
 
-/// Lets a file say `clip = 2.5` as well as `clip = "none"`. The wire, which does not describe itself, has the text.
+/// Deserialises a number or a text as a text, so that a file may say `clip = 2.5` as well as `clip = "none"`. The wire
+/// format does not describe its values and always carries the text.
 fn number_or_text<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

@@ -1,23 +1,23 @@
-//! What training makes small, and what counts how much in it.
+//! The loss that training minimises, and the weight of each class in it.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::text_options::{serde_as_text, words};
 
-/// What is made small.
+/// Loss function that training minimises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Loss {
-    /// What the data asks for: cross-entropy for classes, the squared error for numbers.
+    /// Chosen by the data: cross-entropy for classes, the squared error for numbers.
     #[default]
     Auto,
-    /// How unlikely the right class was thought to be.
+    /// Cross-entropy: the negative logarithm of the probability that the model gives the right class.
     CrossEntropy,
-    /// The mean squared error.
+    /// Mean squared error.
     Mse,
-    /// The mean absolute error.
+    /// Mean absolute error.
     Mae,
-    /// The squared error near zero, and the absolute error beyond one standard deviation.
+    /// Huber loss: the squared error near zero, and the absolute error beyond one standard deviation.
     Huber,
 }
 
@@ -31,15 +31,15 @@ fn unknown_loss(text: &str) -> String {
     format!("there is no loss '{text}'; use one of: auto, cross-entropy (for classes), mse, mae or huber (for numbers)")
 }
 
-/// How much samples of each class count.
+/// Weight of the samples of each class in the loss.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum ClassWeights {
-    /// All the same.
+    /// All samples have the same weight.
     #[default]
     Equal,
-    /// All classes the same: each sample the more, the rarer its class is.
+    /// All classes have the same total weight: the rarer a class, the higher the weight of each of its samples.
     Auto,
-    /// So much, in the order of the classes.
+    /// One weight for each class, as the job gives them, in the order of the classes.
     Given(Vec<f32>),
 }
 

@@ -1,10 +1,10 @@
-//! Mistakes in a job, collected while it is checked.
+//! Collection of the mistakes in a job while it is checked.
 
 use super::key::JobKey;
 use super::{Density, Exchange, JobError, Keep, Threshold};
 use crate::weights::lattice::{STEPS_PER_UNIT, Tau};
 
-/// Collects mistakes, so that people see all of them at once.
+/// Mistakes found in a job so far, collected so that people see all of them at once.
 pub(super) struct Mistakes(pub(super) Vec<JobError>);
 
 impl Mistakes {
@@ -13,7 +13,7 @@ impl Mistakes {
         None
     }
 
-    /// Checks the value of one key.
+    /// Checks the value of one key, and records a mistake if the value is invalid.
     pub(super) fn check<K: JobKey>(&mut self, key: &'static str, written: Option<K::Draft>) -> Option<K::Value> {
         match K::check(written) {
             Ok(value) => Some(value),
@@ -21,14 +21,15 @@ impl Mistakes {
         }
     }
 
-    /// The strategy. `says_threshold` is the key that speaks of τ in the job, and means nothing to a strategy without one.
+    /// Reads the exchange strategy. `says_threshold` is the job's key that sets τ or a density, which is a mistake for
+    /// a strategy without a τ.
     pub(super) fn exchange(
         &mut self,
         text: &str,
         threshold: Option<Threshold>,
         says_threshold: Option<&'static str>,
     ) -> Option<Exchange> {
-        // A mistake in the threshold is reported already; the text may hold another.
+        // A mistake in the threshold is recorded already; the text may hold another one.
         let checked = threshold.unwrap_or(Threshold::Density(Density::Fraction(1.0)));
         match (Exchange::from_text(text, checked), says_threshold) {
             (Err(error), _) => self.add("exchange", error),
@@ -39,7 +40,7 @@ impl Mistakes {
         }
     }
 
-    /// What a network that is spread over nodes does not take.
+    /// Records a mistake for each given setting that a network spread over nodes (`--exchange layers`) cannot have.
     pub(super) fn spread(&mut self, from: bool, keep: Keep, target: bool) {
         let whole = "needs the whole network on one node, but --exchange layers splits the network over nodes: leave \
              this setting out";

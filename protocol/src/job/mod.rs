@@ -1,7 +1,8 @@
-//! The job: what a run is to do. One description for the command line, TOML files, the wire and model files.
+//! The job: the settings of a training run. The command line, TOML files, the wire and model files share this
+//! description.
 //!
-//! A [`JobDraft`] is what people write: every field may be missing, nothing is checked. A [`Job`] is complete and
-//! valid; the only way to one is [`JobDraft::resolve`], which reports every mistake, not the first.
+//! People write a [`JobDraft`], in which every field may be missing and nothing is checked. A [`Job`] is complete and
+//! valid; the only way to make one is [`JobDraft::resolve`], which reports all mistakes and not only the first.
 
 pub mod as_text;
 pub mod augment;
@@ -39,13 +40,13 @@ pub use trainers::Trainers;
 pub use validation::Validation;
 
 impl Job {
-    /// Whether the run decides anything by measurements: when it ends, or which weights it ends with.
+    /// True if evaluations decide when the run ends or with which weights.
     #[must_use]
     pub fn decides_by_measurements(&self) -> bool {
         self.patience.is_some() || self.target_accuracy.is_some() || self.keep == Keep::Best
     }
 
-    /// Evaluations in an epoch: as many as the job says, else more where a target is to be hit.
+    /// Returns the number of evaluations per epoch: the job's, or 16 with a target accuracy and 1 without.
     #[must_use]
     pub fn evaluations_per_epoch(&self) -> u32 {
         const WITH_TARGET: u32 = 16;
@@ -53,7 +54,8 @@ impl Job {
         self.evaluations.unwrap_or(usual)
     }
 
-    /// The job of the run that follows when a run of this one has diverged: half the rate, and no further attempt.
+    /// Returns the job that trains once more after a run of this job diverged: half the learning rate, and no further
+    /// attempt.
     #[must_use]
     pub fn backed_off(&self) -> Self {
         let mut job = self.clone();
@@ -62,7 +64,8 @@ impl Job {
         job
     }
 
-    /// The share of training rows that is set aside for such measurements. The stages of a pipeline measure the test rows.
+    /// Returns the share of training rows set aside for validation; 0 for pipelines, whose stages measure the test
+    /// rows.
     #[must_use]
     pub fn validation_share(&self) -> f64 {
         if self.exchange.pipelines().is_some() {
@@ -71,19 +74,19 @@ impl Job {
         self.validation.share(self.decides_by_measurements())
     }
 
-    /// Samples in one step of one worker.
+    /// Returns the number of samples in one step of one worker.
     #[must_use]
     pub fn step_samples(&self) -> u32 {
         self.minibatch.saturating_mul(self.accumulate)
     }
 }
 
-/// One mistake in a job, by the name of the flag or TOML key.
+/// One mistake in a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobError {
-    /// The key, as TOML has it.
+    /// Name of the wrong key in TOML.
     pub key: &'static str,
-    /// One sentence.
+    /// Description of the mistake, one sentence for people.
     pub message: String,
 }
 

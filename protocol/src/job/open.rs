@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 
 use super::OpenKey;
 
-/// The open settings of one job.
+/// Set of the settings that one job leaves open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Open(BTreeSet<OpenKey>);
 
 impl Open {
-    /// Whether this setting is open.
+    /// True if the job left this setting open and the rule has not decided it yet.
     #[must_use]
     pub fn has(&self, key: OpenKey) -> bool {
         self.0.contains(&key)
@@ -20,7 +20,7 @@ impl Open {
         self.0.remove(&key);
     }
 
-    /// The open settings, by name.
+    /// Returns the names of the open settings.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.0.iter().map(|key| key.name())
     }

@@ -1,73 +1,74 @@
-//! Optimisers as a job names them: a rule with its numbers. Workers carry it out.
+//! Optimisers as a job names them: an update rule with its numbers. Workers carry the rule out.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::text_options::{TextOptions, serde_as_text, within};
 
-/// A rule with its learning rate; text form `sgd:0.05,momentum=0.5`.
+/// Update rule with its learning rate and weight decay; as a text, `sgd:0.05,momentum=0.5`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Optimiser {
-    /// The learning rate before the schedule's factor.
+    /// Learning rate before the schedule's factor.
     pub learning_rate: f64,
-    /// The rule.
+    /// Update rule.
     pub rule: Rule,
-    /// By how much of itself, times the learning rate, every weight shrinks in a step.
+    /// Weight decay: in each step, every weight shrinks by this part of itself times the learning rate.
     pub weight_decay: f32,
-    /// The rate was left open, and follows the number of steps that a run has.
+    /// True if the job left the learning rate open, so that the rate follows the number of steps of the run.
     pub follows_steps: bool,
 }
 
-/// What is done with a gradient. `state` arrays are as long as the weights and start at zero.
+/// Update rule: from a gradient `g`, it computes the update `u` of the weights at the learning rate `lr`. State arrays
+/// such as `v` and `s` are as long as the weights and start at zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rule {
-    /// `u = -lr g`
+    /// Plain gradient descent: `u = -lr g`.
     Sgd,
-    /// `v = μ v + g`, `u = -lr v`
+    /// Momentum: `v = μ v + g`, `u = -lr v`.
     Momentum {
-        /// μ
+        /// Momentum factor μ.
         momentum: f32,
     },
-    /// `v = μ v + g`, `u = -lr (g + μ v)`
+    /// Nesterov momentum: `v = μ v + g`, `u = -lr (g + μ v)`.
     Nesterov {
-        /// μ
+        /// Momentum factor μ.
         momentum: f32,
     },
-    /// `s += g²`, `u = -lr g / (√s + ε)`
+    /// `AdaGrad`: `s += g²`, `u = -lr g / (√s + ε)`.
     AdaGrad {
-        /// ε
+        /// ε, which keeps the divisor above zero.
         epsilon: f32,
     },
-    /// `s = α s + (1 - α) g²`, `u = -lr g / (√s + ε)`
+    /// `RMSProp`: `s = α s + (1 - α) g²`, `u = -lr g / (√s + ε)`.
     RmsProp {
-        /// α
+        /// Decay α of the mean of squared gradients.
         decay: f32,
-        /// ε
+        /// ε, which keeps the divisor above zero.
         epsilon: f32,
     },
-    /// Adam with both corrections for its zero start.
+    /// Adam, with bias correction of both moments for their start at zero.
     Adam {
-        /// β₁
+        /// Decay β₁ of the mean gradient.
         beta1: f32,
-        /// β₂
+        /// Decay β₂ of the mean of squared gradients.
         beta2: f32,
-        /// ε
+        /// ε, which keeps the divisor above zero.
         epsilon: f32,
     },
-    /// Matrices by orthogonal updates, everything else by Adam.
+    /// Muon: orthogonal updates for matrices, and Adam for all other weights.
     Muon(Muon),
 }
 
-/// Orthogonal updates: a matrix moves by its velocity with all singular values made about equal.
+/// Settings of Muon, whose update of a matrix is the matrix's velocity with all singular values made about equal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Muon {
-    /// μ of the velocity, `v = μ v + g`; the matrix that is made orthogonal is `g + μ v`.
+    /// Momentum factor μ of the velocity, `v = μ v + g`; the matrix that is made orthogonal is `g + μ v`.
     pub momentum: f32,
-    /// How many rows of a matrix, outputs of its layer, are made orthogonal together.
+    /// Number of rows of a matrix (outputs of its layer) that are made orthogonal together, as one block.
     pub block: u32,
-    /// How many Newton–Schulz iterations are made.
+    /// Number of Newton–Schulz iterations that make a block of rows orthogonal.
     pub steps: u32,
-    /// Blocks take turns: each moves in one of so many steps, so many times as far.
+    /// Number of steps in which each block of rows moves once, this many times as far: blocks take turns.
     pub every: u32,
 }
 
@@ -83,7 +84,7 @@ impl Default for Muon {
 }
 
 impl fmt::Display for Muon {
-    /// What is not as it is by default.
+    /// Writes the options that differ from their defaults.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let default = Self::default();
         if self.momentum != default.momentum {
@@ -103,7 +104,7 @@ impl fmt::Display for Muon {
 }
 
 impl Rule {
-    /// How many state arrays the rule keeps.
+    /// Returns the number of state arrays that the rule keeps, each as long as the weights.
     #[must_use]
     pub fn state_arrays(&self) -> usize {
         match self {
@@ -113,27 +114,27 @@ impl Rule {
         }
     }
 
-    /// Whether the rule's first state array is a velocity, along which weights can look ahead.
+    /// True if the rule's first state array is a velocity, along which a worker can look ahead.
     #[must_use]
     pub fn has_velocity(&self) -> bool {
         matches!(self, Self::Momentum { .. } | Self::Nesterov { .. })
     }
 
-    /// Whether a gradient of half the size makes an update of half the size; adaptive rules undo any scaling.
+    /// True if a gradient of half the size makes an update of half the size; adaptive rules undo any scaling.
     #[must_use]
     pub fn follows_gradient_size(&self) -> bool {
         matches!(self, Self::Sgd | Self::Momentum { .. } | Self::Nesterov { .. })
     }
 }
 
-/// The steps of a run for which a rate that is left open is the default's: about those of five epochs of MNIST.
+/// Number of steps of a run at which an open learning rate has its default: about that of five epochs of MNIST.
 const USUAL_STEPS: f64 = 4600.0;
-/// However few steps a run has, they are not longer than this many times the default's: in a wide layer of two inputs a step
-/// ten times as long takes weights out of the range.
+/// Largest factor on an open learning rate, however few steps a run has. In a wide layer of two inputs, a step ten
+/// times as long takes weights out of their range.
 const LONGEST_STEPS: f64 = 4.0;
 
 impl Optimiser {
-    /// Adam as it is without any options.
+    /// Adam with its default options.
     pub(crate) const ADAM: Self = Self {
         learning_rate: 0.001,
         rule: Rule::Adam {
@@ -145,8 +146,8 @@ impl Optimiser {
         follows_steps: false,
     };
 
-    /// The optimiser for a run of so many steps of all workers together. Where the rate was left open, fewer steps are
-    /// longer: an orthogonal step has the length of its rate, however steep it goes down.
+    /// Returns the optimiser for a run of `steps` steps of all workers together. An open learning rate is higher for
+    /// fewer steps, because an orthogonal update has the length of its rate, however steep the loss is.
     #[must_use]
     pub fn for_steps(self, steps: u64) -> Self {
         if !self.follows_steps {
@@ -161,21 +162,21 @@ impl Optimiser {
     }
 }
 
-/// The most rows of a block: more are made orthogonal at a cost that no step pays.
+/// Most rows of a matrix that Muon makes orthogonal as one block: larger blocks cost more than a step gains.
 const BLOCK_MAX: u32 = 8192;
-/// The most iterations: after ten nothing changes.
+/// Most Newton–Schulz iterations of Muon: after ten nothing changes.
 const STEPS_MAX: u32 = 10;
-/// The most steps that a block may wait for its turn.
+/// Largest number of steps in which each of Muon's blocks moves only once.
 const EVERY_MAX: u32 = 64;
 
 const ADAM_BETA1: f32 = 0.9;
 const ADAM_BETA2: f32 = 0.999;
 const ADAM_EPSILON: f32 = 1e-8;
 
-/// The decay of `adamw` where none is given, as elsewhere.
+/// Weight decay of `adamw` if none is given, which is the usual default elsewhere.
 const ADAMW_DECAY: f64 = 0.01;
 
-/// What people are told of rules.
+/// Help text of the job key `optimiser`.
 #[cfg(feature = "clap")]
 pub(crate) const HELP: &str = "Optimiser: muon (orthogonal updates, for one worker or many) or \
      muon:LR,momentum=M,block=B,steps=S,every=N, sgd:LR,momentum=M,nesterov, adam:LR,beta1=B,beta2=B,eps=E, adamw \
@@ -192,7 +193,8 @@ impl FromStr for Optimiser {
     fn from_str(text: &str) -> Result<Self, String> {
         let mut options = TextOptions::parse(text);
         let rate = options.leading_number()?;
-        // Judged as the `f32` that they are used as: 0.99999999 is 1 there, and a division by 0 would be near.
+        // Numbers are checked as the `f32` that they are used as: 0.99999999 becomes 1, which would lead to a division
+        // by 0.
         let number = |options: &mut TextOptions<'_>, key: &str, default: f64| -> Result<f32, String> {
             let value = options.number(key)?.unwrap_or(default) as f32;
             match key {
@@ -267,9 +269,9 @@ impl FromStr for Optimiser {
         };
         let is_adamw = options.name == "adamw";
         let weight_decay = match rule {
-            // Its squares, too, would have to know of it.
+            // The accumulated squares would have to take the decay into account, too.
             Rule::AdaGrad { .. } | Rule::RmsProp { .. } => 0.0,
-            // Decay is decoupled from the gradient with every rule: `adamw` is `adam` with what is usual there.
+            // Decay is decoupled from the gradient with every rule: `adamw` is `adam` with the usual decay.
             _ if is_adamw => number(&mut options, "weight_decay", ADAMW_DECAY)?,
             _ => number(&mut options, "weight_decay", 0.0)?,
         };

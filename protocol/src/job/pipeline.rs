@@ -1,5 +1,6 @@
-//! How a model is spread over machines: cut into groups of layers, and those into slices of neurons, each of which lies on a
-//! machine of its own. Machines that hold all of them together are a pipeline, and train as one worker.
+//! Settings by which a model is spread over machines. The model is cut into groups of layers and each group into slices
+//! of neurons; each slice of a group lies on a machine of its own. The machines that together hold the whole model are
+//! a pipeline and train as one worker.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,49 +10,50 @@ use serde::{Deserialize, Serialize};
 use super::Threshold;
 use crate::text_options::{TextOptions, within};
 
-/// The most groups of layers.
+/// Most groups of layers that a model can be cut into.
 pub const GROUPS_MAX: usize = 16;
-/// The most slices of a group.
+/// Most slices that a group of layers can be divided into.
 pub const SLICES_MAX: u8 = 16;
-/// The most stages of a network: slices of all groups.
+/// Most stages of a pipeline, which are the slices of all groups of layers.
 pub const STAGES_MAX: usize = 64;
-/// The most micro-batches of a minibatch.
+/// Most micro-batches that a minibatch can be cut into.
 pub const MICRO_MAX: u8 = 64;
-/// Micro-batches of a minibatch when the job leaves it open. Where there are slices only, all machines have something to do
-/// anyway, and a second micro-batch is enough to compute on while the first one is on its way.
+/// Default number of micro-batches of a minibatch. `MICRO_OF_SLICES` is the default for slices of a single group: there
+/// all machines have something to do anyway, and a second micro-batch is enough to compute on while the first one is on
+/// its way.
 const MICRO: u8 = 4;
 const MICRO_OF_SLICES: u8 = 2;
-/// The most minibatches that are begun before the one before them is done.
+/// Most minibatches in flight besides the oldest one.
 pub const IN_FLIGHT_MAX: u8 = 4;
 
-/// A model in groups of layers.
+/// Settings by which a model is spread over the machines of a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PipelineSpec {
-    /// Where it is cut.
+    /// Layers at which the model is cut into groups.
     pub cut: Cut,
-    /// Into how many slices of neurons each group is divided.
+    /// Number of slices of neurons that each group of layers is divided into.
     pub slices: u8,
-    /// Into how many micro-batches a minibatch is cut, so that all machines of a pipeline have something to do.
+    /// Number of micro-batches that a minibatch is cut into, so that all machines of a pipeline have something to do.
     pub micro: u8,
-    /// How many minibatches are begun before the one before them is done, if the job says so.
+    /// Number of minibatches in flight besides the oldest one, if the job sets it.
     pub in_flight: Option<u8>,
-    /// What decides τ among the machines that hold the same group.
+    /// Rule for the size τ of the changes that machines with the same group exchange.
     pub threshold: Threshold,
 }
 
-/// Where a model is cut.
+/// Choice of the layers at which a model is cut into groups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Cut {
-    /// Into as few groups as the machines' memory allows, larger ones for faster machines. Nodes decide when all have told what
-    /// they can hold and how fast they are.
+    /// The model is cut into as few groups as the machines' memory allows, larger ones for faster machines. Nodes
+    /// decide when all have reported their memory and speed.
     Auto,
-    /// Into so many groups, as equal as can be.
+    /// The model is cut into this number of groups, as equal as possible.
     Into(u8),
-    /// At these layers.
+    /// The model is cut at these layers, where the groups after the first begin.
     At(Cuts),
 }
 
-/// The layers at which groups after the first begin, counted from 0.
+/// Layers at which the groups after the first begin, counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cuts {
     layers: [u16; GROUPS_MAX - 1],
@@ -59,7 +61,7 @@ pub struct Cuts {
 }
 
 impl Cuts {
-    /// Cuts at these layers; none if they do not rise from 1 on, or are too many.
+    /// Creates the list of layers at which a model is cut. `None` if the layers do not rise from 1 on, or are too many.
     pub fn at(cuts: impl IntoIterator<Item = u16>) -> Option<Self> {
         let (mut layers, mut count, mut before) = ([0; GROUPS_MAX - 1], 0, 0);
         for layer in cuts {
@@ -69,14 +71,14 @@ impl Cuts {
         Some(Self { layers, count })
     }
 
-    /// The layers, in order.
+    /// Returns the layers at which groups begin, in rising order.
     pub fn layers(&self) -> impl Iterator<Item = u16> + '_ {
         self.layers.iter().take(usize::from(self.count)).copied()
     }
 }
 
 impl Cut {
-    /// How many groups there are, once that is decided.
+    /// Returns the number of groups of layers; `None` if it is left to the nodes.
     #[must_use]
     pub fn groups(&self) -> Option<usize> {
         match self {
@@ -86,7 +88,7 @@ impl Cut {
         }
     }
 
-    /// What others have decided, where that was left to them.
+    /// Returns this cut, or the cut that nodes have decided on if this one is [`Cut::Auto`].
     #[must_use]
     pub fn decided(self, cut: Self) -> Self {
         match self {
@@ -97,7 +99,7 @@ impl Cut {
 }
 
 impl PipelineSpec {
-    /// What the text behind `layers:` says.
+    /// Reads the options behind `layers:`.
     pub(super) fn from_options(options: &mut TextOptions<'_>, threshold: Threshold) -> Result<Self, String> {
         let slices = options.number("slices")?.map_or(1.0, f64::round);
         within("slices", slices, 1.0..=f64::from(SLICES_MAX), "a number from 1 to 16")?;
@@ -153,19 +155,19 @@ impl PipelineSpec {
         })
     }
 
-    /// How many machines a pipeline has, once it is decided how many groups there are.
+    /// Returns the number of machines in a pipeline; `None` if the number of groups is left to the nodes.
     #[must_use]
     pub fn stages(&self) -> Option<usize> {
         self.cut.groups().map(|groups| groups * usize::from(self.slices))
     }
 
-    /// The fewest groups that there can be.
+    /// Returns the smallest number of groups of layers that these settings allow.
     #[must_use]
     pub fn fewest_groups(&self) -> u8 {
         if self.slices > 1 { 1 } else { 2 }
     }
 
-    /// The same, where others have decided where it is cut, if that was left to them.
+    /// Returns the settings with the cut that nodes have decided on, if the job left the cut open.
     #[must_use]
     pub fn decided(&self, cut: Cut) -> Self {
         Self {
@@ -174,10 +176,11 @@ impl PipelineSpec {
         }
     }
 
-    /// How many minibatches each of so many pipelines begins before the one before them is done, so that machines do not wait
-    /// in between. Where the job leaves it open: one, if there is one pipeline of several groups and minibatches are cut.
-    /// Gradients of several pipelines are old enough for each other, who does not want minibatches to be cut wants what one
-    /// machine computes, and slices of one group do not wait for each other's turn.
+    /// Returns the number of minibatches in flight besides the oldest one in each of `pipelines` pipelines, so that
+    /// machines do not wait between minibatches. Where the job leaves the number open it is 1 for a single pipeline of
+    /// several groups with micro-batches, else 0: several pipelines make each other's gradients stale enough, without
+    /// micro-batches the result is to be that of one machine, and slices of one group do not wait for each other's
+    /// turn.
     #[must_use]
     pub fn in_flight(&self, pipelines: usize) -> u8 {
         let waits = self.cut.groups() != Some(1) && self.micro > 1;

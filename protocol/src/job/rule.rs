@@ -1,12 +1,13 @@
-//! The rule for everything that a job leaves open: one pure function of the data, the model and the number of workers.
+//! The rule for all settings that a job leaves open: one pure function of the data, the model and the number of
+//! workers.
 //!
-//! There are two regimes. A *short* run is one that a single worker finishes in some seconds: exchanging every step would take
-//! longer than the steps, and several workers would have too few samples each. One worker trains it, small tables with Adam,
-//! and lets out the whole difference once per epoch; the others apply it and take over if that worker is lost. So a short run
-//! comes to the same weights on any number of nodes. Every other run is trained by all workers with orthogonal updates, which
-//! are exchanged as changes of ±τ.
+//! There are two kinds of runs. A *short* run is one that a single worker finishes in some seconds: exchanging every
+//! step would take longer than the steps, and several workers would have too few samples each. One worker trains it,
+//! small tables with Adam, and emits the whole difference once per epoch; the others apply its batches and take over if
+//! that worker is lost. A short run therefore ends with the same weights on any number of nodes. Every other run is
+//! trained by all workers with orthogonal updates, which are exchanged as changes of ±τ.
 //!
-//! `docs/defaults.md` has the experiment that the numbers come from.
+//! `docs/defaults.md` has the experiment behind the numbers.
 
 use super::{Density, Exchange, Job, JobDraft, OpenKey, RoundLength, RoundTopology, Rounds, Threshold, Trainers};
 use crate::job::clip::Clip;
@@ -15,25 +16,25 @@ use crate::job::model::{Layout, ModelError, ModelSpec, Shape};
 use crate::job::optimiser::{Optimiser, Rule};
 use crate::job::target::TargetInfo;
 
-/// The facts of a run that its open settings follow from.
+/// Facts of a run from which its open settings follow.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RunFacts {
-    /// Training rows.
+    /// Number of training rows.
     pub rows: u64,
-    /// The shape of one sample.
+    /// Shape of one sample.
     pub input: Shape,
-    /// What is predicted.
+    /// Target that the model predicts: classes or numbers.
     pub target: TargetInfo,
-    /// Weights of the model.
+    /// Number of weights of the model.
     pub weights: usize,
-    /// Products that the model computes for one sample.
+    /// Number of products that the model computes for one sample.
     pub products: u64,
-    /// Workers that take part from the beginning.
+    /// Number of workers that take part from the beginning.
     pub workers: usize,
 }
 
 impl RunFacts {
-    /// The facts of a model on some data.
+    /// Returns the facts of a run that trains a model on this data with `workers` workers.
     #[must_use]
     pub fn of(data: &DataInfo, layout: &Layout, workers: usize) -> Self {
         Self {
@@ -56,7 +57,8 @@ const SHORT_OPERATIONS: f64 = 2e10;
 /// Operations per product of a training step: a multiplication and an addition, forward and twice backward.
 const OPERATIONS_PER_PRODUCT: f64 = 6.0;
 
-/// Epochs times the root of the number of rows, for tables and for images: four times as many rows take twice as many steps.
+/// Epochs times the square root of the number of rows, for tables and for images: with four times as many rows, a run
+/// takes twice as many steps.
 const EPOCHS_OF_TABLES: f64 = 2770.0;
 const EPOCHS_OF_IMAGES: f64 = 1200.0;
 const EPOCHS_MIN: f64 = 5.0;
@@ -64,52 +66,52 @@ const EPOCHS_MAX: f64 = 300.0;
 
 const MINIBATCH_OF_TABLES: u64 = 32;
 const MINIBATCH_OF_IMAGES: u64 = 64;
-/// The largest minibatch, for tables of many rows.
+/// Largest default minibatch, for tables of many rows.
 const MINIBATCH_OF_LARGE_TABLES: u64 = 128;
-/// An epoch has about this many steps before minibatches grow.
+/// Steps of an epoch up to which minibatches of tables keep their smallest default size.
 const STEPS_OF_AN_EPOCH: u64 = 625;
-/// An epoch of a tiny table has at least this many steps.
+/// Fewest steps in an epoch of a tiny table.
 const STEPS_OF_A_TINY_EPOCH: u64 = 3;
 const MINIBATCH_MIN: u64 = 4;
-/// Where the job says how many epochs there are, minibatches become smaller until the run has this many steps.
+/// Steps of a run below which minibatches become smaller, where the job sets the number of epochs.
 const STEPS_MIN: u64 = 500;
 
-/// Adam's rate on tables of up to [`ROWS_OF_RATE`] rows, and the power of the rows with which it grows from there: few rows
-/// are noise that long steps learn by heart.
+/// Adam's learning rate for tables of up to [`ROWS_OF_RATE`] rows, and the power of the number of rows with which the
+/// rate grows from there: few rows contain noise that long steps would learn by heart.
 const RATE: f64 = 0.003;
 const ROWS_OF_RATE: f64 = 500.0;
 const RATE_POWER: f64 = 0.4;
 const RATE_MAX: f64 = 0.01;
-/// Runs of fewer steps make longer ones, by the root of their number.
+/// Steps of a run below which the rate is higher: by the square root of this number over the run's steps.
 const STEPS_OF_RATE: f64 = 1000.0;
 const RATE_FACTOR_MAX: f64 = 4.0;
 const RATE_OF_FEW_STEPS_MAX: f64 = 0.02;
-/// Tables from this many rows on are trained with orthogonal updates, like images.
+/// Number of rows from which on tables are trained with orthogonal updates, like images.
 const ROWS_OF_ORTHOGONAL: u64 = 8000;
-/// Tables are trained with Adam also among several workers, and whatever their rows, if all together make fewer steps than
-/// these.
+/// Steps of all workers together below which tables are trained with Adam, among several workers, too, and whatever
+/// their number of rows.
 const STEPS_OF_ADAM: u64 = 2000;
-/// The natural logarithm of the factor by which decay alone would shrink a weight over the run. Numbers hold more noise than
-/// classes do.
+/// Natural logarithm of the factor by which weight decay alone would shrink a weight over the run. Numbers to predict
+/// contain more noise than classes, so `DECAY_OF_NUMBERS` is larger.
 const DECAY: f64 = 0.9;
 const DECAY_OF_NUMBERS: f64 = 1.5;
 const WEIGHT_DECAY_MAX: f64 = 0.9;
 
-/// The norm that gradients are clipped to where numbers are predicted by a rule that follows their size.
+/// Norm to which gradients are clipped where a rule that follows the gradient's size predicts numbers.
 const NORM: f64 = 1.0;
 
 /// Neurons of the hidden layer for tables.
 const WIDTH: usize = 100;
-/// Images become at most this high and wide before the dense layers.
+/// Height and width in pixels down to which convolutions shrink images before the dense layers.
 const SIDE_MAX: usize = 8;
-/// Images below this size are treated as tables.
+/// Height and width in pixels below which images are treated as tables.
 const SIDE_MIN: usize = 8;
-/// Channels after the first convolution, doubled by each further one up to the last number.
+/// Channels after the first convolution. Each further convolution doubles them, up to `CHANNELS_MAX`.
 const CHANNELS: usize = 16;
 const CHANNELS_MAX: usize = 64;
 const WIDTH_OF_IMAGES: usize = 128;
 
-/// The model for samples of this shape.
+/// Returns the default model for samples of this shape.
 fn model_for(input: Shape) -> ModelSpec {
     let mut layers = Vec::new();
     let mut width = WIDTH;
@@ -135,7 +137,7 @@ fn model_for(input: Shape) -> ModelSpec {
 }
 
 impl Job {
-    /// The job with a model, which is chosen by the data if it was left open.
+    /// Returns the job with a model: its own, or the default for samples of this shape if the model was left open.
     #[must_use]
     pub fn for_data(&self, input: Shape) -> Self {
         let mut job = self.clone();
@@ -146,13 +148,14 @@ impl Job {
         job
     }
 
-    /// Whether a run of this job may have been given that one: apart from what was decided for it, they are the same.
+    /// True if `decided` may be what a run of this job was given: both are the same apart from settings decided by the
+    /// rule.
     #[must_use]
     pub fn may_become(&self, decided: &Self) -> bool {
         let fixed = |job: &Self| {
             let draft = JobDraft::from(job).without(&self.open);
             JobDraft {
-                // A rate, a norm and a density may have been left open within these.
+                // A learning rate, a norm and a density may have been left open within these settings.
                 optimiser: None,
                 clip: None,
                 density: None,
@@ -162,14 +165,14 @@ impl Job {
         fixed(self) == fixed(decided)
     }
 
-    /// The job with all settings decided, for this data and this number of workers.
+    /// Returns the job with all settings decided for this data and this number of workers.
     pub fn decided_for(&self, data: &DataInfo, workers: usize) -> Result<Self, ModelError> {
         let job = self.for_data(data.input);
         let layout = Layout::new(&job.model, data.input, data.target.outputs())?;
         Ok(job.decided_by(&RunFacts::of(data, &layout, workers)))
     }
 
-    /// The job with all settings decided.
+    /// Returns the job with all settings decided for these facts.
     #[must_use]
     pub fn decided_by(&self, facts: &RunFacts) -> Self {
         let mut job = self.clone();
@@ -183,12 +186,12 @@ impl Job {
         job
     }
 
-    /// Steps of all workers together.
+    /// Returns the number of steps of all workers together.
     fn steps(&self, rows: u64) -> u64 {
         (rows * u64::from(self.epochs)).div_ceil(u64::from(self.step_samples()))
     }
 
-    /// Steps of one worker.
+    /// Returns the number of steps of one worker.
     fn steps_of_one(&self, facts: &RunFacts) -> u64 {
         (self.steps(facts.rows) / self.trainers.among(facts.workers).max(1) as u64).max(1)
     }
@@ -215,7 +218,7 @@ impl Job {
                 most = most.min(rows * u64::from(self.epochs) / STEPS_MIN);
             }
             let minibatch = usual.min(most.max(MINIBATCH_MIN));
-            // A power of two, the next lower one.
+            // Rounds down to a power of two.
             self.minibatch = 1 << minibatch.ilog2();
         }
     }
@@ -233,7 +236,7 @@ impl Job {
             self.trainers = Trainers::AtMost(1);
         }
         if self.trainers == Trainers::AtMost(1) {
-            // What has left can be measured.
+            // Only emitted weights can be evaluated, so an epoch has a round for each evaluation.
             let every = match u64::from(self.evaluations_per_epoch()) {
                 1 => RoundLength::Epoch,
                 parts => {
@@ -264,7 +267,7 @@ impl Job {
         self.optimiser = self.optimiser.for_steps(steps);
         self.optimiser.learning_rate = significant(self.optimiser.learning_rate);
         if is_open && (is_small || has_one_trainer) {
-            // With a schedule that falls to zero the mean rate is half of the first one.
+            // With a schedule that falls to zero, the mean rate is half of the first one.
             let way = self.optimiser.learning_rate * self.steps_of_one(facts) as f64 / 2.0;
             let wanted = match facts.target {
                 TargetInfo::Classes(_) => DECAY,
@@ -289,14 +292,14 @@ impl Job {
     }
 }
 
-/// Adam's rate for a table of this many rows in a run of this many steps.
+/// Returns Adam's learning rate for a table of `rows` rows, if one worker makes `steps` steps.
 fn adam_rate(rows: u64, steps: u64) -> f64 {
     let by_rows = (RATE * (rows as f64 / ROWS_OF_RATE).powf(RATE_POWER)).clamp(RATE, RATE_MAX);
     let longer = (STEPS_OF_RATE / steps as f64).sqrt().clamp(1.0, RATE_FACTOR_MAX);
     (by_rows * longer).min(RATE_OF_FEW_STEPS_MAX)
 }
 
-/// A number that people read: three digits of it.
+/// Rounds a number to three significant digits, because people read it.
 fn significant(number: f64) -> f64 {
     format!("{number:.2e}").parse().unwrap_or(number)
 }
@@ -361,7 +364,7 @@ mod tests {
             job.exchange,
             Exchange::Strom(Threshold::Density(Density::Fraction(0.002)))
         );
-        // Ten workers make fewer steps each.
+        // With ten workers, each makes fewer steps.
         let ten = decided("", &digits(), 10);
         assert_eq!(
             ten.exchange,
@@ -391,7 +394,7 @@ mod tests {
                 ..self::job(said)
             }
         );
-        // Who speaks of τ or of trainers means more than the rule knows.
+        // A job that sets a density or the number of trainers asks for more than the rule knows.
         assert!(matches!(
             decided("density = 0.01", &iris(), 3).exchange,
             Exchange::Strom(_)
@@ -424,7 +427,7 @@ mod tests {
                     );
                     assert!(job.optimiser.weight_decay <= WEIGHT_DECAY_MAX as f32);
                     assert!((4..=128).contains(&job.minibatch) && (5..=300).contains(&job.epochs));
-                    // What is sent is what was decided.
+                    // A decided job is sent and read back unchanged.
                     let sent = JobDraft::from(&job).resolve().unwrap();
                     assert_eq!(sent, job);
                     assert_eq!(sent.decided_for(&data(rows, Shape::Flat(10), target), 7).unwrap(), job);

@@ -1,6 +1,7 @@
-//! Learning-rate schedules: a factor for the learning rate as a function of how far the run has come.
+//! Learning-rate schedules: a factor on the learning rate as a function of the run's progress.
 //!
-//! Progress is the share of the run's samples that are in applied batches, so all nodes agree on it without a clock.
+//! Progress is the share of the run's samples that are in applied batches, so that all nodes agree on it without a
+//! clock.
 
 use std::f64::consts::PI;
 use std::fmt;
@@ -8,35 +9,35 @@ use std::str::FromStr;
 
 use crate::text_options::{TextOptions, serde_as_text, within};
 
-/// A curve and its warm-up; text form `linear`, `cosine:warmup=0.05`, `step:every=0.3,factor=0.1`.
+/// Learning-rate curve with a warm-up; as a text, `linear`, `cosine:warmup=0.05` or `step:every=0.3,factor=0.1`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Schedule {
-    /// How the learning rate falls.
+    /// Curve by which the learning rate falls.
     pub curve: Curve,
-    /// The share of the run in which it rises linearly from near zero.
+    /// Share of the run in which the learning rate rises linearly from near zero.
     pub warmup: f64,
 }
 
-/// How the learning rate falls over a run.
+/// Curve by which the learning rate falls over a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Curve {
-    /// Not at all.
+    /// The learning rate stays the same.
     Constant,
-    /// In a straight line to zero.
+    /// The learning rate falls in a straight line to zero.
     Linear,
-    /// Along half a cosine to zero.
+    /// The learning rate falls along half a cosine to zero.
     Cosine,
-    /// By a factor, after every so large share of the run.
+    /// The learning rate falls in steps, by the same factor each time.
     Step {
-        /// The share.
+        /// Share of the run between two steps.
         every: f64,
-        /// The factor.
+        /// Factor on the learning rate in each step.
         factor: f64,
     },
 }
 
 impl Schedule {
-    /// The factor at a progress between 0 and 1.
+    /// Returns the factor on the learning rate at a progress between 0 and 1.
     #[must_use]
     pub fn factor(&self, progress: f64) -> f64 {
         let progress = progress.clamp(0.0, 1.0);
@@ -50,7 +51,7 @@ impl Schedule {
     }
 
     fn warmup_factor(&self, progress: f64) -> f64 {
-        // The first step would stand still at exactly zero; a hundredth is small enough to warm up from.
+        // At exactly zero, the first step would not move the weights; a hundredth is small enough to warm up from.
         if progress < self.warmup {
             (progress / self.warmup).max(0.01)
         } else {

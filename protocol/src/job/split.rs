@@ -1,25 +1,25 @@
-//! How the training samples are shared out among the worker slots.
+//! The rule by which training samples are dealt to the workers' slots.
 //!
-//! Only indices travel: every worker computes the same shards from the job's seed and the labels, so an epoch and a
-//! shard number are enough to name a run of samples anywhere in the cluster.
+//! Only indices travel: every worker computes the same shards from the job's seed and the labels. An epoch and a shard
+//! number are therefore enough to name a set of samples anywhere in the cluster.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::text_options::serde_as_text;
 
-/// Shards per worker slot.
+/// Number of shards per worker slot.
 ///
-/// A shard is what an idle worker takes over, and what two workers at most do twice. Sixteen make it small
-/// against a slot's share of the epoch, and keep the number of cursors small as well.
+/// A shard is the unit that an idle worker takes over, and the most work that two workers do twice. Sixteen make a
+/// shard small compared with a slot's part of the epoch, and keep the number of cursors small as well.
 pub const SHARDS_PER_SLOT: u32 = 16;
-/// The most slots whose shards a `u32` can number.
+/// Most worker slots of a run: a `u32` numbers the shards of all slots.
 pub const SLOTS_MAX: usize = (u32::MAX / SHARDS_PER_SLOT) as usize;
 
-/// The rule by which samples are dealt to worker slots.
+/// Rule by which training samples are dealt to worker slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Split {
-    /// Any sample to any slot: every slot gets the same number, of whatever classes chance brings.
+    /// Every slot gets the same number of samples, of classes drawn at random.
     Random,
     /// Every slot gets the same number of samples of each class.
     Equal,
@@ -28,10 +28,10 @@ pub enum Split {
 }
 
 impl Split {
-    /// Every split there is.
+    /// All splits.
     pub const ALL: [Self; 3] = [Self::Random, Self::Equal, Self::Class];
 
-    /// The name in job files and on the command line.
+    /// Returns the split's name in job files and on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -42,7 +42,7 @@ impl Split {
     }
 }
 
-/// A text names no split.
+/// Error for a text that names no split.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no split {0:?}: choose one of {known}", known = Split::ALL.map(Split::name).join(", "))]
 pub struct UnknownSplit(pub String);

@@ -1,20 +1,20 @@
-//! What is to be predicted, as far as nodes have to agree on it.
+//! The target that a model predicts, as far as nodes have to agree on it.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What a dataset's samples are to be told apart by, or to be given.
+/// Target that a model predicts for each sample: a class or numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TargetInfo {
-    /// Each sample is of one of so many classes.
+    /// Each sample is of one of this number of classes.
     Classes(usize),
-    /// Each sample has so many numbers.
+    /// Each sample has this number of numbers to predict.
     Numbers(usize),
 }
 
 impl TargetInfo {
-    /// The outputs that a model's last layer needs: one for each class, or one for each number.
+    /// Returns the number of outputs of the model's last layer: one for each class, or one for each number.
     #[must_use]
     pub fn outputs(self) -> usize {
         match self {

@@ -63,7 +63,7 @@ fn toml_flags_and_wire_are_one() {
     assert_eq!(JobDraft::from_toml(&toml::to_string(&draft).unwrap()).unwrap(), draft);
     let wire = postcard::to_stdvec(&job).unwrap();
     assert_eq!(postcard::from_bytes::<Job>(&wire).unwrap(), job);
-    // What comes over the wire is checked like what a user writes.
+    // A job from the wire is checked like a job that a user writes.
     let forged = JobDraft {
         minibatch: Some(0),
         ..draft
@@ -222,7 +222,7 @@ fn a_text_that_is_too_long_to_be_told_is_a_mistake() {
     let told = Told(Box::new(longest));
     let bytes = postcard::to_stdvec(&told).unwrap();
     assert_eq!(postcard::from_bytes::<Told>(&bytes).unwrap(), told);
-    // A text that nobody of this release writes: spaces make it long, and nothing else is wrong with it.
+    // A text that no program of this release writes: spaces make it too long, and nothing else is wrong.
     let text = " ".repeat(Job::TEXT_BYTES_MAX + 1);
     let bytes = postcard::to_stdvec(&text).unwrap();
     assert!(postcard::from_bytes::<Told>(&bytes).is_err());
@@ -355,7 +355,7 @@ fn a_run_that_is_gone_on_with_may_end_another_way_and_learns_as_before() {
             epochs: 40,
             patience: Some(2),
             keep: Keep::Best,
-            // No row is taken from those that were trained on.
+            // Rows that were trained on do not become validation rows.
             validation: Validation::Test,
             ..job.clone()
         }

@@ -1,21 +1,21 @@
-//! The number of workers that train at the same time, as a job says it.
+//! The number of workers that train at the same time, as a job states it.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The number of workers that train at the same time.
+/// Number of workers that train at the same time, as a job states it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trainers {
     /// Every worker trains.
     #[default]
     All,
-    /// The workers of the lowest slots train, this many of them. The others apply their batches, and one of them trains on
-    /// when a trainer is lost.
+    /// At most this many workers train, those of the lowest slots. The others apply their batches, and one of them
+    /// takes over when a training worker is lost.
     AtMost(u32),
 }
 
 impl Trainers {
-    /// The number of trainers among `workers` workers.
+    /// Returns the number of training workers among `workers` workers.
     #[must_use]
     pub fn among(self, workers: usize) -> usize {
         match self {

@@ -1,25 +1,26 @@
-//! The rows that a run's decisions are measured on, as a job says it.
+//! The rows on which evaluations decide about a run, as a job states them.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The rows on which a run measures what it decides by: patience, the best weights, a target accuracy.
+/// Rows on which a run measures the loss and accuracy that it decides by: for patience, best weights and target
+/// accuracy.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Validation {
-    /// A tenth of the training rows if the job decides anything by measurements, else none.
+    /// A tenth of the training rows if the job decides anything by evaluations, else none.
     #[default]
     Auto,
     /// This share of the training rows.
     Share(f64),
-    /// The test rows themselves: decisions then see what the result is reported on.
+    /// The test rows themselves: decisions then see the rows on which the result is reported.
     Test,
 }
 
-/// The share of training rows that [`Validation::Auto`] sets aside.
+/// Share of training rows that [`Validation::Auto`] sets aside.
 const USUAL_SHARE: f64 = 0.1;
 
 impl Validation {
-    /// The share of training rows to set aside in a job that decides by measurements, or does not.
+    /// Returns the share of training rows to set aside. `decides` is true if the job decides anything by evaluations.
     #[must_use]
     pub fn share(self, decides: bool) -> f64 {
         match self {

@@ -1,7 +1,7 @@
-//! A bundle: batches of several origins, one of each, as one exact sum. It does to a replica what they would have done.
+//! A bundle: the exact sum of one batch from each of several origins. A replica that applies it has those batches.
 //!
-//! Encoded: one byte of version, the batches' headers in postcard, the steps, a CRC-32 over all of that. It is as valid as
-//! its batches are: a decoder accepts it only if its steps have the digest that their headers add up to.
+//! Encoding: one byte of version, the batches' headers in postcard, the steps, and a CRC-32 over all of these. A
+//! decoder accepts a bundle only if its steps have the digest that the headers add up to.
 
 use std::collections::BTreeSet;
 
@@ -14,17 +14,17 @@ use crate::weights::dense::Dense;
 use crate::weights::digest::Digest;
 use crate::weights::encoding;
 
-/// The version this program writes and reads.
+/// Version of the bundle format that this program writes and reads.
 const VERSION: u8 = 1;
-/// More batches than a round ever has.
+/// Most batches in a bundle; a round never has as many.
 pub const BUNDLED_MAX: usize = 4096;
 
-/// Batches of several origins as one.
+/// Exact sum of one batch from each of several origins, with the headers of these batches.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bundle {
-    /// The batches' headers: of one run, each of another origin.
+    /// Headers of the batches: all of one run, each of another origin.
     pub headers: Vec<Header>,
-    /// How far weights move.
+    /// Sum of the batches' steps for each weight.
     pub dense: Dense,
 }
 
@@ -34,18 +34,18 @@ struct WireHeader {
 }
 
 impl Bundle {
-    /// Its batches.
+    /// Returns the origin and sequence of each batch in the bundle.
     pub fn batches(&self) -> impl Iterator<Item = (OriginId, u64)> + '_ {
         self.headers.iter().map(|header| (header.origin, header.sequence))
     }
 
-    /// What its headers say that it adds to a replica's digest.
+    /// Returns the amount that the bundle adds to a replica's digest according to its headers.
     #[must_use]
     pub fn digest(&self) -> Digest {
         digest_of(&self.headers)
     }
 
-    /// The bytes of it; none if these are more than a message holds.
+    /// Encodes the bundle; `None` if the bytes are more than a message holds.
     #[must_use]
     pub fn encode(&self) -> Option<Vec<u8>> {
         let mut out = vec![VERSION];
@@ -58,7 +58,8 @@ impl Bundle {
         (out.len() <= BATCH_BYTES_MAX).then_some(out)
     }
 
-    /// Reads a bundle for a model of so many weights. Nothing is trusted: an error has had no effect.
+    /// Decodes a bundle for a model of `weights` weights. All claims in the bytes are checked, and an error has no
+    /// effect.
     pub fn decode(bytes: &[u8], weights: usize) -> Result<Self, BatchError> {
         let bundle = Self::reread(bytes, weights)?;
         if bundle.dense.digest() != bundle.digest() {
@@ -67,8 +68,8 @@ impl Bundle {
         Ok(bundle)
     }
 
-    /// Reads a bundle that was decoded or made before, by a process that is trusted: its checksum tells whether it is the
-    /// same, and its digest is not computed again.
+    /// Decodes a bundle that a trusted process has decoded or made before. The checksum shows that its bytes are the
+    /// same, so its digest is not computed again.
     pub fn reread(bytes: &[u8], weights: usize) -> Result<Self, BatchError> {
         if bytes.len() > BATCH_BYTES_MAX {
             return Err(BatchError::Oversize(bytes.len()));
@@ -80,7 +81,7 @@ impl Bundle {
         Ok(bundle)
     }
 
-    /// Whether its headers can be those of a bundle.
+    /// Checks that the headers can be those of one bundle.
     fn check(&self) -> Result<(), BatchError> {
         let Some(first) = self.headers.first() else {
             return Err(BatchError::BadHeader);
@@ -97,7 +98,7 @@ impl Bundle {
     }
 }
 
-/// What batches with these headers add to a replica's digest.
+/// Returns the amount that batches with these headers add to a replica's digest.
 #[must_use]
 pub fn digest_of(headers: &[Header]) -> Digest {
     headers
@@ -170,7 +171,7 @@ mod tests {
             BatchError::BadHeader
         );
         assert_eq!(refused(|bundle| bundle.headers[0].sequence = 0), BatchError::NoSequence);
-        // A header that is forgotten, and steps that are not.
+        // A header is missing, but its steps are still in the sum.
         let forgotten = refused(|bundle| drop(bundle.headers.pop()));
         assert_eq!(forgotten, BatchError::DigestDisagrees);
     }

@@ -1,21 +1,21 @@
-//! The checksum at the end of a batch and of a range. It tells damage, which is an accident, from a lie, whose checksum is
-//! right.
+//! The CRC-32 at the end of each batch, merged range and bundle. It reveals accidental damage, but no forgery: a
+//! hostile sender computes a valid checksum.
 
 const CRC_BYTES: usize = 4;
 
-/// Closes what was written to `out` from `start` on with its checksum.
+/// Appends the checksum of all bytes of `out` from `start` on.
 pub(crate) fn close(out: &mut Vec<u8>, start: usize) {
     let crc = crc32fast::hash(&out[start..]);
     out.extend(crc.to_le_bytes());
 }
 
-/// What was closed with a checksum, without it; none if that does not match.
+/// Returns the bytes before the checksum; `None` if the checksum does not match.
 pub(crate) fn open(bytes: &[u8]) -> Option<&[u8]> {
     let (body, crc) = bytes.split_last_chunk::<CRC_BYTES>()?;
     (crc32fast::hash(body) == u32::from_le_bytes(*crc)).then_some(body)
 }
 
-/// Whether a batch or a range still has its checksum: a copy in memory may have lost a bit since it was made.
+/// True if an encoded batch or merged range still has a valid checksum: its copy in memory may have lost a bit.
 #[must_use]
 pub fn is_intact(bytes: &[u8]) -> bool {
     open(bytes).is_some()

@@ -1,4 +1,4 @@
-//! The frontier: which batches a replica has applied, as the highest contiguous sequence of every origin.
+//! The frontier: the batches that a replica has applied, as the highest contiguous sequence of every origin.
 //!
 //! Batches of one origin apply in order, those of different origins in any order. Equal frontiers mean equal weights.
 
@@ -9,41 +9,41 @@ use serde::{Deserialize, Serialize};
 use crate::ids::OriginId;
 use crate::rng::splitmix64;
 
-/// No origin makes as many batches: a thousand a second would take 35 years. The sum over all origins that fit into a message
-/// does not overflow.
+/// Largest sequence that is accepted. No origin reaches it: a thousand batches a second would take 35 years. The sum
+/// over all origins that fit into a message does not overflow.
 pub const SEQUENCE_MAX: u64 = 1 << 40;
 
-/// Where a batch stands relative to a frontier.
+/// Position of a batch relative to a frontier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
-    /// Applied already: drop it.
+    /// The batch is applied already: drop it.
     Duplicate,
-    /// The next one of its origin: apply it.
+    /// The batch is the next one of its origin: apply it.
     Next,
-    /// There is a gap: `missing` batches of its origin come first.
+    /// Earlier batches of the same origin are missing and must be applied first.
     Ahead {
-        /// How many are missing.
+        /// Number of batches in the gap.
         missing: u64,
     },
 }
 
-/// A range of one origin's batches: after `from`, up to and including `to`.
+/// Range of one origin's batches: after `from`, up to and including `to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SequenceRange {
-    /// Whose batches.
+    /// Origin of the batches.
     pub origin: OriginId,
-    /// The last one before the range.
+    /// Sequence before the first batch of the range.
     pub from: u64,
-    /// The last one of the range.
+    /// Sequence of the last batch of the range.
     pub to: u64,
 }
 
-/// The highest contiguous sequence applied, by origin. An origin that is not listed stands at 0.
+/// Highest contiguous sequence that a replica has applied of each origin. An origin that is not listed is at 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "BTreeMap<OriginId, u64>")]
 pub struct Frontier(BTreeMap<OriginId, u64>);
 
-/// Origins that stand at 0 are left out, so that equal frontiers have one form.
+/// Makes a frontier from a map. Origins at 0 are left out, so that equal frontiers have one form.
 impl TryFrom<BTreeMap<OriginId, u64>> for Frontier {
     type Error = &'static str;
 
@@ -57,13 +57,13 @@ impl TryFrom<BTreeMap<OriginId, u64>> for Frontier {
 }
 
 impl Frontier {
-    /// The highest contiguous sequence of an origin that was applied; 0 before the first.
+    /// Returns the highest contiguous sequence of an origin that was applied; 0 before the first batch.
     #[must_use]
     pub fn applied(&self, origin: OriginId) -> u64 {
         self.0.get(&origin).copied().unwrap_or(0)
     }
 
-    /// Where a batch stands.
+    /// Returns the position of a batch relative to this frontier.
     #[must_use]
     pub fn position(&self, origin: OriginId, sequence: u64) -> Position {
         let applied = self.applied(origin);
@@ -74,21 +74,21 @@ impl Frontier {
         }
     }
 
-    /// Takes the higher sequence of every origin: the frontier of a replica that has applied what either has.
+    /// Takes the higher sequence of every origin, for a replica that has applied the batches of both frontiers.
     pub fn merge(&mut self, other: &Self) {
         for (origin, sequence) in other.iter() {
             self.raise(origin, sequence);
         }
     }
 
-    /// Raises an origin's sequence, if it is lower: for what is known of another replica's frontier.
+    /// Raises an origin's applied sequence to `sequence`, if that is higher.
     pub fn raise(&mut self, origin: OriginId, sequence: u64) {
         if sequence > self.applied(origin) {
             self.0.insert(origin, sequence);
         }
     }
 
-    /// What this replica lacks of another's: the ranges to ask for.
+    /// Returns the batches that the replica of `other` has applied and this one lacks, as ranges to ask for.
     #[must_use]
     pub fn lacks(&self, other: &Self) -> Vec<SequenceRange> {
         other
@@ -102,14 +102,15 @@ impl Frontier {
             .collect()
     }
 
-    /// How many batches those are.
+    /// Returns the number of batches that the replica of `other` has applied and this one lacks.
     #[must_use]
     pub fn behind(&self, other: &Self) -> u64 {
         let lacking = self.lacks(other);
         lacking.iter().map(|range| range.to - range.from).sum()
     }
 
-    /// A number that equal frontiers have in common, and different ones do not, but for a chance of 2⁻⁶⁴.
+    /// Returns the frontier fingerprint: equal for equal frontiers and, but for a chance of 2⁻⁶⁴, different for
+    /// different ones.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         self.iter().fold(0, |sum, (origin, sequence)| {
@@ -117,7 +118,7 @@ impl Frontier {
         })
     }
 
-    /// All origins with at least one applied batch, in order.
+    /// Returns all origins with at least one applied batch, in order, each with its sequence.
     pub fn iter(&self) -> impl Iterator<Item = (OriginId, u64)> + '_ {
         self.0.iter().map(|(&origin, &sequence)| (origin, sequence))
     }

@@ -1,7 +1,7 @@
-//! A merged range: consecutive batches of one origin as one exact sum, for whoever has missed many of them.
+//! A merged range: consecutive batches of one origin as one exact sum, for a replica that lacks many of them.
 //!
-//! Adding up commutes, so a range does to a replica what its batches would have done. It is as valid as they are:
-//! a decoder accepts it only if its sums have the digest that it claims.
+//! Addition commutes, so a merged range changes a replica as its batches would have done. A decoder accepts a merged
+//! range only if its sums have the digest in its header.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,40 +15,40 @@ use crate::weights::digest::Digest;
 use crate::weights::encoding::sums;
 use crate::weights::sums::{Adder, Sums};
 
-/// The version this program writes and reads.
+/// Version of the merged-range format that this program writes and reads.
 const VERSION: u8 = 3;
 
-/// Everything about a range but its sums.
+/// Metadata of a merged range: everything except its sums.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RangeHeader {
-    /// The run it belongs to.
+    /// Run that the batches belong to.
     pub run: RunId,
-    /// Whose batches.
+    /// Origin of the batches.
     pub origin: OriginId,
-    /// The sequence before the first one.
+    /// Sequence number before the first batch in the range.
     pub from: u64,
-    /// The last one's sequence.
+    /// Sequence number of the last batch in the range.
     pub to: u64,
-    /// What they add to a replica's digest.
+    /// Amount that the batches add to a replica's digest.
     pub digest: Digest,
-    /// How far the samples behind them have come in their shards.
+    /// Cursors that the batches' samples move.
     pub cursors: Cursors,
-    /// How many samples they were computed from.
+    /// Number of samples that the batches were computed from.
     pub samples: u64,
-    /// How their origin stands after the last one.
+    /// State of the origin after the last batch.
     pub status: OriginStatus,
 }
 
-/// Consecutive batches as one.
+/// Consecutive batches of one origin as one exact sum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MergedRange {
-    /// What is known of it.
+    /// Metadata of the merged range.
     pub header: RangeHeader,
-    /// How far weights move.
+    /// Sum of the batches' steps for each weight.
     pub sums: Sums,
 }
 
-/// The header as it stands in the bytes.
+/// Header as it is encoded, with the number of sums that follow.
 #[derive(Serialize, Deserialize)]
 struct WireHeader {
     header: RangeHeader,
@@ -56,7 +56,7 @@ struct WireHeader {
 }
 
 impl MergedRange {
-    /// The bytes of it.
+    /// Encodes the merged range.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
@@ -72,7 +72,8 @@ impl MergedRange {
         out
     }
 
-    /// Reads a range for a model of so many weights. Nothing is trusted: an error has had no effect.
+    /// Decodes a merged range for a model of `weights` weights. All claims in the bytes are checked, and an error has
+    /// no effect.
     pub fn decode(bytes: &[u8], weights: usize) -> Result<Self, BatchError> {
         let (WireHeader { header, count }, payload) = batch::open(bytes, VERSION)?;
         if header.from >= header.to {
@@ -88,8 +89,8 @@ impl MergedRange {
         Ok(Self { header, sums })
     }
 
-    /// What is left of it for a replica that has the beginning already, which `known` is: a range from the same start.
-    /// None if `known` is no beginning of it.
+    /// Returns the rest of this range for a replica that has already applied `known`, a shorter range with the same
+    /// start. `None` if `known` is not such a range.
     #[must_use]
     pub fn after(self, known: &Self, weights: usize) -> Option<Self> {
         let Self { header, sums } = self;
@@ -113,7 +114,7 @@ impl MergedRange {
     }
 }
 
-/// Adds consecutive batches and ranges of one origin up to one range.
+/// Adds consecutive batches and ranges of one origin up to one merged range.
 #[derive(Debug)]
 pub struct Merger {
     header: RangeHeader,
@@ -121,7 +122,7 @@ pub struct Merger {
 }
 
 impl Merger {
-    /// Nothing yet, after some batch of an origin.
+    /// Starts an empty range after batch `from` of an origin.
     #[must_use]
     pub fn new(run: RunId, origin: OriginId, from: u64, weights: usize) -> Self {
         Self {
@@ -139,10 +140,10 @@ impl Merger {
         }
     }
 
-    /// Adds the next batch.
+    /// Adds the next batch of the origin.
     ///
     /// # Panics
-    /// If it is not the next one.
+    /// If the batch does not follow the last batch that was added.
     pub fn add_batch(&mut self, batch: &Batch) {
         let header = &batch.header;
         self.go_on(
@@ -160,10 +161,10 @@ impl Merger {
         }
     }
 
-    /// Adds the next range.
+    /// Adds the next range of the origin.
     ///
     /// # Panics
-    /// If it is not the next one.
+    /// If the range does not follow the last batch that was added.
     pub fn add_range(&mut self, range: &MergedRange) {
         let header = &range.header;
         let (from, to) = (header.from, header.to);
@@ -172,7 +173,7 @@ impl Merger {
         self.sums.add_sums(&range.sums);
     }
 
-    /// What it comes to; none if sums have become larger than can be held.
+    /// Returns the merged range; `None` if a sum is larger than can be held.
     #[must_use]
     pub fn finish(self) -> Option<MergedRange> {
         let sums = self.sums.finish()?;
@@ -212,7 +213,7 @@ mod tests {
 
     const WEIGHTS: usize = 40;
 
-    /// Some batches of one origin, from sequence 1.
+    /// Returns `count` batches of one origin, from sequence 1.
     fn batches(seed: u64, count: u64) -> Vec<Batch> {
         let mut random = CounterRng::new(seed, 1);
         (1..=count)

@@ -1,6 +1,6 @@
-//! What a replica has applied: a [`batch`] is named by its origin and sequence; consecutive ones of an origin make a
-//! [`merged_range`], those of several origins a [`bundle`]. A [`frontier`] says which batches a replica has, a [`cursor`]
-//! which samples they were learned from.
+//! The history of a replica. A [`batch`] is named by its origin and sequence; consecutive batches of one origin make a
+//! [`merged_range`], batches of several origins a [`bundle`]. A [`frontier`] says which batches a replica has applied,
+//! and a [`cursor`] which samples they were learned from.
 
 pub mod batch;
 pub mod bundle;

@@ -1,5 +1,5 @@
-//! Why a run failed, why a node takes no part in one, and why a request is refused. Nodes decide by the variants; the
-//! sentences are for people.
+//! Reasons why a run fails, why a node takes no part in a run, and why a request is refused. Nodes decide by the
+//! variants of these enums; the sentences are for people.
 
 pub mod waiting;
 
@@ -12,98 +12,99 @@ use crate::bounded::{BoundedText, BoundedVec, Name, Sentence};
 use crate::ids::RunId;
 use crate::job::Job;
 
-/// Nodes left out of a run that are named; the rest are counted.
+/// Maximum number of entries about nodes that are left out of a run; beyond it, the last entry counts the remaining
+/// nodes.
 pub const LEFT_OUT_MAX: usize = 16;
-/// Reasons in one refusal: one for each node of a cluster, and a few about the run.
+/// Maximum number of reasons in one refusal: one for each node of a cluster, and a few about the run.
 pub const REFUSALS_MAX: usize = (1 << 10) + 8;
 
-/// A file's path, for people.
+/// Text of a file's path, for messages to people.
 pub type PathText = BoundedText<{ 4 << 10 }>;
 
-/// Why a node takes no part in a run. The sentence follows the node's name.
+/// Reason why a node takes no part in a run. Its sentence follows the node's name.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub enum Excluded {
-    /// It is about to end, and begins nothing.
+    /// The node is about to end, and joins no run.
     #[error("the node is about to end")]
     AboutToEnd,
-    /// It was asked to end while it took part.
+    /// The node was asked to end while it took part.
     #[error("this node was asked to end, and the other nodes continue with its samples")]
     AskedToEnd,
-    /// It was in this run before.
+    /// The node took part in this run before.
     #[error("this run has already ended on the node")]
     AlreadyEnded,
-    /// It is in another run.
+    /// The node takes part in another run.
     #[error("the node is busy with run {0}")]
     Busy(RunId),
-    /// No worker came in time.
+    /// No worker attached to the node in time.
     #[error("no worker is attached to the node")]
     NoWorker,
-    /// Its workers do not agree on the data.
+    /// The node's workers have read different data.
     #[error("the node's workers found different data")]
     WorkersDisagree,
-    /// A worker's words, or the node's own about a model that it cannot hold.
+    /// A worker's own reason, or the node's if it cannot hold the model.
     #[error("{0}")]
     Unable(Sentence),
-    /// Nothing is heard of it.
+    /// No beats of the node are heard.
     #[error("the node fell silent")]
     Silent,
-    /// Its process is gone.
+    /// The node's process has ended.
     #[error("the node's process has ended")]
     Dead,
-    /// It has left.
+    /// The node has left the cluster.
     #[error("the node has left the cluster")]
     Left,
-    /// Its data is not that of the run.
+    /// The node's data is not the run's data.
     #[error("the node holds other data under {0} than most nodes: give all nodes the same files")]
     OtherData(Sentence),
-    /// Its model file is not that of the run.
+    /// The model file from which the node would start is not the run's.
     #[error("the node holds another model under {0} than most nodes: give all nodes the same file")]
     OtherModel(PathText),
-    /// It computes other first weights from the same seed.
+    /// The node computes other first weights than the other nodes from the same seed.
     #[error(
         "the node computes other initial weights for this job than most nodes: bring all nodes to the same release"
     )]
     OtherWeights,
-    /// The pipelines are complete without it.
+    /// The run's pipelines are complete without the node.
     #[error("the node is a spare: each pipeline takes exactly {0} nodes")]
     Spare(u32),
-    /// It had refused to take part before the run began.
+    /// The node had refused to take part before the run began.
     #[error("this node could not prepare for the run")]
     NotPrepared,
-    /// The others began before it was ready.
+    /// The other nodes began the run before the node was ready.
     #[error("the run began before this node was ready")]
     BegunWithout,
-    /// Its checkpoint was not read in time.
+    /// The node did not read its checkpoint in time.
     #[error("this node could not read its checkpoint in time")]
     CheckpointUnread,
-    /// Another node holds its stage of the pipeline now.
+    /// Another node has taken over the node's pipeline stage.
     #[error("another node has taken this node's place")]
     Replaced,
-    /// It needs a snapshot, and nobody has one.
+    /// The node needs a snapshot, and no remaining node can give one.
     #[error("all nodes that had the run's weights are gone: continue from a checkpoint with 'tau start --resume'")]
     Stranded,
-    /// The run ends while it still waits for a snapshot.
+    /// The run ends while the node still waits for a snapshot.
     #[error("the run ends before this node has caught up")]
     Behind,
-    /// It has no weights to begin with, by a fault.
+    /// The node has no weights to begin with, because of a bug.
     #[error("this node has no ledger for the run; this is a fault in Tau, please report it")]
     NoLedger,
-    /// Its exchange could not be started.
+    /// The node's exchange could not be started.
     #[error("the exchange could not be started: {0}")]
     ExchangeNotStarted(Sentence),
-    /// Its exchange ended by a fault.
+    /// The node's exchange ended because of a bug.
     #[error("the exchange failed: {0}; this is a fault in Tau, please report it")]
     ExchangeFailed(Sentence),
 }
 
 impl Excluded {
-    /// The node's data is not that of a run of this job.
+    /// Returns the reason for a node whose data differs from that of a run of this job.
     #[must_use]
     pub fn other_data(job: &Job) -> Self {
         Self::OtherData(job.data.to_string().into())
     }
 
-    /// The node's first weights are not those of a run of this job.
+    /// Returns the reason for a node whose first weights differ from those of a run of this job.
     #[must_use]
     pub fn other_weights(job: &Job) -> Self {
         match &job.from {
@@ -113,24 +114,24 @@ impl Excluded {
     }
 }
 
-/// A node that a run begins without.
+/// An entry about nodes that a run begins without.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub enum LeftOut {
-    /// One node, by name.
+    /// One node that is left out, by name.
     #[error("{node}: {why}")]
     Node {
-        /// Its name.
+        /// The node's name.
         node: Name,
-        /// Why it takes no part.
+        /// The reason why the node takes no part.
         why: Excluded,
     },
-    /// The number of further nodes, where there are too many to name.
+    /// The number of further nodes, if there are too many to name.
     #[error("{0} more nodes are left out")]
     More(u32),
 }
 
 impl LeftOut {
-    /// A node, by name, and why it takes no part.
+    /// Returns the entry for one node and the reason why it takes no part.
     #[must_use]
     pub fn node(name: &str, why: Excluded) -> Self {
         let node = name.into();
@@ -141,52 +142,52 @@ impl LeftOut {
 /// The nodes that a run begins without.
 pub type AllLeftOut = BoundedVec<LeftOut, LEFT_OUT_MAX>;
 
-/// Why a node refuses a client's request, or a run does not begin.
+/// Reason why a node refuses a client's request, or why a run does not begin.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub enum Refusal {
-    /// A node cannot take part.
+    /// A node cannot take part in the run.
     #[error(transparent)]
     LeftOut(#[from] LeftOut),
-    /// The remedy for nodes that cannot take part.
+    /// The remedy that follows the nodes that cannot take part.
     #[error("add --allow-partial to begin without these nodes")]
     AllowPartial,
-    /// A pipeline has more stages than there are nodes.
+    /// A pipeline has more stages than nodes can take part.
     #[error(
         "the model is to be cut into {stages} pipeline stages, each of which needs a node, but there are only {nodes} \
          nodes: start more nodes, or ask for fewer groups or slices"
     )]
     TooFewNodes {
-        /// Stages of a pipeline.
+        /// Number of stages of one pipeline.
         stages: u32,
-        /// Nodes that can take part.
+        /// Number of nodes that can take part.
         nodes: u32,
     },
     /// The node that was asked to start the run cannot take part in it.
     #[error("{node} itself cannot take part: send the job to one of {}", others.join(", "))]
     AskedNode {
-        /// Its name.
+        /// The name of the node that was asked.
         node: Name,
-        /// Those that can.
+        /// The names of the nodes that can take part.
         others: BoundedVec<Name, REFUSALS_MAX>,
     },
-    /// The job's settings do not go together, or not with the data.
+    /// The job's settings contradict each other or do not suit the data.
     #[error("{0}")]
     Job(Sentence),
-    /// No node has a checkpoint of the run that is to be resumed.
+    /// No node has a checkpoint of the run to be resumed.
     #[error(
         "no node has a checkpoint of run {0}: name a run folder under the nodes' --dir that contains .checkpoint files, \
          or start a new run from the model file (--from)"
     )]
     NoCheckpoint(RunId),
-    /// No node has a checkpoint of one of the stages.
+    /// No node has a checkpoint of one pipeline stage of the run to be resumed.
     #[error(
         "no node has a checkpoint of pipeline stage {stage} of {stages} of run {run}: start the node that had it, with the \
          same --dir"
     )]
     NoStageCheckpoint {
-        /// The run that is to be resumed.
+        /// The run to be resumed.
         run: RunId,
-        /// The stage, counted from 1.
+        /// The number of the pipeline stage, from 1.
         stage: u32,
         /// The number of stages.
         stages: u32,
@@ -194,21 +195,21 @@ pub enum Refusal {
     /// The node that was asked is about to end.
     #[error("{0} is about to end: ask another node")]
     AboutToEnd(Name),
-    /// The node that was asked is in a run.
+    /// The node that was asked takes part in a run.
     #[error("{node} is busy with run {run}: wait for it, or end it with 'tau stop'")]
     Busy {
-        /// Its name.
+        /// The name of the node that was asked.
         node: Name,
-        /// The run.
+        /// The run that the node takes part in.
         run: RunId,
     },
-    /// A checkpoint needs a run that trains.
+    /// A checkpoint was requested while no run is training.
     #[error("no run is training here, so no checkpoint can be written")]
     NothingToCheckpoint,
-    /// There is no run to stop.
+    /// A stop was requested while no run is in progress.
     #[error("no run is in progress, so there is none to stop")]
     NothingToStop,
-    /// The request could not be read, or exceeds a limit.
+    /// The request cannot be decoded, or exceeds a limit.
     #[error("{0}")]
     Invalid(Sentence),
 }
@@ -216,45 +217,45 @@ pub enum Refusal {
 /// All reasons of one refusal.
 pub type Refusals = BoundedVec<Refusal, REFUSALS_MAX>;
 
-/// Why a run failed, as one node knows it.
+/// Reason why a run failed, as one node knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub enum RunFailure {
-    /// It was stopped before it began.
+    /// A client stopped the run before it began.
     #[error("the run was stopped before it began")]
     Stopped,
-    /// It cannot begin.
+    /// The run could not begin, for these reasons.
     #[error("{}", texts(.0).join("; "))]
     Refused(BoundedVec<Refusal, { LEFT_OUT_MAX + 1 }>),
-    /// It was prepared for too long.
+    /// The run was prepared, but did not begin in time.
     #[error("the run was prepared but did not begin in time")]
     NotBegun,
     /// Another run, started at the same time, takes precedence.
     #[error("run {0} was started at the same time and takes precedence")]
     Overtaken(RunId),
-    /// Another run has taken its place on the node that was asked to start it.
+    /// Another run replaced this one on the node that was asked to start it.
     #[error("another run replaced this run before it began")]
     Replaced,
-    /// The node that was asked to start it stood still for too long.
+    /// The node that was asked to start the run did not execute for this long.
     #[error("this node did not execute for {:.0} s (suspended or overloaded): start the run again", .0.as_secs_f64())]
     StoodStill(Duration),
-    /// The node that was asked to start it is about to end.
+    /// The node that was asked to start the run is about to end.
     #[error("the node that was asked to start the run is about to end")]
     CoordinatorEnds,
-    /// The node that was asked to start it is not heard any more.
+    /// No beats are heard from the node that was asked to start the run.
     #[error("the node that started the run is gone")]
     CoordinatorLost,
-    /// The node that was asked to start it is in another run, or in none.
+    /// The node that was asked to start the run takes part in another run, or in none.
     #[error("the node that started the run has cancelled the run")]
     Cancelled,
-    /// The run may go on elsewhere.
+    /// This node takes no part in the run, which may go on elsewhere.
     #[error("this node takes no part in the run: {0}")]
     Excluded(#[from] Excluded),
-    /// The run goes on elsewhere, and this node may take over a stage.
+    /// The run goes on elsewhere, and this node may take over a pipeline stage.
     #[error(
         "the model is spread over other nodes: this node is a spare and takes over a pipeline stage if its node is lost"
     )]
     Spare,
-    /// The weights or the loss are out of range, everywhere.
+    /// The weights or the loss are out of range on all nodes.
     #[error(transparent)]
     Diverged(#[from] Divergence),
     /// Every pipeline has lost a node.
@@ -262,7 +263,7 @@ pub enum RunFailure {
     NoPipeline {
         /// The names of the lost nodes.
         missing: BoundedVec<Name, REFUSALS_MAX>,
-        /// The run, if a checkpoint of it was written.
+        /// The run's id, if a checkpoint of the run was written.
         resume: Option<RunId>,
     },
     /// No node has measured the model.
@@ -273,38 +274,38 @@ pub enum RunFailure {
     NotSaved(KeptWeights),
 }
 
-/// Where the weights are that no node could save as a model. The sentence goes on after "the model".
+/// Place where the weights are kept if no node could save them as a model. The sentence continues after "the model".
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub enum KeptWeights {
-    /// In a checkpoint.
+    /// The weights are kept in a checkpoint.
     #[error(
         "; its weights are kept in {checkpoint}: continue with 'tau start --resume {folder}', and see the nodes' logs for the cause"
     )]
     Checkpoint {
-        /// The file.
+        /// The checkpoint's file.
         checkpoint: PathText,
         /// The run's folder.
         folder: PathText,
     },
-    /// Nowhere: a checkpoint could not be written either.
+    /// The weights are lost, because no checkpoint could be written either.
     #[error(", nor keep its weights ({0}): see the nodes' logs")]
     Lost(Sentence),
-    /// Unknown: the disk does not answer.
+    /// The place is unknown, because the disk does not answer.
     #[error(", and this node's disk does not answer")]
     DiskHangs,
 }
 
-/// Why a run has diverged, and what follows.
+/// The cause of a run's divergence, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[error("{cause} with --optimiser {optimiser}: {}", self.remedy())]
 pub struct Divergence {
-    /// What was found out of range.
+    /// The value that was out of range, as a phrase.
     pub cause: Sentence,
-    /// The optimiser that the run was trained with.
+    /// The optimiser with which the run was trained.
     pub optimiser: Sentence,
-    /// The same at a lower learning rate.
+    /// The same optimiser with a lower learning rate.
     pub calmer: Sentence,
-    /// The run that trains the job again with that, if one does.
+    /// The run that trains the job again with the lower learning rate, if there is one.
     pub successor: Option<RunId>,
 }
 
@@ -317,39 +318,39 @@ impl Divergence {
     }
 }
 
-/// Why a node cannot be a member of a cluster.
+/// Reason why a node cannot be a member of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub enum Unwelcome {
-    /// It has another release.
+    /// The node runs another release of Tau than the members.
     #[error("{member} runs Tau {release}, but {node} runs {other}: bring all nodes to the same release")]
     OtherRelease {
-        /// The member that says so.
+        /// The member that reports the difference.
         member: Name,
         /// The member's release.
         release: Name,
-        /// The node.
+        /// The name of the refused node.
         node: Name,
-        /// The node's release.
+        /// The refused node's release.
         other: Name,
     },
-    /// Another node has taken its name while it was silent.
+    /// Another node has taken the node's name while the node was silent.
     #[error("another node called '{0}' joined the cluster while this node was silent: stop one of the two")]
     Succeeded(Name),
-    /// Another node has its name.
+    /// Another node already has the node's name.
     #[error(
         "a node at {bearer} is already called '{name}': give this node another --name, or stop the other node first"
     )]
     NameTaken {
         /// The address of the other node.
         bearer: Name,
-        /// The name.
+        /// The name that both nodes have.
         name: Name,
     },
 }
 
 impl RunFailure {
-    /// The failure of a run that cannot begin for these reasons: those about the run itself, such as the remedy, stay however
-    /// many nodes cannot take part.
+    /// Returns the failure of a run that cannot begin for these reasons. Reasons about the run itself, such as the
+    /// remedy, are never dropped; nodes beyond the limit are only counted.
     #[must_use]
     pub fn refused(reasons: &[Refusal]) -> Self {
         let (mut nodes, mut others) = (Vec::new(), Vec::new());
@@ -364,7 +365,7 @@ impl RunFailure {
     }
 }
 
-/// Nodes left out of a run, as many of them as are named.
+/// Returns the entries for nodes left out of a run. If there are too many, the last entry counts the remaining ones.
 #[must_use]
 pub fn left_out(nodes: Vec<LeftOut>) -> AllLeftOut {
     let more = nodes.len().saturating_sub(LEFT_OUT_MAX - 1);
@@ -375,7 +376,7 @@ pub fn left_out(nodes: Vec<LeftOut>) -> AllLeftOut {
     named.chain([LeftOut::More(more as u32)]).collect()
 }
 
-/// The sentences of several reasons.
+/// Returns the sentence of each reason.
 pub fn texts(reasons: &[impl ToString]) -> Vec<String> {
     reasons.iter().map(ToString::to_string).collect()
 }

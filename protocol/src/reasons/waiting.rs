@@ -1,4 +1,4 @@
-//! What a run waits for, to begin or to end.
+//! Things that a run waits for, to begin or to end.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,17 +7,17 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::bounded::{BoundedVec, Name, Sentence};
 
-/// Entries that a node tells a client of; a cluster has no more members.
+/// Maximum number of entries that a node sends to a client; a cluster has no more members.
 pub const WAITING_MAX: usize = 1 << 10;
 
-/// Everything that a run waits for at a moment.
+/// Everything that a run waits for at one moment.
 pub type Waiting = BoundedVec<WaitingFor, WAITING_MAX>;
 
-/// One thing that a run waits for. It reads as the words after "waiting for"; in JSON it is these words.
+/// One thing that a run waits for. Its text reads as the words after "waiting for"; in JSON it is this text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(remote = "Self")]
 pub enum WaitingFor {
-    /// No worker of this node has attached yet.
+    /// No worker has attached to this node yet.
     OwnWorkers,
     /// This node's workers open the data.
     OwnData,
@@ -27,7 +27,7 @@ pub enum WaitingFor {
     OwnExchange,
     /// This node's worker is gone, and its pipeline needs it.
     OwnWorkerRestart,
-    /// This node restores the weights that it measured, once no further batch is made.
+    /// This node restores the weights that it measured, once no worker makes further batches.
     OwnMeasuredWeights,
     /// This node's workers make their last batches.
     OwnLastBatches,
@@ -37,50 +37,50 @@ pub enum WaitingFor {
     OwnDigests,
     /// This node measures and saves the model.
     OwnModel,
-    /// Samples that a worker of this node has trained and not sent.
+    /// Samples that a worker of this node has trained but not sent.
     OwnSamples,
-    /// This node came to the run without workers, and all nodes that had some are gone.
+    /// This node joined the run without workers, and all nodes that had workers are gone.
     AnyWorker,
-    /// Another node does something.
+    /// Another node has a task to finish.
     Node {
-        /// Its name.
+        /// The name of the other node.
         node: Name,
-        /// What it is to do.
+        /// The task of the other node.
         task: NodeTask,
     },
-    /// Nothing was heard of a node yet.
+    /// No message has come from this node yet.
     FirstMessage(Name),
-    /// A node is silent.
+    /// A node is silent, and is given up if it stays silent.
     Silent {
-        /// Its name.
+        /// The name of the silent node.
         node: Name,
-        /// For how long.
+        /// The time since the node was last heard.
         silence: Duration,
-        /// It is given up after this long.
+        /// The silence after which the node is given up.
         limit: Duration,
     },
-    /// Samples that were dealt out and not trained.
+    /// Samples that are assigned to a worker and not trained yet.
     Samples {
-        /// The node whose worker holds them, or the worker's slot if nobody has that.
+        /// The node of the worker that the samples are assigned to, or the worker's slot if no node has that slot.
         holder: Name,
-        /// Their number.
+        /// The number of samples that are not trained yet.
         samples: u64,
     },
-    /// What a file of an earlier run says. Nodes never send it.
+    /// The text of an entry in a file of an earlier run. Nodes never send this variant.
     #[serde(skip)]
     Told(Sentence),
 }
 
-/// What another node is waited for to do.
+/// A task that a run waits for another node to finish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeTask {
     /// Prepare for the run.
     GetReady,
-    /// Start a worker in the place of one that is gone.
+    /// Start a worker in place of one that is gone.
     RestartWorker,
-    /// Restore the weights that one of its workers measured.
+    /// Restore the weights that one of the node's workers measured.
     RestoreMeasuredWeights,
-    /// Let its workers make their last batches.
+    /// Let the node's workers make their last batches.
     MakeLastBatches,
     /// Receive a range of batches or a snapshot.
     CatchUp,
@@ -95,14 +95,14 @@ pub enum NodeTask {
 }
 
 impl WaitingFor {
-    /// Waiting for another node to do something.
+    /// Returns an entry for another node's task.
     #[must_use]
     pub fn node(name: &str, task: NodeTask) -> Self {
         let node = name.into();
         Self::Node { node, task }
     }
 
-    /// Whether both are the same but for the numbers that count on.
+    /// Returns true if both entries are the same, apart from numbers that change while the run waits.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
@@ -113,13 +113,13 @@ impl WaitingFor {
     }
 }
 
-/// Whether a run still waits for the same, in the same order.
+/// Returns true if a run still waits for the same things in the same order.
 #[must_use]
 pub fn is_the_same(before: &[WaitingFor], now: &[WaitingFor]) -> bool {
     before.len() == now.len() && before.iter().zip(now).all(|(one, other)| one.is_same(other))
 }
 
-/// All that is waited for, as one text: what follows "waiting for".
+/// Joins all entries into one text that follows "waiting for".
 #[must_use]
 pub fn joined(waiting: &[WaitingFor]) -> String {
     let texts: Vec<String> = waiting.iter().map(ToString::to_string).collect();
@@ -254,7 +254,7 @@ mod tests {
         assert!(encode(&told).is_err());
         let sent = silent("vm-1", 12);
         assert_eq!(decode(&encode(&sent).unwrap()), Ok(sent));
-        // The index of the variant that is not sent, with an empty text.
+        // The index of the variant that is never sent, with an empty text.
         assert!(decode::<WaitingFor>(&[16, 0]).is_err());
         assert!(decode::<WaitingFor>(&[11]).is_ok());
     }

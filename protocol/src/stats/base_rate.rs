@@ -1,34 +1,36 @@
-//! What a model must beat to have learned anything: the share of the most frequent class.
+//! The base rate: the accuracy of always guessing the most frequent class, which a model must exceed to have learned
+//! anything.
 
 use serde::{Deserialize, Serialize};
 
-/// How many standard deviations an accuracy must lie above the base rate to be clearly better.
+/// Standard deviations by which an accuracy must exceed the base rate to be clearly better.
 const CLEAR_DEVIATIONS: f64 = 2.0;
 
 /// The accuracy of always guessing the most frequent class of the test samples.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BaseRate {
-    /// The share of that class.
+    /// Share of the most frequent class, from 0 to 1.
     pub rate: f64,
-    /// How many test samples there are.
+    /// Number of test samples.
     pub samples: u64,
 }
 
-/// How an accuracy compares with always guessing the most frequent class.
+/// Result of comparing a model's accuracy with a base rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BaseRateComparison {
-    /// Clearly better.
+    /// The model is clearly better.
     Better,
-    /// Better, but by no more than chance explains.
+    /// The model is better, but by no more than chance explains.
     Hardly,
-    /// No better.
+    /// The model is not better.
     No,
-    /// All test samples are of one class: no accuracy says anything.
+    /// All test samples are of one class, so no accuracy says anything.
     Nothing,
 }
 
 impl BaseRate {
-    /// Of so many test samples, of which so many are of the most frequent class; none where none has a class.
+    /// Returns the base rate of `samples` samples, of which `most_frequent` have the most frequent class. None if no
+    /// sample has a class.
     #[must_use]
     pub fn of(samples: u64, most_frequent: u64) -> Option<Self> {
         (1..=samples).contains(&most_frequent).then(|| Self {
@@ -37,7 +39,7 @@ impl BaseRate {
         })
     }
 
-    /// Compares a model's accuracy on the same samples.
+    /// Compares a model's accuracy on the same samples with the base rate.
     #[must_use]
     pub fn compare(&self, accuracy: f64) -> BaseRateComparison {
         let deviation = (self.rate * (1.0 - self.rate) / self.samples.max(1) as f64).sqrt();
@@ -53,7 +55,7 @@ impl BaseRate {
         }
     }
 
-    /// What people have to know of a model with this accuracy; nothing if it has clearly learned something.
+    /// Returns a warning for people if a model with this accuracy is not clearly better than guessing.
     #[must_use]
     pub fn warning(&self, accuracy: f64) -> Option<String> {
         let than = format!("better than always guessing the most frequent class ({:.4})", self.rate);
@@ -72,7 +74,7 @@ impl BaseRate {
     }
 }
 
-/// How many labels are the most frequent one.
+/// Returns the number of labels that equal the most frequent one.
 #[must_use]
 pub fn most_frequent(labels: &[u32]) -> u64 {
     let mut counts = std::collections::BTreeMap::<u32, u64>::new();
@@ -91,7 +93,7 @@ mod tests {
         assert_eq!(most_frequent(&[3, 1, 3, 7]), 2);
         assert_eq!(most_frequent(&[]), 0);
         assert_eq!(BaseRate::of(4, 2).map(|base| base.rate), Some(0.5));
-        // What has no classes has no base rate, and neither has what nobody can have counted.
+        // Data without classes has no base rate, and impossible counts have none either.
         assert_eq!(
             (BaseRate::of(0, 0), BaseRate::of(4, 0), BaseRate::of(4, 5)),
             (None, None, None)

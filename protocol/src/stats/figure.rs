@@ -1,45 +1,39 @@
-//! One figure of the [table](super::figures): what it measures, and how views show it.
+//! One figure of the [table](super::figures): its meaning, its unit, and the views that show it.
 
 use serde::Serialize;
 
-/// What a figure is measured in. Views choose its format by it.
+/// Unit of a figure. Views choose the number format by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unit {
-    /// Samples.
     Samples,
-    /// Samples per second.
     SamplesPerSecond,
-    /// The loss function's value.
+    /// Value of the loss function.
     Loss,
-    /// Accuracy, or R² where numbers are predicted.
+    /// Accuracy, or R² if the model predicts numbers.
     Quality,
-    /// Units of the predicted numbers.
+    /// Unit of the numbers that the model predicts.
     Target,
-    /// The size of one weight change.
+    /// Size of one weight change.
     WeightChange,
-    /// A share that is far below 1.
+    /// A share far below 1.
     Density,
-    /// A share.
+    /// A share from 0 to 1.
     Share,
-    /// Bytes.
     Bytes,
-    /// Batches.
     Batches,
-    /// Rounds.
     Rounds,
-    /// Seconds.
     Seconds,
-    /// Processor cores.
+    /// Processor cores that are busy.
     Cores,
-    /// GPUs.
+    /// GPUs that are busy.
     Gpus,
-    /// The Euclidean norm of weights. It is no number in a run that diverges.
+    /// Euclidean norm of weights. Not a finite number in a run that diverges.
     Norm,
 }
 
 impl Unit {
-    /// The unit in words.
+    /// Returns the unit in words.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -61,29 +55,29 @@ impl Unit {
     }
 }
 
-/// Runs and nodes that a figure says something about. Views leave it out elsewhere.
+/// Runs and nodes for which a figure is meaningful. Views omit the figure for all others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Applies {
-    /// All.
+    /// The figure is meaningful for all runs and nodes.
     Always,
-    /// Runs of several nodes: one alone exchanges nothing.
+    /// The figure is meaningful for runs of several nodes, because a single node exchanges nothing.
     SeveralNodes,
-    /// Nodes that train on GPUs.
+    /// The figure is meaningful for nodes that train on GPUs.
     Gpus,
-    /// Runs whose strategy has rounds.
+    /// The figure is meaningful for runs whose strategy has rounds.
     Rounds,
-    /// Nodes of which it is not zero.
+    /// The figure is meaningful where it is not zero.
     NonZero,
 }
 
 /// The column of a figure in the terminal's table of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FigureColumn {
-    /// Its title where space is short.
+    /// Title of the column where space is short.
     pub title: &'static str,
-    /// Its title with the unit.
+    /// Title of the column with the unit.
     pub long: &'static str,
-    /// Narrow terminals leave out the columns of the highest rank first.
+    /// Rank of the column: narrow terminals omit the columns with the highest rank first.
     pub rank: u8,
 }
 
@@ -94,37 +88,37 @@ pub struct FigureColumn {
     reason = "the flags are independent, and named where they are set"
 )]
 pub struct Figure<R> {
-    /// The name of its field.
+    /// Name of the figure's field.
     pub name: &'static str,
-    /// What it measures, without a full stop.
+    /// Meaning of the figure, without a full stop.
     pub meaning: &'static str,
-    /// What it is measured in.
+    /// Unit of the figure.
     pub unit: Unit,
-    /// Its name for Prometheus.
+    /// Name of the figure's metric in Prometheus.
     pub prometheus: &'static str,
-    /// Whether it only grows while a run goes on.
+    /// True if the figure only grows while a run goes on.
     pub is_counter: bool,
-    /// Whether the last value of a silent node still says something. Other figures are of the last second.
+    /// True if the last value of a silent node stays meaningful. Other figures describe the last second only.
     pub lasts: bool,
-    /// Its title on pages; none where these do not show it.
+    /// Title on pages; none if pages do not show the figure.
     pub title: Option<&'static str>,
-    /// Its column in the terminal.
+    /// Column in the terminal; none if the terminal does not show the figure.
     pub column: Option<FigureColumn>,
-    /// Whether tables of nodes show its growth per second, instead of its value.
+    /// True if tables of nodes show the figure's growth per second instead of its value.
     pub is_rate: bool,
-    /// Whether the terminal can sort nodes by it.
+    /// True if the terminal can sort nodes by the figure.
     pub sorts: bool,
-    /// Whether the live page's table of nodes has it.
+    /// True if the live page's table of nodes has the figure.
     pub on_page: bool,
-    /// Where it says something.
+    /// Runs and nodes for which the figure is meaningful.
     pub applies: Applies,
-    /// Its title in reports of studies; none where these do not show it.
+    /// Title in reports of studies; none if the reports do not show the figure.
     pub study: Option<&'static str>,
-    /// Its value; none if it is not known.
+    /// Reads the figure's value from a record or result; none if the value is unknown.
     pub of: fn(&R) -> Option<f64>,
 }
 
-/// A figure that goes up and down.
+/// Returns a figure that goes up and down.
 pub(super) const fn gauge<R>(prometheus: &'static str, unit: Unit) -> Figure<R> {
     Figure {
         name: "",
@@ -144,7 +138,7 @@ pub(super) const fn gauge<R>(prometheus: &'static str, unit: Unit) -> Figure<R> 
     }
 }
 
-/// A figure that only grows while a run goes on.
+/// Returns a figure that only grows while a run goes on.
 pub(super) const fn counter<R>(prometheus: &'static str, unit: Unit) -> Figure<R> {
     let mut figure = gauge(prometheus, unit).lasting();
     figure.is_counter = true;
@@ -193,12 +187,13 @@ impl<R> Figure<R> {
     }
 }
 
-/// A type of figures.
+/// A type of the values of figures.
 pub(super) trait Measure: Copy {
-    /// The value as a number; none if it is not known.
+    /// Returns the value as a number; none if it is unknown.
     fn value(self) -> Option<f64>;
 
-    /// The value that counts for a node that has left its run, from its last record in the run and its newest.
+    /// Returns the value to keep for a node that has left its run, given the values in its last record of the run and
+    /// in its newest record.
     fn kept(before: Self, newest: Self) -> Self;
 }
 

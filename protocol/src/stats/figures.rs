@@ -1,6 +1,7 @@
-//! The table of figures. Each number that records and results have of a node's or a worker's work is declared once, in
-//! [`figures!`] at the end of this file: the fields with their JSON, their bounds on the wire, their sources, and all that
-//! Prometheus, the terminal, the live page, reports of studies and `docs/metrics.md` show of them follow from it.
+//! The table of figures. Each number about the work of a node or worker that records and results contain is declared
+//! once, in [`figures!`] at the end of this file. Fields, JSON, bounds on the wire, sources and everything that
+//! Prometheus, the terminal, the live page, reports of studies and `docs/metrics.md` show of figures follow from that
+//! table.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,25 +11,25 @@ use crate::bounded::BoundedVec;
 use crate::reasons::waiting::WaitingFor;
 use crate::stats::measured::{Evaluation, NodeUsage, ProcessUsage, number_or_null};
 
-/// The work of a node's or a run's workers in a time, of which their figures are made.
+/// The work of the workers of a node or run in an interval, from which figures are computed.
 #[derive(Clone, Copy, Debug)]
 pub struct Work<'a> {
-    /// Sums over the time.
+    /// The workers' sums over the interval.
     pub recent: &'a WorkerStats,
-    /// Sums since the start of the run.
+    /// The workers' sums since the start of the run.
     pub total: &'a WorkerStats,
-    /// Length of the time in seconds.
+    /// Length of the interval in seconds.
     pub seconds: f64,
-    /// The number of weights of the model.
+    /// Number of the model's weights.
     pub weights: u64,
 }
 
-/// Declares figures. A line under `record` is
+/// Declares figures. A line under `record` has the form
 /// `field: Type => SHOWN, workers |work| VALUE, result told, exchange told, serde(…);`
-/// in which all behind the type may be missing. Without `SHOWN`, which the functions of `figure.rs` make, the field is no
-/// figure. `workers` computes its value from the workers' sums, and with `result` the whole run's value for its result;
-/// `exchange` copies it from [`ExchangeFigures`]; other fields are filled in by the node. A line under `result` is a figure
-/// of results alone. The order is that of JSON and of the wire.
+/// where everything after the type is optional. `SHOWN` is made by functions of `figure.rs`; without it the field is
+/// not a figure. `workers` computes the field's value from the workers' sums, and `result` also the whole run's value
+/// for its result; `exchange` copies the value from [`ExchangeFigures`]; the node fills in other fields. A line under
+/// `result` is a figure of results only. The order of lines is that of JSON and of the wire.
 macro_rules! figures {
     (
         record { $(
@@ -42,7 +43,7 @@ macro_rules! figures {
             $run_field:ident: $run_type:ty => $run_shown:expr, usage $usage:expr;
         )+ }
     ) => {
-        /// One node in one second.
+        /// Record of one node for one second.
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(default)]
         pub struct StatsRecord {
@@ -53,7 +54,7 @@ macro_rules! figures {
             )+
         }
 
-        /// The figures of a record that the exchange tells.
+        /// The figures of a record that the node's exchange provides.
         #[derive(Clone, Debug, Default, PartialEq)]
         pub struct ExchangeFigures {
             $($($(
@@ -76,7 +77,7 @@ macro_rules! figures {
             )+
         }
 
-        /// All figures of records.
+        /// The figures of a record, in the order of its fields.
         pub const FIGURES: &[Figure<StatsRecord>] = &[$($(
             Figure {
                 name: stringify!($field),
@@ -86,7 +87,7 @@ macro_rules! figures {
             },
         )?)+];
 
-        /// All figures of whole runs.
+        /// The figures of a whole run, in the order of its fields.
         pub const RUN_FIGURES: &[Figure<RunFigures>] = &[
             $($($($(if_given!($result, Figure {
                 name: stringify!($field),
@@ -103,7 +104,7 @@ macro_rules! figures {
         ];
 
         impl StatsRecord {
-            /// Takes in what workers and the exchange have done.
+            /// Fills in the figures that come from the workers' sums and from the exchange.
             pub fn take(&mut self, work: &Work<'_>, exchange: &ExchangeFigures) {
                 $($(
                     $(
@@ -113,8 +114,8 @@ macro_rules! figures {
                 )?)+
             }
 
-            /// Keeps the lasting figures of an earlier record: a node that has left the exchange of a run counts nothing any
-            /// more.
+            /// Keeps the lasting figures of an earlier record, because a node that has left the exchange of a run
+            /// counts nothing any more.
             pub fn keep(&mut self, before: &Self) {
                 $($(
                     let figure: Figure<Self> = $shown;
@@ -126,7 +127,7 @@ macro_rules! figures {
         }
 
         impl RunFigures {
-            /// The figures of a run, from the work of all its workers and what its nodes used.
+            /// Computes the figures of a run from the work of all its workers and the usage of its nodes.
             #[must_use]
             pub fn of(work: &Work<'_>, nodes: &[NodeUsage]) -> Self {
                 Self {
@@ -139,7 +140,7 @@ macro_rules! figures {
 }
 
 impl Figure<StatsRecord> {
-    /// Whether the figure says something about a node, which may be one of several.
+    /// Returns true if the figure is meaningful for a node's record. `is_one_of_several`: the run has several nodes.
     #[must_use]
     pub fn applies_to(&self, record: &StatsRecord, is_one_of_several: bool) -> bool {
         match self.applies {
@@ -164,11 +165,11 @@ figures! {
     record {
         /// Time at which the reporting node received the record, by its own clock, in seconds since 1970
         time: f64;
-        /// The node
+        /// Name of the node
         node: String;
-        /// The run
+        /// Id of the run; empty if there is none
         run: String;
-        /// The node's phase
+        /// Phase of the node's run
         state: String;
         /// Samples trained per second, in the last second
         samples_per_second: f64 => gauge("tau_samples_per_second", Unit::SamplesPerSecond).titled("speed")
@@ -267,17 +268,17 @@ figures! {
         /// Samples of the whole run that were trained more than once, after a partition or the death of a node
         repeated_samples: u64 => counter("tau_repeated_samples", Unit::Samples).titled("trained twice").only(Applies::NonZero),
             exchange told;
-        /// Newest evaluation, from the node that measured
+        /// Newest evaluation, from the node that measured the model
         evaluation: Option<Evaluation>;
         /// Evaluations that the node has made since its last record, oldest first
         evaluations: Vec<Evaluation>;
         /// Use of the machine by each of the node's processes since the run began there
         processes: Vec<ProcessUsage>;
-        /// What the node waits for, to begin or to end the run: each is what follows "waiting for"
+        /// Things that the node waits for, to begin or to end the run: each text follows "waiting for"
         waiting: BoundedVec<WaitingFor, { StatsRecord::WAITING_MAX }>;
         /// Log notices of the node since its last record
         said: BoundedVec<LogNotice, { StatsRecord::SAID_MAX }>;
-        /// The exchange with each peer
+        /// Bytes and batches exchanged with each peer
         peers: Vec<PeerRecord>;
     }
     result {
@@ -300,7 +301,7 @@ figures! {
 mod tests {
     use super::*;
 
-    /// Demands that a value's JSON has these fields alone, in this order.
+    /// Asserts that a value's JSON has exactly these fields in this order.
     fn has_fields(value: &impl Serialize, names: &str) {
         let text = serde_json::to_string(value).unwrap();
         let places: Vec<_> = names

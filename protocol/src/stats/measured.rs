@@ -1,20 +1,21 @@
-//! What is measured of a run beside its result: how good its weights were on the way, and what it took of its machines.
+//! Measurements of a run besides its result: the quality of its weights over time, and the resources it used on its
+//! machines.
 
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// How good a model is on evaluation samples.
+/// Quality of a model on evaluation samples.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
-    /// The share predicted correctly; of numbers R², the share of their variance that is explained.
+    /// Share of correct predictions; R², the explained share of the variance, if the model predicts numbers.
     pub accuracy: f64,
-    /// The mean loss.
+    /// Mean loss per sample.
     pub loss: f64,
-    /// How far numbers are off, in their own units; none where there are classes.
+    /// Mean absolute error of predicted numbers in their own unit; none for classes.
     pub mae: Option<f64>,
 }
 
 impl Scores {
-    /// What people have to know of a model that predicts numbers, if it has learned nothing.
+    /// Returns a warning for people if a model that predicts numbers has learned nothing.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
         (self.mae.is_some() && self.accuracy <= 0.0).then(|| {
@@ -25,16 +26,16 @@ impl Scores {
     }
 }
 
-/// How far a run was when somebody asked for an evaluation.
+/// Progress of a run at the moment when an evaluation was requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Moment {
-    /// Samples trained, by all nodes.
+    /// Samples trained by all nodes.
     pub samples: u64,
     /// Seconds since the first step.
     pub seconds: f64,
 }
 
-/// Reads a number. JSON has no word for one that is none, and writes `null`.
+/// Deserialises a number. JSON cannot express NaN or infinity and has `null` instead, which is read as NaN.
 pub fn number_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
     if deserializer.is_human_readable() {
         Option::deserialize(deserializer).map(|number| number.unwrap_or(f64::NAN))
@@ -43,26 +44,26 @@ pub fn number_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64,
     }
 }
 
-/// How good weights were on evaluation samples, at a moment of the run.
+/// Quality of a run's weights on evaluation samples at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
-    /// Samples trained, by all nodes.
+    /// Samples trained by all nodes.
     pub samples: u64,
     /// Seconds since the first step.
     pub seconds: f64,
-    /// The share predicted correctly; of numbers R².
+    /// Share of correct predictions; R² if the model predicts numbers.
     #[serde(deserialize_with = "number_or_null")]
     pub accuracy: f64,
-    /// The mean loss.
+    /// Mean loss per sample.
     #[serde(deserialize_with = "number_or_null")]
     pub loss: f64,
-    /// How far numbers are off; none where there are classes.
+    /// Mean absolute error of predicted numbers; none for classes.
     #[serde(default)]
     pub mae: Option<f64>,
 }
 
 impl Evaluation {
-    /// What was found of the weights of this moment.
+    /// Combines a moment with the scores that its weights reached.
     #[must_use]
     pub fn of(moment: Moment, scores: Scores) -> Self {
         Self {
@@ -74,7 +75,7 @@ impl Evaluation {
         }
     }
 
-    /// How good the weights were.
+    /// Returns the scores without the moment.
     #[must_use]
     pub fn scores(&self) -> Scores {
         Scores {
@@ -85,16 +86,16 @@ impl Evaluation {
     }
 }
 
-/// The evaluations of a run, in order. Where there are too many, the one goes whose neighbours are nearest to each other, so
+/// The evaluations of a run, in order. If there are too many, the one between the closest two neighbours is removed, so
 /// that the whole course stays visible.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Course(Vec<Evaluation>);
 
 impl Course {
-    /// Evaluations kept.
+    /// Maximum number of evaluations that are kept.
     pub const MAX: usize = 256;
 
-    /// The evaluations of several nodes as one course.
+    /// Merges the evaluations of several nodes into one course, ordered by time.
     #[must_use]
     pub fn of_all<'a>(courses: impl IntoIterator<Item = &'a Self>) -> Self {
         let mut all: Vec<Evaluation> = courses.into_iter().flat_map(|course| course.0.clone()).collect();
@@ -106,7 +107,7 @@ impl Course {
         course
     }
 
-    /// A further one.
+    /// Appends an evaluation, and removes one if there are too many.
     pub fn add(&mut self, evaluation: Evaluation) {
         if self.0.len() == Self::MAX {
             let between = |at: &usize| self.0[at + 1].seconds - self.0[at - 1].seconds;
@@ -116,38 +117,38 @@ impl Course {
         self.0.push(evaluation);
     }
 
-    /// All that are kept.
+    /// Returns all evaluations that are kept.
     #[must_use]
     pub fn evaluations(&self) -> &[Evaluation] {
         &self.0
     }
 }
 
-/// What one process has used of its machine.
+/// Resources of its machine that one process has used.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProcessUsage {
-    /// `node`, or which worker.
+    /// `node`, or `worker` with the worker's number.
     pub process: String,
-    /// Processor time since the run began here.
+    /// Seconds of processor time since the run began here.
     pub cpu_seconds: f64,
-    /// The most memory it has had since it was started.
+    /// Peak memory in bytes since the process started.
     pub memory_peak_bytes: u64,
-    /// Bytes read from disks since the run began here; what lay in the system's memory does not count.
+    /// Bytes read from disks since the run began here; data in the system's cache does not count.
     pub disk_read_bytes: u64,
     /// Bytes written to disks since the run began here.
     pub disk_write_bytes: u64,
 }
 
-/// What a node has used of its machine since the run began there.
+/// Resources of its machine that a node has used since the run began there.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NodeUsage {
-    /// The node.
+    /// Name of the node.
     pub node: String,
-    /// Bytes that came over its sockets, for both planes, with encryption and handshakes.
+    /// Bytes received over the node's sockets on both planes, with encryption and handshakes.
     pub wire_in: u64,
-    /// Bytes that left.
+    /// Bytes sent over the node's sockets on both planes, with encryption and handshakes.
     pub wire_out: u64,
-    /// Its processes: the node's own first, then its workers.
+    /// Usage of the node's processes: the node's own first, then its workers.
     pub processes: Vec<ProcessUsage>,
 }
 

@@ -1,4 +1,4 @@
-//! Records for people and scripts: what a node does each second, and how a run ended. Their JSON is a contract.
+//! Records for people and scripts: a node's work in each second, and the result of a run. Their JSON is a contract.
 
 pub mod base_rate;
 mod figure;
@@ -19,186 +19,187 @@ pub use worker_stats::WorkerStats;
 use crate::bounded::Sentence;
 use crate::stats::measured::{Evaluation, NodeUsage};
 
-/// A ratio, zero of nothing.
+/// Returns `part / whole`, or zero if `whole` is zero.
 #[must_use]
 pub fn ratio(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }
 
-/// A record with the name of what it is, as a line for scripts.
+/// A record with the name of its event, printed as one JSON line for scripts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EventLine<'a, R> {
-    /// What happened.
+    /// Name of the event.
     pub event: &'static str,
-    /// What is to be said of it.
+    /// The record, whose fields stand beside the event.
     #[serde(flatten)]
     pub record: &'a R,
 }
 
-/// One node as a member of the cluster.
+/// One node as a member of the cluster, for people and scripts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NodeReport {
-    /// The node.
+    /// Name of the node.
     pub node: String,
-    /// Where it is reached.
+    /// Address at which other nodes reach the node.
     pub address: String,
-    /// What it does, in a word, or that it is silent.
+    /// Phase of the node's run in one word, or `silent`.
     pub state: String,
-    /// What it computes on.
+    /// Device that the node's workers compute on.
     pub device: String,
-    /// How many workers it has.
+    /// Number of attached workers.
     pub workers: usize,
-    /// When it started, in seconds since 1970.
+    /// Time at which the node started, in seconds since 1970.
     pub since: f64,
-    /// The newest round trip to it; none to the node that answers.
+    /// Newest round-trip time to the node in milliseconds; none for the node that answers.
     pub rtt_ms: Option<f64>,
 }
 
-/// What a node exchanged with one peer since the start of the run.
+/// Data exchanged with one peer since the start of the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PeerRecord {
-    /// The peer.
+    /// Name of the peer.
     pub node: String,
-    /// Bytes received from it.
+    /// Bytes received from the peer.
     pub bytes_in: u64,
-    /// Bytes sent to it.
+    /// Bytes sent to the peer.
     pub bytes_out: u64,
     /// Batches that this node has and the peer has not acknowledged.
     pub lag: u64,
-    /// Batches waiting to be written to it.
+    /// Batches waiting to be written to the peer.
     pub queue: u64,
 }
 
-/// How grave it is what a node says.
+/// Severity of a log notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// It is as it should be.
+    /// A normal event.
     News,
-    /// Somebody may have to look.
+    /// A person may have to act.
     Warning,
     /// Something is wrong.
     Error,
 }
 
-/// A sentence that a node has said to whoever started it.
+/// A log message of a node for people, carried in its records.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogNotice {
-    /// How grave it is.
+    /// Severity of the message.
     #[serde(rename = "gravity")]
     pub severity: Severity,
-    /// The sentence.
+    /// Text of the message.
     pub text: Sentence,
 }
 
 impl StatsRecord {
-    /// Sentences about what is waited for in one record; who wants to know all asks for the run's status.
+    /// Maximum number of entries in `waiting` of one record; a run's status has all of them.
     pub const WAITING_MAX: usize = 8;
-    /// Log notices in one record.
+    /// Maximum number of log notices in one record.
     pub const SAID_MAX: usize = 8;
 
-    /// All evaluations that the record tells of, oldest first; the newest may have been told of before.
+    /// Returns all evaluations in the record, oldest first. The newest one may have been in an earlier record.
     pub fn told_evaluations(&self) -> impl Iterator<Item = Evaluation> + '_ {
         self.evaluations.iter().copied().chain(self.evaluation)
     }
 }
 
-/// The time between two records of a run of this age, where they usually come this often. They come more often at the
-/// beginning, each after as long as the run took to the one before, so that a run of less than a second has a course, too.
+/// Returns the interval until the next record of a run of this age, given the usual interval. Intervals are shorter at
+/// the beginning (half of the run's age, at least 50 ms), so that a run of less than a second has a course, too.
 #[must_use]
 pub fn record_interval(age: Duration, usual: Duration) -> Duration {
     const SHORTEST: Duration = Duration::from_millis(50);
     (age / 2).clamp(SHORTEST.min(usual), usual)
 }
 
-/// The last line of a run that finished.
+/// The last line that a client prints for a run that finished.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finished {
     /// Always `finished`.
     pub event: &'static str,
-    /// The run.
+    /// Id of the run.
     pub run: String,
-    /// When its end was heard of, as RFC 3339 has it.
+    /// Time at which the client heard of the run's end, in RFC 3339 format.
     pub ended: String,
     /// Evaluation accuracy of the saved weights.
     pub accuracy: f64,
-    /// The evaluation accuracy of always guessing the most frequent class; none where there are no classes.
+    /// Evaluation accuracy of always guessing the most frequent class; none if the model predicts numbers.
     pub base_rate: Option<f64>,
-    /// The share of the numbers' variance that is explained, where numbers are predicted.
+    /// R², the explained share of the numbers' variance; none for classes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub r2: Option<f64>,
-    /// How far they are off, in their own units.
+    /// Mean absolute error of predicted numbers in their own unit; none for classes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mae: Option<f64>,
     /// Evaluation loss of the saved weights.
     pub loss: f64,
-    /// Epochs trained, the last one perhaps in part.
+    /// Number of epochs trained; the last one may be partial.
     pub epochs: f64,
-    /// Samples trained, by all nodes.
+    /// Samples trained by all nodes.
     pub samples: u64,
-    /// How many of them were trained more than once.
+    /// Number of samples that were trained more than once.
     pub repeated_samples: u64,
-    /// The norm of what was lost with workers that died.
+    /// Norm of the residuals that were lost with workers that died.
     pub residual_lost: f64,
-    /// First step to last batch applied.
+    /// Seconds from the first step to the last batch applied.
     pub seconds: f64,
-    /// Samples by seconds.
+    /// Samples trained per second.
     pub samples_per_second: f64,
-    /// How many nodes took part.
+    /// Number of nodes that took part.
     pub nodes: usize,
-    /// Which.
+    /// Names of the nodes that took part to the end.
     pub participants: Vec<String>,
-    /// Which were waited for in vain.
+    /// Names of the nodes without which the run ended.
     pub missing: Vec<String>,
-    /// Who could not take part and was left out: a sentence for each.
+    /// A sentence for each node that could not take part and was left out.
     pub left_out: Vec<String>,
-    /// Whether all participants ended with the same weights to the bit.
+    /// True if all participants ended with the same weights to the bit.
     pub replicas_agree: bool,
-    /// The digest of the saved weights.
+    /// Digest of the saved weights.
     pub digest: String,
-    /// Bytes sent on the data plane, by all nodes.
+    /// Bytes that all nodes sent on the data plane.
     pub bytes_sent: u64,
-    /// What every step's gradient as `f32` to every peer would have cost.
+    /// Bytes that sending every step's gradient as `f32` to every peer would have taken.
     pub bytes_dense: u64,
-    /// Their ratio.
+    /// Compression ratio: `bytes_dense` divided by `bytes_sent`.
     pub compression: f64,
-    /// Figures of the whole run, as fields of the line itself.
+    /// Figures of the whole run, which are written as fields of the line itself.
     #[serde(flatten)]
     pub figures: RunFigures,
-    /// What each node took of its machine.
+    /// Resources that each node used on its machine.
     pub usage: Vec<NodeUsage>,
-    /// How good the model was on the way, and at last the saved weights.
+    /// Quality of the model over time; the last entry is that of the saved weights.
     pub evaluations: Vec<Evaluation>,
-    /// The settings that the job left open, as they were decided for this run.
+    /// Settings that the job left open, with the values that the nodes decided for this run.
     pub chosen: BTreeMap<String, toml::Value>,
-    /// The run that diverged and that this one has trained once more, at half its rate.
+    /// The diverged run whose job this run trained again, at half its learning rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub succeeds: Option<String>,
-    /// Why it ended: `trained` if all its samples were, or what stopped it.
+    /// Reason of the end: `trained` if all samples were trained, else the cause of an early stop.
     pub reason: &'static str,
-    /// After so many evaluations in a row without a lower evaluation loss the run was to end.
+    /// Number of consecutive evaluations without a lower loss after which the run was to end; none if not set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub patience: Option<u32>,
-    /// The evaluation whose weights came back as the best, where the best were to be kept; none if they are the last.
+    /// The evaluation whose weights were restored as the best, if the job keeps the best; none if the saved weights are
+    /// the last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept: Option<Evaluation>,
-    /// What is doubtful about the model, a sentence each.
+    /// Warnings about the model, for example that it is no better than guessing; one sentence each.
     pub warnings: Vec<String>,
-    /// The saved model, as an absolute path.
+    /// Absolute path of the saved model.
     pub model: String,
 }
 
-/// The last line of a run that did not finish.
+/// The last line that a client prints for a run that did not finish.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Failed {
     /// Always `failed`.
     pub event: &'static str,
-    /// One sentence: what was wrong and what to do.
+    /// One sentence with the cause and the remedy.
     pub error: String,
 }
 
 impl Failed {
-    /// A failure for this reason.
+    /// Returns the line for a failure with this reason.
     #[must_use]
     pub fn because(error: impl Into<String>) -> Self {
         Self {

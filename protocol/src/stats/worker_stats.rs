@@ -1,5 +1,5 @@
-//! A worker's sums and readings. Each is declared once, in [`worker_stats!`]; [figures](super::figures)
-//! are made of them.
+//! A worker's sums and readings. Each is declared once, in [`worker_stats!`]; [figures](super::figures) are computed
+//! from them.
 
 use std::time::Duration;
 
@@ -7,40 +7,41 @@ use serde::{Deserialize, Serialize};
 
 use super::ratio;
 
-/// A value as far as its bounds are concerned.
+/// A value as the check of its bounds needs it.
 pub(crate) enum Reading {
-    /// It is counted.
+    /// A count.
     Count(u64),
-    /// Thread time of all of a node's workers.
+    /// Thread time of all workers of a node.
     Time(Duration),
-    /// A number.
+    /// A finite number.
     Finite(f64),
-    /// Without bounds: in a run that diverges it is no number.
+    /// A value without bounds: in a run that diverges it may be NaN or infinite.
     Any,
 }
 
-/// A kind of sum or reading: how those of several workers, and those of two moments, belong together.
+/// A kind of sum or reading: how values of several workers, and of two moments, are combined.
 trait Kind<T: Copy> {
-    /// The value of two workers. Others' sums are among them: whatever they are, this does not fail.
+    /// Combines the values of two workers. Must not panic whatever the values are, because they may come from other
+    /// nodes.
     fn combined(one: T, other: T) -> T;
 
-    /// The value of several workers from what they add up to.
+    /// Converts the combined value of several workers to the value that is reported.
     fn averaged(sum: T, _workers: f64) -> T {
         sum
     }
 
-    /// The value since an earlier moment.
+    /// Returns the value of the time since an earlier moment.
     fn since(now: T, _before: T) -> T {
         now
     }
 
-    /// The value for a check of its bounds.
+    /// Returns the value as the check of its bounds needs it.
     fn reading(_value: T) -> Reading {
         Reading::Any
     }
 }
 
-/// Adds up over workers and over time.
+/// A sum, which adds up over workers and over time.
 struct Sum;
 
 impl Kind<u64> for Sum {
@@ -94,7 +95,7 @@ impl Kind<u64> for Level {
     }
 }
 
-/// A reading of which several workers have a mean.
+/// A reading that is averaged over workers.
 struct Mean;
 
 impl Kind<f64> for Mean {
@@ -111,7 +112,7 @@ impl Kind<f64> for Mean {
     }
 }
 
-/// The norm of weights.
+/// A norm, combined over workers as the norm of all their weights.
 struct Norm;
 
 impl Kind<f64> for Norm {
@@ -120,7 +121,7 @@ impl Kind<f64> for Norm {
     }
 }
 
-/// True if it is of any worker.
+/// A flag that is true if it is true for any worker.
 struct Any;
 
 impl Kind<bool> for Any {
@@ -129,7 +130,7 @@ impl Kind<bool> for Any {
     }
 }
 
-/// Declares sums and readings, one a line: `field: Type, Kind;`. The order is that of the wire.
+/// Declares the sums and readings of a worker, one on each line: `field: Type, Kind;`. The order is that of the wire.
 macro_rules! worker_stats {
     ($(
         #[doc = $about:literal]
@@ -145,7 +146,8 @@ macro_rules! worker_stats {
         }
 
         impl WorkerStats {
-            /// The sums of several workers; readings are averaged, or added where they add up.
+            /// Combines the values of several workers: sums are added; readings are added or averaged, according to
+            /// their kind.
             #[must_use]
             pub fn combined<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
                 let mut sum = Self::default();
@@ -160,7 +162,7 @@ macro_rules! worker_stats {
                 }
             }
 
-            /// The work since earlier sums of the same workers. Readings are the newest.
+            /// Returns the work done since earlier sums of the same workers. Readings are the newest ones.
             #[must_use]
             pub fn since(&self, before: &Self) -> Self {
                 Self {
@@ -168,7 +170,7 @@ macro_rules! worker_stats {
                 }
             }
 
-            /// All values with their names, for a check of their bounds.
+            /// Returns all values with their names, for the check of their bounds.
             pub(crate) fn readings(&self) -> impl Iterator<Item = (&'static str, Reading)> {
                 [$((stringify!($field), <$kind as Kind<$type>>::reading(self.$field)),)+].into_iter()
             }
@@ -177,49 +179,49 @@ macro_rules! worker_stats {
 }
 
 worker_stats! {
-    /// Batches emitted.
+    /// Number of batches emitted.
     batches: u64, Sum;
-    /// Samples trained.
+    /// Number of samples trained.
     samples: u64, Sum;
-    /// Changes emitted.
+    /// Number of changes emitted.
     changes: u64, Sum;
     /// Sum of the losses of all samples.
     loss: f64, Sum;
     /// Thread time of training.
     training: Duration, Sum;
-    /// The part of it in which updates were made orthogonal.
+    /// Thread time of training in which updates were made orthogonal.
     directions: Duration, Sum;
-    /// Thread time of the exchange, and waits for it.
+    /// Thread time of the exchange and of waiting for it.
     exchange: Duration, Sum;
-    /// The part of it in which others' rounds were waited for.
+    /// Thread time of the exchange in which the worker waited for other workers' rounds.
     waited: Duration, Sum;
-    /// Time in which a GPU was at work for the worker.
+    /// Time in which a GPU computed for the worker.
     gpu: Duration, Sum;
-    /// Bytes of a GPU's memory that the worker holds.
+    /// Bytes of GPU memory that the worker holds.
     gpu_memory: u64, Level;
-    /// Steps after which nothing left, because the worker was throttled.
+    /// Number of steps after which no batch left, because the worker was throttled.
     throttled: u64, Sum;
-    /// The newest τ.
+    /// Newest τ, the size of one weight change.
     tau: f64, Mean;
-    /// How stale others' batches were on arrival, in rounds.
+    /// Staleness of other workers' batches on arrival, in rounds of batches.
     staleness: f64, Mean;
-    /// Norm of the residual, now and then.
+    /// Norm of the residual, measured from time to time.
     residual_norm: f64, Norm;
-    /// Norm of what was lost with workers that died: their residuals, when they were last told.
+    /// Norm of the residuals of workers that died, as these workers last reported them.
     residual_lost: f64, Norm;
-    /// Whether a weight has gone beyond ±8.
+    /// True if a weight has gone beyond ±8.
     alarmed: bool, Any;
 }
 
 impl WorkerStats {
-    /// The mean loss per sample; none without any.
+    /// Returns the mean loss per sample; none if there are no samples.
     #[must_use]
     pub fn mean_loss(&self) -> Option<f64> {
         (self.samples > 0).then(|| self.loss / self.samples as f64)
     }
 
-    /// What every step's gradient as `f32` to every other of so many nodes would have cost. A single node counts as having one
-    /// peer, to which its batches would have gone.
+    /// Returns the bytes that sending every step's gradient as `f32` to each other node would have taken. A single node
+    /// counts as having one peer, to which its batches would have gone.
     #[must_use]
     pub fn bytes_dense(&self, weights: u64, nodes: usize) -> u64 {
         let gradient = weights.saturating_mul(size_of::<f32>() as u64);
@@ -228,27 +230,27 @@ impl WorkerStats {
         steps.saturating_mul(gradient).saturating_mul(peers)
     }
 
-    /// Changes per weight and batch.
+    /// Returns the share of the weights that a batch changes: changes per weight and batch.
     #[must_use]
     pub fn density(&self, weights: u64) -> f64 {
         ratio(self.changes as f64, self.batches as f64 * weights as f64)
     }
 
-    /// The share of the workers' time that making updates orthogonal took.
+    /// Returns the share of the workers' time that making updates orthogonal took.
     #[must_use]
     pub fn direction_share(&self) -> f64 {
         let all = self.training.saturating_add(self.exchange);
         ratio(self.directions.as_secs_f64(), all.as_secs_f64())
     }
 
-    /// The share of the workers' time in which they waited for others' rounds.
+    /// Returns the share of the workers' time in which they waited for other workers' rounds.
     #[must_use]
     pub fn waited_share(&self) -> f64 {
         let all = self.training.saturating_add(self.exchange);
         ratio(self.waited.as_secs_f64(), all.as_secs_f64())
     }
 
-    /// The share of the workers' time that the exchange took.
+    /// Returns the share of the workers' time that the exchange took.
     #[must_use]
     pub fn exchange_share(&self) -> f64 {
         let exchange = self.exchange.as_secs_f64();

@@ -1,16 +1,16 @@
-//! Changes: which weights move by plus or minus τ. A change is encoded as the `u32` `index << 1 | plus`; a batch holds
-//! changes sorted.
+//! Changes: moves of single weights by plus or minus τ. A change is encoded as the `u32` `index << 1 | plus`; a batch
+//! holds changes sorted.
 //!
 //! A weight may move several times in one batch (its change repeats), always in one direction. Sorted changes with one
-//! direction per weight have exactly one representation, and every encoding gives it back.
+//! direction per weight have exactly one representation, which every encoding preserves.
 
 use thiserror::Error;
 
 use crate::weights::lattice::{BATCH_STEPS_MAX, Range, RangeError, Tau};
 
-/// A batch carries at most this many changes, so that its decoded changes fit into one frame of 16 MiB.
+/// Most changes in a batch, chosen so that the decoded changes fit into one frame of 16 MiB.
 pub const CHANGES_MAX: usize = 1 << 22;
-/// The most weights a model can have: an index and its sign share a `u32`.
+/// Most weights of a model: an index and a sign bit share a `u32`.
 pub const WEIGHTS_MAX: usize = 1 << 31;
 
 /// Encodes one change: the weight `index` moves by plus or minus τ.
@@ -19,18 +19,18 @@ pub const fn change(index: u32, plus: bool) -> u32 {
     index << 1 | plus as u32
 }
 
-/// Why a list of changes is not a valid set of changes.
+/// Reason why a list of changes is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ChangesError {
-    /// An index is not below the number of weights.
+    /// A change names a weight that the model does not have.
     #[error("a change names weight {index}, but the model has {weights} weights")]
     IndexOutOfRange {
-        /// The weight that was named.
+        /// Index of the weight that the change names.
         index: u64,
-        /// How many there are.
+        /// Number of weights of the model.
         weights: usize,
     },
-    /// A change is smaller than the one before it.
+    /// The changes are not sorted.
     #[error("the changes are not sorted by weight")]
     Unsorted,
     /// A weight moves both up and down.
@@ -39,12 +39,12 @@ pub enum ChangesError {
     /// A weight moves further than a batch may move it.
     #[error("weight {0} moves by 2^24 or more lattice steps in one batch")]
     MovesTooFar(u32),
-    /// More changes than a batch may carry.
+    /// The list has more changes than a batch may carry.
     #[error("a batch holds {0} changes, but at most {CHANGES_MAX} are allowed")]
     TooMany(usize),
 }
 
-/// Checks everything that must hold for changes before they may touch a replica.
+/// Checks all conditions that changes must meet before they are applied to a replica of `weights` weights.
 pub fn check(changes: &[u32], weights: usize, tau: Tau) -> Result<(), ChangesError> {
     if changes.len() > CHANGES_MAX {
         return Err(ChangesError::TooMany(changes.len()));
@@ -52,7 +52,8 @@ pub fn check(changes: &[u32], weights: usize, tau: Tau) -> Result<(), ChangesErr
     let Some(&last) = changes.last() else {
         return Ok(());
     };
-    // One pass without early exits, which the compiler turns into vector code; a fault is looked for only when there is one.
+    // One pass without early exits, which the compiler vectorises. The kind of fault is determined only if there is
+    // one.
     let faults = changes
         .windows(2)
         .filter(|pair| pair[0] > pair[1] || pair[0] ^ pair[1] == 1)
@@ -73,7 +74,7 @@ pub fn check(changes: &[u32], weights: usize, tau: Tau) -> Result<(), ChangesErr
             weights,
         });
     }
-    // Equal changes stand together, so a run of `reach` equal changes shows as two equal changes that far apart.
+    // Equal changes are neighbours, so a run of `reach` equal changes shows as two equal changes at that distance.
     let reach = BATCH_STEPS_MAX.div_ceil(tau.steps()) as usize;
     if let Some(far) = changes
         .get(reach - 1..)
@@ -84,14 +85,14 @@ pub fn check(changes: &[u32], weights: usize, tau: Tau) -> Result<(), ChangesErr
     Ok(())
 }
 
-/// Whether some weight moves more than once.
+/// True if a weight moves more than once.
 #[must_use]
 pub fn has_repeats(changes: &[u32]) -> bool {
     changes.windows(2).any(|pair| pair[0] == pair[1])
 }
 
-/// How many changes ahead a weight's cache line is asked for. Changes are thousands of weights apart, so every one of
-/// them misses the cache, and only many misses under way at once keep memory busy.
+/// Number of changes ahead of the current one at which weights are prefetched into the cache. Changes are thousands of
+/// weights apart, so each of them misses the cache, and only many cache misses at once keep memory busy.
 const PREFETCH_AHEAD: usize = 24;
 
 #[inline(always)]
@@ -106,7 +107,7 @@ fn prefetch<T>(items: &[T], index: usize) {
     let _ = (items, index);
 }
 
-/// Moves `items` change by change and returns the largest magnitude that a moved item then has. `fetch` asks for an item that
+/// Moves `items` change by change, and returns the largest magnitude of a moved item. `fetch` prefetches an item that
 /// will be moved soon.
 #[inline(always)]
 fn scatter<I: ?Sized>(
@@ -125,22 +126,23 @@ fn scatter<I: ?Sized>(
     largest
 }
 
-/// Plus or minus τ, without a branch.
+/// Returns plus or minus τ, without a branch.
 #[inline(always)]
 fn signed_tau(tau: Tau, plus: u32) -> f32 {
     f32::from_bits(tau.value().to_bits() | (plus ^ 1) << 31)
 }
 
-/// A weight's magnitude as bits: positive floats compare as their bits do, so the largest is found without branches.
+/// Returns a weight's magnitude as bits. Positive floats compare as their bits do, so the largest is found without
+/// branches.
 #[inline(always)]
 fn magnitude_bits(weight: f32) -> u32 {
     weight.to_bits() & 0x7fff_ffff
 }
 
-/// Whether checked changes leave a replica within its range. They are not made.
+/// Checks that a replica would stay within its range if these checked changes were applied. Applies nothing.
 ///
 /// # Panics
-/// If an index is not below `weights.len()`: [`check`] comes first.
+/// If an index is not below `weights.len()`: call [`check`] first.
 pub fn check_range(changes: &[u32], tau: Tau, weights: &[f32]) -> Result<(), RangeError> {
     let mut largest = 0.0f32;
     for same in changes.chunk_by(|one, other| one >> 1 == other >> 1) {
@@ -150,10 +152,10 @@ pub fn check_range(changes: &[u32], tau: Tau, weights: &[f32]) -> Result<(), Ran
     Range::of_weight(largest).map(drop)
 }
 
-/// Adds checked changes to a replica held as floats. The floats stay on the lattice.
+/// Adds checked changes to a replica held as floats, which stay on the lattice.
 ///
 /// # Panics
-/// If an index is not below `weights.len()`: [`check`] comes first.
+/// If an index is not below `weights.len()`: call [`check`] first.
 pub fn apply_to_weights(changes: &[u32], tau: Tau, weights: &mut [f32]) -> Result<Range, RangeError> {
     let largest = scatter(changes, weights, prefetch, |weights, index, plus| {
         weights[index] += signed_tau(tau, plus);
@@ -162,11 +164,11 @@ pub fn apply_to_weights(changes: &[u32], tau: Tau, weights: &mut [f32]) -> Resul
     Range::of_weight(f32::from_bits(largest))
 }
 
-/// Adds checked changes to a replica and to a worker's own weights, which need neither lie on the lattice nor stay in
-/// its range. Both in one pass, so that twice as many cache misses are under way.
+/// Adds checked changes to the shared copy `weights` and to a worker's own copy, which need not lie on the lattice or
+/// stay in its range. A single pass over both keeps twice as many cache misses in flight.
 ///
 /// # Panics
-/// If an index is not below the length of either: [`check`] comes first.
+/// If an index is not below the length of either copy: call [`check`] first.
 pub fn apply_to_both(changes: &[u32], tau: Tau, weights: &mut [f32], own: &mut [f32]) -> Result<Range, RangeError> {
     let fetch = |(weights, own): &(&mut [f32], &mut [f32]), index| {
         prefetch(weights, index);
@@ -183,7 +185,7 @@ pub fn apply_to_both(changes: &[u32], tau: Tau, weights: &mut [f32], own: &mut [
 /// Adds checked changes to a replica held as counts.
 ///
 /// # Panics
-/// If an index is not below `counts.len()`: [`check`] comes first.
+/// If an index is not below `counts.len()`: call [`check`] first.
 pub fn apply_to_counts(changes: &[u32], tau: Tau, counts: &mut [i32]) -> Result<Range, RangeError> {
     let steps = tau.steps() as i32;
     let largest = scatter(changes, counts, prefetch, |counts, index, plus| {

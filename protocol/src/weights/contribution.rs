@@ -1,51 +1,51 @@
-//! The part of its difference that a worker lets out in a round.
+//! The contribution of a worker to a round, as a factor on the difference that it has learned.
 
 use serde::{Deserialize, Serialize};
 
-/// The part of its difference that a worker lets out, in parts of 2³².
+/// Part of its difference that a worker emits in a round, in units of 2⁻³².
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "u64")]
 pub struct Contribution(u64);
 
 impl Contribution {
-    /// All of it.
+    /// The whole difference.
     pub const ALL: Self = Self(1 << 32);
-    /// None of it.
+    /// No part of the difference.
     pub const NOTHING: Self = Self(0);
 
-    /// That of one of so many workers whose mean counts.
+    /// Returns the contribution of one of `workers` workers of whose differences the mean counts.
     #[must_use]
     pub fn of_one_in(workers: u32) -> Self {
         let workers = u64::from(workers.max(1));
         Self((Self::ALL.0 + workers / 2) / workers)
     }
 
-    /// The nearest one to a fraction; what is no number is nothing.
+    /// Returns the contribution nearest to a fraction: all of the difference above 1, and nothing below 0 or for NaN.
     #[must_use]
     pub fn nearest(fraction: f64) -> Self {
         Self::from((fraction * Self::ALL.0 as f64).round() as u64)
     }
 
-    /// The same, but no less than so small a part of another.
+    /// Returns the larger one of this contribution and `of` divided by `part`.
     #[must_use]
     pub fn at_least(self, part: u64, of: Self) -> Self {
         self.max(Self(of.0 / part))
     }
 
-    /// The part of one that it is.
+    /// Returns the contribution as a fraction from 0 to 1.
     #[must_use]
     pub fn fraction(self) -> f64 {
         self.0 as f64 / Self::ALL.0 as f64
     }
 
-    /// How many steps there are to one of the contribution.
+    /// Returns the inverse of the contribution's fraction, which turns emitted steps back into the whole difference.
     #[must_use]
     pub fn inverse(self) -> f64 {
         Self::ALL.0 as f64 / self.0 as f64
     }
 }
 
-/// More than all is all.
+/// Makes a contribution from units of 2⁻³², at most the whole difference.
 impl From<u64> for Contribution {
     fn from(parts: u64) -> Self {
         Self(parts.min(Self::ALL.0))

@@ -1,11 +1,11 @@
-//! Dense steps: how far each of some neighbouring weights moves, in lattice steps. Most of them do.
+//! Dense steps: the number of lattice steps by which each of some neighbouring weights moves, if most of them move.
 
 use multiversion::multiversion;
 
 use crate::weights::digest::Digest;
 use crate::weights::lattice::{BATCH_STEPS_MAX, LATTICE_STEP, Range, RangeError};
 
-/// How far each of some neighbouring weights moves within one batch.
+/// Number of lattice steps by which each of some neighbouring weights moves within one batch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dense {
     first: u32,
@@ -13,8 +13,8 @@ pub struct Dense {
 }
 
 impl Dense {
-    /// Steps of the weights from this one on, for a model of so many weights; none if there are not so many, or one moves
-    /// further than a batch can move it.
+    /// Creates steps of the weights from `first` on, for a model of `weights` weights. `None` if the model has too few
+    /// weights, or if a weight moves further than a batch may move it.
     #[must_use]
     pub fn checked(first: u32, steps: Vec<i32>, weights: usize) -> Option<Self> {
         let in_range = (first as usize)
@@ -23,41 +23,41 @@ impl Dense {
         (in_range && farthest(&steps) < BATCH_STEPS_MAX).then_some(Self { first, steps })
     }
 
-    /// Steps that are known to be of weights that the model has, and not too large.
+    /// Creates steps that are known to lie within the model and to be small enough for a batch.
     pub(crate) fn trusted(first: u32, steps: Vec<i32>) -> Self {
         debug_assert!(farthest(&steps) < BATCH_STEPS_MAX);
         Self { first, steps }
     }
 
-    /// The index of the first weight.
+    /// Returns the index of the first weight.
     #[must_use]
     pub fn first(&self) -> u32 {
         self.first
     }
 
-    /// The steps of each weight, from the first on.
+    /// Returns the steps of each weight, from the first one on.
     #[must_use]
     pub fn steps(&self) -> &[i32] {
         &self.steps
     }
 
-    /// The steps alone.
+    /// Returns the steps alone, without the index of the first weight.
     #[must_use]
     pub fn into_steps(self) -> Vec<i32> {
         self.steps
     }
 
-    /// What they add to a replica's digest.
+    /// Returns the amount that the steps add to a replica's digest.
     #[must_use]
     pub fn digest(&self) -> Digest {
         Digest::of_neighbours(u64::from(self.first), &self.steps)
     }
 
-    /// Adds them to a replica held as counts. A count that would leave its type is out of range by far and stays
-    /// where it is, which the digest shows.
+    /// Adds the steps to a replica held as counts. A count that would overflow is far out of range and stays unchanged,
+    /// which the digest reveals.
     ///
     /// # Panics
-    /// If they are of a model with more weights.
+    /// If the steps are of a model with more weights.
     pub fn apply_to_counts(&self, counts: &mut [i32]) -> Result<Range, RangeError> {
         let counts = &mut counts[self.first as usize..][..self.steps.len()];
         let (largest, all_fit) = add_to_counts(counts, &self.steps);
@@ -68,11 +68,11 @@ impl Dense {
         }
     }
 
-    /// Adds them to a replica held as floats and to a worker's own weights. Both are whole steps that floats hold, and so
-    /// is their sum within the range: it is exact.
+    /// Adds the steps to a replica held as floats and to a worker's own copy. Weights and steps are whole lattice steps
+    /// that floats hold, and so is their sum within the range, so the addition is exact.
     ///
     /// # Panics
-    /// If they are of a model with more weights.
+    /// If the steps are of a model with more weights.
     pub fn apply_to_both(&self, weights: &mut [f32], own: &mut [f32]) -> Result<Range, RangeError> {
         let place = self.first as usize..self.first as usize + self.steps.len();
         let largest = add_to_both(&mut weights[place.clone()], &mut own[place], &self.steps);
@@ -80,7 +80,7 @@ impl Dense {
     }
 }
 
-/// Adds steps to steps, or takes them away; whether no sum has left its type.
+/// Adds steps to `sums` or subtracts them. Returns `true` if no sum has overflowed.
 #[must_use]
 pub fn add_up(sums: &mut [i32], steps: &[i32], sign: Sign) -> bool {
     match sign {
@@ -89,12 +89,12 @@ pub fn add_up(sums: &mut [i32], steps: &[i32], sign: Sign) -> bool {
     }
 }
 
-/// Whether steps are added or taken away.
+/// Direction in which [`add_up`] applies steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sign {
-    /// They are added.
+    /// Steps are added.
     Plus,
-    /// They are taken away.
+    /// Steps are subtracted.
     Minus,
 }
 
@@ -109,7 +109,7 @@ fn subtract(sums: &mut [i32], steps: &[i32]) -> bool {
     leaves >= 0
 }
 
-/// The most steps that any weight moves.
+/// Returns the largest number of steps that any weight moves.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 pub(crate) fn farthest(steps: &[i32]) -> u32 {
     steps
@@ -117,14 +117,15 @@ pub(crate) fn farthest(steps: &[i32]) -> u32 {
         .fold(0, |farthest, steps| steps.unsigned_abs().max(farthest))
 }
 
-/// Adds steps to counts. The largest count, and whether none would have left its type.
+/// Adds steps to counts. Returns the largest magnitude of a count, and `true` if no count would have overflowed.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn add_to_counts(counts: &mut [i32], steps: &[i32]) -> (u32, bool) {
     let mut largest = 0;
     let mut leaves = 0;
     for (count, &steps) in counts.iter_mut().zip(steps) {
         let sum = count.wrapping_add(steps);
-        // All ones where the sum has a sign that neither has: without a branch, many go at a time.
+        // All ones where the sum has a sign that neither summand has. Without a branch, many sums are computed at a
+        // time.
         let left = ((*count ^ sum) & (steps ^ sum)) >> 31;
         leaves |= left;
         *count = (sum & !left) | (*count & left);
@@ -133,7 +134,7 @@ fn add_to_counts(counts: &mut [i32], steps: &[i32]) -> (u32, bool) {
     (largest, leaves == 0)
 }
 
-/// Adds steps to both copies. The largest weight.
+/// Adds steps to both copies, and returns the largest magnitude of a weight in `weights`.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn add_to_both(weights: &mut [f32], own: &mut [f32], steps: &[i32]) -> f32 {
     const SIGN: u32 = 1 << 31;
@@ -142,7 +143,7 @@ fn add_to_both(weights: &mut [f32], own: &mut [f32], steps: &[i32]) -> f32 {
         let moved = steps as f32 * LATTICE_STEP;
         *weight += moved;
         *own += moved;
-        // Positive floats are in the order of their bits.
+        // Positive floats have the order of their bits.
         largest = largest.max(weight.to_bits() & !SIGN);
     }
     f32::from_bits(largest)

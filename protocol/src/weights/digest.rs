@@ -1,8 +1,8 @@
-//! The digest: one number that two replicas share exactly when their weights are equal.
+//! The digest: one number for all weights of a replica. Replicas with equal weights have equal digests.
 //!
-//! `D = Σ h(i)·count_i mod 2^64` with `h(i) = splitmix64(i) | 1`. It is linear, so the digest of a replica after a
-//! batch is the digest before plus the batch's own, whatever the order of batches; a replica can be checked against
-//! the digest its frontier should have without asking anybody.
+//! `D = Σ h(i)·count_i mod 2^64` with `h(i) = splitmix64(i) | 1`. The digest is linear: after a batch it is the digest
+//! before plus the batch's own, whatever the order of batches. A replica can therefore be checked against the digest
+//! that its frontier implies, without asking another node.
 
 use std::fmt;
 use std::ops::{Add, AddAssign};
@@ -13,11 +13,11 @@ use serde::{Deserialize, Serialize};
 use crate::rng::splitmix64;
 use crate::weights::lattice::{RANGE_ERROR_STEPS, Tau, count_of};
 
-/// The digest of a replica, or what a batch adds to it.
+/// Digest of a replica, or amount that a batch adds to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Digest(pub u64);
 
-/// The factor of weight `index`. Odd, so that no count but 0 vanishes.
+/// Returns the factor of weight `index` in the digest. The factor is odd, so that only the count 0 adds nothing.
 #[must_use]
 pub const fn factor(index: u64) -> u64 {
     splitmix64(index) | 1
@@ -34,19 +34,20 @@ fn sum_of_neighbours(first: u64, counts: &[i32]) -> u64 {
 }
 
 impl Digest {
-    /// The digest of a replica held as counts.
+    /// Returns the digest of a replica held as counts.
     #[must_use]
     pub fn of_counts(counts: &[i32]) -> Self {
         Self::of_neighbours(0, counts)
     }
 
-    /// The digest of counts, or of changes to them, of neighbouring weights from this one on.
+    /// Returns the digest of the counts of neighbouring weights from `first` on, or of steps that are added to such
+    /// counts.
     #[must_use]
     pub fn of_neighbours(first: u64, counts: &[i32]) -> Self {
         Self(sum_of_neighbours(first, counts))
     }
 
-    /// The digest of a replica held as floats; `None` if a weight is not on the lattice.
+    /// Returns the digest of a replica held as floats; `None` if a weight is not on the lattice.
     #[must_use]
     pub fn of_weights(weights: &[f32]) -> Option<Self> {
         let mut sum = 0u64;
@@ -56,7 +57,7 @@ impl Digest {
         Some(Self(sum))
     }
 
-    /// What changes (`index << 1 | plus`) of τ add to a digest.
+    /// Returns the amount that changes (`index << 1 | plus`) of size τ add to a digest.
     #[must_use]
     pub fn of_changes(changes: &[u32], tau: Tau) -> Self {
         let steps = u64::from(tau.steps());
@@ -72,11 +73,11 @@ impl Digest {
     }
 }
 
-/// Finds the one weight of a replica in which a bit has flipped, by the digest that the replica should have: its index,
-/// and what its count was. `None` if more is wrong than one bit, or less.
+/// Finds the only weight of a replica in which one bit has flipped, by the digest that the replica should have. Returns
+/// the weight's index and its count before the flip; `None` if more than one bit is wrong, or none.
 ///
-/// Factors are odd, so the lowest bit in which the digests differ is the flipped one, and a weight whose factor explains
-/// the whole difference is the right one: of 2^64 differences only two a weight are of this kind.
+/// Factors are odd, so the lowest bit in which the digests differ is the flipped one. The flipped weight is the one
+/// whose factor explains the whole difference: of 2^64 differences only two per weight are of this kind.
 #[must_use]
 pub fn flipped_bit(counts: &[i32], expected: Digest) -> Option<(usize, i32)> {
     let difference = Digest::of_counts(counts).0.wrapping_sub(expected.0);
@@ -94,7 +95,7 @@ pub fn flipped_bit(counts: &[i32], expected: Digest) -> Option<(usize, i32)> {
         (before.unsigned_abs() < RANGE_ERROR_STEPS as u32).then_some((index as usize, before))
     });
     let first = found.next();
-    // Of two candidates nobody knows which one it is.
+    // With two candidates it is unknown which weight is wrong.
     first.filter(|_| found.next().is_none())
 }
 

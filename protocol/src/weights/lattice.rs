@@ -1,30 +1,31 @@
-//! The lattice: every weight is an integer count of lattice steps, so adding changes is exact and order does not
+//! The lattice: every weight is an integer count of lattice steps, so adding changes is exact and their order does not
 //! matter.
 //!
 //! A weight is `count as f32 * LATTICE_STEP`. `f32` has 24 bits of mantissa, so while `|count| <= 2^24` (a weight
 //! within ±16) the sum of two counts is the sum of the two floats, to the bit. A float replica and an integer replica
-//! that have applied the same changes therefore agree, whatever the order was.
+//! that have applied the same changes therefore agree, whatever the order of the changes.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Lattice steps per unit: a power of two, so that scaling by it never rounds.
+/// Number of lattice steps in a weight of 1: a power of two, so that scaling by it never rounds.
 pub const STEPS_PER_UNIT: i32 = 1 << 20;
-/// One lattice step: the distance between two neighbouring points of the lattice.
+/// Size of a lattice step: the distance between two neighbouring points of the lattice.
 pub const LATTICE_STEP: f32 = 1.0 / STEPS_PER_UNIT as f32;
-/// Beyond this many steps (±8) a weight is close to where exactness ends: people are told.
+/// Magnitude in lattice steps (±8) above which people are warned, because a weight is close to the end of exactness.
 pub const RANGE_ALARM_STEPS: i32 = 8 * STEPS_PER_UNIT;
-/// At this many steps (±16) `f32` stops holding every count: the run has diverged and stops.
+/// Magnitude in lattice steps (±16) at which `f32` stops holding every count: the run has diverged and stops.
 ///
-/// The border itself is outside: a float sum that leaves the range rounds to ±16 or beyond, never back inside, so a
-/// replica of floats and a replica of counts pass the same judgement.
+/// The border itself is outside the range: a float sum that leaves the range rounds to ±16 or beyond, never back
+/// inside, so a replica of floats and a replica of counts give the same verdict.
 pub const RANGE_ERROR_STEPS: i32 = 16 * STEPS_PER_UNIT;
-/// A weight moves by fewer steps than this within one batch, so that a count never leaves `i32` before it is checked.
+/// Number of lattice steps below which a weight's move in one batch must stay, so that a count cannot leave `i32`
+/// before it is checked.
 pub const BATCH_STEPS_MAX: u32 = 1 << 24;
 
-/// The count whose weight is nearest to `value`; values beyond the lattice's range saturate.
+/// Returns the count whose weight is nearest to `value`. Values beyond the lattice's range are clamped to it.
 ///
 /// The count 0 stands for both zeros, so the weight −0.0 does not exist.
 #[must_use]
@@ -33,13 +34,13 @@ pub fn nearest_count(value: f32) -> i32 {
     (steps as i32).clamp(1 - RANGE_ERROR_STEPS, RANGE_ERROR_STEPS - 1)
 }
 
-/// The weight that a count stands for. Exact for every count within the range.
+/// Returns the weight of a count. It is exact for every count within the range.
 #[must_use]
 pub fn weight_of(count: i32) -> f32 {
     count as f32 * LATTICE_STEP
 }
 
-/// The count of a weight that is on the lattice; `None` for a float that is not.
+/// Returns the count of a weight; `None` for a float that is not on the lattice.
 #[must_use]
 pub fn count_of(weight: f32) -> Option<i32> {
     let steps = weight * STEPS_PER_UNIT as f32;
@@ -48,18 +49,18 @@ pub fn count_of(weight: f32) -> Option<i32> {
     (on_lattice && count.unsigned_abs() <= RANGE_ERROR_STEPS as u32).then_some(count)
 }
 
-/// τ as whole lattice steps: how far one change moves a weight.
+/// τ in whole lattice steps: the distance by which one change moves a weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
 pub struct Tau(u32);
 
 impl Tau {
-    /// The smallest change there is.
+    /// Smallest τ: one lattice step.
     pub const ONE_STEP: Self = Self(1);
-    /// The largest change a batch may carry.
+    /// Largest τ that a batch may carry.
     pub const MAX: Self = Self(BATCH_STEPS_MAX - 1);
 
-    /// τ of so many steps; `None` outside `1..2^24`.
+    /// Returns τ of `steps` lattice steps; `None` outside `1..2^24`.
     #[must_use]
     pub const fn from_steps(steps: u32) -> Option<Self> {
         if steps >= 1 && steps < BATCH_STEPS_MAX {
@@ -69,20 +70,20 @@ impl Tau {
         }
     }
 
-    /// The τ on the lattice nearest to a real number, at least one step.
+    /// Returns the τ on the lattice that is nearest to a real number, at least one step.
     #[must_use]
     pub fn nearest(value: f64) -> Self {
         let steps = (value * f64::from(STEPS_PER_UNIT)).round_ties_even();
         Self(steps.clamp(1.0, f64::from(Self::MAX.0)) as u32)
     }
 
-    /// τ in lattice steps.
+    /// Returns τ in lattice steps.
     #[must_use]
     pub fn steps(self) -> u32 {
         self.0
     }
 
-    /// τ as a float, exactly.
+    /// Returns τ as a float, exactly.
     #[must_use]
     pub fn value(self) -> f32 {
         self.0 as f32 * LATTICE_STEP
@@ -109,23 +110,23 @@ impl fmt::Display for Tau {
     }
 }
 
-/// How far out the furthest weight is.
+/// Result of a check of a replica's largest weight: within ±8, or closer to the limit of ±16.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Range {
     /// All weights are within ±8.
     #[default]
     Safe,
-    /// A weight is beyond ±8: still exact, but on its way out.
+    /// A weight is beyond ±8: sums are still exact, but the run is close to diverging.
     Alarm,
 }
 
-/// A weight left the range in which replicas agree to the bit.
+/// Error: a weight has reached ±16, where replicas no longer agree to the bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("a weight reached ±16, where sums are no longer exact: the run has diverged")]
 pub struct RangeError;
 
 impl Range {
-    /// Judges the largest magnitude, in steps, that a batch left behind.
+    /// Classifies the largest magnitude of a count, in lattice steps, after a batch was applied.
     pub fn of_steps(largest: u32) -> Result<Self, RangeError> {
         if largest >= RANGE_ERROR_STEPS as u32 {
             Err(RangeError)
@@ -136,7 +137,7 @@ impl Range {
         }
     }
 
-    /// Judges the largest magnitude of a weight. NaN counts as divergence.
+    /// Classifies the largest magnitude of a weight. NaN counts as divergence.
     pub fn of_weight(largest: f32) -> Result<Self, RangeError> {
         if largest <= weight_of(RANGE_ALARM_STEPS) {
             Ok(Self::Safe)

@@ -1,5 +1,5 @@
-//! What a model's weights are made of: counts on the [`lattice`], their [`changes`], [`sums`] and [`dense`] steps, an
-//! [`encoding`] of each as few bytes, and the [`digest`] of all counts.
+//! Arithmetic on a model's weights: counts on the [`lattice`], their [`changes`], [`sums`] and [`dense`] steps, the
+//! [`encoding`] of each as few bytes, the [`digest`] of all counts, and the [`contribution`] of a worker to a round.
 
 pub mod changes;
 pub mod contribution;

@@ -1,10 +1,11 @@
-//! Sums: how far each weight moves over several batches together, in lattice steps. Exact, so they add and subtract.
+//! Sums: the lattice steps by which each weight moves over several batches together. They are exact, so they add and
+//! subtract.
 
 use crate::weights::dense::Dense;
 use crate::weights::digest::{Digest, factor};
 use crate::weights::lattice::{LATTICE_STEP, Range, RangeError, STEPS_PER_UNIT, Tau, weight_of};
 
-/// What several batches add to a replica: weights with the steps that they move, sorted, without zeros.
+/// Exact sum of several batches: indices of weights with the lattice steps that each moves, sorted, without zeros.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
     entries: Vec<(u32, i32)>,
@@ -16,7 +17,8 @@ impl Sums {
         Self { entries }
     }
 
-    /// Entries from elsewhere for a model of so many weights; none if they are not sorted, in range and without zeros.
+    /// Creates sums from untrusted entries for a model of `weights` weights. `None` if they are not sorted, in range
+    /// and without zeros.
     #[must_use]
     pub fn checked(entries: Vec<(u32, i32)>, weights: usize) -> Option<Self> {
         let in_range = entries.last().is_none_or(|last| (last.0 as usize) < weights);
@@ -25,7 +27,8 @@ impl Sums {
         (in_range && sound && sorted).then_some(Self { entries })
     }
 
-    /// What turns one replica's counts into another's of the same length. None where that is more than a sum holds.
+    /// Returns the sums that turn the counts `before` into the counts `after`, of the same length; `None` if a
+    /// difference is too large for a sum.
     #[must_use]
     pub fn between(before: &[i32], after: &[i32]) -> Option<Self> {
         let mut entries = Vec::new();
@@ -39,14 +42,14 @@ impl Sums {
         Some(Self { entries })
     }
 
-    /// Weights and their steps, by index.
+    /// Returns indices of weights with their steps, sorted by index.
     #[must_use]
     pub fn entries(&self) -> &[(u32, i32)] {
         &self.entries
     }
 
-    /// Adds them to a replica held as counts. A count that would leave its type is out of range by far and stays
-    /// where it is, which the digest shows.
+    /// Adds the sums to a replica held as counts. A count that would overflow is far out of range and stays unchanged,
+    /// which the digest reveals.
     ///
     /// # Panics
     /// If an index is not below `counts.len()`.
@@ -60,11 +63,11 @@ impl Sums {
         Range::of_steps(largest)
     }
 
-    /// Adds them to a replica held as floats and to a worker's own weights. They may be larger than floats can add
-    /// exactly, so they are added as integers to the former, which lie on the lattice.
+    /// Adds the sums to a replica held as floats and to a worker's own copy. Sums may be larger than floats can add
+    /// exactly, so they are added as integers to the replica, whose weights lie on the lattice.
     ///
     /// # Panics
-    /// If an index is not below the length of either.
+    /// If an index is not below the length of either copy.
     pub fn apply_to_both(&self, weights: &mut [f32], own: &mut [f32]) -> Result<Range, RangeError> {
         let mut largest = 0;
         for &(index, steps) in &self.entries {
@@ -78,7 +81,7 @@ impl Sums {
         Range::of_steps(largest)
     }
 
-    /// What they add to a replica's digest.
+    /// Returns the amount that the sums add to a replica's digest.
     #[must_use]
     pub fn digest(&self) -> Digest {
         let sum = self
@@ -90,7 +93,7 @@ impl Sums {
     }
 }
 
-/// The same, without weights that do not move.
+/// Converts dense steps to sums, without the weights that do not move.
 impl From<&Dense> for Sums {
     fn from(dense: &Dense) -> Self {
         let entries = (dense.first()..).zip(dense.steps().iter().copied());
@@ -102,12 +105,12 @@ impl From<&Dense> for Sums {
 #[derive(Debug)]
 pub struct Adder {
     steps: Vec<i32>,
-    /// A sum has left its type: there is no result.
+    /// True if a sum has overflowed, so that there is no result.
     overflown: bool,
 }
 
 impl Adder {
-    /// Zero for a model of so many weights.
+    /// Starts at zero for a model of `weights` weights.
     #[must_use]
     pub fn new(weights: usize) -> Self {
         Self {
@@ -116,7 +119,7 @@ impl Adder {
         }
     }
 
-    /// Adds checked changes.
+    /// Adds checked changes of size `tau`.
     ///
     /// # Panics
     /// If an index is not below the number of weights.
@@ -127,7 +130,7 @@ impl Adder {
         }
     }
 
-    /// Adds sums.
+    /// Adds the sums of several batches.
     ///
     /// # Panics
     /// If an index is not below the number of weights.
@@ -137,28 +140,28 @@ impl Adder {
         }
     }
 
-    /// Adds dense steps.
+    /// Adds the dense steps of a batch.
     ///
     /// # Panics
-    /// If they are of a model with more weights.
+    /// If the steps are of a model with more weights.
     pub fn add_dense(&mut self, dense: &Dense) {
         for (index, &steps) in (dense.first() as usize..).zip(dense.steps()) {
             self.add(index, steps);
         }
     }
 
-    /// Takes sums away.
+    /// Subtracts sums that were added before.
     ///
     /// # Panics
     /// If an index is not below the number of weights.
     pub fn subtract(&mut self, sums: &Sums) {
         for &(index, steps) in &sums.entries {
-            // No entry is the smallest number there is, so each has an opposite.
+            // No entry is `i32::MIN`, so each can be negated.
             self.add(index as usize, -steps);
         }
     }
 
-    /// What it adds up to; none if that is more than a sum holds, which no run within its range comes to.
+    /// Returns the total; `None` if it is more than a sum can hold, which does not happen to a run within its range.
     #[must_use]
     pub fn finish(self) -> Option<Sums> {
         let entries = (0u32..).zip(self.steps).filter(|&(_, steps)| steps != 0);

@@ -1,4 +1,4 @@
-//! What a node and its workers say to each other, beside batches. Batches go as they are, in both directions.
+//! Messages between a node and its workers, except for batches, which travel as they are in both directions.
 
 use std::path::PathBuf;
 
@@ -15,266 +15,275 @@ use crate::weights::contribution::Contribution;
 use crate::weights::digest::Digest;
 use crate::wire::flow::PipelineAssignment;
 
-/// Counts of a ledger in one piece.
+/// Maximum number of the ledger's counts in one [`ToWorker::Counts`] message.
 pub const COUNTS_PER_PIECE: usize = 1 << 20;
 
-/// Moved weights in one piece.
+/// Maximum number of moved weights in one [`ToWorker::Sums`] message.
 pub const SUMS_PER_PIECE: usize = 1 << 20;
 
-/// What a node tells a worker.
+/// A message from a node to one of its workers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToWorker {
-    /// Open the job's data and answer with [`FromWorker::Prepared`] or [`FromWorker::Refused`].
+    /// Asks the worker to open the job's data and to answer with [`FromWorker::Prepared`] or [`FromWorker::Refused`].
     Prepare {
-        /// The run that it is for.
+        /// The run that the data is for.
         run: RunId,
-        /// What is to be trained.
+        /// The job to be trained.
         #[serde(with = "crate::job::as_text")]
         job: Box<Job>,
     },
-    /// Some of the ledger's counts, to begin from. Pieces come in order, before [`ToWorker::Begin`]; without any, the
-    /// worker begins with the initial weights.
+    /// A piece of the ledger's counts, from which the worker begins. Pieces come in order, before [`ToWorker::Begin`];
+    /// without any, the worker begins with the initial weights.
     Counts(Vec<i32>),
-    /// Train.
+    /// Tells the worker to train.
     Begin(Box<Assignment>),
-    /// Some weights and the steps that each is to move. Pieces come in order, before [`ToWorker::Jump`], which applies them.
+    /// Some weights, each with the steps that it is to move. Pieces come in order, before [`ToWorker::Jump`], which
+    /// applies them.
     Sums(Vec<(u32, i32)>),
-    /// Move the weights of all such pieces: they are what came other than as batches.
+    /// Applies all preceding [`ToWorker::Sums`]: batches that arrived in another form, such as a merged range or a
+    /// snapshot.
     Jump(Box<JumpOrder>),
-    /// Whether the worker is throttled: what would leave stays in the residual.
+    /// True if the worker is throttled, so that its changes stay in the residual.
     Pause(bool),
-    /// All whom this worker waits for have come as far as it has, and what they sent was sent before this.
+    /// Lets a worker that waits in a round go on. All messages of the workers that it waited for were sent before this
+    /// one.
     GoOn(GoOn),
-    /// In this worker's pass nobody comes before it, or is waited for: it goes on from what it has.
+    /// Lets a worker go on in sequential averaging without a sum: no worker is before it in this pass, or is waited
+    /// for.
     GoOnPassing,
-    /// An origin that sends no batches any more, or does so again: what it began is free, or is not.
+    /// Reports that an origin sends no batches any more, or does so again. The shards that a dead origin began may be
+    /// claimed.
     Origin {
-        /// Which.
         origin: OriginId,
-        /// Whether it goes on with what it began.
+        /// True if the origin goes on with the shards that it began.
         alive: bool,
     },
-    /// A slot without a worker, or with one again.
+    /// Reports that a slot has lost its worker, or has one again.
     Slot {
-        /// Which.
         slot: usize,
-        /// Whether a worker trains there.
+        /// True if a worker trains in the slot.
         alive: bool,
     },
-    /// Measure the present weights on the evaluation samples. They are of this moment.
+    /// Asks the worker to measure the present weights, which are those of this moment, on the evaluation samples.
     Evaluate(Moment),
-    /// Write what this worker alone has, its residual and its optimiser's state, to a file, and answer with
+    /// Asks the worker to write its own state (residual and optimiser state) to a file, and to answer with
     /// [`FromWorker::Saved`].
     Save {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// Take no further step; close the origin.
+    /// Tells the worker to take no further step and to close its origin.
     Stop,
-    /// Take no further step, let out the residual, and close the origin: this node leaves, and the run goes on without it.
+    /// Tells the worker to take no further step, emit its residual and close its origin, because the node leaves the
+    /// run.
     Leave,
-    /// Take no further step, but leave the origin open: [`ToWorker::GoBack`] or [`ToWorker::Stop`] follows.
+    /// Tells the worker to take no further step, but to leave its origin open: [`ToWorker::GoBack`] or
+    /// [`ToWorker::Stop`] follows.
     StandBy,
-    /// Move the weights back to those that were measured and are to be kept, and close the origin. All others have closed
-    /// theirs, so the present weights, of this moment, are the last; where the best are kept, they are measured first.
+    /// Tells the worker to restore the measured weights that are to be kept, and to close its origin. All other origins
+    /// are closed, so the present weights, of this moment, are the last; if the job keeps the best weights, these are
+    /// measured first.
     GoBack(Moment),
-    /// All batches have come: answer with [`FromWorker::Finished`] and, if a model is to be saved, with
-    /// [`FromWorker::SavedModel`]. May be said again, as long as the run is not aborted.
+    /// Tells the worker that all batches have come. It answers with [`FromWorker::Finished`] and, if a model is to be
+    /// saved, with [`FromWorker::SavedModel`]. May be repeated until the run is aborted.
     Finish {
-        /// Where to save.
+        /// Place and contents of the model to save; none if this worker saves none.
         save: Option<SaveOrder>,
     },
-    /// Somebody in this worker's pipeline cannot be reached, or was started again: what is under way there is over.
+    /// Reports that a worker of this worker's pipeline is unreachable or was restarted: the minibatches in flight are
+    /// lost.
     PipelineBroken,
-    /// Forget the run, and answer with [`FromWorker::Idle`].
+    /// Tells the worker to forget the run, and to answer with [`FromWorker::Idle`].
     Abort,
 }
 
-/// All whom a worker waits for have come to its round.
+/// Order to a worker that waits in a round to go on, because the workers that it waits for have reached the round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GoOn {
-    /// The round.
+    /// The round's number.
     pub round: u64,
-    /// The contribution of its difference that the worker is to let out now: all have told their losses. Without one it
-    /// trains on: all have let out theirs.
+    /// The contribution of its difference that the worker is to emit now, once all losses are announced. None if the
+    /// worker trains on, because all contributions have come.
     pub contribution: Option<Contribution>,
-    /// The newest round that anybody has come to.
+    /// The newest round that any worker has reached.
     pub newest: u64,
-    /// How many workers make the next one together.
+    /// Number of workers that make the next round together.
     pub workers: u32,
 }
 
-/// What a jump stands for.
+/// Facts about the batches whose weight changes a worker applies in one jump.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JumpOrder {
-    /// Whose batches they are, if they are of one origin.
+    /// The origin of the batches, if all are of one origin.
     pub origin: Option<OriginId>,
-    /// How many batches.
+    /// Number of batches that the jump stands for.
     pub batches: u64,
-    /// The samples in them.
+    /// Number of samples in the batches that the jump stands for.
     pub samples: u64,
-    /// Which samples are done with them.
+    /// Cursors of the samples that are done with the batches of the jump.
     pub cursors: Cursors,
 }
 
-/// Where a model is saved, and what is to stand in its file.
+/// Place of a model to be saved, and facts to be written to its file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SaveOrder {
-    /// The file.
+    /// The model file's path.
     pub path: PathBuf,
-    /// The batches that it is the sum of.
+    /// The frontier of the weights.
     pub frontier: Frontier,
-    /// Where it is a stage, whether the rest of its pipeline is there to be measured with it.
+    /// True if the whole pipeline is there, so that a pipeline stage can be measured with it.
     pub with_pipeline: bool,
 }
 
-/// A worker's place in a run.
+/// A worker's place in a run, and the state that it begins from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Assignment {
-    /// The run.
     pub run: RunId,
-    /// The job with all settings decided.
+    /// The job, with all settings decided.
     #[serde(with = "crate::job::as_text")]
     pub job: Box<Job>,
-    /// The evaluations that the worker makes by itself, where it alone decides what is trained next.
+    /// Evaluations that the worker makes without being asked, if it alone decides which samples are trained next.
     pub paced: Option<Pace>,
-    /// The slots of the workers that began the run. Those beyond the job's number of trainers only train when lower ones are
-    /// lost.
+    /// Number of slots of the workers that began the run. If the job limits its trainers, the workers in slots beyond
+    /// that number train only when lower slots are lost.
     pub founders: usize,
-    /// The name of this incarnation.
+    /// The worker's origin.
     pub origin: OriginId,
-    /// Its place among the run's workers.
+    /// The worker's slot.
     pub slot: usize,
-    /// How many there are.
+    /// Number of worker slots in the run.
     pub slots: usize,
-    /// Which samples are done already.
+    /// Cursors of the samples that are done already.
     pub cursors: Cursors,
-    /// The batches applied to the weights that it begins with.
+    /// Number of batches applied to the weights that the worker begins with.
     pub batches: u64,
-    /// The samples in them.
+    /// Number of samples in the batches applied to the weights that the worker begins with.
     pub samples: u64,
-    /// What a worker had alone at exactly these batches of its own, in a file.
+    /// File with the own state of a worker (residual and optimiser state) after exactly the batches of its own that are
+    /// applied.
     pub restore: Option<PathBuf>,
-    /// The newest round that anybody has come to, where the strategy has rounds.
+    /// The newest round that any worker has reached, if the strategy has rounds.
     pub round: u64,
-    /// How many workers make the next one together.
+    /// Number of workers that make the next round together.
     pub workers: u32,
-    /// Its place in a pipeline, where it holds a stage of the network only.
+    /// The worker's place in a pipeline, if it holds only a stage of the network.
     pub pipeline: Option<PipelineAssignment>,
 }
 
-/// Evaluations that a worker makes by itself between two of its steps.
+/// Evaluations that a worker makes between two of its steps without being asked.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pace {
-    /// Samples between two evaluations.
+    /// Number of samples between two evaluations.
     pub every: u64,
-    /// Seconds since the run's first step when the worker was seated.
+    /// Seconds from the run's first step until the worker was seated.
     pub seconds: f64,
 }
 
-/// What a worker tells its node.
+/// A message from a worker to its node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum FromWorker {
-    /// The first message.
+    /// The worker's first message.
     Hello(WorkerInfo),
-    /// Said every second, whatever it does: one that is silent is stuck, however long its steps take.
+    /// Sign of life, sent every second even during a long step: a silent worker is stuck.
     Alive,
-    /// Some of the counts that the run begins with, where that is with a model's. Pieces come in order, before
+    /// A piece of the counts that the run begins with, if it begins with a model file's. Pieces come in order, before
     /// [`FromWorker::Prepared`].
     First {
-        /// The run that it is for.
+        /// The run that the counts are for.
         run: RunId,
-        /// The counts.
         counts: Vec<i32>,
-        /// The tensors that the model has not, and that begin afresh; said with the first piece.
+        /// Names of the tensors that the model file does not have and that start from random values; only in the first
+        /// piece.
         afresh: Vec<String>,
     },
-    /// The job's data is open.
+    /// Reports that the job's data is open.
     Prepared {
-        /// The run that it is for.
+        /// The run that the data is for.
         run: RunId,
-        /// What the data is.
+        /// Description of the data.
         data: DataInfo,
-        /// How fast this worker is, about: million products a second. 0 where nobody has to know.
+        /// The worker's approximate speed in million products per second; 0 if it is not needed.
         speed: u64,
     },
-    /// This worker cannot take part.
+    /// Reports that the worker cannot take part.
     Refused {
-        /// The run that it was for.
+        /// The run that the worker refuses.
         run: RunId,
-        /// One sentence.
+        /// The reason, as one sentence.
         reason: String,
     },
-    /// What it did since the run began, once a second and when it closes.
+    /// The worker's statistics since the run began, sent once a second and when the origin closes.
     Stats(Box<WorkerStats>),
-    /// This worker has had nothing to train for a second: the remaining samples are in the hands of others. Without any, all
-    /// samples are trained as far as it knows.
+    /// Reports that the worker has had no samples to train for a second. Lists the samples that other slots hold; if
+    /// there are none, all samples are trained as far as the worker knows.
     Starved(Vec<Missing>),
-    /// It trains again.
+    /// Reports that the worker trains again after it was starved.
     Fed,
-    /// An evaluation that was asked for.
+    /// Result of an evaluation that was asked for.
     Evaluated {
-        /// In which run.
         run: RunId,
-        /// What was found.
+        /// The scores, and the moment that they belong to.
         evaluation: Evaluation,
     },
-    /// What this worker alone has is written, as it was after its last batch, which was sent before this.
+    /// Reports that the worker's own state is in a file, as it was after its last batch, which was sent before this
+    /// message.
     Saved {
-        /// That batch's sequence; none if the file could not be written.
+        /// The sequence of the worker's last batch; none if the file could not be written.
         sequence: Option<u64>,
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
-    /// The origin is closed; its last batch was sent before this.
+    /// Reports that the origin is closed; its last batch was sent before this message.
     Closed {
-        /// The norm of what was never emitted and is dropped.
+        /// Norm of the residual that was never emitted and is dropped.
         residual_norm: f64,
     },
-    /// All is applied. Said before anything is saved: a disk that hangs keeps nobody from comparing digests.
+    /// Reports that all batches are applied. Sent before anything is saved, so that a disk that hangs does not keep
+    /// nodes from comparing digests.
     Finished {
-        /// The digest recomputed from the weights; none if one has left the lattice.
+        /// The digest recomputed from the weights; none if a weight has left the lattice.
         digest: Option<Digest>,
     },
-    /// The model is saved and measured, as [`ToWorker::Finish`] ordered. May come late, even after the run was aborted.
+    /// Reports that the model is saved and measured, as [`ToWorker::Finish`] ordered. May come late, even after the run
+    /// was aborted.
     SavedModel {
-        /// Of which run.
         run: RunId,
-        /// How good it is, where this worker could tell, or one sentence on why it is not saved.
+        /// The scores, if this worker could measure them, or one sentence on why the model is not saved.
         saved: Result<Option<Scores>, String>,
     },
-    /// The answer to each [`ToWorker::Abort`]: nothing of what was ordered before it is under way any more, but for files.
+    /// Answer to each [`ToWorker::Abort`]: none of the earlier orders is in progress any more, except for files being
+    /// written.
     Idle,
-    /// The run cannot go on here.
+    /// Reports that this worker cannot go on with the run.
     Failed {
-        /// One sentence.
+        /// The reason, as one sentence.
         reason: String,
-        /// Whether the run has diverged, so that nobody can go on.
+        /// True if the run has diverged, so that no worker can go on.
         diverged: bool,
     },
 }
 
-/// Samples that a starved worker waits for.
+/// Samples of one slot that a starved worker waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
-    /// The slot that was to train them.
+    /// The slot that the samples are assigned to.
     pub slot: u32,
-    /// The number of samples.
+    /// Number of samples that are not trained yet.
     pub samples: u64,
 }
 
-/// Who a worker is.
+/// Description of a worker process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerInfo {
-    /// Its release.
+    /// The worker's release.
     pub version: String,
-    /// Its process.
+    /// The worker's process id.
     pub pid: u32,
-    /// What it computes on.
+    /// The device that the worker computes on.
     pub device: String,
-    /// The bytes of a GPU's memory, if it computes on one.
+    /// Bytes of the GPU's memory, if the worker computes on a GPU.
     pub gpu_bytes: Option<u64>,
-    /// With how many threads.
+    /// The worker's number of threads.
     pub threads: usize,
 }
 

@@ -1,7 +1,7 @@
-//! What is said on the control plane: between nodes, and between a client and a node. Small messages only.
+//! Messages of the control plane: between nodes, and between a client and a node. Small messages only.
 //!
-//! Nodes tell each other their state, not what changed in it: a [`Beat`] holds everything that a peer has to know, so
-//! a lost one is made good by the next.
+//! Nodes send each other their whole state, not changes: a [`Beat`] holds everything that another node has to know, so
+//! the next beat makes up for a lost one.
 
 use std::net::SocketAddr;
 
@@ -21,209 +21,199 @@ pub use crate::wire::phase::Phase;
 use crate::wire::run_beat::{RunBeat, StopReason};
 use crate::wire::run_plan::{CHOSEN_MAX, Resumed};
 
-/// Who a node is. It never changes but for its workers: a node that starts again is another node.
+/// Description of a node. Only the number of workers changes: a node that is restarted is another node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeInfo {
-    /// Its name in messages.
+    /// The node's id, which names the node in messages.
     pub id: NodeId,
-    /// Its name for people: what it was given, or the machine's and a part of the id. No two living members have the same.
+    /// The node's name for people: chosen by the user, or the host's name and a part of the id. Unique among living
+    /// members.
     pub name: String,
-    /// Where others reach it.
+    /// Address at which other nodes reach the node.
     pub address: SocketAddr,
-    /// Its release.
+    /// The node's release.
     pub version: Name,
-    /// What its workers compute on.
+    /// Device that the node's workers compute on.
     pub device: Name,
-    /// How many workers are attached.
+    /// Number of attached workers.
     pub workers: usize,
-    /// When it started, in milliseconds since 1970.
+    /// Time at which the node started, in milliseconds since 1970.
     pub since: u64,
 }
 
-/// What one node tells another.
+/// A message from one node to another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ControlMessage {
-    /// A sign of life, with the sender's state.
+    /// A sign of life, with the sender's whole state.
     Beat(Box<Beat>),
-    /// The answer to a beat, with its number.
+    /// The answer to a beat, from which round-trip times follow.
     Echo {
-        /// Who answers.
+        /// Id of the node that answers.
         from: NodeId,
-        /// The number of the beat.
+        /// The number of the beat that is answered.
         number: u64,
     },
-    /// Get ready for a run, and say whether you can.
+    /// Asks a node to prepare for a run. Answered with [`ControlMessage::Answer`].
     Prepare {
-        /// The run.
         run: RunId,
-        /// Who wants to know.
+        /// The node that coordinates the start of the run.
         coordinator: NodeId,
-        /// What is to be trained.
+        /// The job to be trained.
         #[serde(with = "crate::job::as_text")]
         job: Box<Job>,
     },
-    /// Which checkpoint of an earlier run does a node have?
+    /// Asks a node for its checkpoint of an earlier run. Answered with [`ControlMessage::FoundCheckpoint`].
     Find {
-        /// The run that is going to be.
+        /// The run that is to begin.
         run: RunId,
-        /// Who wants to know.
+        /// The node that coordinates the start of the run.
         coordinator: NodeId,
-        /// The earlier run.
+        /// Id of the earlier run.
         resumes: RunId,
     },
-    /// The furthest checkpoint that a node has.
+    /// A node's furthest checkpoint of the earlier run.
     FoundCheckpoint {
-        /// The run that is going to be.
+        /// The run that is to begin.
         run: RunId,
-        /// Which node.
+        /// Id of the node that answers.
         from: NodeId,
-        /// What it has.
+        /// The checkpoint; none if the node has none.
         found: Option<Box<FoundCheckpoint>>,
     },
-    /// Whether a node can take part.
+    /// A node's answer to [`ControlMessage::Prepare`].
     Answer {
-        /// In which run.
         run: RunId,
-        /// Which node.
+        /// Id of the node that answers.
         from: NodeId,
-        /// What it can offer, or why it takes no part.
+        /// The node's offer, or the reason why it takes no part.
         answer: Result<Offer, Excluded>,
     },
-    /// The run will not begin. Only the node that was asked to start it can say so.
-    Abort {
-        /// Which.
-        run: RunId,
-        /// Why.
-        reason: RunFailure,
-    },
-    /// A client has given an order to the sender, which is for all nodes of the run.
-    Order {
-        /// The run.
-        run: RunId,
-        /// The order.
-        order: RunOrder,
-    },
-    /// What the sender did in the last second.
+    /// Announces that a run will not begin. Only the node that was asked to start the run sends this message.
+    Abort { run: RunId, reason: RunFailure },
+    /// Passes on an order that a client gave to the sender, and that is for all nodes of the run.
+    Order { run: RunId, order: RunOrder },
+    /// The sender's record of the last second.
     Stats(Box<StatsRecord>),
-    /// The sender stops now.
+    /// Announces that the sender stops now.
     Leaving(NodeId),
-    /// The receiver cannot be a member.
+    /// Tells the receiver that it cannot be a member.
     Unwelcome(Unwelcome),
 }
 
-/// A node's state.
+/// A node's whole state, which it sends to every other node twice a second.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Beat {
-    /// Whose.
+    /// Description of the sender.
     pub from: NodeInfo,
-    /// Counts up.
+    /// Number of the state; of two states the one with the higher number is the newer.
     pub number: u64,
-    /// Everybody that the sender knows, so that all learn of all.
+    /// All members that the sender knows, so that every node learns of every other.
     pub members: Vec<NodeInfo>,
-    /// The run that it is in, or was in last, and for a while the one before: who was slower must hear how that ended.
+    /// The sender's current or last run, and for a while the run before that, so that slower nodes hear how it ended.
     pub runs: Vec<RunBeat>,
 }
 
-/// A checkpoint that a node has.
+/// A node's checkpoint of an earlier run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FoundCheckpoint {
-    /// Which.
+    /// Identity of the checkpoint: its run, digest and frontier.
     pub resumed: Resumed,
-    /// The stage of the network that it is of, where that is spread over nodes; 0 where it is not.
+    /// The pipeline stage that the checkpoint holds; 0 if nodes hold the whole network.
     pub stage: u8,
-    /// What was trained.
+    /// The job of the earlier run.
     #[serde(with = "crate::job::as_text")]
     pub job: Box<Job>,
 }
 
-/// What a node that is ready has found.
+/// Offer of a node that has prepared for a run: its data, workers, speed and memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Offer {
-    /// Its data.
+    /// Description of the node's data.
     pub data: DataInfo,
-    /// The digest of its initial weights.
+    /// Digest of the node's initial weights.
     pub digest: Digest,
-    /// How many workers it brings.
+    /// Number of the node's workers.
     pub workers: usize,
-    /// The fewest groups of layers at which it can hold any of them, where the network is spread over nodes; 1 where it is not.
+    /// The smallest number of groups of layers at which the node has enough memory for any one group, if the network is
+    /// spread over nodes; else 1.
     pub groups: u8,
-    /// How fast a worker of it is, about: million products a second. 0 where nobody has to know.
+    /// Approximate speed of one of the node's workers in million products per second; 0 if it is not needed.
     pub speed: u64,
-    /// The bytes of its memory, where it knows.
+    /// Bytes of the node's memory, if the node knows.
     pub memory_bytes: Option<u64>,
-    /// The bytes of its GPU's memory, if its workers compute on one.
+    /// Bytes of the node's GPU memory, if its workers compute on a GPU.
     pub gpu_bytes: Option<u64>,
 }
 
-/// What a client asks of a node.
+/// A request from a client to a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Request {
-    /// Who is there?
+    /// Asks for the members of the cluster.
     Nodes,
-    /// Start a run.
+    /// Asks the node to start a run.
     StartTraining {
-        /// What is to be trained.
+        /// The job to be trained.
         #[serde(with = "crate::job::as_text")]
         job: Box<Job>,
-        /// Begin without those that cannot take part.
+        /// True if the run may begin without nodes that cannot take part.
         allow_partial: bool,
     },
-    /// Go on with an earlier run, from the furthest checkpoint that any node has of it.
+    /// Asks the node to resume an earlier run from the furthest checkpoint that any node has.
     Resume {
-        /// The earlier run.
+        /// Id of the earlier run.
         run: RunId,
-        /// What is to be another way than in its job.
+        /// Settings that replace those of the earlier run's job.
         changes: Box<JobDraft>,
-        /// Begin without those that cannot take part.
+        /// True if the run may begin without nodes that cannot take part.
         allow_partial: bool,
     },
-    /// Give the run an order.
+    /// Gives an order to the current run.
     Order(RunOrder),
-    /// Which run is there, and how far is it?
+    /// Asks for the newest run and its progress.
     Status,
-    /// What does your clock say, and what is this data where you are? Answered when it is read, or after a moment.
+    /// Asks for the node's clock and, if data is named, for a description of that data on the node. Answered when the
+    /// data has been read, or after a short time.
     InspectData(Option<DataSpec>),
-    /// What happened since? Answered when there is news, or after a moment.
+    /// Asks for new records. Answered when there are some, or after a short time.
     Stats {
-        /// The number of the last record that the reader has.
+        /// The number of the last record that the client has.
         after: u64,
     },
 }
 
-/// An order to the run that is under way.
+/// An order to the current run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RunOrder {
-    /// Let every node write a checkpoint.
+    /// Makes every node write a checkpoint.
     Checkpoint,
-    /// End the run early, and keep what it has learned.
+    /// Ends the run early, and keeps what was learned.
     Stop,
 }
 
-/// A node's answer.
+/// A node's reply to a client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Reply {
-    /// Who is there.
+    /// The members of the cluster.
     Nodes(Vec<NodeReport>),
-    /// The run has begun.
+    /// The requested run has begun.
     Started(RunId),
-    /// The nodes of the run carry the order out.
+    /// The nodes of the run carry out the order.
     Ordered(RunId),
-    /// The run had not begun, and will not.
+    /// The run had not begun, and will not begin.
     CalledOff(RunId),
-    /// The newest run, if there was one.
+    /// The newest run; none if there was no run.
     Status(Option<Box<RunStatus>>),
     /// Records of all nodes, oldest first.
     Stats {
-        /// The number of the last one.
+        /// The number of the last record.
         last: u64,
-        /// The records.
         records: Vec<StatsRecord>,
     },
-    /// How it looks there.
+    /// The node's clock and its data.
     DataInspected(DataInspection),
-    /// It cannot be done.
+    /// The request is refused, for these reasons.
     Refused(Refusals),
-    /// The run that was to begin has failed before that.
+    /// The run that was to begin has failed before its beginning.
     Failed(RunFailure),
 }
 
@@ -233,81 +223,81 @@ impl From<Refusal> for Reply {
     }
 }
 
-/// How it looks where a node is.
+/// A node's clock, and a description of data on the node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DataInspection {
-    /// Its clock, in seconds since 1970.
+    /// The node's clock, in seconds since 1970.
     pub clock: f64,
-    /// The data that was asked for, or one sentence; none while it is being read, and where none was asked for.
+    /// Description of the data, or one sentence on why it cannot be read. None while the node reads the data, and if no
+    /// data was named.
     pub data: Option<Result<DataInfo, String>>,
 }
 
 /// A run as one node sees it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunStatus {
-    /// The run.
     pub run: RunId,
-    /// How far it is.
+    /// Phase of the run.
     pub phase: Phase,
-    /// What is trained.
+    /// The job that is trained.
     #[serde(with = "crate::job::as_text")]
     pub job: Box<Job>,
-    /// Samples to learn from.
+    /// Number of training samples.
     pub train: u64,
-    /// Workers that began it.
+    /// Number of workers that began the run.
     pub workers: usize,
-    /// The job's settings that were left open and decided for this run, by name.
+    /// Names of the job's settings that were left open and decided for this run.
     pub chosen: BoundedVec<Name, CHOSEN_MAX>,
-    /// The run that diverged and that this one trains once more.
+    /// The diverged run whose job this run trains again.
     pub succeeds: Option<RunId>,
-    /// The run that trains this one once more, since it has diverged.
+    /// The run that trains this run's job again, because this run has diverged.
     pub successor: Option<RunId>,
-    /// How it ended.
+    /// The run's result or failure; none while the run goes on.
     pub outcome: Option<Result<Box<RunResult>, RunFailure>>,
-    /// What it waits for.
+    /// Things that the run waits for.
     pub waiting: Waiting,
 }
 
-/// The word for a node that is not heard, whatever it did before.
+/// State in a [`NodeReport`] of a node that is not heard, whatever it did before.
 pub const SILENT: &str = "silent";
 
-/// What a run has come to, over all its nodes.
+/// Result of a run, over all its nodes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunResult {
-    /// The names of those that took part to the end.
+    /// Names of the nodes that took part to the end.
     pub participants: Vec<String>,
-    /// The names of those that were waited for in vain.
+    /// Names of the nodes without which the run ended.
     pub missing: Vec<String>,
-    /// Who could not take part and was left out.
+    /// Nodes that could not take part and were left out.
     pub left_out: AllLeftOut,
-    /// Whether all replicas are equal to the bit, workers' weights included.
+    /// True if all replicas are equal to the bit, workers' weights included.
     pub agree: bool,
-    /// The digest of the model.
+    /// Digest of the model.
     pub digest: Digest,
-    /// How good it is.
+    /// Scores of the model.
     pub scores: Scores,
-    /// How good it would be to always guess the most frequent class; none where there are no classes.
+    /// Base rate of the test samples; none if the model predicts numbers.
     pub base_rate: Option<BaseRate>,
-    /// What all workers did.
+    /// Statistics of all workers.
     pub stats: WorkerStats,
-    /// The samples in all batches, those of nodes that are gone included.
+    /// Number of samples in all batches, those of lost nodes included.
     pub samples: u64,
-    /// Those of them that were trained by the run that this one goes on from.
+    /// Number of samples in all batches that were trained by the run that this run resumed.
     pub samples_before: u64,
-    /// How many of them were trained more than once.
+    /// Number of samples that were trained more than once.
     pub repeated: u64,
-    /// Weights of the model.
+    /// Number of the model's weights.
     pub weights: u64,
-    /// First step to last batch applied.
+    /// Seconds from the first step to the last batch applied.
     pub seconds: f64,
     /// Bytes that all nodes sent on the data plane.
     pub bytes_sent: u64,
-    /// What each node took of its machine.
+    /// Resources that each node used on its machine.
     pub usage: Vec<NodeUsage>,
-    /// How good the model was on the way.
+    /// The evaluations made during the run.
     pub course: Course,
-    /// Why it ended early.
+    /// Cause of an early end; none if all samples were trained.
     pub stop: Option<StopReason>,
-    /// Where the node that answers has saved it.
+    /// Path under which the node that answers has saved the model.
     pub model: std::path::PathBuf,
 }

@@ -1,9 +1,10 @@
-//! What passes between the workers of a pipeline, which hold the layers of one network together: activations
-//! forward, gradients backward, and a few messages besides.
+//! Messages between the workers of a pipeline, which hold the layers of one network together: activations forward,
+//! gradients backward, and a few messages besides.
 //!
-//! The worker of the first stage leads. Everything belongs to a *generation* of its pipeline: the leader calls, each hands
-//! the call on, the last one answers. What is of another generation is over, and whoever hears it says that it has lost the
-//! pipeline.
+//! The worker of the first stage leads. Every message belongs to a *generation* of the pipeline. A generation begins
+//! when the leader sends [`FlowBody::Join`], each stage passes it on and the last stage answers [`FlowBody::Ready`].
+//! Messages of another generation are obsolete: a worker that receives one drops it, and answers [`FlowBody::Reset`]
+//! unless it leads.
 
 use std::sync::Arc;
 
@@ -13,94 +14,95 @@ use super::Unreadable;
 use crate::job::Cut;
 use crate::log::cursor::CursorAdvance;
 
-/// A worker's place among those that hold the layers of one network together.
+/// A worker's place among the workers that hold the layers of one network together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageAddress {
-    /// The pipeline.
+    /// The pipeline's number.
     pub pipeline: u32,
-    /// The stage of the network, from 0.
+    /// The pipeline stage, from 0.
     pub stage: u8,
 }
 
-/// A worker's place, among how many.
+/// A worker's place in a pipeline, and the shape of all pipelines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PipelineAssignment {
-    /// The place.
+    /// The worker's place.
     pub place: StageAddress,
-    /// Where the network is cut.
+    /// The division of the network into stages.
     pub cut: Cut,
-    /// How many pipelines.
+    /// Number of pipelines.
     pub pipelines: u32,
 }
 
 /// A message within a pipeline.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Flow {
-    /// Whom it is for, and what it says.
+    /// The addresses and the meaning of the message.
     pub head: FlowHead,
-    /// Its numbers, in four bytes each: a row for each sample.
+    /// The message's numbers as `f32` in four bytes each: one row for each sample.
     pub numbers: Arc<[u8]>,
 }
 
-/// Whom a message is for, and what it says.
+/// Addresses and meaning of a message within a pipeline.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FlowHead {
-    /// The pipeline.
+    /// The pipeline's number.
     pub pipeline: u32,
-    /// The stage whose worker it is for.
+    /// The stage whose worker receives the message.
     pub to: u8,
-    /// The stage whose worker it is from.
+    /// The stage whose worker sent the message.
     pub from: u8,
-    /// The generation of the pipeline that it belongs to.
+    /// The generation of the pipeline that the message belongs to.
     pub generation: u64,
-    /// What it says.
+    /// The meaning of the message.
     pub body: FlowBody,
 }
 
-/// What a message of a pipeline says.
+/// Meaning of a message within a pipeline.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum FlowBody {
-    /// A new generation begins. Handed on to the last stage.
+    /// Begins a new generation. Each stage passes the message on to the next, up to the last stage.
     Join,
-    /// The last stage has heard the call.
+    /// Reports to the leader that the last stage has joined the generation.
     Ready,
-    /// Its sender has heard nothing of the pipeline's present generation.
+    /// Reports that the sender knows nothing of the pipeline's present generation.
     Reset,
-    /// A minibatch begins. The leader says so to each.
+    /// Begins a minibatch. The leader sends it to each stage.
     Lead(Box<Lead>),
-    /// What its sender has made of a micro-batch, for those that compute the next layer range.
+    /// The sender's activations for a micro-batch, sent to the workers that compute the next layer range.
     Forward {
-        /// The number of the minibatch's step.
+        /// The step in which the minibatch is trained.
         step: u64,
-        /// Which micro-batch.
+        /// The number of the micro-batch.
         micro_batch: u16,
-        /// The layer range that it is for.
+        /// The layer range that takes the activations as input.
         layer_range: u8,
     },
-    /// The gradients of a micro-batch's loss at what came there, as far as its sender's neurons know.
+    /// The gradients of a micro-batch's loss with respect to the outputs of a layer range, sent to the workers that
+    /// computed these. Holds only the contribution of the sender's neurons.
     Backward {
-        /// The number of the minibatch's step.
+        /// The step in which the minibatch is trained.
         step: u64,
-        /// Which micro-batch.
+        /// The number of the micro-batch.
         micro_batch: u16,
-        /// The layer range that they are for.
+        /// The layer range whose outputs the gradients belong to.
         layer_range: u8,
         /// The mean loss of the micro-batch.
         loss: f32,
     },
-    /// What the layers so far have made of evaluation samples, with the shared weights.
+    /// Activations of evaluation samples, computed with the shared weights of the layers so far.
     Measure(EvalBatch),
-    /// What was found of them where the network ends, for the leader.
+    /// Totals of an evaluation, sent from the end of the network to the leader.
     EvalTotals(EvalTotals),
-    /// There are no further minibatches. The leader says so to each.
+    /// Announces that there are no further minibatches. The leader sends it to each stage.
     End {
-        /// The last step that the leader has made: what was begun after it is not gone on with.
+        /// The last step that the leader has made. Later steps that have begun are abandoned.
         done: u64,
     },
 }
 
 impl FlowBody {
-    /// The step of the minibatch that a message's numbers belong to.
+    /// Returns the step that the message's numbers belong to; none for messages outside of a step.
     #[must_use]
     pub fn step(&self) -> Option<u64> {
         match *self {
@@ -110,49 +112,50 @@ impl FlowBody {
     }
 }
 
-/// A minibatch, for those that did not choose it.
+/// A minibatch as the leader announces it to the other stages, which do not choose minibatches.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Lead {
     /// The number of the step, from 1.
     pub step: u64,
-    /// What decides dropout in it.
+    /// Random key that decides the dropout of the step.
     pub key: u64,
     /// The learning rate, schedule included.
     pub learning_rate: f64,
-    /// Into how many micro-batches it is cut.
+    /// The number of micro-batches that the minibatch is cut into.
     pub micro_batches: u16,
-    /// Its samples.
+    /// The numbers of the minibatch's samples.
     pub samples: Vec<u32>,
-    /// Which samples are done with it.
+    /// The cursors after this minibatch: samples that are done with it.
     pub cursors: Vec<CursorAdvance>,
 }
 
-/// Some evaluation samples.
+/// Some evaluation samples that pass through a pipeline together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EvalBatch {
     /// The number of this minibatch in the evaluation, from 0.
     pub number: u32,
-    /// The layer range that they are for: those of the first take samples as they are.
+    /// The layer range that the activations are for. The first layer range reads the samples themselves.
     pub layer_range: u8,
-    /// Which they are.
+    /// The numbers of the samples.
     pub samples: Vec<u32>,
-    /// Whether they are the last of the evaluation.
+    /// True for the last samples of the evaluation.
     pub last: bool,
 }
 
-/// What a model's outputs say about evaluation samples.
+/// Sums over evaluation samples, from which a model's scores follow.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EvalTotals {
-    /// The sum of the samples' losses.
+    /// Sum of the samples' losses.
     pub loss: f64,
-    /// How many samples are predicted correctly.
+    /// Number of samples that are predicted correctly.
     pub correct: u64,
-    /// For each number to predict: the sums of squared and of absolute errors, of the numbers and of their squares.
+    /// For each predicted number: the sums of squared errors, of absolute errors, of the true numbers, and of their
+    /// squares.
     pub errors: Vec<[f64; 4]>,
 }
 
 impl Flow {
-    /// A message without numbers.
+    /// Returns a message without numbers.
     #[must_use]
     pub fn without_numbers(head: FlowHead) -> Self {
         Self {
@@ -161,7 +164,7 @@ impl Flow {
         }
     }
 
-    /// A message with numbers.
+    /// Returns a message with these numbers.
     #[must_use]
     pub fn with(head: FlowHead, numbers: &[f32]) -> Self {
         let mut bytes = vec![0; size_of_val(numbers)];
@@ -174,7 +177,7 @@ impl Flow {
         }
     }
 
-    /// Its numbers, if there are so many.
+    /// Decodes the numbers. Fails unless there are `count` of them.
     pub fn numbers(&self, count: usize) -> Result<Vec<f32>, Unreadable> {
         let (numbers, rest) = self.numbers.as_chunks::<{ size_of::<f32>() }>();
         if numbers.len() != count || !rest.is_empty() {
@@ -183,14 +186,14 @@ impl Flow {
         Ok(numbers.iter().copied().map(f32::from_le_bytes).collect())
     }
 
-    /// The contents of a frame.
+    /// Encodes the message as the contents of a frame.
     pub fn encode(&self) -> Result<Vec<u8>, Unreadable> {
         let mut contents = super::encode(&self.head)?;
         contents.extend_from_slice(&self.numbers);
         Ok(contents)
     }
 
-    /// The message that a frame holds.
+    /// Decodes a message from the contents of a frame.
     pub fn decode(contents: &[u8]) -> Result<Self, Unreadable> {
         let (head, numbers) = postcard::take_from_bytes(contents).map_err(|_| Unreadable)?;
         Ok(Self {
@@ -199,7 +202,7 @@ impl Flow {
         })
     }
 
-    /// The pipeline and the stage that the contents of a frame are for.
+    /// Reads only the receiver's pipeline and stage from the contents of a frame.
     pub fn addressed(contents: &[u8]) -> Result<(u32, u8), Unreadable> {
         let (address, _) = postcard::take_from_bytes(contents).map_err(|_| Unreadable)?;
         Ok(address)

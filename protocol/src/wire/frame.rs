@@ -1,43 +1,43 @@
-//! Messages on a byte stream: one byte of kind, four of length, the contents. Links between nodes and the sockets
-//! between a node and its workers speak it.
+//! Framing of messages on a byte stream: one byte for the kind, four for the length, then the contents. Used on links
+//! between nodes and on the sockets between a node and its workers.
 //!
-//! Nothing that a header announces is believed: lengths are bounded by kind, and memory is taken as bytes arrive. One
-//! [`Decoder`] without input and output of its own serves everybody, whether the reader blocks or awaits.
+//! A header's claims are not trusted: lengths are limited by kind, and memory is reserved only as bytes arrive. One
+//! [`Decoder`] without I/O of its own serves blocking and asynchronous readers.
 
 use thiserror::Error;
 
 use crate::log::batch::BATCH_BYTES_MAX;
 
-/// The bytes of a header.
+/// Length of a frame's header in bytes.
 pub const HEADER_BYTES: usize = 5;
-/// What is read at a time of a message that is longer.
+/// Bytes by which the buffer of a longer message grows at a time.
 pub const CHUNK_BYTES: usize = 64 << 10;
 
-/// What a message is.
+/// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
     /// A batch, as its worker encoded it.
     Batch = 1,
-    /// What the sender has applied.
+    /// The sender's frontier: the batches that the sender has applied.
     Have = 2,
-    /// A message about an origin.
+    /// The announcement of an origin, or of its end.
     Origin = 3,
     /// The first message on every connection of the data plane.
     Hello = 4,
     /// A message between a node and its worker.
     Message = 5,
-    /// A piece of something larger than a message.
+    /// A piece of a parcel that is larger than a message.
     Piece = 6,
-    /// A rarer message between two nodes about batches.
+    /// A short message between two nodes about batches, as [`Note`](super::link::Note) lists them.
     Note = 7,
-    /// Batches of several workers, added up.
+    /// A bundle: batches of several workers, added up.
     Bundle = 8,
-    /// A part of a round that is being added up on its way.
+    /// A part of a round whose batches are being added up along the reduction path.
     Part = 9,
-    /// What the first workers of a pass have come to.
+    /// The sum of the first workers' differences in sequential averaging.
     Prefix = 10,
-    /// What passes between the workers of a pipeline.
+    /// A message between the workers of a pipeline.
     Flow = 11,
 }
 
@@ -56,32 +56,32 @@ impl Kind {
         Self::Flow,
     ];
 
-    /// The longest contents.
+    /// Returns the maximum length of the contents in bytes.
     #[must_use]
     pub const fn bytes_max(self) -> usize {
         match self {
             Self::Batch | Self::Message | Self::Piece | Self::Bundle | Self::Part | Self::Prefix | Self::Flow => {
                 BATCH_BYTES_MAX
             }
-            // A frontier of more than this names more origins than a run ever has.
+            // A frontier longer than this would name more origins than a run ever has.
             Self::Have | Self::Note => 128 << 10,
             Self::Origin | Self::Hello => 1 << 10,
         }
     }
 }
 
-/// Why a message is not taken.
+/// Reason why a frame's header is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum FrameError {
-    /// More was announced than such a message may hold.
+    /// The header announces more bytes than a message of its kind may have.
     #[error("a message header announces {0} bytes, more than a message of its kind may hold")]
     Oversize(u64),
-    /// A kind of message that this version does not know.
+    /// The kind of message is unknown to this release.
     #[error("received a message of unknown kind {0}: bring all nodes to the same release")]
     UnknownKind(u8),
 }
 
-/// The header of a message with such contents.
+/// Returns the header of a message whose contents have this many bytes.
 pub fn header(kind: Kind, contents: usize) -> Result<[u8; HEADER_BYTES], FrameError> {
     if contents > kind.bytes_max() {
         return Err(FrameError::Oversize(contents as u64));
@@ -91,7 +91,7 @@ pub fn header(kind: Kind, contents: usize) -> Result<[u8; HEADER_BYTES], FrameEr
     Ok(header)
 }
 
-/// What a header announces: a kind, and the length of the contents.
+/// Parses a header into the kind and the length of the contents, and checks both.
 pub fn announced(header: [u8; HEADER_BYTES]) -> Result<(Kind, usize), FrameError> {
     let [kind, length @ ..] = header;
     let kind = Kind::ALL
@@ -105,22 +105,23 @@ pub fn announced(header: [u8; HEADER_BYTES]) -> Result<(Kind, usize), FrameError
     Ok((kind, length))
 }
 
-/// A message as it came: what it is, and its contents.
+/// A received message: its kind and its contents.
 pub type Frame = (Kind, Vec<u8>);
 
-/// Takes frames out of a stream: it says where the next bytes belong, and is told how many have come.
+/// Extracts frames from a byte stream. The caller writes bytes into [`Decoder::room`] and reports their number to
+/// [`Decoder::advance`].
 #[derive(Debug, Default)]
 pub struct Decoder {
     header: [u8; HEADER_BYTES],
     announced: Option<(Kind, usize)>,
     contents: Vec<u8>,
-    /// The bytes that have come of what is read now: the header, or the contents.
+    /// Number of bytes read of the current header or, after that, of the current contents.
     come: usize,
 }
 
 impl Decoder {
-    /// Where the next bytes are to be written; there is always room for one at least. It never reaches into the next
-    /// frame.
+    /// Returns the buffer for the next bytes of the stream, of at least one byte. The buffer never extends into the
+    /// next frame.
     pub fn room(&mut self) -> &mut [u8] {
         match self.announced {
             None => &mut self.header[self.come..],
@@ -134,10 +135,10 @@ impl Decoder {
         }
     }
 
-    /// So many bytes were written there. Returns the frame if that was the last of it.
+    /// Takes in the bytes that were written to [`Decoder::room`]. Returns the frame if they complete one.
     ///
     /// # Panics
-    /// If there was no room for so many.
+    /// If `bytes` is larger than the buffer was.
     pub fn advance(&mut self, bytes: usize) -> Result<Option<Frame>, FrameError> {
         self.come += bytes;
         let (kind, length) = if let Some(announced) = self.announced {
@@ -164,7 +165,7 @@ impl Decoder {
         Ok(Some((kind, contents)))
     }
 
-    /// Whether nothing of a frame has come yet: a stream that ends here has ended well.
+    /// Returns true if no byte of a frame has come yet: a stream that ends here has ended cleanly.
     #[must_use]
     pub fn is_between_frames(&self) -> bool {
         self.announced.is_none() && self.come == 0
@@ -177,7 +178,7 @@ mod tests {
 
     use super::*;
 
-    /// All frames of a stream, read in stages of these sizes, over and over.
+    /// Returns all frames of a stream that is read in chunks of these sizes, over and over.
     fn frames(mut stream: &[u8], stages: &[usize]) -> Result<(Vec<Frame>, bool), FrameError> {
         let mut decoder = Decoder::default();
         let mut found = Vec::new();

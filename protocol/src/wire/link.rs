@@ -1,4 +1,4 @@
-//! What nodes say to each other about batches, on a connection of the data plane.
+//! Messages between nodes about batches, on connections of the data plane.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,146 +13,146 @@ use super::part::RoundPart;
 use super::prefix::Prefix;
 use super::{Unreadable, decode, encode};
 
-/// The first message on a connection of the data plane: who calls whom, and what for.
+/// The first message on a connection of the data plane.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Hello {
-    /// A link for a run.
+    /// Asks to set up a link for a run.
     Link {
-        /// The caller's release; others may mean other things by the same bytes.
+        /// The caller's release: with another release, the same bytes may have another meaning.
         version: String,
-        /// The run.
         run: RunId,
-        /// Who calls.
+        /// Id of the node that opened the connection.
         from: NodeId,
-        /// Who is meant.
+        /// Id of the node that the connection is meant for.
         to: NodeId,
     },
-    /// The answer to a link: it stands.
+    /// Accepts a link, in answer to [`Hello::Link`].
     Accepted {
-        /// Who answers.
+        /// Id of the node that answers.
         from: NodeId,
     },
-    /// The model file of a run, please, in pieces.
-    Model {
-        /// The run.
-        run: RunId,
-    },
+    /// Requests the model file of a run, which is sent in pieces.
+    Model { run: RunId },
 }
 
-/// What is known of an origin. It is told before the origin's first batch, on the same link, so that no batch comes
-/// from nowhere.
+/// Facts about an origin. They are sent before the origin's first batch on the same link, so that every batch has a
+/// known origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OriginInfo {
-    /// Its name.
+    /// The origin's id.
     pub origin: OriginId,
-    /// The node that its worker belongs to.
+    /// The origin's node.
     pub node: NodeId,
-    /// The worker's place in the run.
+    /// The slot of the origin's worker.
     pub slot: u32,
-    /// Its last sequence, once there will be no more: it was closed, or its worker is gone.
+    /// The last sequence of an origin that emits no further batches, because it was closed or its worker is gone.
     pub ended: Option<u64>,
 }
 
 impl OriginInfo {
-    /// The slot of origins whose workers were there before a checkpoint.
+    /// Slot of origins whose workers trained before the checkpoint from which a run was resumed.
     pub const NO_SLOT: u32 = u32::MAX;
 }
 
-/// One message on the data plane.
+/// A message on a link.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Message {
     /// The announcement of an origin, or of its end.
     Origin(OriginInfo),
-    /// A batch, as encoded by its worker.
+    /// A batch, as its worker encoded it.
     Batch(Arc<[u8]>),
-    /// What the sender has applied. Said on every link once origins are told, unless the sender is a newcomer, and then
-    /// again whenever it has grown.
+    /// The sender's frontier. Sent on every link after the origins are announced, unless the sender is a newcomer, and
+    /// again whenever the frontier has grown.
     Have(Frontier),
-    /// A piece of what is larger than a batch.
+    /// A piece of a parcel that is larger than a batch.
     Piece(Piece),
-    /// A part of a round that is being added up on its way.
+    /// A part of a round whose batches are being added up along the reduction path.
     Part(RoundPart),
-    /// What the first workers of a pass have come to.
+    /// The sum of the first workers' differences in sequential averaging.
     Prefix(Prefix),
-    /// What passes between the workers of a pipeline, as its worker encoded it.
+    /// A message between the workers of a pipeline, as its worker encoded it.
     Flow(Arc<[u8]>),
-    /// A shorter message.
+    /// A short, less frequent message.
     Note(Note),
 }
 
-/// The rarer and shorter messages.
+/// A short, less frequent message between two nodes about batches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Note {
-    /// The sender knows what it has applied since here, and so can take ranges that begin here, whatever it gets
-    /// meanwhile. Answered with [`Note::Marked`].
+    /// The sender remembers its batches from this frontier on, so it can apply merged ranges that begin here, whatever
+    /// it receives meanwhile. Answered with [`Note::Marked`].
     Mark {
-        /// Counts the sender's marks for the receiver.
+        /// Number of the mark among the sender's marks for the receiver.
         number: u64,
-        /// What the sender has applied.
+        /// The sender's frontier.
         frontier: Frontier,
-        /// Whom the sender knows. It may have let them in, with what it had, and the receiver may never have heard of
-        /// them: from now on it keeps what they may need.
+        /// Members that the sender knows, perhaps unlike the receiver, and that may have the sender's state. The
+        /// receiver keeps batches that they may need from now on.
         members: Vec<NodeId>,
     },
-    /// A mark is taken: ranges begin there or later.
+    /// Accepts a mark: merged ranges begin there or later.
     Marked {
-        /// Its number.
+        /// The mark's number.
         number: u64,
-        /// Origins of which the sender had merged batches over it before it came: their ranges begin at the mark before.
+        /// Origins whose batches the sender of this note had already merged across the mark: their ranges begin at the
+        /// mark before.
         except: Vec<OriginId>,
     },
-    /// So many bytes of the present parcel have come.
+    /// Total bytes of the current parcel that have arrived.
     Got(u64),
-    /// A range cannot be taken: it begins where the sender of this has forgotten what it had.
+    /// Refuses a merged range, because it begins at batches that the sender of this note no longer remembers.
     Cannot(SequenceRange),
-    /// What the receiver lacks is not kept any more: it has to ask for a snapshot.
+    /// Reports that the batches that the receiver lacks are not kept any more: the receiver must request a snapshot.
     TooFar,
-    /// A snapshot, please.
+    /// Requests a snapshot.
     Ask,
-    /// The sender has nothing and takes nothing before it has a snapshot: it asks one member for it. Said at the start
-    /// of a link in place of [`Message::Have`], which follows when it has one, and now and then until it does.
+    /// Reports that the sender has no snapshot yet and takes nothing else; it requests one from one member. Sent at the
+    /// start of a link in place of [`Message::Have`], and repeated until a snapshot has come and `Have` follows.
     Newcomer,
-    /// Whom the sender has links to. Where two have none to each other, a third hands on what they make.
+    /// Nodes that the sender has links to. If two nodes have no link to each other, a third node passes on their
+    /// batches.
     Links(Vec<NodeId>),
 }
 
-/// What a parcel holds.
+/// The contents of a parcel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ParcelKind {
-    /// A merged range.
+    /// A merged range: consecutive batches of one origin as one sum.
     Range,
-    /// A snapshot.
+    /// A snapshot: a whole ledger with its log.
     Snapshot,
-    /// A bundle.
+    /// A bundle: the sum of one batch from each of several origins.
     Bundle,
 }
 
-/// Some bytes of a parcel. They come in order; a parcel takes effect when it is whole.
+/// Some consecutive bytes of a parcel: a merged range, snapshot or bundle that is sent in pieces. Pieces come in order;
+/// a parcel takes effect when it is complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// What the parcel holds.
+    /// The contents of the parcel.
     pub kind: ParcelKind,
-    /// The bytes of the whole parcel.
+    /// Length of the whole parcel in bytes.
     pub total: u64,
-    /// Where these begin.
+    /// Position of this piece's first byte within the parcel.
     pub offset: u64,
-    /// The bytes.
+    /// This piece's bytes.
     pub bytes: Arc<[u8]>,
 }
 
-/// Why a frame is no message of a link.
+/// Reason why a frame is not a valid message of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum MessageError {
-    /// Its contents make no sense.
+    /// The contents of the frame cannot be decoded.
     #[error(transparent)]
     Unreadable(#[from] Unreadable),
-    /// Its kind belongs elsewhere.
+    /// The kind of the frame does not belong on a link.
     #[error("received a message of a kind that links between nodes do not carry")]
     OutOfPlace,
 }
 
 impl Message {
-    /// Its kind and contents. A batch's contents are the bytes that its worker encoded, without a copy for each peer.
+    /// Encodes the message as kind and contents of a frame. A batch's bytes are borrowed as its worker encoded them,
+    /// without a copy for each peer.
     pub fn encode(&self) -> Result<(Kind, Cow<'_, [u8]>), Unreadable> {
         Ok(match self {
             Self::Batch(bytes) => (Kind::Batch, Cow::Borrowed(bytes)),
@@ -170,7 +170,7 @@ impl Message {
         })
     }
 
-    /// The message that a frame holds.
+    /// Decodes a message from the kind and contents of a frame.
     pub fn decode(kind: Kind, contents: Vec<u8>) -> Result<Self, MessageError> {
         Ok(match kind {
             Kind::Batch => Self::Batch(contents.into()),

@@ -1,11 +1,12 @@
-//! What nodes, workers and clients say to each other, and how it is framed. Only the handshake of a session and the files
-//! that one crate alone reads and writes are declared where they are used.
+//! Messages between nodes, workers and clients, and their framing. Only the handshake of a session, and files that a
+//! single crate reads and writes, are declared elsewhere.
 //!
-//! Nodes and clients speak [`control`], within [`bounds`]; nodes tell each other of a run with [`run_beat`] and a
-//! [`run_plan`], from which its [`topology`] follows, and of its batches on a [`link`], of rounds that are added up on
-//! their way by [`part`], of passes by [`prefix`], of a network's layers on several nodes by [`flow`], and by
-//! [`snapshot`] where nothing else helps; a node and its workers speak [`attach`]. All but the control plane travels in
-//! [`frame`]s. Messages are in postcard, and whole: what follows the last byte of one is refused.
+//! Nodes and clients use [`control`], within [`bounds`]. Nodes tell each other of a run with [`run_beat`] and
+//! [`run_plan`], from which the [`topology`] follows. They exchange batches on a [`link`], rounds that are added up on
+//! their way as [`part`], sums of sequential averaging as [`prefix`], activations and gradients of pipelines as
+//! [`flow`], and a [`snapshot`] if nothing else helps. A node and its workers use [`attach`]. Everything but the
+//! control plane travels in [`frame`]s. Messages are encoded with postcard; bytes after the end of a message are
+//! refused.
 
 pub mod attach;
 pub mod bounds;
@@ -25,7 +26,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
 
-/// The contents of a message do not say what they should.
+/// Error for message contents that cannot be encoded or decoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the contents of a message could not be encoded or decoded")]
 pub struct Unreadable;
@@ -35,7 +36,7 @@ pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, Unreadable> {
     postcard::to_stdvec(message).map_err(|_| Unreadable)
 }
 
-/// Decodes bytes that are one message, to the last of them.
+/// Decodes bytes that hold exactly one message.
 pub fn decode<T: DeserializeOwned>(contents: &[u8]) -> Result<T, Unreadable> {
     match postcard::take_from_bytes(contents) {
         Ok((message, [])) => Ok(message),

@@ -1,4 +1,4 @@
-//! A part of a round: some neighbouring weights' steps, added up over those members that it has passed.
+//! A part of a round: dense steps of some neighbouring weights, added up over the members that the part has passed.
 
 use std::sync::Arc;
 
@@ -8,27 +8,26 @@ use super::Unreadable;
 use crate::log::batch::Header;
 use crate::log::bundle::BUNDLED_MAX;
 
-/// Which part of which round it is, and whose batches are in it.
+/// Header of a part of a round: the round, the position of the part, and the batches that are added up in it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PartHead {
-    /// The round.
+    /// The round's number.
     pub round: u64,
-    /// The fingerprint of the members among whom the round is added up, and of the way that it takes.
+    /// Fingerprint of the members among whom the round is added up, and of the reduction path.
     pub members: u64,
-    /// Its number, from 0.
+    /// The part's number, from 0.
     pub piece: u32,
-    /// Whether all members that have something to add have done so.
+    /// True if all members that have something to add have done so.
     pub whole: bool,
-    /// The headers of the batches that are in it.
+    /// The headers of the batches that are in the sum.
     pub headers: Vec<Header>,
 }
 
-/// A part of a round on its way.
+/// A part of a round on its way along the reduction path.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoundPart {
-    /// What it is.
     pub head: PartHead,
-    /// The steps, encoded; they stay as they are while a whole part is handed on.
+    /// The encoded steps, which are passed on unchanged once the part is whole.
     pub steps: Arc<[u8]>,
 }
 

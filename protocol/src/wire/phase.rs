@@ -1,24 +1,24 @@
-//! How far a run is.
+//! The phases of a run.
 
 use serde::{Deserialize, Serialize};
 
-/// How far a run is.
+/// The phase of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Phase {
-    /// Data is opened.
+    /// The nodes open the data.
     Preparing,
-    /// Workers train.
+    /// The workers train.
     Training,
-    /// No further steps; the last batches are under way.
+    /// Workers take no further steps; the last batches are on their way.
     Settling,
     /// The model is measured and saved.
     Finishing,
-    /// It is over.
+    /// The run is over.
     Ended,
 }
 
 impl Phase {
-    /// The word for people and records.
+    /// Returns the word for the phase in records and for people.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {

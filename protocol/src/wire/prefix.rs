@@ -1,4 +1,4 @@
-//! What the first workers of a pass have come to, added up: on its way from worker to worker.
+//! The sum of the first workers' differences in a pass of sequential averaging, on its way from worker to worker.
 
 use std::sync::Arc;
 
@@ -8,39 +8,39 @@ use super::Unreadable;
 use crate::ids::OriginId;
 use crate::weights::digest::Digest;
 
-/// Whose differences are in a prefix, and whom it is for.
+/// Header of a prefix: the workers whose differences are added up, and the worker that goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PrefixHead {
-    /// The pass, by its sender's count.
+    /// The number of the pass, as its sender counts.
     pub pass: u64,
-    /// The digest of the weights that the differences are from: others' mean nothing to who has other weights.
+    /// Digest of the shared weights to which the differences are relative. A worker with other shared weights cannot
+    /// use the sum.
     pub shared: Digest,
-    /// The last who added its own.
+    /// The origin that added its difference last.
     pub from: OriginId,
-    /// Who goes on from it.
+    /// The origin that goes on from the sum.
     pub to: OriginId,
-    /// Of how many workers it is.
+    /// Number of workers whose differences are in the sum.
     pub count: u32,
 }
 
-/// The sum of some workers' differences.
+/// The exact sum of the differences of some workers between their own and their shared weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prefix {
-    /// Whose they are.
     pub head: PrefixHead,
-    /// The steps, encoded.
+    /// The sum, as encoded dense steps.
     pub steps: Arc<[u8]>,
 }
 
 impl Prefix {
-    /// The contents of a frame.
+    /// Encodes the prefix as the contents of a frame.
     pub fn encode(&self) -> Result<Vec<u8>, Unreadable> {
         let mut contents = super::encode(&self.head)?;
         contents.extend_from_slice(&self.steps);
         Ok(contents)
     }
 
-    /// The prefix that a frame holds. Its steps are not read yet.
+    /// Decodes a prefix from the contents of a frame. The steps stay encoded.
     pub fn decode(contents: &[u8]) -> Result<Self, Unreadable> {
         let (head, steps) = postcard::take_from_bytes(contents).map_err(|_| Unreadable)?;
         Ok(Self {

@@ -1,8 +1,9 @@
-//! What nodes tell each other of a run, again and again: everything that another has to know to go on, and to end.
+//! The state of a run that nodes send each other repeatedly: everything that another node needs in order to go on and
+//! to end the run.
 //!
-//! A beat holds the sender's own state and, beside it, the newest states of all other participants that it has heard
-//! of. So two nodes that reach each other only over a third know of each other's progress, life and end. A state is
-//! made and numbered by the participant itself: of two, the higher number is the newer, whoever handed it on.
+//! A beat holds the sender's own state and the newest states of all other participants that the sender has heard of. So
+//! two nodes that reach each other only over a third one know of each other's progress, life and end. Each participant
+//! makes and numbers its own states: of two, the one with the higher number is the newer, whichever node passed it on.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,23 +15,23 @@ use crate::weights::digest::Digest;
 use crate::wire::phase::Phase;
 use crate::wire::run_plan::RunPlan;
 
-/// How far a run is, as one node knows it.
+/// A run as one node knows it, as part of a beat.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunBeat {
-    /// The run.
     pub run: RunId,
-    /// Who takes part, once that is decided.
+    /// The plan with the participants, once it is decided.
     pub plan: Option<RunPlan>,
-    /// Why it is to end early.
+    /// Cause of an early end.
     pub stop: Option<StopReason>,
-    /// Why it cannot go on anywhere: it has diverged.
+    /// The divergence because of which the run cannot go on anywhere.
     pub diverged: Option<Divergence>,
-    /// What participants say of themselves, the sender first.
+    /// The states of the participants, the sender's own first.
     pub states: Vec<(NodeId, ParticipantState)>,
 }
 
 impl RunBeat {
-    /// How far the run is at a node that says this. One that opens what was decided is taken for one that trains.
+    /// Returns the phase of the run at the node that sent this beat. A node that still opens data after the plan is
+    /// decided counts as training.
     #[must_use]
     pub fn phase_of(&self, node: NodeId) -> Phase {
         let own = self.states.iter().find(|(one, _)| *one == node);
@@ -45,91 +46,94 @@ impl RunBeat {
     }
 }
 
-/// What a participant says of itself.
+/// A participant's state in a run, as the participant itself reports it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "the flags are independent, and several can be true at once"
 )]
 pub struct ParticipantState {
-    /// Counts up with every state.
+    /// Number of the state, which counts up with every change.
     pub number: u64,
-    /// Its workers have closed their origins: no further batch will be made there.
+    /// True once all workers of the participant have closed their origins and will make no further batch.
     pub closed: bool,
-    /// One of its workers has measured weights that reach the target, and will bring them back when all others have closed.
+    /// True while one of the participant's workers, which has measured weights that reach the target, waits to restore
+    /// them until all others have closed.
     pub stands_by: bool,
-    /// It has lost a worker that its pipeline waits for, and none has come in its place.
+    /// True while the participant has no worker in place of a lost one that its pipeline needs.
     pub unmanned: bool,
-    /// Its workers have nothing to train, though samples are missing.
+    /// True while the participant's workers have nothing to train, though samples are missing.
     pub starved: bool,
-    /// Which batches it has: the fingerprint of its frontier.
+    /// The frontier fingerprint of the participant: which batches it has.
     pub fingerprint: u64,
-    /// A large parcel is on its way there: it will stand elsewhere before long.
+    /// True while a large parcel (a merged range, snapshot or bundle) is being sent to or from the participant, so that
+    /// a frontier will change soon.
     pub catching_up: bool,
-    /// How many ballots were taken back before its next one, as far as it knows.
+    /// Number of ballots that were taken back before the participant's next one, as far as it knows.
     pub attempt: u64,
-    /// How it would end the run, as soon as all who take part in that say the same.
+    /// The participant's ballot: how it would end the run as soon as all members in it cast the same one.
     pub ballot: Option<Ballot>,
-    /// It has seen that all say the same, and takes no further batch.
+    /// True once the participant has seen only equal ballots, and takes no further batch.
     pub frozen: bool,
-    /// It has seen that all who end the run with it are: there is no way back.
+    /// True once the participant has seen that all members that end the run with it are frozen. Cannot be taken back.
     pub decided: bool,
-    /// What it ended with.
+    /// The result with which the participant ended the run.
     pub settled: Option<Settled>,
-    /// Whether its model is saved; none while it tries.
+    /// True if the participant's model is saved, false if saving failed; none while it tries.
     pub saved: Option<bool>,
-    /// The run is over there.
+    /// True once the run is over for the participant.
     pub ended: bool,
-    /// It takes no part after all, and has given nothing.
+    /// True if the participant has withdrawn from the run without having contributed.
     pub withdrawn: bool,
-    /// The norm of what its workers had learned and not sent when it left the run.
+    /// Norm of the residuals that the participant's workers had not sent when it left the run.
     pub residual_lost: f64,
-    /// Whom it does not wait for any more.
+    /// Participants that this one does not wait for any more, each with the reason.
     pub given_up: Vec<(NodeId, GivenUp)>,
 }
 
 impl ParticipantState {
-    /// Whether the participant does not wait for another one any more.
+    /// Returns true if the participant does not wait for this node any more.
     #[must_use]
     pub fn gives_up(&self, node: NodeId) -> bool {
         self.given_up.iter().any(|(one, _)| *one == node)
     }
 }
 
-/// How a participant would end a run: with these batches, together with these members.
+/// A participant's statement of how it would end a run: with these batches and these members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ballot {
-    /// The fingerprint of the batches.
+    /// Fingerprint of the frontier, which stands for the batches.
     pub fingerprint: u64,
-    /// The fingerprint of the members.
+    /// Fingerprint of the members that end the run together.
     pub members: u64,
-    /// Whoever takes a ballot back counts on, and all others follow: nobody casts the same one twice.
+    /// Number of the attempt, which a node that takes its ballot back counts up, and which all others follow, so that
+    /// no node casts the same ballot twice.
     pub attempt: u64,
 }
 
-/// Why a participant is not waited for.
+/// Reason why a participant does not wait for a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GivenUp {
-    /// It was silent for too long. Should it come back, it is waited for again.
+    /// The node was silent for too long. If it comes back, it is waited for again.
     Silent,
-    /// It has left, withdrawn, or ended the run without the sender.
+    /// The node has left, withdrawn, or ended the run without the participant.
     Gone,
-    /// It said what no honest node says.
+    /// The node sent something that no honest node sends.
     Lied,
-    /// Nothing can be exchanged with it, over nobody.
+    /// The participant can exchange batches with the node neither directly nor over other nodes.
     OutOfReach,
-    /// It fell silent when all had agreed on how to end.
+    /// The node fell silent after all had agreed on how to end.
     SilentAtTheEnd,
 }
 
 impl GivenUp {
-    /// Whether the sender will not have to do with it any more, so that the two cannot end the run together.
+    /// Returns true if the participant has broken with the node for good, so that the two cannot end the run together.
     #[must_use]
     pub const fn is_a_rift(self) -> bool {
         matches!(self, Self::Lied | Self::OutOfReach | Self::SilentAtTheEnd)
     }
 
-    /// For people: what became of it.
+    /// Returns words about the node for people.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -141,23 +145,23 @@ impl GivenUp {
     }
 }
 
-/// Why a run ends before all its samples are trained.
+/// Reason why a run ends before all its samples are trained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum StopReason {
-    /// The user said so.
+    /// A user asked for the end.
     Asked,
-    /// The evaluation accuracy that was wanted is reached.
+    /// The target accuracy is reached.
     TargetReached,
-    /// So many evaluations in a row as the job has patience for have brought no lower evaluation loss.
+    /// As many evaluations in a row as the job's patience have brought no lower loss.
     PatienceOver,
-    /// The time that was given is over.
+    /// The run's time limit is over.
     TimeUp,
-    /// The others have ended it while this node could not be reached.
+    /// The other nodes ended the run while this node was unreachable.
     OthersEnded,
 }
 
 impl StopReason {
-    /// For scripts: what stopped it.
+    /// Returns the reason as a word for scripts.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -170,29 +174,30 @@ impl StopReason {
     }
 }
 
-/// What a node ended a run with.
+/// The result with which a node ended a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settled {
-    /// The digest recomputed from its ledger.
+    /// The digest recomputed from the node's ledger.
     pub digest: Digest,
-    /// What these weights add to the whole model's digest: all of it, unless they are a stage.
+    /// The amount that the node's weights add to the digest of the whole model: equal to `digest` unless the node holds
+    /// a stage.
     pub whole: Digest,
-    /// Whether its workers' weights have the same digest.
+    /// True if the weights of the node's workers have the same digest.
     pub workers_agree: bool,
-    /// What its workers did.
+    /// Statistics of the node's workers.
     pub stats: WorkerStats,
-    /// The samples in its batches, those of nodes that are gone included.
+    /// Number of samples in the node's batches, those of lost nodes included.
     pub samples: u64,
-    /// How many of them were trained more than once.
+    /// Number of samples in the node's batches that were trained more than once.
     pub repeated: u64,
-    /// The bytes it sent on the data plane.
+    /// Bytes that the node sent on the data plane.
     pub bytes_sent: u64,
-    /// First step to last batch applied.
+    /// Seconds from the first step to the last batch applied.
     pub seconds: f64,
-    /// What it took of its machine.
+    /// Resources that the node used on its machine.
     pub usage: NodeUsage,
-    /// What it has measured on the way.
+    /// Evaluations that the node made during the run.
     pub course: Course,
-    /// How good the model is, once this node has measured it.
+    /// Scores of the model, once this node has measured it.
     pub scores: Option<Scores>,
 }

@@ -1,4 +1,4 @@
-//! A run that begins: what is trained on which data, and by whom.
+//! The plan with which a run begins: the job, the data and the participants.
 
 use std::net::SocketAddr;
 
@@ -13,83 +13,84 @@ use crate::weights::digest::Digest;
 use crate::wire::flow::StageAddress;
 use crate::wire::topology::Topology;
 
-/// Settings that a plan can name as chosen: more than a job has.
+/// Maximum number of settings that a plan can list as chosen; a job has fewer.
 pub const CHOSEN_MAX: usize = 64;
 
-/// A run with its participants.
+/// The plan of a run, with its participants.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunPlan {
-    /// What is trained.
+    /// The job that is trained.
     #[serde(with = "crate::job::as_text")]
     pub job: Box<Job>,
-    /// On what.
+    /// Description of the data, which all participants have in common.
     pub data: DataInfo,
-    /// The digest of the first weights.
+    /// Digest of the first weights.
     pub first: Digest,
-    /// By whom: those that began it, in the order of their slots, and then those that came later, its guests.
+    /// The participants: first those that began the run, in the order of their slots, then its guests, which came
+    /// later.
     pub participants: Vec<Participant>,
-    /// What it goes on from; at the beginning if nothing. Where the network is spread over nodes, a checkpoint of each stage.
+    /// The checkpoints that the run continues: none, one, or one of each pipeline stage if the network is spread over
+    /// nodes.
     pub resumed: Vec<Resumed>,
-    /// Who could not take part and was left out, as the client allowed.
+    /// Nodes that could not take part and were left out, as the client allowed.
     pub left_out: AllLeftOut,
-    /// The job's settings that were left open and decided for this run, by name.
+    /// Names of the job's settings that were left open and decided for this run.
     pub chosen: BoundedVec<Name, CHOSEN_MAX>,
-    /// The run that diverged and that this one trains once more.
+    /// The diverged run whose job this run trains again.
     pub succeeds: Option<RunId>,
 }
 
 /// A node that takes part in a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Participant {
-    /// Which.
+    /// The node's id.
     pub node: NodeId,
-    /// Its name for people.
+    /// The node's name for people.
     pub name: String,
-    /// Where it is reached.
+    /// Address at which other nodes reach the node.
     pub address: SocketAddr,
-    /// How many worker slots it has.
+    /// Number of the node's worker slots.
     pub workers: usize,
-    /// It came when the run had begun. Samples were shared out without it: it takes from others what they have not
-    /// begun.
+    /// True if the node came after the run had begun. Samples were dealt out without it, so its workers only claim
+    /// shards that others have not begun.
     pub guest: bool,
-    /// The place that it has taken over, where the network is spread over nodes: who had it was given up.
+    /// The place in a pipeline that the node has taken over from one that was given up.
     pub takes: Option<StageTakeover>,
-    /// The number of earlier participants of this run with the same name, whose place this process has taken: it was started
-    /// again this many times.
+    /// Number of earlier participants of this run with the same name, which this process replaces: the node was
+    /// restarted this many times.
     pub life: u32,
 }
 
-/// A place that somebody has taken over.
+/// The takeover of a place in a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageTakeover {
-    /// Which.
     pub place: StageAddress,
-    /// How often it was taken over, with this time. So all know who was the last.
+    /// Number of takeovers of the place so far, this one included, by which all nodes know the last one.
     pub turn: u32,
 }
 
 impl RunPlan {
-    /// How the model lies on the participants.
+    /// Returns the distribution of the model over the participants.
     #[must_use]
     pub fn topology(&self) -> Topology<'_> {
         Topology::of(self)
     }
 
-    /// The number of worker slots that samples were shared out to.
+    /// Returns the number of worker slots that samples were dealt to.
     #[must_use]
     pub fn slots(&self) -> usize {
         let resumed = self.resumed.first().map(|resumed| resumed.slots);
         resumed.unwrap_or_else(|| self.job.trainers.among(self.topology().workers()))
     }
 
-    /// Those that began it.
+    /// Returns the participants that began the run.
     #[must_use]
     pub fn founders(&self) -> &[Participant] {
         let count = self.participants.iter().take_while(|one| !one.guest).count();
         &self.participants[..count]
     }
 
-    /// Adds a guest, unless it takes part already; whether that is news. All nodes end up with the same list.
+    /// Adds a guest, unless it takes part already. Returns true if it was added. All nodes end up with the same list.
     pub fn admit(&mut self, guest: Participant) -> bool {
         if self.participant(guest.node).is_some() {
             return false;
@@ -101,26 +102,26 @@ impl RunPlan {
         true
     }
 
-    /// The participant with this name.
+    /// Returns the participant with this id.
     #[must_use]
     pub fn participant(&self, node: NodeId) -> Option<&Participant> {
         self.participants.iter().find(|participant| participant.node == node)
     }
 
-    /// The checkpoint that a node goes on from.
+    /// Returns the checkpoint that a node continues from.
     #[must_use]
     pub fn resumed_by(&self, node: NodeId) -> Option<&Resumed> {
         self.resumed.get(usize::from(self.topology().stage(node)))
     }
 
-    /// The life of a further participant with this name.
+    /// Returns the value of `life` for a new participant with this name.
     #[must_use]
     pub fn next_life(&self, name: &str) -> u32 {
         let lives = self.participants.iter().filter(|one| one.name == name);
         lives.map(|one| one.life.saturating_add(1)).max().unwrap_or(0)
     }
 
-    /// Whether a participant was started again: a later process of the same name takes part.
+    /// Returns true if a participant was restarted: a later process of the same name takes part.
     #[must_use]
     pub fn is_succeeded(&self, node: NodeId) -> bool {
         let succeeds = |one: &Participant, former: &Participant| one.name == former.name && one.life > former.life;
@@ -128,32 +129,32 @@ impl RunPlan {
         former.is_some_and(|former| self.participants.iter().any(|one| succeeds(one, former)))
     }
 
-    /// Samples between two evaluations.
+    /// Returns the number of samples between two evaluations.
     #[must_use]
     pub fn evaluation_interval(&self) -> u64 {
         (self.data.train / u64::from(self.job.evaluations_per_epoch())).max(1)
     }
 
-    /// Whether a node came when the run was under way.
+    /// Returns true if the node came after the run had begun.
     #[must_use]
     pub fn is_guest(&self, node: NodeId) -> bool {
         self.participant(node).is_some_and(|participant| participant.guest)
     }
 }
 
-/// A checkpoint that a run goes on from.
+/// A checkpoint that a run continues from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resumed {
-    /// The run that it is of.
+    /// The run that wrote the checkpoint.
     pub run: RunId,
-    /// The digest of its weights.
+    /// Digest of the checkpoint's weights.
     pub digest: Digest,
-    /// The fingerprint of its frontier: two nodes may have come to the same weights with different batches, say with
-    /// batches that changed nothing, and could not go on together.
+    /// Fingerprint of the checkpoint's frontier. Equal digests are not enough: two nodes may have the same weights
+    /// after different batches, for example batches that changed nothing, and could not continue together.
     pub frontier: u64,
-    /// The samples in its batches.
+    /// Number of samples in the checkpoint's batches.
     pub samples: u64,
-    /// The worker slots that samples were shared out to.
+    /// Number of worker slots that samples were dealt to.
     pub slots: usize,
 }
 

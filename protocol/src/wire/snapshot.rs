@@ -1,8 +1,8 @@
-//! A snapshot: everything that a replica is, for one that has nothing or can be helped no other way.
+//! Encoding of a snapshot: a whole replica with its log, for a node that has nothing or cannot be helped by batches.
 //!
-//! On the wire and in files it is its head, in postcard behind its length; the counts, four bytes each; and its log. The
-//! log goes along because of what it is for: who has it can take ranges that others have merged, as the giver could. A
-//! snapshot is cut into pieces anywhere, and takes effect when it is whole and its digest is right.
+//! The bytes, on the wire and in files, are the length of the head, the head in postcard, the counts with four bytes
+//! each, and the log. With the log, the receiver can apply ranges that other nodes have merged, as the giver could. A
+//! snapshot may be cut into pieces anywhere, and takes effect once it is whole and its digest is right.
 
 use std::sync::Arc;
 
@@ -13,40 +13,38 @@ use crate::log::frontier::{Frontier, SEQUENCE_MAX};
 use crate::weights::digest::Digest;
 use serde::{Deserialize, Serialize};
 
-/// Bytes of the head's length.
+/// Length of the field that holds the head's length, in bytes.
 const LENGTH_BYTES: usize = 4;
-/// The longest head: cursors, which are a few megabytes at most, origins, and what the log consists of.
+/// Maximum length of the head in bytes: a few megabytes of cursors, the origins, and the list of log entries.
 pub(crate) const HEAD_BYTES_MAX: usize = 64 << 20;
 const COUNT_BYTES: usize = size_of::<i32>();
 
-/// How much of an origin is applied.
+/// The part of an origin's batches that a replica has applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Applied {
-    /// Which.
     pub origin: OriginId,
-    /// Its last batch that is.
+    /// Sequence of the last batch that is applied.
     pub sequence: u64,
-    /// What its batches add to the digest.
+    /// The amount that the applied batches add to the digest.
     pub digest: Digest,
 }
 
-/// A replica without its counts.
+/// Head of a snapshot: everything of a replica except its counts and its log.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {
-    /// The run.
     pub run: RunId,
-    /// What is applied.
+    /// The applied batches of each origin.
     pub applied: Vec<Applied>,
-    /// Which samples are done.
+    /// Cursors of the samples that are done.
     pub cursors: Cursors,
-    /// The samples in all batches, those trained twice counted twice.
+    /// Number of samples in all batches; samples trained twice count twice.
     pub samples: u64,
-    /// How many counts there are.
+    /// Number of the replica's counts, one for each weight.
     pub weights: u64,
 }
 
 impl Head {
-    /// What is applied, as far as frontiers tell.
+    /// Returns the frontier of the applied batches.
     #[must_use]
     pub fn frontier(&self) -> Frontier {
         let mut frontier = Frontier::default();
@@ -57,44 +55,43 @@ impl Head {
     }
 }
 
-/// What an entry of a log is.
+/// Kind of an entry of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
-    /// A batch.
     Batch,
-    /// Several batches of one origin.
+    /// Several batches of one origin: a merged range.
     Range,
-    /// Batches of several origins. Each of these has the entry in its log, with the same bytes.
+    /// Batches of several origins. The log of each of these origins has the entry, with the same bytes.
     Bundle,
 }
 
-/// One entry of a log: what it holds of one origin.
+/// An entry of a log: the batches of one origin in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEntry {
-    /// Whose batches.
+    /// The origin of the batches.
     pub origin: OriginId,
-    /// The sequence before the first.
+    /// The sequence before the first batch.
     pub from: u64,
-    /// The last one's.
+    /// The sequence of the last batch.
     pub to: u64,
-    /// The batch, range or bundle as it was encoded.
+    /// The encoded batch, range or bundle.
     pub bytes: Arc<[u8]>,
-    /// Which of them it is.
+    /// Kind of the entry.
     pub kind: EntryKind,
 }
 
-/// A replica.
+/// A replica with its log, as one node gives it to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// What it is the sum of.
+    /// The batches that the counts are the sum of, and their cursors.
     pub head: Head,
-    /// The counts.
+    /// The weights, as counts.
     pub counts: Vec<i32>,
     /// Batches that some member may still need.
     pub log: Vec<LogEntry>,
 }
 
-/// What stands at the beginning.
+/// The head as it is encoded, with the list of log entries.
 #[derive(Serialize, Deserialize)]
 struct WireHead {
     head: Head,
@@ -115,7 +112,7 @@ enum WireKind {
     Batch,
     Range,
     Bundle,
-    /// The bundle of an entry before, whose bytes are not told again.
+    /// The bundle of an earlier entry with this position, whose bytes are not repeated.
     SameBundle(u32),
 }
 
@@ -139,11 +136,11 @@ impl WireKind {
     }
 }
 
-/// A snapshot as bytes that are made when they are asked for, in order.
+/// An encoded snapshot whose bytes are produced in order, as they are requested.
 #[derive(Clone, Debug)]
 pub struct Encoded {
     chunks: Vec<Chunk>,
-    /// Where reading stands: the chunk, and the bytes of it that were read.
+    /// Position of the next byte: the chunk, and (`read`) the bytes of that chunk already read.
     chunk: usize,
     read: usize,
     length: usize,
@@ -175,7 +172,7 @@ impl Chunk {
     }
 }
 
-/// The bytes of a snapshot.
+/// Encodes a snapshot from its head, counts and log.
 #[must_use]
 pub fn encode(head: Head, counts: Arc<[i32]>, log: &[LogEntry]) -> Encoded {
     let entries = log.iter().enumerate().map(|(at, entry)| {
@@ -210,13 +207,13 @@ pub fn encode(head: Head, counts: Arc<[i32]>, log: &[LogEntry]) -> Encoded {
 }
 
 impl Encoded {
-    /// The bytes of all of it.
+    /// Returns the length of the whole snapshot in bytes.
     #[must_use]
     pub fn length(&self) -> usize {
         self.length
     }
 
-    /// The next bytes, at most so many; none after the last.
+    /// Returns the next bytes, at most `length` of them; none after the last.
     pub fn next(&mut self, length: usize) -> Vec<u8> {
         let mut out = Vec::new();
         while out.len() < length
@@ -233,13 +230,13 @@ impl Encoded {
     }
 }
 
-/// The most bytes that a snapshot of a model can have, with a log of so many bytes.
+/// Returns the maximum length in bytes of a snapshot of a model with this many weights and a log of this many bytes.
 #[must_use]
 pub fn length_max(weights: usize, log_bytes: usize) -> usize {
     (LENGTH_BYTES + HEAD_BYTES_MAX + weights * COUNT_BYTES).saturating_add(log_bytes)
 }
 
-/// How many weights a snapshot says that it has.
+/// Reads the number of weights that a snapshot claims to have.
 #[must_use]
 pub fn weights(bytes: &[u8]) -> Option<usize> {
     let (length, rest) = bytes.split_first_chunk::<LENGTH_BYTES>()?;
@@ -248,7 +245,7 @@ pub fn weights(bytes: &[u8]) -> Option<usize> {
     usize::try_from(wire.head.weights).ok()
 }
 
-/// Reads a whole snapshot of a model of so many weights. What it says is not checked beyond its form.
+/// Decodes a whole snapshot of a model with this many weights. Checks the form only, not the digest.
 #[must_use]
 pub fn decode(bytes: &[u8], weights: usize) -> Option<Snapshot> {
     let (length, rest) = bytes.split_first_chunk::<LENGTH_BYTES>()?;

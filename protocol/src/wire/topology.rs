@@ -1,7 +1,7 @@
-//! How a run's model lies on its participants: all of it on each, or in stages on the nodes of pipelines. Follows from the
-//! plan's job and participants; nothing of it is sent.
+//! Distribution of a run's model over its participants: the whole model on each, or stages on the nodes of pipelines.
+//! It follows from the plan's job and participants and is never sent.
 //!
-//! Where the answer to a question depends on that, the question has a name here, and is answered for both cases.
+//! Every question whose answer depends on the distribution has a method here, which answers it for both cases.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -13,10 +13,10 @@ use crate::ids::NodeId;
 use crate::job::model::{Layout, Partition, PipelineStage};
 use crate::job::{PipelineSpec, Trainers};
 
-/// Slots that guests' are drawn from.
+/// Number of slots among which guests' slots are chosen by id.
 const GUEST_SLOTS: u64 = 1 << 16;
 
-/// How a run's model lies on its participants.
+/// Distribution of a run's model over its participants.
 #[derive(Clone, Copy, Debug)]
 pub enum Topology<'a> {
     /// Each participant holds the whole model, and each of its workers trains it.
@@ -25,7 +25,7 @@ pub enum Topology<'a> {
     Pipelined(Pipelines<'a>),
 }
 
-/// The pipelines of a run: rows of participants, with guests in the places of those that were given up.
+/// The pipelines of a run: rows of participants, in which guests replace participants that were given up.
 #[derive(Clone, Copy, Debug)]
 pub struct Pipelines<'a> {
     plan: &'a RunPlan,
@@ -57,15 +57,15 @@ impl<'a> Topology<'a> {
     }
 }
 
-/// Stages, workers and slots.
+/// Methods for stages, workers and slots.
 impl Topology<'_> {
-    /// The number of stages that the model is cut into: one if nodes hold all of it.
+    /// Returns the number of stages that the model is cut into; 1 if nodes hold the whole model.
     #[must_use]
     pub fn stages(&self) -> usize {
         self.pipelines().map_or(1, |pipelines| pipelines.stages)
     }
 
-    /// The number of workers that the founders have. A pipeline is one worker.
+    /// Returns the number of workers of the participants that began the run. A pipeline counts as one worker.
     #[must_use]
     pub fn workers(&self) -> usize {
         let founders = self.plan().founders();
@@ -75,9 +75,9 @@ impl Topology<'_> {
         }
     }
 
-    /// The slots of a node's workers. Those of guests come after all others, and far apart: a slot decides what its worker
-    /// claims first, and guests live on claims. Should two be the same, they claim the same now and then. All nodes of a
-    /// pipeline have its one slot.
+    /// Returns the slots of a node's workers. Guests' slots come after all others and are far apart, because a slot
+    /// decides which shards its worker claims first, and guests train only claimed shards. Two guests with the same
+    /// slot sometimes claim the same shards. All nodes of a pipeline share one slot.
     #[must_use]
     pub fn slots_of(&self, node: NodeId) -> Range<usize> {
         match self {
@@ -100,8 +100,8 @@ impl Topology<'_> {
         }
     }
 
-    /// The slots that have no worker while these nodes are away. A pipeline trains while the holders of all its stages are
-    /// heard, whichever other nodes of it are away.
+    /// Returns the slots that have no worker while these nodes are away. A pipeline trains as long as the current
+    /// holders of all its stages are heard, even if earlier nodes of it are away.
     #[must_use]
     pub fn slots_without(
         &self,
@@ -117,21 +117,21 @@ impl Topology<'_> {
     }
 }
 
-/// The stages that nodes hold.
+/// Methods for the stages that nodes hold.
 impl<'a> Topology<'a> {
-    /// A node's place in a pipeline; none if it holds the whole model.
+    /// Returns a node's place in a pipeline; none if it holds the whole model.
     #[must_use]
     pub fn place(&self, node: NodeId) -> Option<StageAddress> {
         self.pipelines()?.place(node)
     }
 
-    /// The number of the stage that a node holds. The whole model is stage 0.
+    /// Returns the number of the stage that a node holds; 0 if it holds the whole model.
     #[must_use]
     pub fn stage(&self, node: NodeId) -> u8 {
         self.place(node).map_or(0, |place| place.stage)
     }
 
-    /// The place of a node's worker, among how many; none if the worker has the whole model.
+    /// Returns the place of a node's worker and the shape of the pipelines; none if the worker has the whole model.
     #[must_use]
     pub fn assignment(&self, node: NodeId) -> Option<PipelineAssignment> {
         let pipelines = self.pipelines()?;
@@ -142,7 +142,7 @@ impl<'a> Topology<'a> {
         })
     }
 
-    /// The part of the model that a node holds; none if it holds the whole model.
+    /// Returns the part of the model that a node holds; none if it holds the whole model.
     #[must_use]
     pub fn held_stage(&self, node: NodeId) -> Option<PipelineStage> {
         let pipelines = self.pipelines()?;
@@ -151,51 +151,52 @@ impl<'a> Topology<'a> {
         Some(partition.stage(usize::from(place.stage)))
     }
 
-    /// The number of weights of the model, of which this node holds this many.
+    /// Returns the number of weights of the whole model, given the number that a node holds.
     #[must_use]
     pub fn weights(&self, held: u64) -> u64 {
         let layout = self.pipelines().and_then(Pipelines::layout);
         layout.map_or(held, |layout| layout.weights as u64)
     }
 
-    /// The node that has a place: the last that has taken it over, or the one that began with it. A node that was given up
-    /// does not get its place back. Of two that have taken it at a time, the one with the lower id has it.
+    /// Returns the node that holds a place: the last one that took it over, else the one that began with it. A node
+    /// that was given up does not get its place back. Of two that took a place over at the same time, the one with the
+    /// lower id holds it.
     #[must_use]
     pub fn holder(&self, place: StageAddress) -> Option<&'a Participant> {
         self.pipelines()?.holder(place)
     }
 
-    /// Whether another node has taken a node's place over.
+    /// Returns true if another node has taken over this node's place in its pipeline.
     #[must_use]
     pub fn is_replaced(&self, node: NodeId) -> bool {
         let holder = self.place(node).and_then(|place| self.holder(place));
         holder.is_some_and(|holder| holder.node != node)
     }
 
-    /// Whether two nodes hold the same weights, and so exchange what they learn.
+    /// Returns true if two nodes hold the same weights, and so exchange batches.
     #[must_use]
     pub fn same_slice(&self, one: NodeId, other: NodeId) -> bool {
         let stage = |node| self.place(node).map(|place| place.stage);
         stage(one) == stage(other)
     }
 
-    /// Whether two nodes are in one pipeline, and so pass on to each other what they compute.
+    /// Returns true if two nodes are in the same pipeline, and so exchange activations and gradients.
     #[must_use]
     pub fn are_in_one_pipeline(&self, one: NodeId, other: NodeId) -> bool {
         let pipeline = |node| self.place(node).map(|place| place.pipeline);
         pipeline(one).is_some() && pipeline(one) == pipeline(other)
     }
 
-    /// Whether two nodes have something to say to each other, and so a link.
+    /// Returns true if two nodes have anything to exchange, and so need a link.
     #[must_use]
     pub fn are_linked(&self, one: NodeId, other: NodeId) -> bool {
         self.same_slice(one, other) || self.are_in_one_pipeline(one, other)
     }
 }
 
-/// Nodes that are missing, and guests.
+/// Methods for missing nodes and guests.
 impl Topology<'_> {
-    /// The places whose holders are missing.
+    /// Returns the places whose holders are missing.
     #[must_use]
     pub fn vacancies(&self, is_missing: impl Fn(NodeId) -> bool) -> Vec<StageAddress> {
         let Some(pipelines) = self.pipelines() else {
@@ -206,15 +207,15 @@ impl Topology<'_> {
         places.filter(is_vacant).collect()
     }
 
-    /// Whether the run can go on without the nodes that are missing: one pipeline at least is whole. Where each node holds
-    /// the whole model, any of them can.
+    /// Returns true if the run can go on without the missing nodes: at least one pipeline is complete. If each node
+    /// holds the whole model, any node can go on.
     #[must_use]
     pub fn can_go_on_without(&self, is_missing: impl Fn(NodeId) -> bool) -> bool {
         self.pipelines()
             .is_none_or(|pipelines| pipelines.first_whole(is_missing).is_some())
     }
 
-    /// Whether a further node has something to do: pipelines take one only in the place of another.
+    /// Returns true if a further node would have something to do. Pipelines take a node only in place of a missing one.
     #[must_use]
     pub fn has_room(&self, is_missing: impl Fn(NodeId) -> bool) -> bool {
         match self {
@@ -223,8 +224,8 @@ impl Topology<'_> {
         }
     }
 
-    /// A node as a guest, with the place that it takes in a pipeline, if there is one. Several that come at a time do not all
-    /// take the same.
+    /// Returns a node as a guest, with the place in a pipeline that it takes over; none if there is no room. Guests
+    /// that come at the same time are spread over the vacant places.
     #[must_use]
     pub fn placed(&self, guest: Participant, is_missing: impl Fn(NodeId) -> bool) -> Option<Participant> {
         let Self::Pipelined(pipelines) = self else {
@@ -239,7 +240,7 @@ impl Topology<'_> {
         })
     }
 
-    /// Whether a guest can have come so: to pipelines in one of their places.
+    /// Returns true if a guest can have joined in this way: in pipelines, at one of their places.
     #[must_use]
     pub fn admits(&self, guest: &Participant) -> bool {
         match self {
@@ -251,23 +252,24 @@ impl Topology<'_> {
     }
 }
 
-/// The parts that nodes have in a run.
+/// Methods for the tasks of nodes in a run, such as leading, measuring and saving.
 impl Topology<'_> {
-    /// Whether a node's workers choose the minibatches that they train.
+    /// Returns true if a node's workers choose the minibatches that they train.
     #[must_use]
     pub fn leads(&self, node: NodeId) -> bool {
         self.pipelines()
             .is_none_or(|pipelines| pipelines.place(node).is_some_and(|place| place.stage == 0))
     }
 
-    /// Whether a node's workers train minibatches that others choose. What is done of them need not be done where it was
-    /// chosen, and what is missing is not made any more once the leaders have ended.
+    /// Returns true if a node's workers train minibatches that another node chooses. The training of such a node ends
+    /// when the leaders have ended, whatever its own ledger says: samples done there may not be done at the leader, and
+    /// missing samples are not made any more.
     #[must_use]
     pub fn is_led(&self, node: NodeId) -> bool {
         self.place(node).is_some_and(|place| place.stage > 0)
     }
 
-    /// Whether a node leads a pipeline of which all holders are there.
+    /// Returns true if a node leads a pipeline whose holders are all there.
     #[must_use]
     pub fn leads_whole_pipeline(&self, node: NodeId, is_there: impl Fn(NodeId) -> bool) -> bool {
         self.pipelines().is_some_and(|pipelines| {
@@ -276,7 +278,8 @@ impl Topology<'_> {
         })
     }
 
-    /// The node whose worker measures the model while it is trained: the first that is there, of a pipeline that is whole.
+    /// Returns the node whose worker measures the model during training: the first node that is there, or the leader of
+    /// the first complete pipeline.
     #[must_use]
     pub fn evaluator(&self, is_there: impl Fn(NodeId) -> bool) -> Option<NodeId> {
         let first = match self {
@@ -290,7 +293,8 @@ impl Topology<'_> {
         first.map(|one| one.node)
     }
 
-    /// Whether the worker that trains also measures, between two of its steps: it alone knows when an epoch is over.
+    /// Returns true if the worker that trains also measures, between two of its steps, because it alone knows when an
+    /// epoch is over.
     #[must_use]
     pub fn evaluates_by_itself(&self) -> bool {
         match self {
@@ -299,8 +303,8 @@ impl Topology<'_> {
         }
     }
 
-    /// Whether the samples of a node's ledger are the run's, as another node tells them. In pipelines samples count where
-    /// they were chosen: the ledger of a stage that lost a node may have one minibatch less.
+    /// Returns true if the run's number of samples may be taken from the ledger of `node` when `teller` reports it. In
+    /// pipelines that is a leader's ledger, because the ledger of a stage that lost a node may have one minibatch less.
     #[must_use]
     pub fn counts_samples_for(&self, teller: NodeId, node: NodeId) -> bool {
         match self {
@@ -309,34 +313,35 @@ impl Topology<'_> {
         }
     }
 
-    /// Whether each node saves the stage that it holds, instead of one node the whole model. The nodes of each stage agree
-    /// on their end by themselves; files are saved once those of all stages have, since the result is of all stages.
+    /// Returns true if each node saves the stage that it holds, instead of one node saving the whole model. The nodes
+    /// of each stage agree on their end separately; files are saved once all stages have agreed, because the result is
+    /// that of all stages.
     #[must_use]
     pub fn saves_stages(&self) -> bool {
         matches!(self, Self::Pipelined(_))
     }
 
-    /// Whether every seat needs its worker until the end, however little is left to train: a pipeline is measured by all its
-    /// workers.
+    /// Returns true if every seat needs its worker until the end, even if few samples are left, because all workers of
+    /// a pipeline are needed to measure it.
     #[must_use]
     pub fn needs_all_workers(&self) -> bool {
         matches!(self, Self::Pipelined(_))
     }
 
-    /// Whether workers of a node that leaves let out what they have learned first. A pipeline that loses a node makes the
-    /// minibatch under way again: its workers are simply lost.
+    /// Returns true if the workers of a node that leaves emit their residuals first. A pipeline that loses a node
+    /// repeats the minibatch in flight instead, so its workers are simply lost.
     #[must_use]
     pub fn hands_over(&self) -> bool {
         matches!(self, Self::Replicated(_))
     }
 
-    /// Whether a run can stall because workers hold samples back that others wait for.
+    /// Returns true if a run can stall because workers hold back samples that others wait for.
     #[must_use]
     pub fn can_stall(&self) -> bool {
         matches!(self, Self::Replicated(_))
     }
 
-    /// Whether a run that has diverged can be trained once more by itself.
+    /// Returns true if a run that has diverged can be trained again automatically.
     #[must_use]
     pub fn can_back_off(&self) -> bool {
         matches!(self, Self::Replicated(_))
@@ -367,7 +372,7 @@ impl<'a> Pipelines<'a> {
         self.plan.founders().get(index)
     }
 
-    /// A place, to be taken over.
+    /// Returns the takeover of a place by a further node, with the next number.
     fn take_over(&self, place: StageAddress) -> StageTakeover {
         let before = self.holder(place).and_then(|one| one.takes);
         StageTakeover {
@@ -376,7 +381,7 @@ impl<'a> Pipelines<'a> {
         }
     }
 
-    /// The places of a pipeline, in order.
+    /// Returns the places of a pipeline, in order.
     fn places(&self, pipeline: usize) -> impl Iterator<Item = StageAddress> + use<> {
         let stages = self.stages as u8;
         (0..stages).map(move |stage| StageAddress {
@@ -390,7 +395,7 @@ impl<'a> Pipelines<'a> {
         self.places(pipeline).all(is_there)
     }
 
-    /// The first pipeline in which no holder is missing.
+    /// Returns the first pipeline in which no holder is missing.
     fn first_whole(&self, is_missing: impl Fn(NodeId) -> bool) -> Option<usize> {
         let mut pipelines = 0..self.plan.founders().len() / self.stages;
         pipelines.find(|&pipeline| self.is_whole(pipeline, &is_missing))

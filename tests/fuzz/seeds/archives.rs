@@ -1,4 +1,4 @@
-//! Arrays and images in the formats that can be trained on, made by hand.
+//! Writes arrays and images in the dataset formats, for the corpus.
 
 use std::io::Write;
 
@@ -7,7 +7,7 @@ use flate2::write::ZlibEncoder;
 
 use crate::engine::add_to_corpus;
 
-/// An array of `NumPy`'s.
+/// Returns an array in `NumPy`'s format.
 fn npy(kind: &str, shape: &str, elements: &[u8]) -> Vec<u8> {
     let header = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': ({shape}), }}\n");
     let mut bytes = b"\x93NUMPY\x01\0".to_vec();
@@ -17,7 +17,7 @@ fn npy(kind: &str, shape: &str, elements: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// An archive of files that are stored as they are.
+/// Returns a ZIP archive of files without compression.
 fn zip(files: &[(&str, Vec<u8>)]) -> Vec<u8> {
     let (mut bytes, mut directory) = (Vec::new(), Vec::new());
     for (name, contents) in files {
@@ -48,7 +48,7 @@ fn zip(files: &[(&str, Vec<u8>)]) -> Vec<u8> {
     bytes
 }
 
-/// A grey image of three by two pixels.
+/// Returns a grey PNG image of three by two pixels.
 pub(crate) fn png() -> Vec<u8> {
     let mut bytes = b"\x89PNG\r\n\x1a\n".to_vec();
     let mut chunk = |kind: &[u8], contents: &[u8]| {

@@ -1,4 +1,4 @@
-//! What a node and its workers tell each other.
+//! Messages between a node and its workers, for the corpus.
 
 use protocol::ids::{OriginId, RunId};
 use protocol::log::cursor::Cursors;

@@ -1,4 +1,4 @@
-//! Batches, and changes in each encoding.
+//! Batches, and changes in each encoding, for the corpus.
 
 use protocol::ids::{OriginId, RunId};
 use protocol::log::batch::{Header, OriginStatus, Payload, RoundPhase};
@@ -14,7 +14,7 @@ use protocol::weights::sums::Sums;
 use crate::engine::add_to_corpus;
 use crate::targets::WEIGHTS;
 
-/// Sparse, dense, with repeats, and none: each encoding has its turn.
+/// Returns named lists of changes: none, sparse, dense, and with repeats.
 pub(super) fn changes() -> [(&'static str, Vec<u32>); 4] {
     [
         ("none", Vec::new()),
@@ -64,7 +64,7 @@ pub(super) fn batch(payload: &Payload, cursors: u32) -> Vec<u8> {
     frame
 }
 
-/// One batch from each of two origins, as one.
+/// Returns the bundle of one batch from each of two origins.
 pub(super) fn bundle() -> Bundle {
     let steps = |factor: i32| {
         let steps = (0..200).map(|i: i32| (i - 90) * factor);
@@ -102,7 +102,7 @@ pub(super) fn batches() {
             ("encoding_bitmap", Encoding::Bitmap),
         ] {
             let mut bytes = (changes.len() as u16).to_le_bytes().to_vec();
-            // Nothing has one form, whatever the encoding; a bitmap has no repeats.
+            // No changes look the same in every encoding; a bitmap cannot encode repeats.
             if changes.is_empty() || encoding::encode(encoding, &changes, &mut bytes) {
                 add_to_corpus(target, name, &bytes);
             }
@@ -110,5 +110,5 @@ pub(super) fn batches() {
     }
 }
 
-/// Weights that batches of the corpus reach.
+/// Checks that all changes in the corpus are to existing weights.
 const _: () = assert!(40 * 111 < WEIGHTS);

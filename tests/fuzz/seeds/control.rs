@@ -1,4 +1,4 @@
-//! Words, questions and answers of the control plane.
+//! Messages, requests and replies of the control plane, for the corpus.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Data in the formats that can be trained on.
+//! Datasets in the supported formats, for the corpus.
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -11,7 +11,7 @@ pub(crate) const TRAIN_LABELS: &str = "train-labels-idx1-ubyte";
 const TEST_IMAGES: &str = "t10k-images-idx3-ubyte";
 const TEST_LABELS: &str = "t10k-labels-idx1-ubyte";
 
-/// The bytes of an IDX file.
+/// Returns the bytes of an IDX file.
 fn idx(dimensions: &[u32], data: impl Iterator<Item = u8>) -> Vec<u8> {
     let mut bytes = vec![0, 0, 8, dimensions.len() as u8];
     bytes.extend(dimensions.iter().flat_map(|dimension| dimension.to_be_bytes()));
@@ -19,7 +19,7 @@ fn idx(dimensions: &[u32], data: impl Iterator<Item = u8>) -> Vec<u8> {
     bytes
 }
 
-/// Six small images to learn from and three to measure on.
+/// Returns the files of an IDX dataset with six training and three test images.
 pub(crate) fn idx_files() -> [(&'static str, Vec<u8>); 4] {
     let images = |count: u32| idx(&[count, 4, 3], (0..count as u8 * 12).map(|pixel| pixel * 3));
     let labels = |count: u32| idx(&[count], (0..count as u8).map(|sample| sample % 3));

@@ -1,4 +1,4 @@
-//! Frames of the data plane, and what they carry.
+//! Frames of the data plane and their contents, for the corpus.
 
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::log::frontier::SequenceRange;
@@ -122,7 +122,7 @@ pub(super) fn frames() {
     }
 }
 
-/// What passes between the workers of a pipeline.
+/// Writes the messages between the workers of a pipeline.
 fn flows() {
     let lead = Lead {
         step: 7,
@@ -166,7 +166,7 @@ fn flows() {
     }
 }
 
-/// A message of a pipeline with three numbers.
+/// Returns a message between workers of a pipeline, with three numbers as its payload.
 fn flow(body: FlowBody) -> Flow {
     let head = FlowHead {
         pipeline: 2,

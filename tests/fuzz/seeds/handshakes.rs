@@ -1,4 +1,4 @@
-//! The first bytes on a connection.
+//! First bytes on a connection, for the corpus.
 
 use communicator::transport::{Plane, dial};
 use std::time::Duration;
@@ -6,7 +6,8 @@ use std::time::Duration;
 use crate::doors::Door;
 use crate::engine::add_to_corpus;
 
-/// What a member says first, and what a node answers. Both are drawn anew each time: half of it is random.
+/// Writes the first bytes of a member that connects and of the node's answer. Both differ each time because half of
+/// them are random.
 pub(super) fn handshakes() {
     let mut door = Door::open();
     for (name, plane) in [("control", Plane::Control), ("data", Plane::Data)] {
@@ -25,7 +26,7 @@ pub(super) fn handshakes() {
             hello
         });
         add_to_corpus("accept", name, &hello);
-        // Nobody who dials has sent this hello, so none of them takes the answer.
+        // No dialling node has sent this hello, so each refuses the answer.
         add_to_corpus("dial", &format!("refused-{name}"), &door.knock(&hello));
     }
 }

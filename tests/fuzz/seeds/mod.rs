@@ -1,4 +1,4 @@
-//! Valid values of every kind: what the corpus is made of. A file for each kind of format.
+//! Valid values of every kind, from which the corpus is generated, with one file for each kind of format.
 
 mod archives;
 mod attached;
@@ -15,7 +15,7 @@ mod values;
 pub(crate) use archives::png;
 pub(crate) use datasets::{TRAIN_IMAGES, TRAIN_LABELS, idx_files};
 
-/// Makes the corpus anew, if that is wanted.
+/// Regenerates the corpus if `TAU_FUZZ_CORPUS` is set.
 pub(crate) fn write_if_asked() {
     if std::env::var("TAU_FUZZ_CORPUS").is_err() {
         return;

@@ -1,4 +1,4 @@
-//! Trained models.
+//! Trained models, for the corpus.
 
 use protocol::job::JobDraft;
 use protocol::job::model::{Layout, Shape, initial_counts};

@@ -1,4 +1,4 @@
-//! Merged ranges, and what is kept of a run: snapshots, checkpoints and states of workers.
+//! Merged ranges, snapshots, checkpoints and states of workers, for the corpus.
 
 use communicator::checkpoint;
 use protocol::ids::OriginId;
@@ -15,7 +15,7 @@ use super::values::{data_info, job};
 use crate::engine::add_to_corpus;
 use crate::targets::{SNAPSHOT_WEIGHTS, WEIGHTS};
 
-/// Two batches as one range.
+/// Returns two batches as one merged range.
 pub(super) fn merged_range() -> MergedRange {
     let decoded = |words: &[u32]| Batch::decode(&batch(&steps(words), 3), WEIGHTS).unwrap();
     let [_, (_, sparse), (_, dense), _] = changes();

@@ -1,4 +1,4 @@
-//! What people write: jobs, names of data, and networks.
+//! Texts that people write (jobs, data sources, models), for the corpus.
 
 use crate::engine::add_to_corpus;
 

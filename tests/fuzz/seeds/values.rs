@@ -1,4 +1,4 @@
-//! Values that several formats have in common.
+//! Values that several formats share, for the corpus.
 
 use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::job::data::DataInfo;
@@ -95,7 +95,7 @@ pub(super) fn worker_stats() -> WorkerStats {
         staleness: 0.4,
         residual_norm: 1.25,
         residual_lost: 0.5,
-        // New sums and readings need no line here.
+        // New fields need no line here.
         ..WorkerStats::default()
     }
 }
@@ -144,7 +144,7 @@ pub(super) const RESUMED: Resumed = Resumed {
     slots: 3,
 };
 
-/// A node that cannot open the data.
+/// Returns the exclusion of a node that cannot open the data.
 pub(super) fn unable() -> Excluded {
     Excluded::Unable("points.csv could not be read".into())
 }

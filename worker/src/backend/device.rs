@@ -1,4 +1,4 @@
-//! What a worker computes on: chosen by a flag, found on the machine.
+//! The device that a worker computes on: the choice in a flag, and the device found on the machine.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,12 +8,13 @@ use thiserror::Error;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::{Gpu, GpuError};
 
-/// How a GPU multiplies matrices.
+/// Precision in which a GPU multiplies matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Precision {
-    /// In full.
+    /// Full single precision.
     F32,
-    /// With factors rounded to ten bits on tensor cores, which is several times faster. Sums and weights stay in full.
+    /// Tensor cores with factors rounded to 10-bit mantissas: several times faster. Sums and weights keep single
+    /// precision.
     Tf32,
 }
 
@@ -38,14 +39,13 @@ impl fmt::Display for Precision {
     }
 }
 
-/// What was asked for: `auto`, `cpu`, or `cuda:N`.
+/// A requested device: `auto`, `cpu` or `cuda:N`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
     /// The first GPU, or the CPU if there is none.
     Auto,
-    /// The CPU.
     Cpu,
-    /// A GPU by its number.
+    /// The GPU with this number, counted from 0.
     Cuda(usize),
 }
 
@@ -73,42 +73,41 @@ impl fmt::Display for Choice {
     }
 }
 
-/// What was found.
+/// A device that exists on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Device {
-    /// The CPU.
     Cpu,
-    /// A GPU.
+    /// An NVIDIA GPU.
     #[cfg(feature = "cuda")]
     Cuda {
         ordinal: usize,
-        /// What it is called.
+        /// Model name of the GPU.
         name: String,
-        /// The bytes of its memory.
+        /// Bytes of the GPU's memory.
         memory: u64,
-        /// How it multiplies.
+        /// Precision of the GPU's matrix products.
         precision: Precision,
     },
 }
 
-/// Why there is no such device.
+/// Reason why a requested device is not available.
 #[derive(Debug, Error)]
 pub enum DeviceError {
-    /// The program was built without GPUs.
+    /// This build has no GPU support.
     #[cfg(not(feature = "cuda"))]
     #[error("this build of tau does not support GPUs: build it with --features cuda, or use --device cpu")]
     NotBuilt,
-    /// There is no GPU to train on.
+    /// The GPU cannot be used.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Gpu(#[from] GpuError),
-    /// Only GPUs round.
+    /// TF32 was requested for the CPU, which only has full precision.
     #[error("--precision tf32 needs a GPU: leave it out, or use --device cuda:0")]
     PrecisionOfCpu,
 }
 
 impl Device {
-    /// Finds what was asked for. `auto` never fails: where there is no GPU it says why not, and takes the CPU.
+    /// Finds the requested device. `auto` never fails: without a usable GPU it logs the reason and returns the CPU.
     pub fn find(choice: Choice, precision: Option<Precision>) -> Result<Self, DeviceError> {
         match choice {
             Choice::Cpu if precision == Some(Precision::Tf32) => Err(DeviceError::PrecisionOfCpu),
@@ -136,7 +135,7 @@ impl Device {
         Err(DeviceError::NotBuilt)
     }
 
-    /// The bytes of a GPU's memory, if it is one.
+    /// Bytes of the GPU's memory; `None` for the CPU.
     #[must_use]
     pub fn gpu_bytes(&self) -> Option<u64> {
         match self {
@@ -146,7 +145,7 @@ impl Device {
         }
     }
 
-    /// What was found, as the choice of exactly that.
+    /// Returns the choice that names exactly this device.
     #[must_use]
     pub fn choice(&self) -> Choice {
         match self {

@@ -1,5 +1,5 @@
-//! What computes: the CPU, or a GPU. A backend owns arrays and does arithmetic on them; what a worker does with its two
-//! copies of the weights, step by step, is the same on all of them and lies in [`replica`].
+//! Backends: the devices that compute (CPU or GPU). A backend owns arrays and does arithmetic on them. The worker's use
+//! of its two copies of the weights, step by step, is the same on all backends and lies in [`replica`].
 
 pub mod cpu;
 #[cfg(feature = "cuda")]
@@ -24,89 +24,93 @@ use crate::learning::optimiser::{Factors, Formula};
 use crate::trainer::TrainError;
 use protocol::weights::contribution::Contribution;
 
-/// One of the arrays of a backend, with a number for every weight.
+/// An array of a backend that holds one number per weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Array {
-    /// The worker's own weights, which gradients are computed at.
+    /// The worker's own weights, at which gradients are computed.
     Own,
     /// The shared weights.
     Shared,
-    /// The optimiser's first array of state, where it keeps one.
+    /// The optimiser's first state array, if its rule has one.
     First,
-    /// And its second.
+    /// The optimiser's second state array, if its rule has one.
     Second,
 }
 
-/// What an optimiser's pass over the weights is to do.
+/// Settings of one optimiser pass over the weights.
 #[derive(Clone, Debug)]
 pub struct Update {
-    /// How a gradient becomes an update.
+    /// Formula that turns a gradient into an update.
     pub(crate) formula: Formula,
-    /// The numbers of this step.
+    /// Coefficients of the formula in this step.
     pub(crate) factors: Factors,
-    /// The norm that the gradient is clipped to.
+    /// Largest norm of the gradient: a longer gradient is scaled down to it.
     pub(crate) clip: Option<f64>,
-    /// The gradient is made orthogonal first, and the formula then moves the weights along it.
+    /// If set, the gradient is made orthogonal first, and the formula moves the weights along the result.
     pub(crate) orthogonal: Option<Orthogonal>,
-    /// What is compared with the shared weights; without it nothing leaves.
+    /// Comparison of the own with the shared weights; without it no changes leave.
     pub(crate) compare: Option<Compare>,
 }
 
-/// How a gradient is made orthogonal.
+/// Settings for making a gradient orthogonal (Muon).
 #[derive(Clone, Copy, Debug)]
 pub struct Orthogonal {
     pub(crate) muon: Muon,
-    /// The number of the step, from 1.
+    /// Number of the step, from 1.
     pub(crate) step: u64,
 }
 
-/// A comparison of both copies.
+/// Settings of a comparison of the own with the shared weights.
 #[derive(Clone, Debug)]
 pub struct Compare {
-    /// How far apart a weight's copies must be for it to change.
+    /// Distance between a weight's two copies from which on a change leaves.
     pub(crate) tau: Tau,
-    /// The multiple of the velocity that the own weights are ahead.
+    /// Look-ahead of the own weights, as a multiple of the optimiser's velocity.
     pub(crate) ahead: f32,
-    /// The weights whose turn it is: whole blocks.
+    /// Indices of the weights to compare: whole blocks.
     pub(crate) turn: Indices<usize>,
-    /// Whether small tensors are compared whoever's turn it is.
+    /// True if small tensors are compared, too, wherever they lie.
     pub(crate) eager: bool,
 }
 
-/// What an optimiser's pass did.
+/// Result of an optimiser pass.
 #[derive(Clone, Copy, Debug)]
 pub struct Updated {
     /// The mean loss of the minibatch.
     pub(crate) loss: f32,
-    /// How far out the shared weights now are.
+    /// Tells whether all shared weights are still within the safe range after the pass.
     pub(crate) range: Range,
-    /// The thread time that making the gradient orthogonal took.
+    /// Thread time spent on making the gradient orthogonal.
     pub(crate) directions: Duration,
-    /// The thread time that comparing took, where the backend can tell.
+    /// Thread time spent on the comparison, if the backend can measure it.
     pub(crate) exchange: Option<Duration>,
 }
 
-/// What a worker computes with. It knows nothing of turns, of looking ahead, of what was saved: a replica tells it.
+/// A device's arrays and arithmetic. A backend knows nothing of turns, look-ahead or saved state: [`replica::Replica`]
+/// manages those.
 pub trait Backend {
-    /// Whether it works by itself, so that its host can do something else between a gradient and the update.
+    /// True if the device works asynchronously, so that the host can do something else between gradient and update.
     const WORKS_ALONE: bool;
 
     /// The number of weights.
     fn weights(&self) -> usize;
 
-    /// Computes the gradient of a minibatch at the own weights, or begins to. The key decides dropout.
+    /// Computes the gradient of a minibatch at the own weights, or starts to. `key` seeds dropout.
     fn gradient(&mut self, samples: &[u32], key: u64) -> Result<(), TrainError>;
 
-    /// Moves the own weights by the newest gradient, compares, and replaces the contents of `changes` by the changes that
-    /// leave, by which the shared weights are moved. A pass that fails for its numbers' sake moves no shared weight.
+    /// Moves the own weights by the newest gradient, compares them with the shared ones, replaces the contents of
+    /// `changes` by the changes that leave, and applies these to the shared weights. If a value is not finite or out of
+    /// range, the call fails and leaves the shared weights unchanged.
     fn update(&mut self, update: &Update, changes: &mut Vec<u32>) -> Result<Updated, TrainError>;
 
-    /// The same without an update: what leaves as the weights stand.
+    /// Replaces the contents of `changes` by the changes that leave at the present weights, without an update, and
+    /// applies them to the shared weights.
     fn release(&mut self, compare: &Compare, changes: &mut Vec<u32>) -> Result<Range, TrainError>;
 
-    /// Moves the shared weights of a window by a fraction of the way to what the own ones have come to, which are so far ahead,
-    /// and says by how many steps each has moved. What is not all of the way is taken back from the own ones. What fails
-    /// for its numbers' sake moves nothing.
+    /// Moves the shared weights of a window towards the own ones by a fraction (`contribution`) of their difference,
+    /// and returns the movement of each in lattice steps. `ahead` is the look-ahead of the own weights. If the
+    /// contribution is not the whole difference, the own weights are moved back to where they would be had all workers
+    /// moved as far. If a value is not finite or out of range, the call fails and changes nothing.
     fn take(
         &mut self,
         window: Indices<usize>,
@@ -114,36 +118,37 @@ pub trait Backend {
         contribution: Contribution,
     ) -> Result<(Dense, Range), TrainError>;
 
-    /// Adds others' checked changes to both copies. A backend may delay this, but must have done it, in order, before
-    /// anything reads the weights. The returned range may be that of the last step.
+    /// Adds other workers' checked changes to both copies. A backend may delay this, but applies changes in order and
+    /// before anything reads the weights. The returned range may be that of the last step.
     fn apply(&mut self, changes: &[u32], tau: Tau) -> Result<Range, TrainError>;
 
-    /// Moves weights by whole steps, exactly, in both copies; as late as [`Backend::apply`].
+    /// Moves weights by whole lattice steps, exactly, in both copies. It may be delayed like [`Backend::apply`].
     fn jump(&mut self, sums: &Sums) -> Result<Range, TrainError>;
 
-    /// The same for neighbouring weights, nearly all of which move.
+    /// Moves neighbouring weights, nearly all of which move, by whole lattice steps in both copies, like
+    /// [`Backend::jump`].
     fn shift(&mut self, dense: &Dense) -> Result<Range, TrainError> {
         self.jump(&Sums::from(dense))
     }
 
-    /// The digest of the shared weights; `None` if one has left the lattice.
+    /// Returns the digest of the shared weights, or `None` if one has left the lattice.
     fn digest(&self) -> Result<Option<Digest>, TrainError>;
 
-    /// What has not been emitted, of every so many-th weight, with the own weights so far ahead.
+    /// Returns the residual of every `step`-th weight. `ahead` is the look-ahead of the own weights.
     fn residuals(&self, step: usize, ahead: f32) -> Result<Vec<f32>, TrainError>;
 
-    /// All numbers of an array.
+    /// Returns all numbers of an array.
     fn read(&self, array: Array) -> Result<Cow<'_, [f32]>, TrainError>;
 
     /// Replaces all numbers of an array.
     fn write(&mut self, array: Array, values: Vec<f32>) -> Result<(), TrainError>;
 
-    /// Bytes of a GPU's memory that it holds.
+    /// Bytes of GPU memory that the backend holds.
     fn gpu_memory(&self) -> u64 {
         0
     }
 
-    /// How long the host has waited for a GPU since it asked last.
+    /// Returns the time that the host has waited for the GPU since the last call.
     fn gpu_time(&mut self) -> Duration {
         Duration::ZERO
     }

@@ -1,10 +1,11 @@
-//! A worker's replica: two copies of the weights on some backend, and all that is the same on every one of them.
+//! A worker's replica on any backend: it holds two copies of the weights and does everything that is the same on all
+//! devices.
 //!
-//! A worker moves its own copy of the weights as a plain optimiser would. In every step a part of it is compared with the
-//! shared weights, and what has moved away by τ leaves as changes. The parts take turns: a weight that waits for τ for
-//! dozens of steps can wait for three more, comparing costs a quarter, and changes that stand closer together take fewer
-//! bits. Only small tensors, biases and last layers, are compared in every step: each of their weights matters to all that
-//! the model does, and moves often.
+//! A worker moves its own copy of the weights as a plain optimiser would. In every step one part of it is compared with
+//! the shared weights, and where the two differ by τ or more, changes leave. The parts take turns: a weight that takes
+//! dozens of steps to move by τ can wait for three more, comparing costs a quarter, and changes that stand closer
+//! together take fewer bits. Only small tensors (biases, last layers) are compared in every step: each of their weights
+//! affects all outputs of the model, and moves often.
 
 use std::time::{Duration, Instant};
 
@@ -24,32 +25,34 @@ use crate::trainer::gradient_source::step_key;
 use crate::trainer::{GpuUse, Numbers, StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
 use protocol::weights::contribution::Contribution;
 
-/// How often passes over the weights are timed; the fastest counts.
+/// Number of times that each kind of optimiser pass is timed; the fastest time counts.
 const CALIBRATIONS: usize = 5;
-/// What is written between two of them: more than the caches that one core has for itself.
+/// Bytes written between two timed passes to evict the weights from the caches: more than the private caches of one
+/// core hold.
 const PASSING_BYTES: usize = 16 << 20;
 
-/// Trains a replica on a backend.
+/// A trainer that trains a replica on a backend.
 pub struct Replica<B> {
     backend: B,
-    /// The rule whose state the backend keeps.
+    /// Optimiser rule whose state arrays the backend keeps.
     rule: Rule,
     turns: Turns,
-    /// The multiple of the velocity that the own weights are ahead.
+    /// Look-ahead of the own weights, as a multiple of the optimiser's velocity.
     ahead: f32,
-    /// What decides dropout: different for every worker, so that replicas do not drop alike.
+    /// Seed of dropout. It differs between workers, so that replicas do not drop the same activations.
     dropout_seed: u64,
-    /// A step whose gradient the backend is already at.
+    /// The next step, if the backend has already begun to compute its gradient.
     begun: Option<LaunchedStep>,
-    /// The thread time that the pieces of the next step's gradient took, where it is computed piece by piece.
+    /// Thread time spent so far on the next step's gradient, where it is computed piece by piece (pipeline stages).
     advancing: Duration,
-    /// What comparing adds to a step, where the backend cannot tell.
+    /// Thread time that comparing the two copies adds to a step; used where the backend cannot measure it.
     exchange: Duration,
-    /// The shortest step so far, by the clock.
+    /// Shortest wall-clock time of a step so far.
     shortest: Duration,
 }
 
-/// A step that was begun ahead: on which samples, when, and the time that launching it took.
+/// A step whose gradient was begun ahead of time: its samples and number, when it was begun, and the thread time that
+/// launching it took.
 struct LaunchedStep {
     samples: Vec<u32>,
     step: u64,
@@ -58,7 +61,7 @@ struct LaunchedStep {
 }
 
 impl<B: Backend> Replica<B> {
-    /// A replica on a backend whose copies are alike, and whose state and gradient are zeros.
+    /// Makes a replica on a backend whose two copies are equal, and whose optimiser state and gradient are zeros.
     pub(crate) fn on(backend: B, rule: Rule, dropout_seed: u64) -> Result<Self, TrainError> {
         let mut replica = Self {
             turns: Turns::new(backend.weights()),
@@ -75,19 +78,19 @@ impl<B: Backend> Replica<B> {
         Ok(replica)
     }
 
-    /// The same with something else about what computes.
+    /// Returns the replica after `change` was applied to its backend.
     pub(super) fn with_backend(mut self, change: impl FnOnce(&mut B)) -> Self {
         change(&mut self.backend);
         self
     }
 
-    /// What computes.
+    /// The backend that does the arithmetic.
     pub fn backend(&self) -> &B {
         &self.backend
     }
 
-    /// Times what comparing adds to an optimiser's pass, as it would run within a step: after other arrays have passed
-    /// through the caches. With a gradient of zeros it moves nothing, neither weights nor state.
+    /// Measures the time that comparing the copies adds to an optimiser pass, with cold caches as within a real step.
+    /// The gradient is zero, so the passes change neither weights nor state.
     fn calibrate(&mut self) -> Result<(), TrainError> {
         let turn = self.turns.clone().next(TURNS_MAX);
         let compare = Compare {
@@ -123,8 +126,8 @@ impl<B: Backend> Replica<B> {
         self.backend.gradient(samples, step_key(self.dropout_seed, step))
     }
 
-    /// How long the backend was at work of the time since a step was begun. A worker may have been paused in between; then
-    /// the step took much longer than others did, and at most twice the shortest one counts.
+    /// Returns the part of `time`, the wall-clock time of a step, in which the backend worked. A worker may have been
+    /// paused in a step; so at most twice the time of the shortest step counts.
     fn at_work(&mut self, time: Duration) -> Duration {
         self.shortest = self.shortest.min(time);
         time.min(2 * self.shortest)
@@ -135,7 +138,7 @@ impl<B: Backend> Replica<B> {
         self.backend.residuals(step, self.ahead)
     }
 
-    /// The arrays that the rule keeps.
+    /// The state arrays that the optimiser rule uses.
     fn kept(&self) -> impl Iterator<Item = Array> + use<B> {
         [Array::First, Array::Second].into_iter().take(self.rule.state_arrays())
     }
@@ -217,7 +220,7 @@ impl<B: Backend> Trainer for Replica<B> {
         })
     }
 
-    /// A gradient, and an update of nothing.
+    /// Computes a gradient for its loss, then runs an update that moves no weight.
     fn loss(&mut self, samples: &[u32]) -> Result<f32, TrainError> {
         self.begun = None;
         self.gradient(samples, 0)?;
@@ -289,7 +292,7 @@ impl<B: Backend> Trainer for Replica<B> {
         Ok(residual::norm(&self.residual_sample()?, self.backend.weights()))
     }
 
-    /// The residual, what rounding took from it, and the optimiser's arrays.
+    /// Returns the residual, its rounding remainder and the optimiser's arrays.
     fn state(&self) -> Result<TrainerState, TrainError> {
         let (own, shared) = (self.backend.read(Array::Own)?, self.backend.read(Array::Shared)?);
         let (residual, rest) = residual::taken_apart(&own, &shared);

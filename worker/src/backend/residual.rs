@@ -1,21 +1,21 @@
-//! The residual: what a worker's own weights and the shared ones differ by.
+//! Residuals: the differences between a worker's own and the shared weights, and estimates of their size.
 
 use crate::learning::clip::sum_of_squares;
 
-/// How much of the residual is looked at to know its size: enough for a density of a thousandth to be seen.
+/// Number of weights whose residual is sampled to estimate its size: enough to measure a density of 1/1000.
 const SAMPLE: usize = 1 << 17;
 
-/// Every so many-th weight's residual is an even sample of it.
+/// Returns the sampling step: the residual of every weight whose index is a multiple of the step is examined.
 pub(super) fn sample_step(weights: usize) -> usize {
     weights.div_ceil(SAMPLE).max(1)
 }
 
-/// The norm of the residual of so many weights, estimated from a sample.
+/// Estimates the norm of the residual of `weights` weights from a sample of it.
 pub(super) fn norm(sample: &[f32], weights: usize) -> f64 {
     (sum_of_squares(sample) * weights as f64 / sample.len().max(1) as f64).sqrt()
 }
 
-/// The magnitude that a fraction of the residual reaches, estimated from a sample.
+/// Estimates the magnitude that the given fraction of residuals reaches or exceeds, from a sample.
 pub(super) fn quantile(mut sample: Vec<f32>, fraction: f64) -> f64 {
     if sample.is_empty() {
         return 0.0;
@@ -28,24 +28,24 @@ pub(super) fn quantile(mut sample: Vec<f32>, fraction: f64) -> f64 {
     f64::from(*sample.select_nth_unstable_by(at, f32::total_cmp).1)
 }
 
-/// The residual, and what rounding took from it.
+/// Returns each weight's residual, rounded to `f32`, and its rounding remainder.
 ///
-/// Where a weight has come far from its shared copy, their difference does not fit into one float. The rest is kept, so
-/// that who goes on from here does as if nothing had happened.
+/// Far from the shared copy, the difference of two weights does not fit into one float. With the remainder, a restored
+/// worker continues exactly like the saved one.
 pub(super) fn taken_apart(own: &[f32], shared: &[f32]) -> (Vec<f32>, Vec<f32>) {
     let both = own.iter().zip(shared);
     both.map(|(&own, &shared)| difference(own, shared)).unzip()
 }
 
-/// The own weights, from what [`taken_apart`] gave and whatever shared weights.
+/// Restores the own weights from the result of [`taken_apart`] and any shared weights.
 pub(super) fn put_together(residual: &[f32], rest: &[f32], shared: &[f32], own: &mut [f32]) {
     for ((own, &shared), (&residual, &rest)) in own.iter_mut().zip(shared).zip(residual.iter().zip(rest)) {
-        // Every sum fits into a double, and is rounded once.
+        // The sum of the three is exact in `f64`, and is rounded once.
         *own = (f64::from(shared) + f64::from(residual) + f64::from(rest)) as f32;
     }
 }
 
-/// `a - b`, and what is missing from it after rounding (Knuth's sum of two).
+/// Returns `a - b` and its rounding error (Knuth's TwoSum).
 fn difference(a: f32, b: f32) -> (f32, f32) {
     let difference = a - b;
     let taken = difference - a;

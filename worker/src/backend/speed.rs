@@ -1,4 +1,5 @@
-//! How fast a worker is, about: so that a network can be cut into stages that take machines of different speed as long.
+//! Estimates the compute speed of a worker, so that a network can be cut into pipeline stages that take machines of
+//! different speed equally long.
 
 use std::time::Instant;
 
@@ -8,12 +9,13 @@ use crate::backend::device::Device;
 use crate::machine::parallel::Threads;
 use crate::model::ops::matmul::{Matrix, WriteMode, multiply};
 
-/// Rows, columns and the length of sums of the product that is timed.
+/// Rows, columns and inner dimension of the matrix product that is timed.
 const SIZES: [usize; 3] = [64, 1024, 512];
-/// How often it is. The fastest counts: others may be at work beside it.
+/// Number of times that the product is computed. The fastest time counts, because other processes may use the machine
+/// meanwhile.
 const TRIALS: usize = 24;
 
-/// Million products a second; 0 if that cannot be found out.
+/// Returns the measured speed of a device in million multiply-adds per second, or 0 if the measurement failed.
 pub(crate) fn measure(device: &Device, threads: Threads) -> u64 {
     let products = match device {
         Device::Cpu => of_cpu(threads),
@@ -32,7 +34,7 @@ pub(crate) fn measure(device: &Device, threads: Threads) -> u64 {
     (products / 1e6).round() as u64
 }
 
-/// Products a second.
+/// Returns the measured speed of the CPU in multiply-adds per second.
 fn of_cpu(threads: Threads) -> f64 {
     let [rows, columns, inner] = SIZES;
     let (a, b) = (vec![1.0; rows * inner], vec![1.0; inner * columns]);

@@ -1,22 +1,22 @@
-//! Whose turn it is: in every step a part of the weights is compared with the shared ones, and the parts take turns.
+//! Turns: each step compares one part of the own weights with the shared ones, and the parts take turns.
 
 use std::ops::Range;
 
 use protocol::job::model::{Layout, TensorSlot};
 
-/// Weights per block, the smallest part that can have a turn. Four arrays of it fit into a first-level cache of 32 KiB
-/// beside each other, and one is as much as a block of a GPU's threads reads in one go.
+/// Weights in a block, the smallest part that can have a turn. Four arrays of a block fit together into a first-level
+/// cache of 32 KiB, and a GPU's thread block reads one block at once.
 pub(super) const BLOCK: usize = 1024;
-/// Parts smaller than this are not worth a turn of their own.
+/// Fewest weights that one turn compares with the shared copy; small models have fewer turns.
 pub(super) const WEIGHTS_PER_TURN_MIN: usize = 1 << 14;
-/// Tensors of at most so many weights are compared in every step.
+/// Most weights of a tensor that is compared in every step.
 const SMALL_TENSOR_MAX: usize = 1 << 15;
 
-/// Which weights are compared in which step.
+/// Decides which weights are compared in a step: a range of blocks that advances with each comparison.
 #[derive(Clone, Debug)]
 pub(super) struct Turns {
     weights: usize,
-    /// How many comparisons there were.
+    /// Number of comparisons so far.
     pub(super) done: usize,
 }
 
@@ -25,7 +25,8 @@ impl Turns {
         Self { weights, done: 0 }
     }
 
-    /// The weights that are compared in the next step that compares any, if so many parts take turns; whole blocks.
+    /// Returns the weights to compare next, as a range of whole blocks, if the weights are divided into at most `parts`
+    /// turns.
     pub(super) fn next(&mut self, parts: usize) -> Range<usize> {
         let turns = (self.weights / WEIGHTS_PER_TURN_MIN).clamp(1, parts.max(1));
         let at = self.done % turns;
@@ -36,8 +37,8 @@ impl Turns {
     }
 }
 
-/// The tensors that are compared whoever's turn it is: each of their weights matters to all that the model does, and
-/// moves often.
+/// Returns the small tensors, which are compared in every step because each of their weights affects all outputs of the
+/// model and moves often.
 pub(super) fn eager_tensors(layout: &Layout) -> impl Iterator<Item = Range<usize>> + '_ {
     let small = layout
         .tensors
@@ -46,7 +47,7 @@ pub(super) fn eager_tensors(layout: &Layout) -> impl Iterator<Item = Range<usize
     small.map(TensorSlot::range)
 }
 
-/// The blocks that some ranges of weights touch.
+/// Returns one flag per block of weights: true if one of the `eager` ranges touches the block.
 pub(super) fn eager_blocks(weights: usize, eager: impl Iterator<Item = Range<usize>>) -> Vec<bool> {
     let mut blocks = vec![false; weights.div_ceil(BLOCK)];
     for range in eager {

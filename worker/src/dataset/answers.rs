@@ -1,15 +1,15 @@
-//! What is known of samples: the label of each, or its numbers.
+//! The expected outputs of samples: a label, or the numbers to predict.
 
-/// What some samples are, in their order.
+/// Expected outputs of samples, in the samples' order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answers {
-    /// The number of each one's class.
+    /// Number of each sample's class.
     Labels(Vec<u32>),
-    /// The numbers of each, standardised, one row per sample.
+    /// The numbers to predict, standardised, one row per sample.
     Numbers {
-        /// How many numbers a sample has; never 0.
+        /// Numbers per sample; never 0.
         width: usize,
-        /// All of them.
+        /// All numbers, row by row.
         values: Vec<f32>,
     },
 }
@@ -21,7 +21,7 @@ impl Default for Answers {
 }
 
 impl Answers {
-    /// How many samples they are of.
+    /// Number of samples.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -30,13 +30,13 @@ impl Answers {
         }
     }
 
-    /// Whether there are none.
+    /// True if there are no samples.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The labels; none where there are numbers.
+    /// The labels; empty if numbers are to be predicted.
     #[must_use]
     pub fn labels(&self) -> &[u32] {
         match self {
@@ -45,7 +45,7 @@ impl Answers {
         }
     }
 
-    /// The numbers, row by row; none where there are labels.
+    /// The numbers, row by row; empty if labels are to be predicted.
     #[must_use]
     pub fn numbers(&self) -> &[f32] {
         match self {
@@ -54,8 +54,8 @@ impl Answers {
         }
     }
 
-    /// Replaces the contents of `to` by the answers at `indices`. Nothing is allocated once it has grown to the size of a
-    /// minibatch.
+    /// Replaces the contents of `to` by the answers at `indices`. Once `to` has grown to the size of a minibatch,
+    /// nothing is allocated.
     pub(crate) fn gather(&self, indices: &[u32], to: &mut Self) {
         match (self, to) {
             (Self::Labels(all), Self::Labels(to)) => {

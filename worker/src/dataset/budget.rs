@@ -1,11 +1,11 @@
-//! The memory that data may take: a small compressed file can hold anything.
+//! Limits the memory that data may take, because a small compressed file can unpack to any size.
 
 use std::path::Path;
 
 use super::DatasetError;
 use crate::machine::memory;
 
-/// The bytes of memory that the data of one file may take, and those that are not taken yet.
+/// Bytes of memory that the data of one file may take, and those of them that are not taken yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     limit: u64,
@@ -13,7 +13,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// Data's share of the memory that is left on this machine.
+    /// Returns the share of this machine's free memory that data may take.
     pub(super) fn of_machine() -> Self {
         Self::of(memory::left_for_data().unwrap_or(u64::MAX))
     }
@@ -25,7 +25,7 @@ impl Budget {
         }
     }
 
-    /// Takes memory for something that a file holds, such as "a line of 7 MB".
+    /// Takes memory from the budget. `holds` describes the contents in an error, such as "a line of 7 MB".
     pub(super) fn take(&mut self, bytes: u64, file: &Path, holds: impl FnOnce() -> String) -> Result<(), DatasetError> {
         match self.left.checked_sub(bytes) {
             Some(left) => self.left = left,
@@ -34,12 +34,12 @@ impl Budget {
         Ok(())
     }
 
-    /// The number of things that fit into the whole budget, where each takes this many bytes.
+    /// Number of items of this size that the whole budget has room for.
     pub(super) fn room_for(self, bytes_each: u64) -> u64 {
         self.limit / bytes_each
     }
 
-    /// The error for a file that holds more than the budget.
+    /// Returns the error for a file that exceeds the budget.
     pub(super) fn exceeded(self, file: &Path, holds: String) -> DatasetError {
         DatasetError::TooLarge {
             file: file.to_owned(),
@@ -50,7 +50,7 @@ impl Budget {
     }
 }
 
-/// A number of bytes for people.
+/// Formats a number of bytes for people.
 pub(super) fn size(bytes: u64) -> String {
     let bytes = bytes as f64;
     if bytes >= 1e9 {

@@ -1,11 +1,11 @@
-//! The MNIST digits inside the program, so that a first run needs no download.
+//! The MNIST digits, embedded in the program so that a first run needs no download.
 
 use std::path::PathBuf;
 
 use super::idx::{self, LabelledImages};
 use super::{Dataset, DatasetError, Known};
 
-/// Opens one file of the built-in data under the name that messages use.
+/// Expands to one embedded file with its name in messages.
 macro_rules! embedded {
     ($name:literal) => {
         (
@@ -34,7 +34,7 @@ mod tests {
     use crate::dataset::Answers;
     use protocol::job::model::Shape;
 
-    /// How often each of the ten labels occurs.
+    /// Number of occurrences of each of the ten labels.
     fn counts(labels: &[u32]) -> [u32; 10] {
         let mut counts = [0; 10];
         for &label in labels {
@@ -65,7 +65,7 @@ mod tests {
             counts(mnist.test.labels()),
             [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
         );
-        // The mean pixel that everyone normalises MNIST by.
+        // The mean pixel by which MNIST is usually normalised.
         let all: Vec<u32> = (0..60_000).collect();
         let (mut inputs, mut answers) = (Vec::new(), Answers::default());
         mnist.train.gather(&all, &mut inputs, &mut answers);

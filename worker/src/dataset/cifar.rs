@@ -1,4 +1,5 @@
-//! The binary files of CIFAR-10 and CIFAR-100: a label or two, then 3 × 32 × 32 bytes, again and again.
+//! Reader of CIFAR-10 and CIFAR-100 in their binary format: records of one or two label bytes and 3 × 32 × 32 pixel
+//! bytes.
 
 use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
@@ -16,16 +17,16 @@ const INPUT: Shape = Shape::Image {
     width: 32,
 };
 
-/// One of the two datasets.
+/// File names and format of CIFAR-10 or CIFAR-100.
 struct Version {
-    /// The folder that its archive unpacks to.
+    /// Folder that the dataset's archive unpacks to.
     folder: &'static str,
     train: &'static [&'static str],
     test: &'static str,
-    /// Bytes of labels before an image, of which the last one counts.
+    /// Label bytes before an image; the last one is the class.
     labels: usize,
     classes: usize,
-    /// A file with the name of a class on each line.
+    /// Name of the file that lists the class names, one per line.
     names: &'static str,
 }
 
@@ -54,7 +55,7 @@ const VERSIONS: [Version; 2] = [
     },
 ];
 
-/// Reads the files of a directory, or of the folder in it that they were unpacked to.
+/// Reads the dataset from a directory, or from the folder in it that the archive unpacks to.
 pub(super) fn open(
     directory: &Path,
     data_root: Option<&Path>,
@@ -99,11 +100,11 @@ fn find(directory: &Path) -> Result<(&'static Version, PathBuf), DatasetError> {
     })
 }
 
-/// The names of the classes, or else their numbers.
+/// Returns the names of the classes, or their numbers if the file of names is missing or wrong.
 fn names(version: &Version, folder: &Path, data_root: Option<&Path>) -> Result<Vec<String>, DatasetError> {
     let mut text = String::new();
     match root::resolve(&folder.join(version.names), data_root).and_then(|path| source::open(&path)) {
-        // What is no text has no names.
+        // A file that is not text counts as one without names.
         Ok(mut file) => drop(file.read_to_string(&mut text)),
         Err(DatasetError::Read { source, .. }) if source.kind() == ErrorKind::NotFound => {}
         Err(error) => return Err(error),

@@ -1,4 +1,4 @@
-//! Why a dataset could not be opened.
+//! Errors of opening a dataset.
 
 use std::io;
 use std::path::PathBuf;
@@ -7,68 +7,68 @@ use thiserror::Error;
 
 use super::{CsvError, IdxError, NpzError};
 
-/// Why a dataset could not be opened.
+/// Reason why a dataset could not be opened.
 #[derive(Debug, Error)]
 pub enum DatasetError {
-    /// The operating system refused.
+    /// The operating system reported an error.
     #[error("{file} could not be read: check that it exists, is complete and may be read")]
     Read {
-        /// What was to be read.
+        /// File or folder that was read.
         file: PathBuf,
         source: io::Error,
     },
-    /// A path leads out of the directory that data may come from.
+    /// A path lies outside of the node's data directory.
     #[error(
         "{file} lies outside of the data directory {root}: move the data into it, or start the node with another \
          --data-root (--data-root / opens everything)"
     )]
     OutsideRoot {
-        /// What was asked for.
+        /// The requested path.
         file: PathBuf,
-        /// Where data may come from.
+        /// The node's data directory.
         root: PathBuf,
     },
-    /// Something that is read until it ends, and may not.
+    /// The path is not a regular file.
     #[error("{file} is {found}: give a regular file")]
     NotAFile {
-        /// What was to be read.
+        /// The requested path.
         file: PathBuf,
         found: &'static str,
     },
-    /// More data than its share of the memory.
+    /// The data would take more than its share of the memory.
     #[error(
         "{file} holds {holds}, but data may use at most {limit} here, {percent} % of the free memory: use less data, \
          or a machine with more memory"
     )]
     TooLarge {
-        /// What was to be read.
+        /// File that was read.
         file: PathBuf,
-        /// What is too much in it.
+        /// Description of the contents that are too large.
         holds: String,
-        /// The share, as people read it.
+        /// Limit, formatted for people.
         limit: String,
         percent: u64,
     },
-    /// There is no place for data that does not fit into memory.
+    /// The scratch file, for data that does not fit into memory, cannot be used.
     #[error(
         "the data is too large for memory, and its scratch file in {folder} could not be used: make room there, or name \
          another folder with TAU_SCRATCH"
     )]
     Scratch {
-        /// Where it lies.
+        /// Folder of the scratch file.
         folder: PathBuf,
         source: io::Error,
     },
-    /// A file of another kind than the one that was named.
+    /// The file has another format than the one named.
     #[error("{file} is {found}, not {expected}: {instead}")]
     OtherKind {
-        /// What was read.
+        /// File that was read.
         file: PathBuf,
-        /// What it is.
+        /// Format of the file.
         found: &'static str,
-        /// What it should be.
+        /// Format that was expected.
         expected: &'static str,
-        /// What to do instead.
+        /// Advice for this format.
         instead: &'static str,
     },
     /// No sample is left for training.
@@ -76,108 +76,108 @@ pub enum DatasetError {
         "{data} leaves none of its samples ({samples}) to train on: use more data, or a smaller share of test samples"
     )]
     NothingToTrainOn {
-        /// Where the samples come from.
+        /// Data source as the user wrote it.
         data: String,
-        /// How many there are.
+        /// Number of samples.
         samples: usize,
     },
-    /// No sample is left for training once some are set aside.
+    /// No sample is left for training after validation samples are set aside.
     #[error(
         "{samples} training samples are too few to set validation samples aside for --patience, --keep best or \
          --target-accuracy: use more data, or --validation test"
     )]
     NothingToValidateOn {
-        /// Training samples.
+        /// Number of training samples.
         samples: usize,
     },
-    /// There is nothing to tell apart.
+    /// All samples have the same label.
     #[error("every sample of {data} has the label '{class}': give data with at least two classes")]
     OneClass {
-        /// Where the samples come from.
+        /// Data source as the user wrote it.
         data: String,
-        /// The label.
+        /// The only label.
         class: String,
     },
-    /// The data is of another kind or width than what the model was trained on.
+    /// The data has another format or shape than the model's training data.
     #[error("{file} holds {found}, but the model was trained on {expected}: give data of the same form")]
     OtherInputs {
-        /// What was read.
+        /// File that was read.
         file: PathBuf,
-        /// What it holds.
+        /// Description of the file's contents.
         found: String,
-        /// What the model takes.
+        /// Description of the inputs that the model takes.
         expected: String,
     },
-    /// None of CIFAR's files.
+    /// The folder has none of CIFAR's files.
     #[error(
         "{directory} holds neither test_batch.bin of CIFAR-10 nor test.bin of CIFAR-100: unpack the archive with the \
          binary version there"
     )]
     NoCifar {
-        /// Where they were looked for.
+        /// Folder that was searched.
         directory: PathBuf,
     },
-    /// A file that is none of CIFAR's.
+    /// The file is not a valid CIFAR file.
     #[error("{file} {why}: fetch the binary version of CIFAR again")]
     BadCifar {
-        /// What was read.
+        /// File that was read.
         file: PathBuf,
-        /// What is wrong with it.
+        /// Description of the fault.
         why: String,
     },
-    /// An image, or a folder of them, cannot be used.
+    /// An image, or a folder of images, cannot be used.
     #[error("{file} {why}")]
     Image {
-        /// What was read.
+        /// File or folder that was read.
         file: PathBuf,
-        /// What is wrong with it, and what to do.
+        /// Description of the fault, with advice.
         why: String,
     },
-    /// Data without columns, of which one is named.
+    /// A column is named, but data of this format has no columns.
     #[error("{data} has no column '{column}': only tables (csv:FILE, parquet:FILE) have columns")]
     NoColumns {
-        /// Where the samples come from.
+        /// Data source as the user wrote it.
         data: String,
-        /// The column asked for.
+        /// The requested column.
         column: String,
     },
-    /// Parquet is not read by this program.
+    /// This program was built without Parquet.
     #[error(
         "{file} cannot be read: this program was built without Parquet; build it with '--features parquet', or save the \
          table as CSV and write csv:FILE"
     )]
     NoParquet {
-        /// What was to be read.
+        /// File that was to be read.
         file: PathBuf,
     },
-    /// A Parquet file is wrong.
+    /// A Parquet file cannot be used.
     #[error("{file} {why}")]
     Parquet {
-        /// What was read.
+        /// File that was read.
         file: PathBuf,
-        /// What is wrong with it, and what to do.
+        /// Description of the fault, with advice.
         why: String,
     },
-    /// A file of arrays is wrong.
+    /// An NPZ file cannot be used.
     #[error(transparent)]
     Npz(#[from] NpzError),
-    /// An IDX file is wrong.
+    /// An IDX file cannot be used.
     #[error(transparent)]
     Idx(#[from] IdxError),
-    /// A CSV file is wrong.
+    /// A CSV file cannot be used.
     #[error(transparent)]
     Csv(#[from] CsvError),
 }
 
 impl DatasetError {
-    /// For `map_err`: names the file that could not be read.
+    /// Returns a closure for `map_err` that names the file that could not be read.
     pub(super) fn read(file: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let file = file.into();
         move |source| Self::Read { file, source }
     }
 }
 
-/// Lists names in a message without letting a wide file fill the screen.
+/// Lists at most 20 names for a message, and the number of the others.
 pub(super) fn list(names: &[String]) -> String {
     const SHOWN: usize = 20;
     let shown = names[..names.len().min(SHOWN)].join(", ");

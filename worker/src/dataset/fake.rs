@@ -1,4 +1,4 @@
-//! Data without meaning, for simulations.
+//! Meaningless data for simulations.
 
 use protocol::job::model::Shape;
 
@@ -6,8 +6,8 @@ use super::samples::Values;
 use super::{Answers, ContentHash, Dataset, DatasetError, NumberTarget, Samples, Scaling, Target};
 
 impl Dataset {
-    /// Returns samples whose one number is their index, which is also what is to be predicted: whoever has a sample's number
-    /// knows which sample it is.
+    /// Returns samples whose one number, and also the number to predict, is their index: so a simulation can tell
+    /// samples apart.
     pub fn fake(train: usize, test: usize) -> Result<Self, DatasetError> {
         let samples = |count: usize| {
             let indices: Vec<f32> = (0..count).map(|index| index as f32).collect();

@@ -1,4 +1,4 @@
-//! Rows of numbers that grow one by one: in memory as long as they are few, then in a scratch file.
+//! Rows of numbers that are appended one by one: in memory while they are few, then in a scratch file.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -8,20 +8,20 @@ use super::samples::Values;
 use super::scratch::{ScratchFloats, ScratchWriter};
 use crate::machine::memory;
 
-/// Bytes that a table takes in memory at most. Several workers of a machine each hold their own.
+/// Most bytes that a table may take in memory. Several workers of a machine each hold their own.
 const BYTES_MAX: u64 = 512 << 20;
-/// The part of the free memory that it takes at most.
+/// A table may take at most one part in this many of the free memory.
 const SHARE_OF_MEMORY: u64 = 8;
-/// Rows that are handled at once have about so many numbers.
+/// About this many numbers are processed at once.
 const PIECE: usize = 1 << 16;
 
-/// How many bytes of numbers this machine holds in memory.
+/// Bytes of a table that this machine holds in memory; larger tables use a scratch file.
 pub(super) fn bytes_max() -> u64 {
     let free = memory::available().map_or(BYTES_MAX, |free| free / SHARE_OF_MEMORY);
     free.min(BYTES_MAX)
 }
 
-/// Rows of numbers, all of one width.
+/// A finished table of numbers, all rows of one width, in memory or in a scratch file.
 pub(super) struct Floats {
     width: usize,
     store: FloatStore,
@@ -40,7 +40,7 @@ impl Floats {
         }
     }
 
-    /// Reads a row.
+    /// Reads one row into `to`.
     pub(super) fn read(&self, row: usize, to: &mut Vec<f32>) -> Result<(), DatasetError> {
         let at = row * self.width;
         match &self.store {
@@ -56,7 +56,7 @@ impl Floats {
         }
     }
 
-    /// Hands out some rows in order.
+    /// Passes a range of rows to `take`, in order.
     pub(super) fn each(&self, rows: Range<usize>, mut take: impl FnMut(&[f32])) -> Result<(), DatasetError> {
         let each_row = |piece: &[f32]| piece.chunks_exact(self.width).for_each(&mut take);
         let numbers = rows.start * self.width..rows.end * self.width;
@@ -74,7 +74,7 @@ impl Floats {
         }
     }
 
-    /// Changes every row, in order.
+    /// Passes every row to `change` for modification, in order.
     pub(super) fn change(&mut self, mut change: impl FnMut(&mut [f32])) -> Result<(), DatasetError> {
         let (width, piece) = (self.width, self.piece());
         let each_row = |piece: &mut [f32]| piece.chunks_exact_mut(width).for_each(&mut change);
@@ -88,7 +88,7 @@ impl Floats {
         }
     }
 
-    /// The first so many rows, and the others.
+    /// Splits the table into the first `row` rows and the others.
     pub(super) fn split_at(self, row: usize) -> (Values, Values) {
         let at = row * self.width;
         match self.store {
@@ -103,16 +103,16 @@ impl Floats {
         }
     }
 
-    /// A number of whole rows.
+    /// Returns the number of values that are processed at once: whole rows, about `PIECE` values.
     fn piece(&self) -> usize {
         (PIECE / self.width).max(1) * self.width
     }
 }
 
-/// Rows that grow.
+/// A table of numbers under construction.
 pub(super) struct FloatsWriter {
     width: usize,
-    /// The data that they are of.
+    /// File that the numbers come from; a scratch file is made beside it.
     data: PathBuf,
     bytes_max: u64,
     memory: Vec<f32>,
@@ -120,7 +120,8 @@ pub(super) struct FloatsWriter {
 }
 
 impl FloatsWriter {
-    /// Rows of so many numbers of a file, at least one, of which so many bytes stay in memory.
+    /// Starts a table with rows of `width` numbers, which must not be 0. At most `bytes_max` bytes of it stay in
+    /// memory.
     pub(super) fn new(width: usize, data: &Path, bytes_max: u64) -> Self {
         Self {
             width,
@@ -131,7 +132,7 @@ impl FloatsWriter {
         }
     }
 
-    /// Takes a row, or several.
+    /// Appends one or several rows.
     pub(super) fn push(&mut self, numbers: &[f32]) -> Result<(), DatasetError> {
         if let Some(scratch) = &mut self.scratch {
             return scratch.push(numbers);

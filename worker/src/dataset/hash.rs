@@ -1,4 +1,4 @@
-//! A fingerprint of a dataset, so that nodes find out before training that they hold different data.
+//! A hash of a dataset's contents, by which nodes notice before training that they hold different data.
 
 use std::fmt;
 
@@ -8,21 +8,20 @@ use sha2::{Digest, Sha256};
 use super::samples::Values;
 use super::{Answers, ColumnNames, DatasetError, Encoding, Samples, Target};
 
-/// Starts every hash, so that it equals no hash of the same bytes taken for another purpose. The number changes with
-/// the layout of what is hashed.
+/// Prefix of every hash, so that it differs from hashes of the same bytes for other purposes. The number changes with
+/// the layout of the hashed bytes.
 const DOMAIN: &[u8] = b"tau dataset 2";
 
-/// Words that are hashed at once: in pieces that keep both the buffer small and the calls few.
+/// Words that are hashed at once: enough to make few calls, few enough for a small buffer.
 const WORDS: usize = 4096;
 
-/// SHA-256 over the shape, the names of columns, what is to be predicted, and both parts of a dataset.
+/// SHA-256 over a dataset: its shape, column names, target, and training and test samples.
 ///
-/// Everything of variable length is preceded by its length, so no two datasets feed the hash the same bytes.
+/// Everything of variable length is preceded by its length, so no two datasets feed the same bytes to the hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ContentHash([u8; 32]);
 
 impl ContentHash {
-    /// The hash itself.
     pub fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
@@ -56,7 +55,7 @@ impl ContentHash {
                     hasher.number(2);
                     hasher.words(floats, f32::to_le_bytes);
                 }
-                // The same as in memory: where the numbers lie is a node's own affair.
+                // Hashed like numbers in memory: nodes may store the same data differently.
                 Values::Scratch(floats) => {
                     hasher.number(2);
                     hasher.number(floats.len());
@@ -74,11 +73,11 @@ impl fmt::Display for ContentHash {
     }
 }
 
-/// SHA-256 of a sequence of values, each written so that its end can be told.
+/// SHA-256 of a sequence of values, each preceded by its length if that varies.
 struct Hasher(Sha256);
 
 impl Hasher {
-    /// A number takes eight bytes on every platform.
+    /// Numbers take eight bytes on every platform.
     fn number(&mut self, number: usize) {
         self.0.update((number as u64).to_le_bytes());
     }
@@ -100,14 +99,14 @@ impl Hasher {
         words.chunks(WORDS).for_each(|piece| self.piece(piece, &to_bytes));
     }
 
-    /// Little-endian words.
+    /// Hashes words in little-endian order.
     fn piece<T: Copy>(&mut self, words: &[T], to_bytes: impl Fn(T) -> [u8; 4]) {
         let bytes: Vec<u8> = words.iter().flat_map(|&word| to_bytes(word)).collect();
         self.0.update(&bytes);
     }
 
     fn encodings(&mut self, encodings: &[Encoding]) {
-        // Data without any is hashed as it always was.
+        // Data without encodings adds nothing, so its hash is the same as before encodings existed.
         for encoding in encodings {
             match encoding {
                 Encoding::Number { fill } => {
@@ -133,7 +132,7 @@ impl Hasher {
         match target {
             Target::Classes(classes) => self.texts(classes),
             Target::Numbers(numbers) => {
-                // No list of classes is that long.
+                // A marker that no list of classes has as its length.
                 self.number(usize::MAX);
                 self.number(numbers.len());
                 for number in numbers {
@@ -179,7 +178,7 @@ mod tests {
 
     #[test]
     fn the_hash_of_known_data_never_changes() {
-        // Nodes of different builds compare hashes: a change here needs a new number in DOMAIN.
+        // Nodes of different builds compare hashes: if this value changes, DOMAIN needs a new number.
         let (train, test) = (bytes(&[1, 2], &[0, 1]), bytes(&[3], &[1]));
         let hash = of((Shape::Flat(1), None, &[]), &classes(&["a", "b"]), [&train, &test]);
         assert_eq!(

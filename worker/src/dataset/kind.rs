@@ -1,15 +1,15 @@
-//! What a file is, told by its first bytes: for messages that say what to write instead.
+//! Recognises the kind of a file by its first bytes, for error messages with advice.
 
-/// A kind of file, and what is to be done with one.
+/// A kind of file, with advice for its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kind {
-    /// What it is.
+    /// Name of the kind, with an article.
     pub(super) name: &'static str,
-    /// What to do instead.
+    /// Advice to the user.
     pub(super) instead: &'static str,
 }
 
-/// First bytes, what has them, and what to do with it.
+/// First bytes of files, and the kind that has them.
 const KINDS: [(&[u8], Kind); 17] = [
     (b"PAR1", kind("a Parquet file", "write parquet:FILE")),
     (
@@ -54,12 +54,12 @@ const fn kind(name: &'static str, instead: &'static str) -> Kind {
     Kind { name, instead }
 }
 
-/// How a ZIP archive begins.
+/// First bytes of a ZIP archive.
 const ZIP: &[u8] = b"PK\x03\x04";
-/// Where the name of its first file lies.
+/// Offset of the name of its first file.
 const ZIP_NAME: usize = 30;
 
-/// What a file with these first bytes is, if it is something that cannot be a table of text.
+/// Returns the kind of a file with these first bytes; `None` if the file may be a table of text.
 pub(super) fn of(first: &[u8]) -> Option<Kind> {
     if first.starts_with(ZIP) {
         return Some(zip(first));

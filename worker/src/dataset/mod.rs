@@ -1,6 +1,6 @@
-//! The samples of a run: where they are read from, checked, split and scaled.
+//! The samples of a run: reads them from a source, and checks, splits and scales them.
 //!
-//! Whatever the source, a [`Dataset`] ends up as two sets of [`Samples`] ready for gathering into minibatches, and a
+//! Every source yields a [`Dataset`]: two sets of [`Samples`] from which minibatches are gathered, and a
 //! [`ContentHash`] by which the nodes of a cluster check that they all hold the same data.
 
 mod answers;
@@ -48,56 +48,53 @@ pub(crate) use samples::Values;
 pub use scaling::Scaling;
 pub use target::{NumberTarget, Target};
 
-/// Everything a run needs to know about its data, held in memory.
+/// Training and test samples with everything that a run needs to know about them.
 #[derive(Clone, Debug)]
 pub struct Dataset {
-    /// The shape of one sample.
     pub input: Shape,
-    /// What is to be predicted.
+    /// The class or the numbers to predict.
     pub target: Target,
-    /// The names of the columns, where the file has them.
+    /// Names of the columns, if the file has them.
     pub columns: Option<ColumnNames>,
-    /// How columns became inputs, one for each; none where each is a number of its own.
+    /// Conversion of each column to model inputs; empty if each column is one number, used as it is.
     pub encodings: Vec<Encoding>,
-    /// How the stored values were turned into the model's inputs.
+    /// Scaling from stored values to the model's inputs.
     pub scaling: Scaling,
-    /// The samples to learn from.
+    /// Training samples.
     pub train: Samples,
-    /// The samples kept for measuring.
+    /// Test samples.
     pub test: Samples,
-    /// What this data is, in 32 bytes.
+    /// Hash of the contents, by which nodes compare their data.
     pub hash: ContentHash,
-    /// What was found out about it without being told, a sentence each, for who may know better.
+    /// Sentences about assumptions that were made about the data, for users who may know better.
     pub remarks: Vec<String>,
 }
 
-/// Samples for a model to predict, and what tells one from another.
+/// Samples for a model to predict, with names that identify them.
 #[derive(Clone, Debug)]
 pub struct Inputs {
-    /// The samples, in the order of their file.
     pub samples: Samples,
-    /// The file of each sample, for folders of images.
+    /// File of each sample, for folders of images.
     pub files: Option<Vec<String>>,
-    /// The cells of the column that was asked for, one for each sample.
+    /// Cell of the requested identifier column for each sample.
     pub ids: Option<Vec<String>>,
 }
 
-/// What a trained model already fixes about its data.
+/// The facts about data that a trained model fixes; other data must match them.
 #[derive(Clone, Copy, Debug)]
 pub struct Known<'a> {
-    /// The shape of one sample.
     pub input: Shape,
-    /// What it predicts.
+    /// The class or the numbers that the model predicts.
     pub target: &'a Target,
-    /// The names of the columns that it was trained on, if they had any.
+    /// Names of the columns that it was trained on, if they had names.
     pub columns: Option<&'a ColumnNames>,
-    /// How columns become inputs, one for each; none where each is a number of its own.
+    /// Conversion of each column to model inputs; empty if each column is one number, used as it is.
     pub encodings: &'a [Encoding],
-    /// How values are turned into its inputs.
+    /// Scaling from stored values to the model's inputs.
     pub scaling: &'a Scaling,
 }
 
-/// Opens another file that a job names, as data is opened: under the same folder, and nothing but regular files.
+/// Opens another file that a job names, under the same rules as data: below the data root, and only regular files.
 pub(crate) fn open_file(path: &Path, root: Option<&Path>) -> Result<std::fs::File, DatasetError> {
     source::open(&root::resolve(path, root)?)
 }
@@ -105,14 +102,14 @@ pub(crate) fn open_file(path: &Path, root: Option<&Path>) -> Result<std::fs::Fil
 impl Dataset {
     /// Reads data to train on.
     ///
-    /// `seed` decides which rows of a CSV file are kept for testing. With a `data_root`, relative paths start there
-    /// and nothing outside of it is read. Without one, any path is taken as it is: for a user's own process and files, not
+    /// `seed` decides which rows of a table become test rows. With a `data_root`, relative paths start there and
+    /// nothing outside of it is read. Without one, any path is allowed: only for a user's own process and files, not
     /// for jobs that may come from elsewhere.
     pub fn open(spec: &DataSpec, seed: u64, data_root: Option<&Path>) -> Result<Self, DatasetError> {
         Self::open_watched(spec, seed, data_root, &|_| {})
     }
 
-    /// Reads data to train on as [`Dataset::open`] does, and tells how far it is.
+    /// Reads data to train on like [`Dataset::open`], and reports progress to `watcher`.
     pub fn open_watched(
         spec: &DataSpec,
         seed: u64,
@@ -137,7 +134,7 @@ impl Dataset {
 
     /// Reads data to measure a trained model on, with the scaling and the target of that model.
     ///
-    /// A label that is not among its classes is an error. The training part may be empty.
+    /// A label outside of the model's classes is an error. The training part may be empty.
     pub fn open_for(
         spec: &DataSpec,
         seed: u64,
@@ -147,8 +144,8 @@ impl Dataset {
         Self::load(spec, seed, data_root, Some(known), &|_| {})
     }
 
-    /// Reads samples for a trained model in the order of their file, whether they have labels or not. Of data with a part
-    /// for testing it is that part; `idx:` may also name one file of images.
+    /// Reads samples for a trained model in the order of their file; labels are not needed. If the data has a test
+    /// part, only that is read. `idx:` may also name a single file of images.
     pub fn inputs(spec: &DataSpec, known: Known<'_>) -> Result<Samples, DatasetError> {
         match spec {
             DataSpec::BuiltinMnist => Ok(builtin::open(Some(known))?.test),
@@ -162,8 +159,8 @@ impl Dataset {
         }
     }
 
-    /// Reads samples as [`Dataset::inputs`] does, with the files of images, and the cells of a column of a table if one is
-    /// named.
+    /// Reads samples like [`Dataset::inputs`], with the file names of images and, if `id` names a column of a table,
+    /// the cells of that column.
     pub fn named_inputs(spec: &DataSpec, known: Known<'_>, id: Option<&Column>) -> Result<Inputs, DatasetError> {
         let ids = match (spec, id) {
             (_, None) => None,
@@ -188,7 +185,7 @@ impl Dataset {
         Ok(Inputs { samples, files, ids })
     }
 
-    /// What a model that is trained on this data fixes about its data.
+    /// Returns the facts that a model trained on this data fixes.
     #[must_use]
     pub fn known(&self) -> Known<'_> {
         Known {
@@ -200,7 +197,7 @@ impl Dataset {
         }
     }
 
-    /// What others compare with theirs.
+    /// Returns the facts that the nodes of a cluster compare with theirs.
     #[must_use]
     pub fn info(&self) -> DataInfo {
         DataInfo {
@@ -249,7 +246,7 @@ impl Dataset {
         }
     }
 
-    /// Puts the parts together and names the whole.
+    /// Makes a dataset of its parts and computes its hash.
     fn new(
         input: Shape,
         columns: Option<ColumnNames>,
@@ -273,8 +270,8 @@ impl Dataset {
         })
     }
 
-    /// Sets a share of the training samples aside for validation: the dataset to train on, which measures on them, and the one
-    /// that the result is measured on. Without a share, one dataset is for both.
+    /// Sets a share of the training samples aside for validation. Returns the dataset to train on, whose test samples
+    /// are the validation rows, and the dataset with the real test samples. If the share is 0, one dataset serves both.
     pub fn with_validation(self, share: f64, seed: u64) -> Result<(Self, Option<Self>), DatasetError> {
         if share <= 0.0 {
             return Ok((self, None));
@@ -304,7 +301,7 @@ impl Dataset {
         Ok((trained, Some(tested)))
     }
 
-    /// The same with other samples to test on.
+    /// Replaces the test samples.
     fn with_test(self, test: Samples) -> Result<Self, DatasetError> {
         let dataset = Self::new(
             self.input,

@@ -1,15 +1,15 @@
-//! How far the reading of data is, for whoever waits for it.
+//! Progress reports while data is read.
 
-/// How far the reading of data is.
+/// Progress of reading data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// What is read.
+    /// Number of units read so far.
     pub done: u64,
-    /// All there is to read.
+    /// Number of units in all.
     pub total: u64,
-    /// What is counted, in the plural.
+    /// Name of the unit, in the plural.
     pub unit: &'static str,
 }
 
-/// Whoever is told, now and then and from any thread.
+/// Callback for progress; called now and then, from any thread.
 pub type Watcher<'a> = &'a (dyn Fn(Progress) + Sync);

@@ -1,24 +1,24 @@
-//! Keeps a job from reading outside of the directory that its node offers for data.
+//! Confines a job to the directory that its node offers for data.
 //!
-//! A job names its data by path and may come from another machine, so a worker can be given a directory that all
-//! data must lie in.
+//! A job names its data by path and may come from another machine, so a node can give its workers a directory in which
+//! all data must lie.
 
 use std::path::{Path, PathBuf};
 
 use super::DatasetError;
 
-/// The path to open for `path`.
+/// Returns the path to open for `path`.
 ///
-/// With a root, symbolic links and `..` are followed first and the result must still lie inside of the root.
+/// With a root, symbolic links and `..` are resolved first, and the result must lie inside of the root.
 pub(super) fn resolve(path: &Path, root: Option<&Path>) -> Result<PathBuf, DatasetError> {
     let Some(root) = root else {
         return Ok(path.to_owned());
     };
     let root = root.canonicalize().map_err(DatasetError::read(root))?;
-    // Joining an absolute path gives that path, which is then checked like any other.
+    // Joining an absolute path yields that path, which is then checked like any other.
     let joined = root.join(path);
     let resolved = joined.canonicalize();
-    // What is not there is told only where a job may look: else it could ask what there is elsewhere.
+    // A missing file is only reported inside of the root; otherwise a job could probe for files elsewhere.
     let found = resolved.as_ref().ok().cloned().or_else(|| nearest(&joined));
     if found.is_none_or(|found| !found.starts_with(&root)) {
         return Err(DatasetError::OutsideRoot {
@@ -29,7 +29,7 @@ pub(super) fn resolve(path: &Path, root: Option<&Path>) -> Result<PathBuf, Datas
     resolved.map_err(DatasetError::read(&joined))
 }
 
-/// The nearest folder above a path that exists.
+/// Returns the nearest existing ancestor of a path.
 fn nearest(path: &Path) -> Option<PathBuf> {
     path.ancestors().find_map(|above| above.canonicalize().ok())
 }
@@ -55,7 +55,7 @@ mod tests {
         let outer = tempfile::tempdir().unwrap();
         let root = outer.path().join("root");
         fs::create_dir(&root).unwrap();
-        // Shares the root's name as a prefix of its text, but not of its path.
+        // The root's name is a prefix of this name, but the root is no parent of this path.
         let secret = outer.path().join("root-secret.csv");
         fs::write(&secret, "x").unwrap();
         let nothing = outer.path().join("nothing.csv");

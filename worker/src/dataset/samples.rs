@@ -1,4 +1,4 @@
-//! Samples in memory, and how minibatches are gathered from them.
+//! Sets of samples, from which minibatches are gathered.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::scratch::ScratchFloats;
 use super::{Answers, DatasetError, Scaling, parts};
 
-/// A set of samples: for each one its features and what it is.
+/// A set of samples: the features and the expected output of each.
 #[derive(Clone, PartialEq)]
 pub struct Samples {
     features: usize,
@@ -14,14 +14,14 @@ pub struct Samples {
     answers: Answers,
 }
 
-/// The features of all samples, one sample after the other.
+/// Features of all samples, one sample after the other.
 #[derive(Clone, PartialEq)]
 pub(crate) enum Values {
-    /// Pixels, scaled by [`Scaling::Unit`] when they are gathered: as bytes they take a quarter of the memory.
+    /// Pixels as bytes, which take a quarter of the memory; gathering scales them by [`Scaling::Unit`].
     Bytes(Vec<u8>),
-    /// Numbers that were scaled already.
+    /// Numbers that are scaled already.
     Floats(Vec<f32>),
-    /// The same in a file, where they are too many for memory.
+    /// Scaled numbers in a scratch file, because they do not fit into memory.
     Scratch(ScratchFloats),
 }
 
@@ -36,7 +36,7 @@ impl Values {
 }
 
 impl Samples {
-    /// Joins features and answers, which the readers have checked to be of one count.
+    /// Joins features and answers; the caller has checked that their counts agree.
     pub(super) fn new(features: usize, values: Values, answers: Answers) -> Self {
         debug_assert_eq!(values.len(), features * answers.len());
         Self {
@@ -46,13 +46,13 @@ impl Samples {
         }
     }
 
-    /// Samples whose labels nobody knows.
+    /// Makes samples without labels; all labels are 0.
     pub(super) fn unlabelled(features: usize, values: Values) -> Self {
         let samples = values.len() / features.max(1);
         Self::new(features, values, Answers::Labels(vec![0; samples]))
     }
 
-    /// The samples at these rows, in this order. Those of a scratch file are copied to another one.
+    /// Returns the samples at these rows, in this order. Samples in a scratch file are copied to another one.
     pub(super) fn part(&self, rows: &[u32]) -> Result<Self, DatasetError> {
         let values = match &self.values {
             Values::Scratch(floats) => Values::Scratch(floats.rows(rows, self.features)?),
@@ -61,32 +61,32 @@ impl Samples {
         Ok(Self::new(self.features, values, self.answers_at(rows)))
     }
 
-    /// How many samples there are.
+    /// Number of samples.
     pub fn len(&self) -> usize {
         self.answers.len()
     }
 
-    /// Whether there are none.
+    /// True if there are no samples.
     pub fn is_empty(&self) -> bool {
         self.answers.is_empty()
     }
 
-    /// How many numbers each sample has.
+    /// Number of features of each sample.
     pub fn features(&self) -> usize {
         self.features
     }
 
-    /// What each sample is.
+    /// Expected outputs of all samples.
     pub fn answers(&self) -> &Answers {
         &self.answers
     }
 
-    /// The label of each sample; none where numbers are to be predicted.
+    /// Label of each sample; empty if numbers are to be predicted.
     pub fn labels(&self) -> &[u32] {
         self.answers.labels()
     }
 
-    /// What samples are shared out by: their labels. Where numbers are to be predicted all are of one kind.
+    /// Class of each sample, for dealing samples out to workers. If numbers are to be predicted, all have class 0.
     pub(crate) fn classes(&self) -> Arc<[u32]> {
         match &self.answers {
             Answers::Labels(labels) => labels.as_slice().into(),
@@ -94,7 +94,7 @@ impl Samples {
         }
     }
 
-    /// What the samples at `indices` are.
+    /// Returns the expected outputs of the samples at `indices`.
     #[must_use]
     pub fn answers_at(&self, indices: &[u32]) -> Answers {
         let mut answers = Answers::default();
@@ -108,10 +108,10 @@ impl Samples {
 
     /// Replaces the contents of `inputs` and `answers` by the samples at `indices`: scaled, one row per sample.
     ///
-    /// Nothing is allocated once the two buffers have grown to the size of a minibatch.
+    /// Once the two buffers have grown to the size of a minibatch, nothing is allocated.
     ///
     /// # Panics
-    /// If an index is not below [`Samples::len`], or if samples lie in a scratch file that the disk does not give back.
+    /// If an index is not below [`Samples::len`], or if a scratch file cannot be read.
     pub fn gather(&self, indices: &[u32], inputs: &mut Vec<f32>, answers: &mut Answers) {
         self.answers.gather(indices, answers);
         inputs.clear();
@@ -137,7 +137,7 @@ impl Samples {
     }
 }
 
-/// Says how much there is instead of printing millions of numbers.
+/// Prints sizes instead of millions of numbers.
 impl fmt::Debug for Samples {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Samples")

@@ -1,27 +1,27 @@
-//! How stored values become the numbers a model sees.
+//! Scaling from stored values to the numbers that a model gets.
 
 use serde::{Deserialize, Serialize};
 
-/// What the values of a dataset are multiplied and shifted by. A model file keeps it, because a model is only good
-/// for inputs scaled like those it was trained on.
+/// The shift and factor that turn stored values into a model's inputs. A model file stores it, because a model only
+/// works on inputs scaled like its training data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Scaling {
     /// Bytes from 0 to 255 become numbers from 0 to 1.
     Unit,
     /// Each column is shifted to a mean of 0 and scaled to a standard deviation of 1.
     Standard {
-        /// What is subtracted from each column.
+        /// Mean that is subtracted from each column.
         mean: Vec<f32>,
-        /// What each column is divided by then.
+        /// Standard deviation that each shifted column is divided by.
         deviation: Vec<f32>,
     },
 }
 
 impl Scaling {
-    /// What a byte is multiplied by under [`Scaling::Unit`].
+    /// Factor of a byte under [`Scaling::Unit`].
     pub const UNIT: f32 = 1.0 / 255.0;
 
-    /// Whether it can have been made from samples of so many numbers: a model file may say anything.
+    /// True if the scaling is valid for samples with this many features; a damaged model file may say anything.
     pub(crate) fn fits(&self, features: usize) -> bool {
         match self {
             Self::Unit => true,
@@ -35,7 +35,7 @@ impl Scaling {
         }
     }
 
-    /// Scales the stored values of one sample in place. One that lies beyond all measure becomes infinite.
+    /// Scales the stored values of one sample in place. A result beyond the range of `f32` becomes infinite.
     pub fn apply(&self, sample: &mut [f32]) {
         match self {
             Self::Unit => sample.iter_mut().for_each(|value| *value *= Self::UNIT),
@@ -48,7 +48,7 @@ impl Scaling {
         }
     }
 
-    /// The scaling that standardises the given rows, each `columns` wide.
+    /// Computes the scaling that standardises the given rows of `columns` numbers.
     pub(super) fn standard<'a>(columns: usize, rows: &(impl Iterator<Item = &'a [f32]> + Clone)) -> Self {
         let Ok(scaling) = Self::standard_of(columns, |take| {
             rows.clone().for_each(take);
@@ -57,9 +57,10 @@ impl Scaling {
         scaling
     }
 
-    /// The scaling that standardises rows, which are handed out twice, in the same order.
+    /// Computes the scaling that standardises rows. `each` is called twice and must pass on the same rows in the same
+    /// order.
     ///
-    /// Sums run in `f64` and in the order of the rows, so every node finds the same bits.
+    /// Sums run in `f64` and in the order of the rows, so every node gets the same bits.
     pub(super) fn standard_of<E>(
         columns: usize,
         mut each: impl FnMut(&mut dyn FnMut(&[f32])) -> Result<(), E>,
@@ -74,8 +75,8 @@ impl Scaling {
         let count = count.max(1) as f64;
         let mean: Vec<f32> = sums.iter().map(|sum| (sum / count) as f32).collect();
 
-        // Taken about the mean as it was rounded: what is subtracted later is that one. A constant column then has
-        // a deviation of exactly 0, not some rounding error that would blow up its values.
+        // The deviation is computed about the rounded mean, because that is subtracted later. A constant column then
+        // has a deviation of exactly 0, not a rounding error that would blow up its values.
         let mut squares = vec![0.0; columns];
         each(&mut |row| {
             for ((square, &value), &mean) in squares.iter_mut().zip(row).zip(&mean) {
@@ -115,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_constant_column_becomes_zero() {
-        // 0.1 has no exact binary form: a sloppy mean of it would be off by a rounding error.
+        // 0.1 has no exact binary form: an imprecise mean would be off by a rounding error.
         let rows = vec![[0.1f32, 1.7e9]; 1000];
         let scaling = Scaling::standard(2, &rows.iter().map(<[f32; 2]>::as_slice));
         let mut row = rows[0];

@@ -1,7 +1,7 @@
-//! Numbers in a file of this process alone, where they are too many for memory.
+//! Numbers in a scratch file, for data that does not fit into memory.
 //!
-//! The file has no name, so it goes with the process however that ends. Rows are read from it one by one rather than mapped:
-//! what the system keeps of it in memory is the system's to take back, and a disk that fails is an error and not a signal.
+//! The file has no name, so it disappears when the process ends, however that happens. Rows are read rather than
+//! mapped: the system may drop cached pages at any time, and a failing disk is an error instead of a signal.
 
 use std::fs::File;
 use std::io;
@@ -11,18 +11,18 @@ use std::sync::Arc;
 
 use super::DatasetError;
 
-/// Where scratch files are made, if the user says so.
+/// Environment variable that names the folder for scratch files.
 const FOLDER: &str = "TAU_SCRATCH";
 const FLOAT: usize = size_of::<f32>();
 /// Floats that are read or written at once.
 const PIECE: usize = 1 << 16;
 
-/// Neighbouring numbers of a scratch file.
+/// A range of the numbers in a scratch file.
 #[derive(Clone)]
 pub(crate) struct ScratchFloats {
     file: Arc<File>,
     folder: Arc<PathBuf>,
-    /// The place of the first.
+    /// Index of the first number in the file.
     start: usize,
     len: usize,
 }
@@ -32,7 +32,7 @@ impl ScratchFloats {
         self.len
     }
 
-    /// The first so many, and the others.
+    /// Splits the range into the first `at` numbers and the others.
     pub(super) fn split_at(self, at: usize) -> (Self, Self) {
         let second = Self {
             start: self.start + at,
@@ -42,7 +42,7 @@ impl ScratchFloats {
         (Self { len: at, ..self }, second)
     }
 
-    /// Rows of this many numbers, in this order, in a scratch file of their own.
+    /// Copies rows of `width` numbers, in this order, to a scratch file of their own.
     pub(super) fn rows(&self, rows: &[u32], width: usize) -> Result<Self, DatasetError> {
         let mut writer = ScratchWriter::new(&self.folder.join("rows"))?;
         let mut row = vec![0.0; width];
@@ -53,7 +53,7 @@ impl ScratchFloats {
         writer.finish()
     }
 
-    /// Reads those from a place on.
+    /// Reads numbers from an index on.
     pub(super) fn read(&self, at: usize, to: &mut [f32]) -> io::Result<()> {
         let mut bytes = vec![0; to.len() * FLOAT];
         self.file
@@ -65,12 +65,12 @@ impl ScratchFloats {
         Ok(())
     }
 
-    /// Reads a row from a place on.
+    /// Reads one row from an index on; errors name the folder.
     pub(super) fn read_row(&self, at: usize, to: &mut [f32]) -> Result<(), DatasetError> {
         self.read(at, to).map_err(|source| self.failed(source))
     }
 
-    /// Hands out all numbers in order, so many at a time at most.
+    /// Passes all numbers in order to `take`, at most `most` at a time.
     pub(super) fn each_piece(&self, most: usize, mut take: impl FnMut(&[f32])) -> Result<(), DatasetError> {
         let mut piece = vec![0.0; most.min(self.len)];
         for at in (0..self.len).step_by(most.max(1)) {
@@ -81,7 +81,7 @@ impl ScratchFloats {
         Ok(())
     }
 
-    /// Changes all numbers in order, so many at a time at most.
+    /// Passes all numbers in order to `change` for modification, at most `most` at a time.
     pub(super) fn change(&mut self, most: usize, mut change: impl FnMut(&mut [f32])) -> Result<(), DatasetError> {
         let mut piece = vec![0.0; most.min(self.len)];
         for at in (0..self.len).step_by(most.max(1)) {
@@ -98,7 +98,7 @@ impl ScratchFloats {
     }
 }
 
-/// Equal if they hold the same.
+/// Two ranges are equal if they hold the same numbers.
 impl PartialEq for ScratchFloats {
     fn eq(&self, other: &Self) -> bool {
         let (mut mine, mut theirs) = (vec![0.0; PIECE], vec![0.0; PIECE]);
@@ -113,7 +113,7 @@ impl PartialEq for ScratchFloats {
     }
 }
 
-/// A scratch file that grows.
+/// A scratch file under construction.
 pub(super) struct ScratchWriter {
     file: File,
     folder: PathBuf,
@@ -122,7 +122,8 @@ pub(super) struct ScratchWriter {
 }
 
 impl ScratchWriter {
-    /// A file in the user's scratch folder; else beside the data, or in the system's folder for such files.
+    /// Makes a file in the folder named by `TAU_SCRATCH`; if there is none, beside the data, or else in the system's
+    /// folder for temporary files.
     pub(super) fn new(data: &Path) -> Result<Self, DatasetError> {
         let beside = data.parent().filter(|folder| !folder.as_os_str().is_empty());
         let beside = beside.unwrap_or(Path::new(".")).to_owned();
@@ -148,7 +149,7 @@ impl ScratchWriter {
     }
 
     pub(super) fn push(&mut self, numbers: &[f32]) -> Result<(), DatasetError> {
-        // Whatever is handed over at once, no more than a piece of it is held twice.
+        // However many numbers are pushed at once, at most one piece of them is buffered.
         for piece in numbers.chunks(PIECE) {
             self.buffer.extend_from_slice(piece);
             if self.buffer.len() >= PIECE {

@@ -1,7 +1,8 @@
-//! The files that data is read from: regular ones, and no larger than memory.
+//! Opens files that data is read from: only regular files and, if they are read whole, none that exceeds the memory
+//! budget.
 //!
-//! A job may come from another machine and name anything. A pipe keeps whoever opens it waiting for ever, and a device may
-//! never end.
+//! A job may come from another machine and name anything. Opening a pipe can block for ever, and a device may never
+//! end.
 
 use std::fs::File;
 use std::io::Read;
@@ -12,10 +13,10 @@ use whole_file::OpenError;
 use super::DatasetError;
 use super::budget::{Budget, size};
 
-/// Enough to tell what a file is.
+/// Bytes that suffice to recognise the kind of a file.
 const FIRST_BYTES: u64 = 512;
 
-/// Opens a file for reading that is to be held in memory whole, without waiting for anybody.
+/// Opens a file that will be read into memory whole; never blocks.
 pub(super) fn open(path: &Path) -> Result<File, DatasetError> {
     let file = open_of_any_size(path)?;
     let bytes = file.metadata().map_err(DatasetError::read(path))?.len();
@@ -23,7 +24,7 @@ pub(super) fn open(path: &Path) -> Result<File, DatasetError> {
     Ok(file)
 }
 
-/// Opens a file that is read bit by bit, without waiting for anybody.
+/// Opens a file that is read piece by piece; never blocks.
 pub(super) fn open_of_any_size(path: &Path) -> Result<File, DatasetError> {
     whole_file::open(path).map_err(|error| match error {
         OpenError::NotRegular(found) => DatasetError::NotAFile {
@@ -34,11 +35,10 @@ pub(super) fn open_of_any_size(path: &Path) -> Result<File, DatasetError> {
     })
 }
 
-/// The first bytes of a file, as many as can be had: for messages.
+/// Returns the first bytes of a file, or fewer if it is short or cannot be read; for error messages.
 pub(super) fn first_bytes(path: &Path) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Ok(file) = open_of_any_size(path) {
-        // What cannot be read tells nothing.
         let _ = file.take(FIRST_BYTES).read_to_end(&mut bytes);
     }
     bytes
@@ -70,7 +70,7 @@ mod tests {
         refused(&at("socket"), "is a socket");
         refused(folder.path(), "is a folder");
         refused(Path::new("/dev/zero"), "is a device");
-        // Links are followed, to what is opened and to what is not.
+        // Links are followed, whether they lead to a regular file or not.
         std::fs::write(at("data"), "1,2,a").unwrap();
         for (link, to) in [("good", "data"), ("bad", "pipe")] {
             std::os::unix::fs::symlink(at(to), at(link)).unwrap();
@@ -86,7 +86,7 @@ mod tests {
     fn what_is_larger_than_memory_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("huge.csv");
-        // It has a length and takes no room.
+        // A sparse file: it has a length but takes no space.
         File::create(&path).unwrap().set_len(1 << 43).unwrap();
         let error = open(&path).unwrap_err().to_string();
         assert!(error.contains("huge.csv holds 8796.1 GB"), "{error}");

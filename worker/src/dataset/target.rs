@@ -1,4 +1,4 @@
-//! What is to be predicted of a sample: a class, or numbers.
+//! The target of a model: the class or the numbers to predict.
 
 use protocol::job::data::TargetKind;
 use protocol::job::target::TargetInfo;
@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use super::Scaling;
 
-/// What is to be predicted. In a model file it is one entry, `classes` or `numbers`.
+/// The class or the numbers to predict. In a model file it is one entry, `classes` or `numbers`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Target {
-    /// The name of each class, in the order of the label numbers and of a model's outputs.
+    /// Names of the classes, in the order of label numbers and model outputs.
     #[serde(rename = "classes")]
     Classes(Vec<String>),
-    /// The numbers, in the order of a model's outputs.
+    /// The numbers to predict, in the order of model outputs.
     #[serde(rename = "numbers")]
     Numbers(Vec<NumberTarget>),
 }
@@ -20,16 +20,16 @@ pub enum Target {
 /// A number to predict. A model learns it as `(number - mean) / deviation`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NumberTarget {
-    /// What it is called.
+    /// Name of the number.
     pub name: String,
-    /// Its mean over the training part.
+    /// Mean over the training samples.
     pub mean: f32,
-    /// Its standard deviation there, or 1 where it is constant.
+    /// Standard deviation over the training samples, or 1 if all are equal.
     pub deviation: f32,
 }
 
 impl NumberTarget {
-    /// The number itself, from what a model has learned to say.
+    /// Converts a model's standardised output back to the number itself.
     #[must_use]
     pub fn restore(&self, standardised: f32) -> f32 {
         (f64::from(standardised) * f64::from(self.deviation) + f64::from(self.mean)) as f32
@@ -37,7 +37,7 @@ impl NumberTarget {
 }
 
 impl Target {
-    /// What nodes compare of it.
+    /// Returns the part of the target that nodes compare.
     #[must_use]
     pub fn info(&self) -> TargetInfo {
         match self {
@@ -46,13 +46,13 @@ impl Target {
         }
     }
 
-    /// The outputs that a model's last layer needs.
+    /// Number of outputs that a model's last layer needs.
     #[must_use]
     pub fn outputs(&self) -> usize {
         self.info().outputs()
     }
 
-    /// Whether it is a class or numbers.
+    /// The kind of target: class or number.
     #[must_use]
     pub fn kind(&self) -> TargetKind {
         match self {
@@ -61,7 +61,7 @@ impl Target {
         }
     }
 
-    /// The names of the classes; none for numbers.
+    /// Names of the classes; empty if numbers are to be predicted.
     #[must_use]
     pub fn classes(&self) -> &[String] {
         match self {
@@ -70,7 +70,7 @@ impl Target {
         }
     }
 
-    /// The numbers; none for classes.
+    /// The numbers to predict; empty if a class is to be predicted.
     #[must_use]
     pub fn numbers(&self) -> &[NumberTarget] {
         match self {
@@ -79,14 +79,14 @@ impl Target {
         }
     }
 
-    /// Whether one of ours can be so: a model file may say anything.
+    /// True if means and deviations are valid; a damaged model file may say anything.
     pub(crate) fn is_sound(&self) -> bool {
         self.numbers()
             .iter()
             .all(|number| number.mean.is_finite() && number.deviation.is_finite() && number.deviation > 0.0)
     }
 
-    /// Numbers of these names that were standardised by a scaling.
+    /// Makes a target of numbers with these names, standardised by a scaling.
     pub(super) fn standardised(names: Vec<String>, scaling: &Scaling) -> Self {
         let Scaling::Standard { mean, deviation } = scaling else {
             return Self::Numbers(Vec::new());
@@ -100,7 +100,7 @@ impl Target {
         )
     }
 
-    /// What its numbers are standardised by.
+    /// Returns the scaling that standardises the numbers to predict.
     pub(super) fn scaling(&self) -> Scaling {
         let of = |part: fn(&NumberTarget) -> f32| self.numbers().iter().map(part).collect();
         Scaling::Standard {

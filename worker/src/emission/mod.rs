@@ -1,8 +1,9 @@
-//! What leaves a worker, and when: the part of a strategy that is on the worker's side.
+//! Emission: the worker's side of a strategy. An emission decides which part of the residual leaves as a batch, and
+//! when.
 //!
-//! A worker trains on its own weights; what these differ from the shared ones by is its residual. An emission decides how
-//! much of the residual leaves as a batch after which step. Whatever it decides, replicas agree: they are sums of the
-//! batches that left. A new emission is one file here, and one arm in [`of`].
+//! A worker trains on its own copy of the weights; the difference to the shared copy is its residual. After each step
+//! the emission decides how much of the residual leaves as a batch. Replicas agree whatever it decides, because they
+//! are sums of the batches that left. A new emission is one file here and one arm in [`of`].
 
 mod rounds;
 mod strom;
@@ -19,86 +20,92 @@ use protocol::weights::contribution::Contribution;
 use self::rounds::InRounds;
 use self::strom::Strom;
 
-/// What an emission knows of the step that comes next.
+/// The facts about the next step that an emission plans with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NextStep {
-    /// Its learning rate.
+    /// Learning rate of the step.
     pub learning_rate: f64,
-    /// The node has enough to send: what would leave is to stay, if that can be.
+    /// True if the node has enough batches to send: the emission then keeps its batch back, if it can.
     pub throttle: bool,
-    /// The header of the next batch has no room for the cursors of another step, so a batch must leave after this one.
+    /// True if the header of the next batch has no room for the cursors of another step, so a batch must leave after
+    /// this one.
     pub must_leave: bool,
-    /// It is the last of an epoch for this worker.
+    /// True if the step is the worker's last one in an epoch.
     pub ends_epoch: bool,
 }
 
-/// What an emission decides before a step.
+/// An emission's decision about a step, made before the step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Plan {
-    /// Nothing leaves after it; a later batch counts its samples.
+    /// No batch leaves after the step; a later batch counts its samples.
     Keep,
-    /// A batch leaves after it.
+    /// A batch leaves after the step.
     Leave {
-        /// The device compares both copies at this size while it updates the weights, which spares a pass of its own.
+        /// The τ at which the device compares both copies of the weights while it updates them, which saves a separate
+        /// pass. `None` if the device compares nothing in this step.
         compare: Option<Tau>,
     },
 }
 
-/// What leaves as a batch.
+/// The contents of a batch that is about to leave.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Leaving {
     pub payload: Payload,
-    /// How far out the weights are that moved since the step was made.
+    /// Alarm if a shared weight that moved for this batch is beyond ±8.
     pub range: Range,
 }
 
-/// What leaves one worker, and when.
+/// The rule that decides which part of a worker's residual leaves as a batch, and after which step.
 pub trait Emission<T> {
-    /// How one of so many workers learns when this is how their updates come together.
+    /// Returns the training settings of one worker out of `slots`, given the way in which their updates are combined.
     fn settings(&self, job: &Job, slots: usize) -> Settings;
 
-    /// Whether a step can be made now after which nothing leaves.
+    /// True if the emission can make a step now without a batch leaving after it.
     fn can_keep(&self) -> bool;
 
-    /// Decides on the next step.
     fn plan(&mut self, next: NextStep) -> Plan;
 
-    /// What leaves after a step that was planned so. `changes` are the changes that the device found by comparing; they are
-    /// in the shared weights already.
+    /// Makes the batch that leaves after a step for which [`Emission::plan`] returned [`Plan::Leave`]. `changes` are
+    /// the changes that the device found by comparing at `compared`; the shared weights contain them already.
     fn leave(&mut self, trainer: &mut T, compared: Option<Tau>, changes: Vec<u32>) -> Result<Leaving, TrainError>;
 
-    /// Which part of the difference a worker lets out, where it waits for the others' rounds after a batch of its own.
+    /// The rule for this worker's contribution to a round, or `None` if the worker does not wait for other workers'
+    /// rounds after its own batch.
     fn weighting(&self) -> Option<RoundWeighting> {
         None
     }
 
-    /// Whether a step was made after which this worker goes on from others' means, though nothing leaves.
+    /// True if the step just made is followed by a sequential averaging step: the worker then goes on from the mean
+    /// with other workers, though no batch leaves.
     fn passes(&mut self) -> bool {
         false
     }
 
-    /// The next batch is to hold this contribution, by the losses of all.
+    /// Sets the contribution of the next batch, which follows from the losses of all workers.
     fn agree(&mut self, _contribution: Contribution) {}
 
-    /// The others' rounds are in the weights, or are not waited for; so many workers make the next one together.
+    /// Begins the next round, once the other workers' rounds are applied or no longer waited for. `workers` is the
+    /// number of workers that make the next round together.
     fn go_on(&mut self, _workers: u32) {}
 
-    /// What still has to leave when there is nothing to train, for now or for good. It is asked until there is nothing.
+    /// Returns the next batch that must leave although there is nothing to train, for now or for good. Called until it
+    /// returns `None`.
     fn rest(&mut self, trainer: &mut T) -> Result<Option<Leaving>, TrainError>;
 
-    /// Whether a residual stays when nothing is left to say, which a worker that leaves has to let out by itself.
+    /// True if a residual remains when [`Emission::rest`] returns `None`. A worker that leaves the run must emit it
+    /// separately.
     fn keeps_residual(&self) -> bool {
         false
     }
 
-    /// Its few numbers, for another to go on from.
+    /// The emission's internal numbers, from which another emission can continue with [`Emission::restore`].
     fn state(&self) -> Vec<f64>;
 
-    /// Goes on from another's numbers; those that make no sense are passed over.
+    /// Continues from the numbers of [`Emission::state`]; invalid numbers are ignored.
     fn restore(&mut self, state: &[f64]);
 }
 
-/// The emission that a job asks for, for a model of so many weights and one of so many workers.
+/// Returns the emission that a job asks for, for a model with `weights` weights and one of `slots` workers.
 #[must_use]
 pub fn of<T: Trainer>(job: &Job, weights: usize, slots: usize) -> Box<dyn Emission<T>> {
     match job.exchange {

@@ -1,10 +1,11 @@
-//! Emission in rounds: every so many steps, or every epoch, what a worker has come to leaves whole.
+//! Emission in rounds: after a fixed number of steps, or after every epoch, a worker's whole difference leaves as one
+//! batch.
 //!
-//! Nothing is chosen and nothing is compressed: every weight that has moved by half a lattice step or more is in the
-//! batch. Workers that wait for each other each let out their contribution of the difference, so that the mean of all
-//! is what counts, or a mean that is weighted by losses; then each goes on from there. Those that do not wait let out
-//! all of it. What rounding takes stays in the residual. A model with more weights than a batch holds is told in
-//! windows that take turns.
+//! The difference is neither filtered nor compressed: a batch holds every weight that has moved by at least half a
+//! lattice step. Workers that wait for each other each emit a contribution, so that these add up to the mean of all
+//! differences, or to a mean weighted by losses; then each worker goes on from there. Workers that do not wait emit the
+//! whole difference. Rounding errors stay in the residual. If a model has more weights than one batch can hold, it is
+//! emitted in windows that take turns.
 
 use protocol::job::{Job, RoundLength, RoundTopology, RoundWeighting, Rounds};
 use protocol::log::batch::Payload;
@@ -16,26 +17,25 @@ use crate::learning::multi_worker::Settings;
 use crate::trainer::{TrainError, Trainer};
 use protocol::weights::contribution::Contribution;
 
-/// The whole difference, or a contribution of it, every so many steps.
+/// Emits the whole difference, or a contribution of it, after every round.
 pub(super) struct InRounds {
     rounds: Rounds,
     weights: usize,
-    /// The workers that make this round together.
+    /// Number of workers that make this round together.
     workers: u32,
-    /// The contribution that follows from all losses, while it is due.
+    /// Contribution that follows from the losses of all workers; `None` until these are known, and after it was used.
     agreed: Option<Contribution>,
-    /// Steps since the last batch.
     steps: u32,
-    /// An epoch has ended since the last batch.
+    /// True if an epoch has ended since the last batch.
     ended_epoch: bool,
-    /// The window that leaves next.
+    /// Index of the window of weights that leaves next.
     window: usize,
-    /// Windows that have not left since the last step.
+    /// Number of windows that have not left since the last step.
     untold: usize,
 }
 
 impl InRounds {
-    /// For one of so many workers, on a model of so many weights.
+    /// Creates the emission of one of `slots` workers, for a model of `weights` weights.
     pub(super) fn new(rounds: Rounds, weights: usize, slots: usize) -> Self {
         Self {
             rounds,
@@ -53,7 +53,7 @@ impl InRounds {
         self.weights.div_ceil(DENSE_MAX).max(1)
     }
 
-    /// What leaves of the next window.
+    /// Takes the next window of weights out of the residual.
     fn take_turn<T: Trainer>(&mut self, trainer: &mut T) -> Result<Leaving, TrainError> {
         let first = self.window * DENSE_MAX;
         self.window = (self.window + 1) % self.windows();
@@ -61,7 +61,7 @@ impl InRounds {
         self.steps = 0;
         self.ended_epoch = false;
         let contribution = match self.rounds.weighting {
-            // What is left when there is nothing more to train has no losses to go by.
+            // After the last step no losses are exchanged, so every worker counts the same.
             Some(_) => self.agreed.take().unwrap_or(Contribution::of_one_in(self.workers)),
             None => Contribution::ALL,
         };
@@ -94,7 +94,7 @@ impl<T: Trainer> Emission<T> for InRounds {
         self.ended_epoch |= next.ends_epoch;
         self.untold = self.windows();
         let is_over = match self.rounds.every {
-            // Such steps are those between two passes.
+            // In `stepwise`, this length is the number of steps between two sequential averaging passes.
             RoundLength::Steps(_) if self.rounds.topology == RoundTopology::Stepwise => self.ended_epoch,
             RoundLength::Steps(steps) => self.steps >= steps,
             RoundLength::Epoch => self.ended_epoch,
@@ -142,7 +142,7 @@ impl<T: Trainer> Emission<T> for InRounds {
 
     fn restore(&mut self, state: &[f64]) {
         if let [window] = state {
-            // What is no number becomes 0.
+            // The cast turns a value that is not a number into 0.
             self.window = *window as usize % self.windows();
         }
     }

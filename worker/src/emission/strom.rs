@@ -1,4 +1,4 @@
-//! Strom's emission (2015): after every step, what has come to differ by τ or more leaves as steps of ±τ.
+//! Strom's emission (2015): after every step, each weight whose residual is τ or more leaves as a change of ±τ.
 
 use protocol::job::optimiser::Rule;
 use protocol::job::{Job, Threshold};
@@ -10,17 +10,17 @@ use super::{Emission, Leaving, NextStep, Plan};
 use crate::learning::multi_worker::Settings;
 use crate::trainer::{TrainError, Trainer};
 
-/// Changes of ±τ, with a τ that follows a density or is fixed.
+/// Emits changes of ±τ, with a τ that is fixed or follows a target density.
 pub(super) struct Strom {
-    /// The fraction of weights that a batch is to change; none if τ is fixed.
+    /// Fraction of the weights that a batch is to change; `None` if τ is fixed.
     target: Option<f64>,
     controller: TauController,
-    /// The learning rate of the step that is under way.
+    /// Learning rate of the current step.
     learning_rate: f64,
 }
 
 impl Strom {
-    /// For one of so many workers with this rule, on a model of so many weights.
+    /// Creates the emission of one of `slots` workers that train with this optimiser rule a model of `weights` weights.
     pub(super) fn new(threshold: Threshold, rule: Rule, weights: usize, slots: usize) -> Self {
         let (target, controller) = match threshold {
             Threshold::Fixed(tau) => (None, TauController::fixed(tau)),
@@ -36,8 +36,8 @@ impl Strom {
         }
     }
 
-    /// After the first step: nobody knew how large updates are, but now the residual tells. τ starts where the target
-    /// fraction of it leaves at once.
+    /// Releases the first batch of a run. Until the first step the size of updates is unknown; now the residual shows
+    /// it, and τ starts at the value at which the target fraction of the weights leaves at once.
     fn release_first<T: Trainer>(
         &mut self,
         trainer: &mut T,
@@ -62,7 +62,7 @@ impl<T: Trainer> Emission<T> for Strom {
         Settings::adding_up(job, slots)
     }
 
-    /// Nothing is kept before the first batch: it is its residual that tells τ.
+    /// A batch must leave after the first step, because its residual determines the first τ.
     fn can_keep(&self) -> bool {
         self.controller.tau().is_some()
     }
@@ -91,7 +91,7 @@ impl<T: Trainer> Emission<T> for Strom {
         Ok(Leaving { payload, range })
     }
 
-    /// What is left below τ never leaves, and is dropped when the origin closes.
+    /// Returns nothing: residuals smaller than τ never leave, and are dropped when the origin closes.
     fn rest(&mut self, _trainer: &mut T) -> Result<Option<Leaving>, TrainError> {
         Ok(None)
     }

@@ -1,23 +1,24 @@
-//! The τ controller: nobody has to guess τ. It follows a target density, the fraction of weights changed in a batch.
+//! The τ controller, which sets τ so that batches have a target density: the fraction of the weights that a batch
+//! changes.
 //!
 //! The density falls when τ rises: in inverse proportion where updates pull steadily one way, since as much leaves the
 //! residual as enters it, and faster where they are noise. So the controller compares logarithms: each batch moves log
-//! τ by a part of how far the log of the density is from that of its target. The density is a short average, because
-//! single batches scatter. The controller's own τ is a real number, of which a batch gets the nearest lattice value: at
-//! a small τ, a correction is less than a whole lattice step and would be lost.
+//! τ by a fraction of the difference between the logarithms of the density and of its target. The density is a short
+//! moving average, because single batches scatter. The controller's own τ is a real number, of which a batch gets the
+//! nearest lattice value: at a small τ, a correction is less than a whole lattice step and would be lost.
 
 use protocol::weights::lattice::Tau;
 
-/// Contribution of a new batch in the averaged density.
+/// Weight of a new batch in the moving average of the density.
 const SMOOTHING: f64 = 0.2;
-/// How much of the logarithmic error is corrected by one batch.
+/// Fraction of the logarithmic density error that one batch corrects.
 const GAIN: f64 = 0.12;
-/// One batch moves τ by this factor at most, however wrong the density is.
+/// Largest factor by which one batch moves τ, however wrong the density is.
 const FACTOR_MAX: f64 = 1.25;
-/// The learning rate moves τ by this factor at most in one step: the residual still holds older, larger updates.
+/// Largest factor by which the learning rate moves τ in one step: the residual still holds older, larger updates.
 const RATE_FACTOR_MAX: f64 = 1.1;
 
-/// Keeps the density of emitted batches near its target.
+/// Moves τ so that the density of emitted batches stays near its target.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct TauController {
     mode: Mode,
@@ -26,7 +27,7 @@ pub(super) struct TauController {
 #[derive(Clone, Debug, PartialEq)]
 enum Mode {
     Fixed(Tau),
-    /// Nothing is known of the updates' size: the first step compares nothing, and its residual tells.
+    /// The size of updates is unknown: the first step compares nothing, and its residual determines τ.
     Unset,
     Following(Following),
 }
@@ -35,22 +36,21 @@ enum Mode {
 struct Following {
     tau: f64,
     density: f64,
-    /// The learning rate of the last step.
     rate: f64,
 }
 
 impl TauController {
-    /// A τ that never changes.
+    /// Creates a controller whose τ never changes.
     pub(super) fn fixed(tau: Tau) -> Self {
         Self { mode: Mode::Fixed(tau) }
     }
 
-    /// A τ that follows a density; it has none until [`TauController::start`].
+    /// Creates a controller whose τ follows a density; it has no τ until [`TauController::start`].
     pub(super) fn following() -> Self {
         Self { mode: Mode::Unset }
     }
 
-    /// The τ of the next batch; `None` while nothing is known of the size of updates.
+    /// The τ of the next batch; `None` while the size of updates is unknown.
     pub(super) fn tau(&self) -> Option<Tau> {
         match self.mode {
             Mode::Fixed(tau) => Some(tau),
@@ -59,7 +59,8 @@ impl TauController {
         }
     }
 
-    /// Starts from a τ at which the target fraction of a first residual, made at this learning rate, would have left.
+    /// Sets the first τ: the one at which the target fraction of the first residual leaves. `rate` is the learning rate
+    /// that the residual was made at.
     pub(super) fn start(&mut self, tau: f64, target: f64, rate: f64) {
         if self.mode == Mode::Unset {
             self.mode = Mode::Following(Following {
@@ -70,8 +71,8 @@ impl TauController {
         }
     }
 
-    /// Where it stands, for another to go on from: its τ, density and learning rate. `None` if its τ is fixed, or not
-    /// known yet.
+    /// The controller's τ, density and learning rate, from which another controller can continue; `None` if τ is fixed
+    /// or not known yet.
     pub(super) fn stands_at(&self) -> Option<[f64; 3]> {
         match self.mode {
             Mode::Following(Following { tau, density, rate }) => Some([tau, density, rate]),
@@ -79,9 +80,10 @@ impl TauController {
         }
     }
 
-    /// Goes on from where another stood. A fixed τ stays, and so does everything if that is no place to stand.
+    /// Continues from another controller's τ, density and learning rate. A controller with a fixed τ does not change,
+    /// and values that are not finite are ignored.
     pub(super) fn go_on_from(&mut self, at: [f64; 3]) {
-        // What is no number would stay none for ever.
+        // A value that is not finite would stay so for ever.
         let sound = at.iter().all(|it| it.is_finite());
         if sound && !matches!(self.mode, Mode::Fixed(_)) {
             let [tau, density, rate] = at;
@@ -93,11 +95,11 @@ impl TauController {
         }
     }
 
-    /// Moves τ with the learning rate, before the density can tell: updates are proportional to it.
+    /// Scales τ with the learning rate, because updates are proportional to it: the density would show that only later.
     pub(super) fn follow_rate(&mut self, next: f64) {
         if let Mode::Following(Following { tau, rate, .. }) = &mut self.mode {
             let factor = (next / *rate).clamp(1.0 / RATE_FACTOR_MAX, RATE_FACTOR_MAX);
-            // A rate of zero has no ratio to the next one.
+            // The ratio to a rate of zero is not finite.
             if factor.is_finite() {
                 *tau = within_lattice(*tau * factor);
             }
@@ -105,11 +107,11 @@ impl TauController {
         }
     }
 
-    /// Takes the density of an emitted batch into account.
+    /// Corrects τ by the density of an emitted batch.
     pub(super) fn observe(&mut self, emitted: f64, target: f64) {
         if let Mode::Following(Following { tau, density, .. }) = &mut self.mode {
             *density += SMOOTHING * (emitted - *density);
-            // An average of nothing at all still is a finite error.
+            // Keeps the error finite if the average density is zero.
             let error = (density.max(target / 100.0) / target).ln();
             let factor = (GAIN * error).exp().clamp(1.0 / FACTOR_MAX, FACTOR_MAX);
             *tau = within_lattice(*tau * factor);
@@ -126,7 +128,8 @@ mod tests {
     use super::*;
     use protocol::rng::CounterRng;
 
-    /// Residuals fed by a steady pull and by noise, both shrinking with the learning rate; the densities of the batches.
+    /// Returns the densities of simulated batches, whose residuals are fed by a steady pull and by noise, both
+    /// shrinking with the learning rate.
     fn densities(target: f64, steps: usize, rate_at: fn(f64) -> f64) -> Vec<f64> {
         const WEIGHTS: usize = 4000;
         let mut random = CounterRng::new(11, 0);

@@ -1,4 +1,4 @@
-//! Evaluation on evaluation samples.
+//! Evaluation: measures a model's accuracy and loss on the evaluation samples.
 
 pub mod predict;
 
@@ -17,16 +17,16 @@ use crate::model::ops::OpError;
 use crate::model::ops::loss::{self, EvalSums};
 use crate::task::objective::{Objective, Task};
 
-/// Why there is no evaluation.
+/// The reason for which an evaluation failed.
 #[derive(Debug, Error)]
 pub enum EvaluationError {
-    /// The device failed.
     #[error("the evaluation failed: {0}")]
     Device(#[from] OpError),
 }
 
-/// Evaluates weights on samples on the CPU, with each thread at minibatches of its own. Now and then `go_on` is told how
-/// good the model is on what is done, which is spread evenly over all samples; what it refuses to go on with ends there.
+/// Evaluates weights on samples on the CPU; each thread evaluates minibatches of its own. After every few minibatches
+/// `go_on` gets the result on the samples evaluated so far, which are spread evenly over all samples; if it returns
+/// false, the evaluation ends with that result.
 pub fn evaluate(
     layout: &Layout,
     weights: Vec<f32>,
@@ -50,16 +50,17 @@ pub fn evaluate(
     in_rounds(sizes, objective, evaluate_side_by_side, go_on)
 }
 
-/// How samples are gone through.
+/// The way in which an evaluation divides its samples.
 #[derive(Clone, Copy)]
 struct Sizes {
     samples: usize,
     minibatch: usize,
-    /// Minibatches that are judged side by side.
+    /// Number of minibatches that are evaluated in parallel.
     at_once: usize,
 }
 
-/// Goes through all samples in rounds of minibatches, each of which is spread evenly over them.
+/// Evaluates all samples in rounds of minibatches. Each minibatch takes samples that are spread evenly over all of
+/// them.
 fn in_rounds<E>(
     sizes: Sizes,
     objective: &Objective,
@@ -93,28 +94,28 @@ fn in_rounds<E>(
     Ok(found)
 }
 
-/// Evaluates a model now and then, where it is trained. Belongs to one thread.
+/// Evaluates a model repeatedly on the device that trains it. Belongs to one thread.
 pub struct Evaluator {
     task: Task,
     layout: Layout,
-    /// On the CPU.
+    /// Threads of an evaluation on the CPU.
     threads: Threads,
     #[cfg(feature = "cuda")]
     gpu: OnGpu,
 }
 
-/// What is known of the GPU that is to evaluate.
+/// The state of the GPU that runs the evaluations.
 #[cfg(feature = "cuda")]
 enum OnGpu {
-    /// None does, or it could not.
+    /// No GPU evaluates, because the device is a CPU or because the GPU has failed.
     No,
-    /// The one of this number, once it is asked.
+    /// The GPU of this number is opened at the first evaluation.
     Untried(usize),
     Ready(Box<CudaEvaluator>),
 }
 
 impl Evaluator {
-    /// An evaluator on the device that trains. If that is a GPU, it is opened when it is first needed.
+    /// Creates an evaluator on the device that trains. A GPU is opened at the first evaluation.
     #[must_use]
     pub fn new(device: &Device, task: impl Into<Task>, layout: Layout, threads: Threads) -> Self {
         #[cfg(not(feature = "cuda"))]
@@ -131,8 +132,8 @@ impl Evaluator {
         }
     }
 
-    /// Evaluates weights on the evaluation samples, as [`evaluate`] does. Statistics that are not given are measured. A GPU
-    /// that has not enough memory left for that, or fails, is not asked again: the CPU does it instead.
+    /// Evaluates weights on the evaluation samples, as [`evaluate`] does. Without `statistics`, the batch norms' means
+    /// and variances are measured first. If the GPU has too little memory or fails, the CPU evaluates from then on.
     pub fn evaluate(
         &mut self,
         weights: Vec<f32>,

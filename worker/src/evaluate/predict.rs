@@ -1,4 +1,4 @@
-//! What a model says of samples: each one's most likely class, and how likely it is.
+//! Prediction: runs a model on samples and returns its outputs, or each sample's most likely class and its probability.
 
 use std::sync::Arc;
 
@@ -13,17 +13,17 @@ use crate::model::ops::loss;
 use crate::model::ops::{CpuLayer, OpError, Parameters, Pass, Statistics, from_rows, network, values};
 use crate::model::program::{ImageOrder, Program};
 
-/// What a model says of one sample.
+/// A model's prediction for one sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prediction {
-    /// The number of the class.
+    /// Number of the most likely class.
     pub class: u32,
-    /// How likely the model thinks it is.
+    /// Probability of this class according to the model.
     pub probability: f64,
 }
 
 impl Prediction {
-    /// What a row of a model's outputs says.
+    /// Reads the prediction from a row of a model's outputs.
     #[must_use]
     pub fn of(row: &[f32]) -> Self {
         let class = loss::most_likely(row);
@@ -32,11 +32,11 @@ impl Prediction {
     }
 }
 
-/// The probability of each class that a row of a model's outputs says: in wide numbers, so that what is nearly sure can be
-/// told from what is sure.
+/// Returns the probability of each class from a row of a model's outputs. The result is `f64`, so that nearly certain
+/// predictions differ from certain ones.
 #[must_use]
 pub fn probabilities(row: &[f32]) -> Vec<f64> {
-    // One output is how likely the second class is.
+    // A single output is the logit of the second of two classes.
     let logits: Vec<f64> = match row {
         &[logit] => vec![0.0, f64::from(logit)],
         logits => logits.iter().map(|&logit| f64::from(logit)).collect(),
@@ -47,7 +47,7 @@ pub fn probabilities(row: &[f32]) -> Vec<f64> {
     shares.into_iter().map(|share| share / all).collect()
 }
 
-/// A model that only answers, on the CPU.
+/// A model on the CPU that computes outputs and does not train.
 pub(crate) struct Predictor {
     pass: Pass,
     network: Network<CpuLayer>,
@@ -66,7 +66,7 @@ impl Predictor {
         })
     }
 
-    /// The outputs for these samples, one row each, and what they are.
+    /// Returns the outputs for these samples, one row each, and the samples' answers.
     pub(crate) fn logits(&self, samples: &Samples, indices: &[u32]) -> Result<(Vec<f32>, Answers), OpError> {
         let (mut inputs, mut answers) = (Vec::new(), Answers::default());
         samples.gather(indices, &mut inputs, &mut answers);
@@ -76,8 +76,8 @@ impl Predictor {
     }
 }
 
-/// Tells what a model gives for samples, in their order, some at a time, a row of outputs for each, until `go_on` has heard
-/// enough. Each thread is at minibatches of its own.
+/// Computes a model's outputs for all samples, in their order, and passes them to `go_on` some rows at a time until it
+/// returns false. Each thread computes minibatches of its own.
 pub fn predict(
     layout: &Layout,
     weights: Vec<f32>,

@@ -1,15 +1,15 @@
-//! Clipping a gradient by its norm: what keeps stale updates from blowing a run up.
+//! Gradient clipping by the norm, which keeps stale updates from making a run diverge.
 
 use multiversion::multiversion;
 
 use crate::trainer::quantise::NotFinite;
 
-/// Partial sums kept side by side, so that the loop runs at the width of the widest vector registers.
+/// Number of partial sums, so that the loop runs at the width of the widest vector registers.
 const PIPELINES: usize = 64;
-/// Partial sums are folded into `f64` after this many rows, before `f32` could lose small terms.
+/// Rows of values after which partial sums are added to an `f64`, before `f32` could lose small terms.
 const ROWS: usize = 64;
 
-/// The sum of the squares.
+/// Returns the sum of the squares of these values.
 #[must_use]
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 pub fn sum_of_squares(values: &[f32]) -> f64 {
@@ -31,7 +31,8 @@ pub fn sum_of_squares(values: &[f32]) -> f64 {
     total
 }
 
-/// What a gradient is multiplied by so that its norm is at most `max`. An error if that norm is infinite or no number.
+/// Returns the factor that limits a gradient's norm to `max`; 1 without a limit. An infinite or undefined norm is an
+/// error.
 pub(crate) fn clip_by(gradient: &[f32], max: Option<f64>) -> Result<f32, NotFinite> {
     let Some(max) = max else {
         return Ok(1.0);

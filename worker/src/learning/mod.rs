@@ -1,4 +1,4 @@
-//! How a worker learns: updates from gradients, their clipping, and what changes when several workers train at once.
+//! Learning: updates from gradients, gradient clipping, and the adjustments for several workers that train at once.
 
 pub mod clip;
 pub mod multi_worker;

@@ -1,49 +1,49 @@
-//! What a job's settings become when several workers train at once. A job says what one worker would do; alone it
-//! does exactly that.
+//! Adjusts a job's settings to several workers that train at once. A job describes the training of one worker; a lone
+//! worker uses its settings unchanged.
 //!
 //! Updates of n workers add up, so in one round the weights move n times as far as in one step of a lone worker, and a
-//! worker's momentum, which forgets after so many of its own steps, remembers n times as many samples. Both overshoot.
-//! So momentum forgets sooner, at the same total weight of each gradient; the newest gradient weighs more
-//! (Nesterov's form), which answers a change of direction a round earlier; gradients are clipped, and computed where
-//! the velocity will have taken the weights by the time that they arrive. That calms updates enough for larger ones.
+//! worker's momentum, which decays with its own steps, remembers n times as many samples. Both overshoot. So momentum
+//! forgets sooner, at the same total weight of each gradient; the newest gradient weighs more (Nesterov's form), which
+//! answers a change of direction a round earlier; gradients are clipped, and computed where the velocity will have
+//! taken the weights by the time that they arrive. That calms updates enough for larger ones.
 
 use protocol::job::Job;
 use protocol::job::clip::Clip;
 use protocol::job::optimiser::{Muon, Optimiser, Rule};
 
-/// The norm that gradients are clipped to among several workers when the job leaves it open.
+/// Norm to which several workers clip their gradients if the job leaves it open.
 const NORM: f64 = 1.0;
-/// How many updates of the present velocity gradients are computed ahead, among several workers.
+/// Number of updates, at the present velocity, by which several workers look ahead when they compute gradients.
 const LOOK_AHEAD: f64 = 2.0;
-/// What looking ahead lets the learning rate be multiplied by.
+/// Factor by which looking ahead allows the learning rate to grow.
 const RATE_FACTOR: f64 = 1.5;
-/// What the learning rate of orthogonal updates is multiplied by among several workers: shortened momentum and what other
-/// workers add in other directions calm them more than one worker alone.
+/// Factor on the learning rate of orthogonal updates with several workers: shortened momentum, and other workers'
+/// updates in other directions, calm them more than with one worker alone.
 const ORTHOGONAL_RATE_FACTOR: f64 = 2.0;
 
-/// How many parts of the weights take turns in being compared, at most. A turn is a delay of one more step for three
-/// quarters of the changes, which is little among the many steps of few workers.
+/// Largest number of turns in which the weights are compared with the shared copy, one part per step. With four turns,
+/// three quarters of the changes leave later, which costs little where few workers make many steps each.
 pub const TURNS_MAX: usize = 4;
-/// The most workers that take so many turns; more of them, which make fewer steps each, take fewer.
+/// Largest number of workers that use [`TURNS_MAX`] turns; more workers, which make fewer steps each, use fewer turns.
 const WORKERS_TAKING_TURNS: usize = 10;
 
-/// How one worker among others learns.
+/// The training settings of one worker among others.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// How its gradients become updates.
+    /// Optimiser that turns the worker's gradients into updates.
     pub optimiser: Optimiser,
-    /// The norm that its gradients are clipped to.
+    /// Norm to which the worker clips its gradients; `None` if it does not clip.
     pub clip: Option<f64>,
-    /// How many updates of the present velocity it computes gradients ahead.
+    /// Number of updates, at the present velocity, by which the worker looks ahead when it computes gradients.
     pub look_ahead: f64,
-    /// How many parts of the weights take turns in being compared.
+    /// Number of turns in which the weights are compared with the shared copy.
     pub turns: usize,
-    /// Whether steps become shorter where others' batches come late.
+    /// True if the staleness guard shortens steps when other workers' batches arrive late.
     pub is_guarded: bool,
 }
 
 impl Settings {
-    /// As one worker alone, though there may be others: what counts is the mean of their updates.
+    /// Settings of a lone worker. They also suit one of several workers whose updates are averaged.
     #[must_use]
     pub fn alone(job: &Job) -> Self {
         Self {
@@ -52,7 +52,7 @@ impl Settings {
         }
     }
 
-    /// For one of so many workers whose updates add up.
+    /// Settings of one of `slots` workers whose updates add up.
     #[must_use]
     pub fn adding_up(job: &Job, slots: usize) -> Self {
         Self {
@@ -65,7 +65,7 @@ impl Settings {
     }
 }
 
-/// The optimiser of one worker among so many.
+/// Returns the optimiser of one of `slots` workers whose updates add up.
 fn optimiser_among(optimiser: Optimiser, slots: usize) -> Optimiser {
     if slots <= 1 {
         return optimiser;
@@ -77,7 +77,8 @@ fn optimiser_among(optimiser: Optimiser, slots: usize) -> Optimiser {
         Rule::Momentum { momentum } | Rule::Nesterov { momentum } => {
             let shorter = shorter_memory(momentum, slots);
             Optimiser {
-                // What a gradient moves in all, over all the steps that remember it, has the same ratio for all.
+                // Keeps the total movement that a gradient causes, over all steps that remember it, in the same ratio
+                // for any number of workers.
                 learning_rate: RATE_FACTOR * learning_rate * f64::from(1.0 - shorter) / f64::from(1.0 - momentum),
                 rule: Rule::Nesterov { momentum: shorter },
                 ..optimiser
@@ -103,17 +104,17 @@ fn optimiser_among(optimiser: Optimiser, slots: usize) -> Optimiser {
     }
 }
 
-/// How many updates of the present velocity one worker among so many computes its gradients ahead.
+/// Returns the number of updates by which each of `slots` workers looks ahead.
 fn look_ahead_among(slots: usize) -> f64 {
     if slots > 1 { LOOK_AHEAD } else { 0.0 }
 }
 
-/// How many parts of the weights take turns among so many workers.
+/// Returns the number of turns for each of `slots` workers.
 fn turns_among(slots: usize) -> usize {
     (TURNS_MAX * WORKERS_TAKING_TURNS / slots.max(1)).clamp(1, TURNS_MAX)
 }
 
-/// The norm that one worker among so many clips its gradients to.
+/// Returns the norm to which each of `slots` workers clips its gradients.
 fn clip_among(clip: Clip, slots: usize) -> Option<f64> {
     match clip {
         Clip::Auto if slots > 1 => Some(NORM),
@@ -122,8 +123,9 @@ fn clip_among(clip: Clip, slots: usize) -> Option<f64> {
     }
 }
 
-/// A momentum remembers about 1 / (1 - μ) steps, the present one among them. Of the steps before it, one in √n is kept:
-/// half-way between the same number of steps and the same number of samples.
+/// Returns the momentum for one of `slots` workers. A momentum μ remembers about 1 / (1 - μ) steps, the present one
+/// included. Of the earlier steps, one in √n is kept: half-way between the same number of steps and the same number of
+/// samples.
 fn shorter_memory(momentum: f32, slots: usize) -> f32 {
     let before = f64::from(momentum) / (1.0 - f64::from(momentum));
     let kept = before / (slots as f64).sqrt();

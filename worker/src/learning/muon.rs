@@ -1,32 +1,32 @@
-//! Orthogonal updates (Muon): which weights are matrices, how they are cut into blocks, and whose turn it is. Devices do
-//! the arithmetic.
+//! Orthogonal updates (Muon): decides which weights form matrices, cuts these into blocks, and picks the blocks of each
+//! step. Devices do the arithmetic.
 //!
-//! A gradient's singular values differ by orders of magnitude: a step along it moves a few directions far and most hardly
-//! at all. An orthogonal update moves all directions of a matrix about equally far. Updates of several workers, which add
-//! up, then spread over many directions instead of overshooting along a few.
+//! A gradient's singular values differ by orders of magnitude: a step along it moves a few directions far and most
+//! hardly at all. An orthogonal update moves all directions of a matrix about equally far. Updates of several workers,
+//! which add up, then spread over many directions instead of overshooting along a few.
 //!
-//! Making a whole matrix orthogonal costs far more than a gradient of few samples does. Blocks of its rows are made
-//! orthogonal each by itself, and may take turns.
+//! Making a whole matrix orthogonal costs far more than a gradient of few samples does. So blocks of its rows are made
+//! orthogonal separately, and may take turns.
 
 use std::ops::Range;
 
 use protocol::job::model::{Layout, PipelineStage, Role, TensorSlot};
 use protocol::job::optimiser::{Muon, Rule};
 
-/// Adam's rate as a part of the matrices'.
+/// Learning rate of the weights that use Adam, as a fraction of the matrices' learning rate.
 const ADAM_RATE: f32 = 0.1;
-/// How fast Adam's squares follow there.
+/// Decay of Adam's mean of squares for the weights that are not in matrices.
 const ADAM_BETA2: f32 = 0.99;
 
-/// Some rows of a matrix, one after the other in the flat index space.
+/// Consecutive rows of a matrix of weights, which are made orthogonal together.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Block {
     pub(crate) offset: usize,
     pub(crate) rows: usize,
     pub(crate) columns: usize,
-    /// What its orthogonal update is multiplied by, beside the learning rate.
+    /// Factor on the block's orthogonal update, besides the learning rate.
     pub(crate) scale: f32,
-    /// Its number among all blocks of the model, which says when it has its turn.
+    /// Number of the block among all blocks of the model, which determines the steps in which it moves.
     pub(crate) number: u64,
 }
 
@@ -36,24 +36,25 @@ impl Block {
     }
 }
 
-/// A model's weights, by how they are moved.
+/// The weights of a model, divided into those that move by orthogonal updates and all others.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct MuonBlocks {
-    /// Blocks of matrices.
+    /// Blocks of matrices, which move by orthogonal updates.
     pub(crate) blocks: Vec<Block>,
-    /// Everything else.
+    /// Ranges of all other weights, which move by Adam.
     pub(crate) others: Vec<Range<usize>>,
-    /// Each block moves in one of so many steps.
+    /// Each block of weights moves once in this many steps.
     pub(crate) every: u64,
 }
 
 impl MuonBlocks {
-    /// A model's weights, in blocks of so many rows.
+    /// Divides a model's weights, with matrices cut into blocks of `muon.block` rows.
     pub(crate) fn new(layout: &Layout, muon: Muon) -> Self {
         let (matrices, others): (Vec<_>, Vec<_>) = layout.tensors.iter().partition(|tensor| is_matrix(tensor));
         let most = muon.block as usize;
         let count: usize = matrices.iter().map(|tensor| tensor.dims[0].div_ceil(most)).sum();
-        // Of few blocks, three at least move in every step: else some batches would be full, and others empty.
+        // At least three blocks, if there are as many, move in every step: else some batches would be full and others
+        // empty.
         let every = (muon.every as usize).min(count / 3).max(1);
         let blocks = matrices.into_iter().flat_map(|tensor| {
             let rows = tensor.dims[0];
@@ -75,8 +76,8 @@ impl MuonBlocks {
         }
     }
 
-    /// What of them lies in a stage of the model, at the indices that it has there. A block that is divided is made
-    /// orthogonal in parts.
+    /// Returns the blocks and ranges that lie in a stage of the model, at the stage's own indices. If a stage holds
+    /// only part of a block, that part is made orthogonal by itself.
     pub(crate) fn of_stage(self, stage: &PipelineStage) -> Self {
         let local = |range: Range<usize>| {
             stage.tensors().find_map(|(tensor, place)| {
@@ -99,27 +100,27 @@ impl MuonBlocks {
         }
     }
 
-    /// Whether it is a block's turn in a step.
+    /// True if a block moves in this step.
     pub(crate) fn has_turn(&self, block: &Block, step: u64) -> bool {
         (block.number + step).is_multiple_of(self.every)
     }
 }
 
-/// Whether it has singular values that can differ.
+/// True if a tensor is a matrix of at least two rows and two columns: its singular values can differ.
 fn is_matrix(tensor: &TensorSlot) -> bool {
     let rows = tensor.dims.first().copied().unwrap_or_default();
     tensor.role == Role::Weight && rows > 1 && tensor.elements() / rows > 1
 }
 
-/// An orthogonal matrix with more rows than columns spreads an input over more outputs, each of which moves less. This
-/// makes up for it; a matrix with more columns needs nothing. Of very few inputs each weight would move by more than it
-/// bears.
+/// Returns the factor on the update of a matrix of this shape. If it has more rows than columns, an orthogonal update
+/// spreads over more outputs, each of which moves less; the factor makes up for that. It is limited, because with very
+/// few inputs each weight would move too far.
 fn scale(rows: usize, columns: usize) -> f32 {
     const MOST: f32 = 8.0;
     (rows as f32 / columns as f32).sqrt().clamp(1.0, MOST)
 }
 
-/// The rule for everything that is no matrix, and its rate as a part of the matrices'.
+/// Returns the rule for weights that are not in matrices, and their learning rate as a fraction of the matrices'.
 pub(crate) fn for_others(muon: Muon) -> (Rule, f32) {
     let rule = Rule::Adam {
         beta1: muon.momentum,
@@ -200,7 +201,7 @@ mod tests {
         let shapes: Vec<(usize, usize)> = parts.blocks.iter().map(|block| (block.rows, block.columns)).collect();
         assert_eq!(shapes, [(16, 9), (16, 9), (16, 9), (16, 9), (6, 9), (3, 70)]);
         assert_eq!(parts.others.len(), 2);
-        // Each moves in one of two steps, and twice as far.
+        // Each block moves in one of two steps, and twice as far.
         assert!((parts.blocks[0].scale - 2.0 * (70f32 / 9.0).sqrt()).abs() < 1e-6);
         assert!((parts.blocks[5].scale - 2.0).abs() < 1e-6);
     }

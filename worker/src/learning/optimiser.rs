@@ -1,39 +1,41 @@
-//! Optimisers: how a gradient becomes an update, with the formulas of PyTorch's optimisers. What every backend multiplies by
-//! in a step is computed once, here; the formulas themselves are the CPU's, pure over slices, and the GPU's kernels' own.
+//! Optimisers: turn gradients into updates, with the formulas of PyTorch's optimisers. The factors of a step are
+//! computed here once for every backend; the formulas here are the CPU's, pure over slices, and the GPU's kernels have
+//! their own.
 //!
-//! The update already holds the minus sign and the learning rate: it is what the residual grows by.
+//! An update includes the minus sign and the learning rate: it is added to the own weights.
 
 use multiversion::multiversion;
 use protocol::job::optimiser::Rule;
 
-/// An optimiser's state that is smaller than this becomes zero. It moves no weight. But the state of a weight whose
-/// gradient stays zero, as that of a pixel which is nearly always dark, shrinks in every step, and with numbers at the very
-/// end of the range a CPU takes a hundred times as long.
+/// Magnitude below which optimiser state becomes zero. Such state moves no weight. But if a weight's gradient stays
+/// zero, as for a pixel that is nearly always dark, its state shrinks in every step until it is subnormal, and a CPU
+/// takes a hundred times as long for subnormal numbers.
 pub(crate) const NEGLIGIBLE: f32 = 1e-30;
 
-/// A state as it is kept.
+/// Returns an optimiser state as it is stored: negligible values become zero.
 #[inline]
 pub(crate) fn kept(state: f32) -> f32 {
     if state.abs() < NEGLIGIBLE { 0.0 } else { state }
 }
 
-/// How a gradient becomes an update. Rules that differ only in their numbers share a formula.
+/// The formula that turns a gradient into an update. Rules that differ only in their numbers share a formula.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Formula {
-    /// `u = -rate g`
+    /// Plain SGD, and Muon with its orthogonal direction as `g`: `u = -rate g`.
     Sgd,
-    /// `v = μ v + g`, `u = -(a g + b v)`, and from where the weights looked ahead to where they will.
+    /// Momentum and Nesterov: `v = μ v + g`, `u = -(a g + b v)`, plus the movement of the look-ahead offset (see
+    /// [`Ahead`]).
     Velocity,
-    /// `s = keep s + take g²`, `u = -rate g / (√s + ε)`
+    /// AdaGrad and RMSProp: `s = keep s + take g²`, `u = -rate g / (√s + ε)`.
     Squares,
-    /// Adam, corrected for its zero start.
+    /// Adam with the correction for its zero start.
     Adam,
 }
 
 impl Formula {
     pub(crate) fn of(rule: Rule) -> Self {
         match rule {
-            // Muon's directions are made before; then weights move along them.
+            // Muon makes the direction before; the weights then move along it as in SGD.
             Rule::Sgd | Rule::Muon(_) => Self::Sgd,
             Rule::Momentum { .. } | Rule::Nesterov { .. } => Self::Velocity,
             Rule::AdaGrad { .. } | Rule::RmsProp { .. } => Self::Squares,
@@ -42,7 +44,7 @@ impl Formula {
     }
 }
 
-/// What varies from step to step, as numbers; each formula uses its own.
+/// The numerical factors of an optimiser's update in one step; each formula uses some of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Factors {
     pub(crate) rate: f32,
@@ -54,22 +56,22 @@ pub(crate) struct Factors {
     pub(crate) take: f32,
     pub(crate) epsilon: f32,
     pub(crate) spread: f32,
-    /// By how much of itself a weight shrinks.
+    /// Fraction of itself by which a weight decays.
     pub(crate) shrink: f32,
 }
 
-/// Weights may be kept ahead of what they have come to: at `w - ahead·v`, where the velocity will take them if it
-/// lasts. An update then moves them from where they looked before to where they look after it.
+/// Look-ahead offset of the own weights, which may be kept at `w - ahead·v`: where the velocity `v` will take them if
+/// it lasts. An update moves the weights from their old look-ahead position to the new one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Ahead {
-    /// The multiple of the velocity that they are ahead before the update.
+    /// Multiple of the velocity that the weights are ahead before the update.
     pub(crate) before: f32,
-    /// And after it.
+    /// Multiple of the velocity that the weights are ahead after the update.
     pub(crate) after: f32,
 }
 
 impl Factors {
-    /// The numbers of a rule at a learning rate, in a step that counts from 1.
+    /// Computes the factors of an optimiser rule at a learning rate. `step` counts from 1.
     pub(crate) fn new(rule: Rule, rate: f32, step: u64, ahead: Ahead) -> Self {
         let none = Self {
             rate,
@@ -95,7 +97,7 @@ impl Factors {
             Rule::AdaGrad { epsilon } => squares(1.0, 1.0, epsilon),
             Rule::RmsProp { decay, epsilon } => squares(decay, 1.0 - decay, epsilon),
             Rule::Adam { beta1, beta2, epsilon } => {
-                // The corrections for the zero start of both means.
+                // Corrects for the zero start of both means.
                 let steps = step as f64;
                 let corrected = f64::from(rate) / (1.0 - f64::from(beta1).powf(steps));
                 let spread = 1.0 / (1.0 - f64::from(beta2).powf(steps)).sqrt();
@@ -112,18 +114,18 @@ impl Factors {
     }
 }
 
-/// Some weights' part of everything that an update reads and writes. State that the formula does not keep is empty.
+/// The gradient, optimiser state and update of a range of weights. State that the formula does not keep is empty.
 pub(crate) struct Slices<'a> {
     pub(crate) gradient: &'a [f32],
     pub(crate) first: &'a mut [f32],
     pub(crate) second: &'a mut [f32],
-    /// What the weights are to be moved by.
+    /// Output: the amounts to add to the weights.
     pub(crate) update: &'a mut [f32],
 }
 
 impl Formula {
-    /// Computes the updates of some weights, on a CPU: `gradient` is multiplied by `clip` first. Works on any part of the
-    /// weights, so that a caller can walk through all of them in blocks that stay in the cache.
+    /// Computes the updates of a range of weights on a CPU; `gradient` is multiplied by `clip` first. Works on any part
+    /// of the weights, so that a caller can process them in blocks that stay in the cache.
     ///
     /// # Panics
     /// If the slices that the formula uses differ in length.
@@ -191,7 +193,7 @@ mod tests {
 
     use super::*;
 
-    /// The update of one weight, whose state it moves.
+    /// Returns the update of one weight and advances its optimiser state.
     fn update(rule: Rule, factors: &Factors, clip: f32, gradient: f32, state: &mut [f32; 2]) -> f32 {
         let [first, second] = state;
         let mut update = [f32::NAN];
@@ -205,7 +207,7 @@ mod tests {
         update[0]
     }
 
-    /// Three steps with gradients 1, 2, -1 on one weight; the update of each.
+    /// Returns the updates of one weight in three steps with the gradients 1, 2 and -1.
     fn three_steps(text: &str) -> [f32; 3] {
         let Optimiser {
             learning_rate, rule, ..

@@ -1,37 +1,39 @@
-//! The staleness guard: the older changes are when they arrive, the smaller the steps.
+//! The staleness guard, which shortens a worker's steps when other workers' batches arrive late.
 //!
-//! Staleness is counted in batches: how many came into the weights between a gradient and its arrival. Each of them
-//! may have made the same correction, so the more there are, the further updates overshoot, until a run that was
-//! stable diverges. What is stable is about the product of their number and the length of one step, so the guard
-//! divides by their number. Batches and not rounds: three workers at a whole round have fewer
-//! corrections under way than ten at half a round.
+//! Staleness is the number of batches that entered the weights between a gradient and the arrival of its batch. Each of
+//! them may have made the same correction, so the more there are, the further updates overshoot, until a run that was
+//! stable diverges. Stability depends on the product of that number and the step length, so the guard divides by the
+//! number. It counts batches and not rounds: three workers that are a whole round behind have fewer corrections in
+//! flight than ten that are half a round behind.
 
-/// Share of a newly arrived batch in the averaged staleness.
+/// Weight of a newly arrived batch in the averaged staleness.
 const SMOOTHING: f64 = 0.02;
-/// Up to this many batches steps are left as they are: a little more than ten workers in step with each other have.
+/// Staleness, in batches, up to which steps keep their length: a little more than ten workers in step with each other
+/// have.
 const BATCHES_NORMAL: f64 = 6.0;
-/// One batch counts as at most this old: one that was long under way tells little about the next.
+/// Largest staleness that one batch counts with: a batch that was long delayed says little about the next.
 const BATCHES_MAX: f64 = 512.0;
 
-/// Follows how old arriving batches are, and says how much shorter steps are to be.
+/// Averages the staleness of arriving batches and computes the factor by which steps are shortened.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StalenessGuard {
     batches: f64,
 }
 
 impl StalenessGuard {
-    /// Takes an arrived batch into account: by how many others the weights had moved on since its gradient.
+    /// Adds an arrived batch to the average. `batches` is the number of other batches that entered the weights since
+    /// its gradient was computed.
     pub fn observe(&mut self, batches: u64) {
         self.batches += SMOOTHING * ((batches as f64).min(BATCHES_MAX) - self.batches);
     }
 
-    /// The averaged staleness in batches; 0 where nothing arrives.
+    /// The averaged staleness in batches; 0 where no batches arrive.
     #[must_use]
     pub fn batches(&self) -> f64 {
         self.batches
     }
 
-    /// What the length of steps is to be multiplied by: 1 while staleness is normal, less beyond.
+    /// Factor on the length of steps: 1 while staleness is normal, less beyond.
     #[must_use]
     pub fn factor(&self) -> f64 {
         BATCHES_NORMAL / self.batches.max(BATCHES_NORMAL)

@@ -1,16 +1,16 @@
-//! The memory that a process's control group may still take, as in a container: less than the machine has.
+//! The memory that a process's control group may still take, as in a container; it can be less than the machine has.
 
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 
-/// The folder that control groups are told in.
+/// The folder in which Linux exposes control groups.
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// The files of one version of control groups that tell of memory.
+/// The files of one version of control groups that describe memory.
 struct Version {
     limit: &'static str,
     used: &'static str,
-    /// The entry of `memory.stat` for cached pages, which are given back when they are needed.
+    /// The entry of `memory.stat` for cached pages, which the kernel frees when memory is needed.
     cached: &'static str,
 }
 
@@ -25,7 +25,7 @@ const VERSION_2: Version = Version {
     cached: "inactive_file",
 };
 
-/// The bytes that this process's group and all groups above it may still take; `None` without a limit.
+/// Bytes that this process's control group and all groups above it may still take; `None` without a limit.
 pub(crate) fn memory_left() -> Option<u64> {
     memory_left_in(&read_to_string("/proc/self/cgroup").ok()?, Path::new(ROOT))
 }
@@ -37,7 +37,7 @@ fn memory_left_in(groups: &str, root: &Path) -> Option<u64> {
             [_, kinds, path] if kinds.split(',').any(|kind| kind == "memory") => (VERSION_1, root.join("memory"), path),
             _ => return None,
         };
-        // A container may see its own group as the root, whatever its path is.
+        // Also looks at the root itself: a container may see its own group there, whatever the path is.
         let group: PathBuf = root.join(path.trim_start_matches('/'));
         let folders = group.ancestors().take_while(|folder| folder.starts_with(&root));
         folders.filter_map(|folder| version.left(folder)).min()

@@ -1,34 +1,35 @@
-//! How a process deals with memory: what there is, in large pages, and freed for its own use.
+//! Memory of a process: how much is available, large pages, and freed blocks kept for reuse.
 
 use std::ffi::OsString;
 
 use crate::machine::control_group;
 
-/// Data that is read takes at most one part in this many of the memory that is left. The rest is for its copies while it
-/// is scaled and split, and for other processes.
+/// Data in memory takes at most 1/`DATA_SHARE` of the memory that is left. The rest is for its copies while it is
+/// scaled and split, and for other processes.
 pub const DATA_SHARE: u64 = 2;
 
-/// The longest block that the heap serves itself; longer ones come from the system, cleared, page by page.
+/// Largest block, in bytes, that glibc serves from its heap; larger blocks come zeroed from the system, page by page.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const HEAP_BLOCK_BYTES_MAX: libc::c_int = 32 << 20;
-/// How much freed memory the heap keeps for the next step.
+/// Bytes of freed memory that the heap keeps for the next step.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const KEPT_BYTES_MAX: libc::c_int = 128 << 20;
 
-/// The variable that glibc's allocator reads its settings from when a process starts.
+/// The environment variable from which glibc's allocator reads its settings when a process starts.
 const SETTINGS: &str = "GLIBC_TUNABLES";
-/// The setting with which it asks the system for large pages.
+/// The setting that makes glibc's allocator ask the system for large pages.
 const LARGE_PAGES: &str = "glibc.malloc.hugetlb=1";
 
-/// What a worker's environment should have besides what it has, for memory in large pages.
+/// Returns the variable that a worker's environment needs so that its memory is in large pages; `None` if the present
+/// environment already has a setting for them.
 ///
-/// A step runs through all weights several times, and changes are spread over all of them: with pages of 4 KiB a
-/// worker spends up to a fifth of its time on finding them.
+/// A step runs through all weights several times, and changes are spread over all of them: with pages of 4 KiB a worker
+/// spends up to a fifth of its time on finding them.
 #[must_use]
 pub fn large_pages() -> Option<(OsString, OsString)> {
     let settings = match std::env::var_os(SETTINGS) {
         None => LARGE_PAGES.into(),
-        // Whoever set it there knows better.
+        // A setting that the user has made stays.
         Some(given) if given.to_string_lossy().contains("hugetlb") => return None,
         Some(mut given) => {
             given.push(":");
@@ -39,7 +40,7 @@ pub fn large_pages() -> Option<(OsString, OsString)> {
     Some((SETTINGS.into(), settings))
 }
 
-/// The bytes that this machine, or the control group of this process, can still give; `None` where neither tells.
+/// Bytes that this machine, or the control group of this process, can still give; `None` where neither is known.
 #[must_use]
 pub fn available() -> Option<u64> {
     let machine = std::fs::read_to_string("/proc/meminfo").ok();
@@ -47,7 +48,7 @@ pub fn available() -> Option<u64> {
     machine.into_iter().chain(control_group::memory_left()).min()
 }
 
-/// The bytes that data may take in memory; `None` where nobody tells how much is left.
+/// Bytes that data may take in memory; `None` where the available memory is unknown.
 #[must_use]
 pub fn left_for_data() -> Option<u64> {
     available().map(|left| left / DATA_SHARE)
@@ -61,11 +62,12 @@ fn available_in(text: &str) -> Option<u64> {
 
 /// Keeps freed activations for the next step instead of giving them back to the system.
 ///
-/// Every step allocates the same few large blocks. By default glibc returns each of them to the system and faults it
-/// in again, zeroed, page by page: a tenth of a convolutional network's time. Call this once, when the process starts.
+/// Every step allocates the same few large blocks. By default glibc returns each of them to the system and faults it in
+/// again, zeroed, page by page: a tenth of a convolutional network's time. Call this once, when the process starts.
 pub fn keep_freed_blocks() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
-    // SAFETY: `mallopt` only sets the allocator's parameters; called before other threads exist, nothing races with it.
+    // SAFETY: `mallopt` only sets the allocator's parameters. It is called before other threads exist, so nothing races
+    // with it.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, HEAP_BLOCK_BYTES_MAX);
         libc::mallopt(libc::M_TRIM_THRESHOLD, KEPT_BYTES_MAX);

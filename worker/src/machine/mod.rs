@@ -1,4 +1,4 @@
-//! This machine: its threads and their panics, its memory and the limits that its control group sets.
+//! This machine: its threads and their panics, its memory, and the limits of its control group.
 
 mod control_group;
 pub mod memory;

@@ -1,14 +1,14 @@
-//! Panics of other people's code that is given files from outside: they fail what was being done, not the process.
+//! Catches panics of third-party code that reads files from outside: they fail the one operation, not the process.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 thread_local! {
-    /// This thread is in a call whose panics are caught.
+    /// True while this thread is in a call whose panics are caught.
     static IS_CAUGHT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs code that may panic. Returns `None` if it does: what it was given is to be dropped then.
+/// Runs code that may panic. Returns `None` if it panics: the caller must then drop the values that the code used.
 pub fn without_panic<T>(run: impl FnOnce() -> T) -> Option<T> {
     let before = IS_CAUGHT.replace(true);
     let ran = catch_unwind(AssertUnwindSafe(run));
@@ -16,7 +16,7 @@ pub fn without_panic<T>(run: impl FnOnce() -> T) -> Option<T> {
     ran.ok()
 }
 
-/// Whether a panic of this thread is caught: a hook for panics that ends the process asks that.
+/// True if a panic of this thread is caught now. A panic hook that ends the process checks this first.
 pub fn is_caught() -> bool {
     IS_CAUGHT.get()
 }

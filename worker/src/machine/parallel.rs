@@ -1,8 +1,8 @@
-//! Sharing work out to threads: one part each.
+//! Divides work among threads, one part per task.
 
 use rayon::prelude::*;
 
-/// Works on parts side by side and returns the results in order. A single part stays on this thread.
+/// Processes parts in parallel and returns the results in order. A single part is processed on the calling thread.
 pub(crate) fn map_parts<P: Send, R: Send>(mut parts: Vec<P>, work: impl Fn(P) -> R + Send + Sync) -> Vec<R> {
     match parts.len() {
         1 => parts.pop().map(work).into_iter().collect(),

@@ -1,8 +1,8 @@
-//! The processor time of this thread: what a step costs, whatever else the machine is doing.
+//! The processor time of this thread: the cost of a step, independent of other load on the machine.
 
 use std::time::Duration;
 
-/// Measures this thread's processor time from a moment on.
+/// Measures this thread's processor time since the timer was started.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ThreadTimer(Duration);
 
@@ -19,12 +19,12 @@ impl ThreadTimer {
 #[cfg(unix)]
 fn thread_time() -> Duration {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the call writes into `time`, which is valid, and nothing else.
+    // SAFETY: `clock_gettime` writes only into `time`, which is valid and exclusively borrowed for the call.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Where there is no such clock, the time since the first call.
+/// Returns the time since the first call, where the system has no clock of a thread's processor time.
 #[cfg(not(unix))]
 fn thread_time() -> Duration {
     use std::sync::OnceLock;

@@ -1,4 +1,4 @@
-//! How good a model is, from sums over samples.
+//! The quality of a model, computed from sums over samples.
 
 use protocol::stats::measured::Scores;
 
@@ -7,26 +7,26 @@ use crate::task::objective::Objective;
 
 /// Samples per minibatch: large enough for full speed, small enough for the cache.
 pub(crate) const MINIBATCH: usize = 128;
-/// From this many samples on an evaluation can tell how it will end.
+/// Fewest samples from which an evaluation in progress may predict that it misses its target.
 const SURE_SAMPLES: usize = 1000;
-/// How many standard deviations make sure.
+/// Distance from the target, in standard deviations, that makes this prediction sure.
 const SURE_DEVIATIONS: f64 = 4.0;
 
-/// How good a model is on samples it was not trained on.
+/// Quality of a model on samples that it was not trained on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Evaluation {
-    /// The share of samples whose largest logit is at their label; of numbers, R².
+    /// Fraction of samples whose largest logit is at their label; for numbers, R².
     pub accuracy: f64,
-    /// The mean loss.
+    /// Mean loss.
     pub loss: f64,
-    /// How far numbers are off, in their own units; none where there are classes.
+    /// Mean absolute error in the numbers' own units; `None` for classes.
     pub mae: Option<f64>,
-    /// How many samples there were.
+    /// Number of samples.
     pub samples: usize,
 }
 
 impl Evaluation {
-    /// What a judgement of so many samples says.
+    /// Computes the quality from sums over this many samples.
     #[must_use]
     pub(crate) fn of(objective: &Objective, all: &EvalSums, samples: usize) -> Self {
         let count = samples as f64;
@@ -47,7 +47,7 @@ impl Evaluation {
         }
     }
 
-    /// What is told of it.
+    /// Returns the scores that are reported.
     #[must_use]
     pub fn scores(&self) -> Scores {
         Scores {
@@ -57,10 +57,11 @@ impl Evaluation {
         }
     }
 
-    /// Whether the accuracy on all samples cannot be expected to reach a target any more, from that on the first ones.
+    /// True if the accuracy on all samples is practically certain to miss a target, given the accuracy on the first
+    /// samples.
     #[must_use]
     pub fn rules_out(&self, target: f64) -> bool {
-        // How far R² may still go is not known.
+        // R² may still change by any amount.
         if self.mae.is_some() {
             return false;
         }

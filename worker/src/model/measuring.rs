@@ -1,8 +1,8 @@
-//! What batch norms take where nothing is trained: the means and variances of a choice of training samples.
+//! Measures the means and variances that batch norms use outside of training, on some training samples.
 //!
-//! They are measured for weights as they stand, not kept up while these move: so there is nothing that nodes would have to
-//! exchange, and nothing that lags behind. When a run has ended, every node measures them for itself, on the same samples
-//! and at the same weights, with arithmetic that is the same to the bit on every machine: so all nodes save the same file.
+//! They are measured at given weights, not maintained during training: so nodes exchange nothing for them, and no
+//! running average lags behind. After a run, every node measures them on the same samples and at the same weights, with
+//! arithmetic that is the same to the bit on every machine: so all nodes save the same file.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,21 +14,21 @@ use crate::machine::parallel::Threads;
 use crate::model::ops::{OpError, Parameters, Pass, Statistics, exact_network, from_rows, network};
 use crate::model::program::{ImageOrder, Op, Program};
 
-/// The work that is worth it, in products, and the samples that are taken at least and at most.
+/// Multiply-adds to spend on a measurement, and the smallest and largest number of samples.
 const PRODUCTS: u64 = 20_000_000_000;
 const SAMPLES_MIN: u64 = 256;
 const SAMPLES_MAX: u64 = 4096;
 
-/// How it is measured.
+/// Reproducibility of a measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bits {
-    /// As fast as this machine can.
+    /// As fast as possible; results may differ between machines.
     Any,
-    /// The same on every machine.
+    /// Slower, with the same bits on every machine.
     Fixed,
 }
 
-/// Measures all statistics of a model at weights; none where it has no batch norm.
+/// Measures all batch-norm statistics of a model at these weights; empty if the model has no batch norm.
 pub fn measure(
     layout: &Layout,
     weights: &[f32],
@@ -60,14 +60,14 @@ pub fn measure(
     Ok(noted.clone())
 }
 
-/// Which of so many samples are looked at: as many as are worth it, spread evenly, since files may be sorted.
+/// Chooses the samples for a measurement: as many as the budget allows, spread evenly, because files may be sorted.
 pub(crate) fn chosen(program: &Program, samples: usize) -> Vec<u32> {
     let worth_it = PRODUCTS / products(&program.ops).max(1);
     let count = worth_it.clamp(SAMPLES_MIN, SAMPLES_MAX).min(samples as u64);
     (0..count).map(|at| (at * samples as u64 / count) as u32).collect()
 }
 
-/// Products that one sample takes.
+/// Number of multiply-adds for one sample.
 fn products(ops: &[Op]) -> u64 {
     let of = |op: &Op| match op {
         Op::Dense(dense) => (dense.inputs * dense.outputs) as u64,
@@ -105,7 +105,7 @@ mod tests {
         for (fixed, fast) in fixed.iter().zip(measured(2, Bits::Any)) {
             assert!((fixed - fast).abs() < 1e-4 * fixed.abs().max(1.0), "{fixed} {fast}");
         }
-        // Variances are what is positive here: all means cannot be.
+        // Variances must be positive; means may be negative.
         let variances = layout.statistics.iter().filter(|slot| slot.key.ends_with("var"));
         assert!(
             variances

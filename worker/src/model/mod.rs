@@ -1,4 +1,4 @@
-//! A network: a layout becomes a [`program`], whose operations ([`ops`]) run on dfdx's [`tape`].
+//! The network: a layout is lowered to a [`program`], whose operations ([`ops`]) run on dfdx's [`tape`].
 
 pub mod evaluation;
 pub mod measuring;

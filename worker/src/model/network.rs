@@ -1,44 +1,44 @@
-//! A model: the operations of a program, as one device carries them out, one after the other or, in blocks, side by side.
+//! A network on some device: the layers of a program in a chain, with residual blocks whose two paths run one after the
+//! other.
 
 use dfdx::prelude::*;
 
 use crate::model::tape::{Activations, Failure, Layer, OpError, Operation, carry_out, join, part};
 
-/// The chain of operations of a model. Holds no weights.
+/// The layers of a model, in order, without weights.
 #[derive(Clone)]
 pub struct Network<L: Layer> {
     parts: Vec<NetworkNode<L>>,
-    /// Parts before this one have nothing to train, and nobody waits for their gradients: they are not taped.
+    /// Index of the first node with weights. Nodes before it are not taped, because their gradients are not needed.
     first_with_weights: usize,
 }
 
-/// A part of a network.
+/// A node of a network: a layer or a residual block.
 #[derive(Clone)]
 pub enum NetworkNode<L: Layer> {
-    /// One layer.
     Layer(L),
-    /// Two ways: what comes out of both is added up.
+    /// A residual block: the sum of the outputs of two paths.
     Block {
-        /// The layers of one.
+        /// Layers of the main path.
         body: Vec<NetworkNode<L>>,
-        /// Those of the other.
+        /// Layers of the skip path.
         skip: Vec<NetworkNode<L>>,
-        /// Where they part and come together.
+        /// Operations that fork the input and join the outputs.
         junction: L::Junction,
     },
 }
 
-/// A minibatch that has gone through a network and can go back.
+/// A minibatch after its forward pass, ready for the backward pass.
 pub struct ForwardPass<L: Layer> {
-    /// What went in: what comes back to it lies among the gradients.
+    /// Input of the network; the backward pass leaves its gradient among the gradients.
     pub inputs: Activations<L::Unit>,
-    /// What came out.
+    /// Output of the network, with the tape.
     pub outputs: Activations<L::Unit, OwnedTape<L::Unit, Cpu>>,
     failure: Failure<L::Error>,
 }
 
 impl<L: Layer> ForwardPass<L> {
-    /// The way back, from what ends the network: a loss, or gradients that have come from elsewhere.
+    /// Runs the backward pass, starting from `end`: a loss, or output gradients from the next pipeline stage.
     pub fn backward<O>(self, end: &O, pass: &L::Pass) -> Result<Descent<L::Unit>, L::Error>
     where
         O: Operation<(), Unit = L::Unit, Pass = L::Pass, Error = L::Error>,
@@ -53,16 +53,16 @@ impl<L: Layer> ForwardPass<L> {
     }
 }
 
-/// A loss, and the gradients that it has on the tape.
+/// The loss of a minibatch, and the gradients that the tape has written.
 pub struct Descent<E: Unit> {
-    /// The loss of the minibatch.
+    /// Mean loss of the minibatch.
     pub loss: Tensor<(), E, Cpu>,
-    /// What the tape has written.
+    /// Gradients of all taped tensors.
     pub gradients: Gradients<E, Cpu>,
 }
 
 impl<L: Layer> Network<L> {
-    /// A network of parts, in order.
+    /// Makes a network of nodes, in order.
     #[must_use]
     pub fn new(parts: Vec<NetworkNode<L>>, first_with_weights: usize) -> Self {
         Self {
@@ -71,7 +71,7 @@ impl<L: Layer> Network<L> {
         }
     }
 
-    /// The same network with layers and junctions that are made of these.
+    /// Makes a network with the same structure, whose layers and junctions are made from those of this one.
     pub fn mapped<E>(
         &self,
         layer: &impl Fn(&L) -> Result<L, E>,
@@ -83,13 +83,13 @@ impl<L: Layer> Network<L> {
         })
     }
 
-    /// The logits of a minibatch, without a way back.
+    /// Computes the logits of a minibatch, without recording a backward pass.
     pub fn forward(&self, pass: &L::Pass, x: Activations<L::Unit>) -> Result<Activations<L::Unit>, L::Error> {
         let failure = Failure::default();
         self.apply(pass, x, &failure).map_err(|error| failure.behind(error))
     }
 
-    /// The loss of a minibatch and its gradient: forward, and back by dfdx's tape.
+    /// Computes the loss of a minibatch and its gradient: forward pass, and backward pass by dfdx's tape.
     pub fn descend<O>(
         &self,
         loss: &O,
@@ -103,7 +103,7 @@ impl<L: Layer> Network<L> {
         self.forward_taped(pass, x, gradients)?.backward(loss, pass)
     }
 
-    /// The way there, with a backward pass.
+    /// Runs the forward pass and records it on the tape for a backward pass.
     pub fn forward_taped(
         &self,
         pass: &L::Pass,
@@ -154,7 +154,7 @@ fn mapped<L: Layer, E>(
     parts.iter().map(part).collect()
 }
 
-/// Goes through parts, one after the other.
+/// Runs a minibatch through nodes, one after the other.
 fn through<L: Layer, T: Tape<L::Unit, Cpu>>(
     parts: &[NetworkNode<L>],
     pass: &L::Pass,
@@ -166,7 +166,7 @@ fn through<L: Layer, T: Tape<L::Unit, Cpu>>(
             NetworkNode::Layer(layer) => carry_out(layer, pass, x, failure)?,
             NetworkNode::Block { body, skip, junction } => {
                 let ([one, other], tape) = part(junction, pass, x, failure)?;
-                // One tape goes both ways in turn, so that all of it is run backwards in the end.
+                // Both paths share one tape, one after the other, so that the backward pass covers both.
                 let (one, tape) = through(body, pass, one.put_tape(tape), failure)?.split_tape();
                 let (other, tape) = through(skip, pass, other.put_tape(tape), failure)?.split_tape();
                 join(junction, pass, [one, other], tape, failure)?
@@ -200,7 +200,8 @@ mod tests {
 
     #[test]
     fn every_layer_trains() {
-        // All layers of the grammar in one model; a few steps of plain descent on one minibatch must lower its loss.
+        // All layers of the grammar in one model; a few steps of plain gradient descent on one minibatch must lower its
+        // loss.
         let shape = Shape::Image {
             channels: 2,
             height: 9,

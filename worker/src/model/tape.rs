@@ -1,38 +1,38 @@
-//! The one place that tapes: operations are put on dfdx's tape here, and dfdx runs their way back.
+//! Records operations on dfdx's tape, which runs their backward passes. Nothing else in this program touches the tape.
 //!
-//! dfdx owns the shapes of tensors, their identities, the tape and the slots of their gradients. What a tensor stores is
-//! up to its device: on the CPU the numbers themselves (`f32`), on a GPU the address of the array that holds them. So one
-//! network serves both, and a tape is the same whatever computes.
+//! dfdx owns the shapes of tensors, their identities, the tape and the slots of gradients. The stored value of a tensor
+//! depends on the device: on the CPU the numbers themselves (`f32`), on a GPU the address of the array that holds them.
+//! So one network definition serves both devices with the same tape.
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use dfdx::prelude::*;
 
-/// What can go wrong with dfdx's own tensors: memory.
+/// Errors of dfdx's own tensors: out of memory.
 pub type OpError = CpuError;
 /// A minibatch of activations, one row per sample.
 pub type Activations<E, T = NoneTape> = Tensor<(usize, usize), E, Cpu, T>;
 
-/// What came of an operation: its output, and what its way back needs.
+/// Result of an operation's forward pass: its output, and the values saved for its backward pass.
 pub type Forward<O, To = (usize, usize)> =
     Result<(Tensor<To, <O as Operation<To>>::Unit, Cpu>, <O as Operation<To>>::Saved), <O as Operation<To>>::Error>;
 
-/// An operation on a minibatch, as some device carries it out: a layer, whose output is a minibatch again, or a loss.
+/// An operation on a minibatch on some device: a layer, whose output is again a minibatch, or a loss.
 pub trait Operation<To: Shape = (usize, usize)>: Clone + 'static {
-    /// What its tensors store.
+    /// Stored type of the tensors: numbers, or addresses on a GPU.
     type Unit: Unit;
-    /// What all operations of one pass through a network are computed with: weights, and what is drawn at random.
+    /// Context shared by all operations of one pass through a network: weights, and the seed of dropout.
     type Pass: Clone + 'static;
-    /// What its way back needs beside its input and its output.
+    /// Values that the backward pass needs besides input and output.
     type Saved: 'static;
-    /// What can go wrong.
     type Error: From<OpError> + 'static;
 
-    /// Computes the output, and what the way back needs if there will be one.
+    /// Computes the output and, if `taped`, the values to save for the backward pass.
     fn forward(&self, pass: &Self::Pass, x: &Activations<Self::Unit>, taped: bool) -> Forward<Self, To>;
 
-    /// Takes the gradient of the output from its slot, writes that of the weights, and hands on that of the input.
+    /// Runs the backward pass: takes the output's gradient from its slot, writes the gradient of the weights, and adds
+    /// to that of the input.
     fn backward(
         &self,
         pass: &Self::Pass,
@@ -42,28 +42,27 @@ pub trait Operation<To: Shape = (usize, usize)>: Clone + 'static {
     ) -> Result<(), Self::Error>;
 }
 
-/// An operation that a network is made of.
+/// An operation that networks consist of.
 pub trait Layer: Operation {
-    /// How its device lets two ways part and come together.
+    /// Fork and join of residual blocks on the layer's device.
     type Junction: Junction<Unit = <Self as Operation>::Unit, Pass = <Self as Operation>::Pass, Error = <Self as Operation>::Error>;
 }
 
-/// What goes two ways: through a block's layers, and beside them.
+/// The tensors of a residual block's two paths: main path and skip path.
 pub type Branches<E> = [Activations<E>; 2];
 
-/// Where a block begins and where it ends.
+/// Fork and join of a residual block on some device.
 pub trait Junction: Clone + 'static {
-    /// What its tensors store.
+    /// Stored type of the tensors.
     type Unit: Unit;
-    /// What a pass is computed with.
+    /// Context shared by all operations of one pass.
     type Pass: Clone + 'static;
-    /// What can go wrong.
     type Error: From<OpError> + 'static;
 
-    /// The same numbers for both ways.
+    /// Forks: returns two tensors with the same numbers, one for each path.
     fn part(&self, x: &Activations<Self::Unit>) -> Result<Branches<Self::Unit>, Self::Error>;
 
-    /// Hands on the gradients that have come back both ways.
+    /// Backward pass of the fork: combines the gradients of both paths into that of the input.
     fn part_back(
         &self,
         pass: &Self::Pass,
@@ -72,10 +71,10 @@ pub trait Junction: Clone + 'static {
         gradients: &mut Gradients<Self::Unit, Cpu>,
     ) -> Result<(), Self::Error>;
 
-    /// What has come both ways, added up.
+    /// Joins: returns the sum of both paths.
     fn join(&self, pass: &Self::Pass, ways: &Branches<Self::Unit>) -> Result<Activations<Self::Unit>, Self::Error>;
 
-    /// Hands the gradient of the sum on to both ways.
+    /// Backward pass of the join: passes the gradient of the sum to both paths.
     fn join_back(
         &self,
         pass: &Self::Pass,
@@ -85,16 +84,14 @@ pub trait Junction: Clone + 'static {
     ) -> Result<(), Self::Error>;
 }
 
-/// What an operation lies between.
+/// Input and output of an operation, for its backward pass.
 pub struct Neighbours<'a, E: Unit, To: Shape = (usize, usize)> {
-    /// Its input.
     pub x: &'a Activations<E>,
-    /// Its output.
     pub y: &'a Tensor<To, E, Cpu>,
 }
 
-/// dfdx's tape fails with what dfdx knows of. What really went wrong in an operation is kept here, so that it comes out of
-/// the tape as itself.
+/// The original error of an operation. dfdx's tape can only carry dfdx's errors, so the real one is kept here and
+/// returned instead.
 pub(crate) struct Failure<E>(Rc<Cell<Option<E>>>);
 
 impl<E> Default for Failure<E> {
@@ -104,7 +101,7 @@ impl<E> Default for Failure<E> {
 }
 
 impl<E: From<OpError>> Failure<E> {
-    /// Keeps an error, and gives dfdx one that it can carry.
+    /// Stores an error, and returns one that dfdx can carry.
     fn keep<T>(&self, result: Result<T, E>) -> Result<T, OpError> {
         result.map_err(|error| {
             self.0.set(Some(error));
@@ -112,18 +109,18 @@ impl<E: From<OpError>> Failure<E> {
         })
     }
 
-    /// The same place, for a tape to keep.
+    /// Returns another handle to the same error, for the tape.
     fn share(&self) -> Self {
         Self(Rc::clone(&self.0))
     }
 
-    /// What went wrong in truth.
+    /// Returns the stored error if there is one, else dfdx's.
     pub(crate) fn behind(&self, error: OpError) -> E {
         self.0.take().unwrap_or_else(|| error.into())
     }
 }
 
-/// Carries out an operation, and tapes its way back.
+/// Runs an operation and records its backward pass.
 pub(crate) fn carry_out<O, To, T>(
     operation: &O,
     pass: &O::Pass,
@@ -148,7 +145,7 @@ where
     Ok(y.put_tape(tape))
 }
 
-/// Lets two ways part, and tapes how they come back together.
+/// Forks a tensor and records the backward pass of the fork.
 pub(crate) fn part<J: Junction, T: Tape<J::Unit, Cpu>>(
     junction: &J,
     pass: &J::Pass,
@@ -164,7 +161,7 @@ pub(crate) fn part<J: Junction, T: Tape<J::Unit, Cpu>>(
     Ok((ways, tape))
 }
 
-/// Lets two ways come together, and tapes how they part on the way back.
+/// Joins two paths and records the backward pass of the join.
 pub(crate) fn join<J: Junction, T: Tape<J::Unit, Cpu>>(
     junction: &J,
     pass: &J::Pass,
@@ -182,31 +179,31 @@ pub(crate) fn join<J: Junction, T: Tape<J::Unit, Cpu>>(
 
 /// All weights of a model as one flat tensor.
 ///
-/// Cloning shares them; changing them while a clone lives copies them first, so a tape never sees a weight move.
+/// Clones share the weights; a change while a clone exists copies them first, so a tape never sees a weight move.
 #[derive(Clone, Debug)]
 pub struct Parameters<E: Unit = f32> {
     pub(crate) flat: Tensor<(usize,), E, Cpu>,
-    /// Under this tensor's name the flat gradient lies in a tape's [`Gradients`]. It is not `flat` itself, because dfdx
-    /// would clear a slot of its size for every step; a small one is cheap, and the gradient's memory, which operations
-    /// overwrite, is lent to the tape instead.
+    /// Key of the flat gradient in a tape's [`Gradients`]. `flat` itself is not the key, because dfdx would clear a
+    /// slot of its size in every step; instead this tensor is small, and the memory of the gradient, which operations
+    /// overwrite, is lent to the tape.
     gradient_key: Tensor<(), E, Cpu>,
 }
 
 impl<E: Unit> Parameters<E> {
-    /// Parameters that a tensor stores.
+    /// Wraps a tensor that stores the weights.
     pub(crate) fn stored(flat: Tensor<(usize,), E, Cpu>) -> Result<Self, OpError> {
         let gradient_key = flat.device().try_tensor_from_vec(vec![E::default()], ())?;
         Ok(Self { flat, gradient_key })
     }
 
-    /// Gradients for a tape whose operations write the flat gradient into the given memory.
+    /// Returns gradients for a tape, whose operations write the flat gradient into the given memory.
     pub fn lend_gradient(&self, gradient: Vec<E>) -> Result<Gradients<E, Cpu>, OpError> {
         let mut gradients = Gradients::leaky();
         **gradients.get_or_alloc_mut(&self.gradient_key)? = gradient;
         Ok(gradients)
     }
 
-    /// The flat gradient, for an operation to write its part.
+    /// Returns the flat gradient, for an operation to write its part.
     pub(crate) fn gradient<'a>(&self, gradients: &'a mut Gradients<E, Cpu>) -> Result<&'a mut Vec<E>, OpError> {
         Ok(&mut **gradients.get_or_alloc_mut(&self.gradient_key)?)
     }
@@ -221,7 +218,7 @@ impl<E: Unit> Parameters<E> {
 mod tests {
     use super::*;
 
-    /// What a device may say that dfdx has no word for.
+    /// An error of a device that dfdx cannot express.
     #[derive(Debug, PartialEq)]
     enum DeviceError {
         Memory,
@@ -234,7 +231,7 @@ mod tests {
         }
     }
 
-    /// Hands everything on, and fails in its backward pass if it is told to.
+    /// Passes everything through, and fails in its backward pass on request.
     #[derive(Clone)]
     struct Through {
         burns: bool,

@@ -1,4 +1,4 @@
-//! The stages of a model, as the machines that hold them saved them, put together to the file that one machine would save.
+//! Assembles the files of all stages of a model, as the nodes of a pipeline saved them, into one model file.
 
 use protocol::job::model::{Layout, Partition, TensorSlot};
 use protocol::weights::digest::Digest;
@@ -7,21 +7,21 @@ use thiserror::Error;
 
 use crate::model_file::{Numbers, metadata_of, numbers_of, serialise};
 
-/// Why stages make no model.
+/// Reason why stage files cannot be assembled.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AssemblyError {
-    /// Some layers are in none of them.
+    /// Some layers are in none of the files.
     #[error("the file of the pipeline stage that holds tensor '{0}' is missing")]
     Missing(String),
-    /// One of them cannot be read.
+    /// A stage file cannot be read.
     #[error("the file of a pipeline stage cannot be read: {0}")]
     Unreadable(String),
-    /// They are of different models.
+    /// The files belong to different models.
     #[error("the files of the pipeline stages belong to different models")]
     Different,
 }
 
-/// The bytes of the model file that these stages' files make, whichever order they come in and however often.
+/// Returns the bytes of the model file that these stage files make up. Their order does not matter, nor do duplicates.
 pub fn assemble(stages: &[Vec<u8>]) -> Result<Vec<u8>, AssemblyError> {
     let unreadable = |why: String| AssemblyError::Unreadable(why);
     let mut all = Vec::new();
@@ -54,7 +54,7 @@ pub fn assemble(stages: &[Vec<u8>]) -> Result<Vec<u8>, AssemblyError> {
         pieces.extend(tensors.map(|(tensor, place)| (place, stage.number, tensor.clone())));
     }
     pieces.sort_by_key(|(place, ..)| *place);
-    // It grows with the tensors that are there, not with what the metadata claims.
+    // Memory grows with the tensors that exist, not with the metadata's claims.
     let mut weights = Vec::new();
     for (_, stage, slot) in &pieces {
         let holder = all.iter().find(|(metadata, _)| metadata.stage == Some(*stage));
@@ -65,7 +65,7 @@ pub fn assemble(stages: &[Vec<u8>]) -> Result<Vec<u8>, AssemblyError> {
         .ok_or_else(|| unreadable("a weight is not a multiple of 2^-20 below 16".into()))?;
     metadata.digest = digest.to_string();
     metadata.stage = None;
-    // Each stage's batches are its own.
+    // Each stage has batches of its own.
     let frontiers = all.iter().flat_map(|(metadata, _)| metadata.frontier.iter().cloned());
     metadata.frontier = frontiers.collect();
     metadata.frontier.sort();
@@ -98,7 +98,7 @@ mod tests {
             ("layers:groups=3", None, 3),
             ("layers:groups=1,slices=2", None, 2),
             ("layers:groups=2,slices=2", None, 4),
-            // The job leaves it to the nodes.
+            // The job leaves the number of stages to the nodes.
             ("layers", Some(Cut::Into(3)), 3),
             ("layers", Some("2+6".parse().unwrap()), 3),
         ] {

@@ -1,4 +1,5 @@
-//! The weights that a run begins with where it begins from a model file: what fits is taken, and the rest is drawn.
+//! Initial weights of a run that begins from a model file: tensors that fit are taken, and the others are drawn at
+//! random.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -12,62 +13,62 @@ use thiserror::Error;
 use crate::dataset::{self, DatasetError};
 use crate::model_file::{self, ModelFileError};
 
-/// The most that a weight may be: beyond it people are warned while a run trains, and here it has not begun.
+/// Largest magnitude of an initial weight: from here on training would log warnings.
 const WEIGHT_MAX: f32 = (RANGE_ALARM_STEPS / STEPS_PER_UNIT) as f32;
 
-/// What a run begins with.
+/// Initial weights of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FirstWeights {
-    /// Every weight, as a count.
+    /// All weights, as counts: whole numbers of lattice steps.
     pub counts: Vec<i32>,
-    /// The keys of the tensors that the file has not, or has in another form: they are drawn.
+    /// Keys of the tensors that are drawn at random, because the file does not have them or has them in another form.
     pub afresh: Vec<String>,
 }
 
-/// Why a run cannot begin from a file.
+/// Reason why a run cannot begin from a file.
 #[derive(Debug, Error)]
 pub enum FirstWeightsError {
-    /// It cannot be opened here.
+    /// The file cannot be opened on this node.
     #[error(transparent)]
     Open(#[from] DatasetError),
-    /// The system refused to read it.
+    /// The operating system failed to read the file.
     #[error("{file} could not be read")]
     Read { file: PathBuf, source: std::io::Error },
-    /// It holds no tensors.
+    /// The file holds no tensors.
     #[error(
         "{file} is not a safetensors file: {why}; use a model that Tau has saved, or a file with keys like '0.weight'"
     )]
     NoTensors { file: PathBuf, why: String },
-    /// It is one of Tau's, and damaged.
+    /// The file was saved by Tau and is damaged.
     #[error(transparent)]
     Model(#[from] ModelFileError),
-    /// Nothing of it can be used.
+    /// No tensor of the file fits the model.
     #[error(
         "no tensor in {file} fits this model: the file has {found}, and the model needs {needed}; use a file with \
          layers of the same sizes"
     )]
     NothingFits {
         file: PathBuf,
-        /// The tensors that it has.
+        /// Tensors in the file.
         found: String,
-        /// The tensors that the model has.
+        /// Tensors that the model needs.
         needed: String,
     },
-    /// A weight that no run can begin with.
+    /// A weight lies outside of the allowed range.
     #[error(
         "tensor '{tensor}' in {file} has a weight of {weight}, but weights must lie within ±{WEIGHT_MAX}: scale the \
          tensor down"
     )]
     OutOfRange {
         file: PathBuf,
-        /// Its key.
+        /// Key of the tensor.
         tensor: String,
-        /// The weight.
         weight: f32,
     },
 }
 
-/// The first weights of a job; `None` if they follow from its seed alone. Files are opened as data is.
+/// Reads the initial weights of a job; `None` if they follow from its seed alone. Files are opened under the same rules
+/// as data.
 pub fn open(job: &Job, layout: &Layout, root: Option<&Path>) -> Result<Option<FirstWeights>, FirstWeightsError> {
     let Some(file) = &job.from else {
         return Ok(None);
@@ -81,11 +82,11 @@ pub fn open(job: &Job, layout: &Layout, root: Option<&Path>) -> Result<Option<Fi
     parse(file, &bytes, layout, job.seed).map(Some)
 }
 
-/// The first weights in a file's bytes. The path is for messages.
+/// Reads initial weights from a file's bytes. The path is for messages.
 pub fn parse(file: &Path, bytes: &[u8], layout: &Layout, seed: u64) -> Result<FirstWeights, FirstWeightsError> {
     let no_tensors = |why: String| FirstWeightsError::NoTensors { file: file.into(), why };
     let tensors = SafeTensors::deserialize(bytes).map_err(|error| no_tensors(error.to_string()))?;
-    // A file of Tau's own says what its weights add up to.
+    // A file that Tau has saved contains a digest of its weights.
     if model_file::is_own(bytes) {
         model_file::parse(file, bytes)?;
     }
@@ -101,7 +102,7 @@ pub fn parse(file: &Path, bytes: &[u8], layout: &Layout, seed: u64) -> Result<Fi
         let (floats, _) = tensor.data().as_chunks::<4>();
         for (count, &bytes) in counts[slot.range()].iter_mut().zip(floats) {
             let weight = f32::from_le_bytes(bytes);
-            // What is no number is not within either.
+            // NaN is not within the range either.
             if !(-WEIGHT_MAX..=WEIGHT_MAX).contains(&weight) {
                 return Err(FirstWeightsError::OutOfRange {
                     file: file.into(),
@@ -129,7 +130,7 @@ fn shown(key: &str, dims: &[usize]) -> String {
     format!("{key} of {}", sides.join("x"))
 }
 
-/// Some of many, for people.
+/// Lists at most four items for messages.
 fn listed(all: impl Iterator<Item = String>) -> String {
     const SHOWN_MAX: usize = 4;
     let mut all: Vec<String> = all.collect();
@@ -155,7 +156,7 @@ mod tests {
         Layout::new(&model.parse().unwrap(), Shape::Flat(3), classes).unwrap()
     }
 
-    /// A file of these weights, as other programs write it.
+    /// Returns a file of these weights, as other programs write it.
     fn file(layout: &Layout, weights: &[f32]) -> Vec<u8> {
         let bytes: Vec<u8> = weights.iter().flat_map(|weight| weight.to_le_bytes()).collect();
         let views = layout.tensors.iter().map(|slot| {

@@ -1,8 +1,8 @@
-//! Model files: safetensors with the keys of `torch.nn.Sequential`, and what Tau knows of the model as metadata.
+//! Model files: safetensors with the keys of `torch.nn.Sequential`, and Tau's own facts about the model as metadata.
 //!
-//! The tensors lie in the file in the order of the flat index space, so the digest can be recomputed from the file
-//! alone. The metadata is one entry, `tau`, holding JSON, so that a file's bytes depend on nothing but the model and the
-//! batches it is the sum of.
+//! Tensors are stored in the order of the flat index space, so the digest can be recomputed from the file alone. The
+//! metadata is one entry, `tau`, which holds JSON, so that a file's bytes depend only on the model and on the batches
+//! that it is the sum of.
 
 pub mod assembly;
 pub mod first_weights;
@@ -24,36 +24,35 @@ use crate::dataset::{self, ColumnNames, Encoding, Known, Scaling, Target};
 
 const METADATA_KEY: &str = "tau";
 
-/// What a model file says beside the weights.
+/// The metadata of a model file: everything besides the weights.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Metadata {
-    /// The job that trained it.
+    /// Job that trained the model.
     pub job: JobDraft,
-    /// The shape of one sample.
     pub input: Shape,
-    /// What it predicts: an entry `classes` or `numbers`.
+    /// The class or the numbers that the model predicts: an entry `classes` or `numbers`.
     #[serde(flatten)]
     pub target: Target,
-    /// The names of the columns that it was trained on, if they had any.
+    /// Names of the columns that it was trained on, if they had names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub columns: Option<ColumnNames>,
-    /// How those columns become inputs, one for each; none where each is a number of its own.
+    /// Conversion of each column to inputs; empty if each column is one number, used as it is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub encodings: Vec<Encoding>,
-    /// How inputs are scaled.
+    /// Scaling from stored values to inputs.
     pub scaling: Scaling,
-    /// The batches that it is the sum of, by origin.
+    /// The batches that the model is the sum of, as the last sequence of each origin.
     pub frontier: Vec<(String, u64)>,
-    /// Its digest, in hex.
+    /// Digest of the weights, in hex.
     pub digest: String,
-    /// Which stage of a model that is spread over machines it is, if it is not all of it. Files that are stored already
-    /// have the key `portion`, so it stays.
+    /// Number of the pipeline stage, if the file holds only one stage of a model. The key is `portion`, because stored
+    /// files have it.
     #[serde(rename = "portion", default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<usize>,
 }
 
 impl Metadata {
-    /// What is to be known of a trained model.
+    /// Makes the metadata of a trained model.
     #[must_use]
     pub fn new(job: &Job, known: Known<'_>, frontier: &Frontier, digest: Digest) -> Self {
         Self {
@@ -72,10 +71,10 @@ impl Metadata {
         }
     }
 
-    /// What is to be known of a stage of a trained model.
+    /// Makes the metadata of one stage of a trained model.
     #[must_use]
     pub fn of_stage(job: &Job, known: Known<'_>, frontier: &Frontier, stage: &PipelineStage, digest: Digest) -> Self {
-        // Nodes may have decided where it is cut.
+        // With `layers`, the nodes may have decided into how many stages the model is cut.
         let job = Job {
             exchange: job.exchange.decided(stage.cut),
             ..job.clone()
@@ -86,7 +85,7 @@ impl Metadata {
         }
     }
 
-    /// What it fixes about data that it is to be used on.
+    /// Returns the facts about data that the model fixes.
     #[must_use]
     pub fn known(&self) -> Known<'_> {
         Known {
@@ -99,23 +98,23 @@ impl Metadata {
     }
 }
 
-/// A model as it was loaded.
+/// A model that was loaded from a file.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// What the file says of it.
+    /// Metadata of the file.
     pub metadata: Metadata,
-    /// The job that trained it.
+    /// Job that trained the model.
     pub job: Job,
-    /// Its shapes.
+    /// Shapes and indices of the model's tensors.
     pub layout: Layout,
-    /// Its weights, in the order of the flat index space.
+    /// Weights, in the order of the flat index space.
     pub weights: Vec<f32>,
-    /// What was measured for it, in an index space of its own.
+    /// Means and variances measured for batch norms, in an index space of their own.
     pub statistics: Vec<f32>,
 }
 
 impl Model {
-    /// What is saved of it.
+    /// Returns the shapes and numbers that are saved.
     #[must_use]
     pub fn numbers(&self) -> Numbers<'_> {
         Numbers {
@@ -126,42 +125,42 @@ impl Model {
     }
 }
 
-/// What is saved of a model: its shapes and its numbers.
+/// Shapes and numbers of a model to be saved.
 #[derive(Clone, Copy, Debug)]
 pub struct Numbers<'a> {
-    /// Its shapes.
+    /// Shapes and indices of the tensors.
     pub layout: &'a Layout,
-    /// Its weights.
+    /// Weights, in the order of the flat index space.
     pub weights: &'a [f32],
-    /// What was measured for it.
+    /// Means and variances measured for batch norms.
     pub statistics: &'a [f32],
 }
 
-/// Why a model file was not written or not read.
+/// Reason why a model file was not written or not read.
 #[derive(Debug, Error)]
 pub enum ModelFileError {
-    /// The system refused to read it.
+    /// The operating system failed to read the file.
     #[error("{file} could not be read")]
     Read { file: PathBuf, source: std::io::Error },
-    /// The system refused to write it.
+    /// The operating system failed to write the file.
     #[error("{file} could not be written: make room for it, or choose a folder that can hold it")]
     Write { file: PathBuf, source: std::io::Error },
-    /// The file is no model of Tau's.
+    /// The file is not a model that Tau has saved.
     #[error("{file} is not a model file of Tau's: {why}")]
     NotAModel { file: PathBuf, why: String },
-    /// The weights are not what the metadata says.
+    /// The weights do not match the digest in the metadata.
     #[error("{file} is damaged: its weights have the digest {found}, but its metadata says {expected}")]
     Damaged {
         file: PathBuf,
-        /// The digest of its weights, or why they have none.
+        /// Digest of the weights, or the reason why they have none.
         found: String,
-        /// What it says.
+        /// Digest in the metadata.
         expected: String,
     },
 }
 
-/// Makes a file that outgrows the user's limit (`ulimit -f`) an error like a full disk. Else the system ends the process
-/// in the middle of it, and what was written stays.
+/// Turns reaching the user's file size limit (`ulimit -f`) into an error like a full disk. Otherwise the system would
+/// kill the process in the middle of a write and leave a partial file.
 pub fn outlive_file_limits() {
     // SAFETY: ignoring a signal runs no code of ours.
     #[cfg(unix)]
@@ -170,7 +169,7 @@ pub fn outlive_file_limits() {
     }
 }
 
-/// Writes a model whole or not at all.
+/// Writes a model file as a whole or not at all.
 pub fn save(path: &Path, numbers: Numbers<'_>, metadata: &Metadata) -> Result<(), ModelFileError> {
     let io = |source| ModelFileError::Write {
         file: path.into(),
@@ -212,7 +211,7 @@ pub(crate) fn serialise(
     )?)
 }
 
-/// Reads a model and checks that it is whole.
+/// Reads a model file and checks that it is complete and undamaged.
 pub fn load(path: &Path) -> Result<Model, ModelFileError> {
     let bytes = std::fs::read(path).map_err(|source| ModelFileError::Read {
         file: path.into(),
@@ -221,7 +220,7 @@ pub fn load(path: &Path) -> Result<Model, ModelFileError> {
     parse(path, &bytes)
 }
 
-/// Whether a safetensors file says that it is one of Tau's.
+/// True if a safetensors file was saved by Tau.
 #[must_use]
 pub fn is_own(bytes: &[u8]) -> bool {
     let read = SafeTensors::read_metadata(bytes);
@@ -229,7 +228,7 @@ pub fn is_own(bytes: &[u8]) -> bool {
     entries.is_some_and(|entries| entries.contains_key(METADATA_KEY))
 }
 
-/// The model in a file's bytes, checked to be whole. The path is for messages.
+/// Parses the bytes of a model file and checks that they are complete and undamaged. The path is for messages.
 pub fn parse(path: &Path, bytes: &[u8]) -> Result<Model, ModelFileError> {
     let not_a_model = |why: String| ModelFileError::NotAModel { file: path.into(), why };
     let metadata = metadata_of(bytes).map_err(not_a_model)?;
@@ -289,7 +288,7 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Model, ModelFileError> {
     })
 }
 
-/// What the bytes of a file say beside the weights.
+/// Returns the metadata in the bytes of a model file.
 pub(crate) fn metadata_of(bytes: &[u8]) -> Result<Metadata, String> {
     let (_, header) = SafeTensors::read_metadata(bytes).map_err(|error| error.to_string())?;
     let text = header.metadata().as_ref().and_then(|entries| entries.get(METADATA_KEY));
@@ -297,8 +296,8 @@ pub(crate) fn metadata_of(bytes: &[u8]) -> Result<Metadata, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
-/// The numbers of tensors, in the order of their index space. Grows with the tensors that are there, not with what the
-/// metadata claims.
+/// Returns the numbers of tensors, in the order of their index space. Memory grows with the tensors that exist, not
+/// with the metadata's claims.
 pub(crate) fn numbers_of(tensors: &SafeTensors<'_>, slots: &[TensorSlot]) -> Result<Vec<f32>, String> {
     let mut numbers = Vec::new();
     for slot in slots {
@@ -396,7 +395,7 @@ mod tests {
     #[test]
     fn numbers_come_back_to_the_last_bit() {
         let (layout, weights, mut metadata) = model();
-        // Found by the fuzzer: a reader that is a little off gives the next number.
+        // Found by the fuzzer: a JSON reader that rounds wrongly returns the next number.
         metadata.job.max_seconds = Some(0.046_116_860_184_273_877);
         let bytes = serialise(numbers(&layout, &weights), &metadata).unwrap();
         assert_eq!(parse(Path::new("model"), &bytes).unwrap().metadata, metadata);

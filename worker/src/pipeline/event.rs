@@ -1,34 +1,32 @@
-//! What a worker hears of its pipeline, and what follows from it.
+//! The events of a pipeline that reach a worker, and their consequences.
 
 use protocol::wire::flow::Flow;
 
-/// What a worker hears of its pipeline.
+/// An event in a worker's pipeline.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PipelineEvent {
-    /// A message of another worker of the pipeline.
     Flow(Flow),
-    /// The node cannot reach another worker of the pipeline, or that one was started again.
+    /// The node cannot reach another worker of the pipeline, or another worker was started again.
     Broken,
-    /// The run is to end. A leader need not wait for what is under way.
+    /// The run is about to end. A leader need not wait for the minibatches in flight.
     Stopping,
 }
 
-/// What follows from an event for the numbers of a stage.
+/// The consequence of an event for the computation of a stage.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Heard {
-    /// Nothing.
     Nothing,
-    /// The worker belongs to a new generation. Nothing was under way.
+    /// The worker belongs to a new generation, and no minibatch was in flight.
     Joined,
-    /// What was under way is over.
+    /// All minibatches in flight are given up.
     Broken,
-    /// The leader has begun a minibatch, some of whose numbers came before that.
+    /// The leader has begun a minibatch.
     Begun {
-        /// The number of the minibatch's step.
+        /// Step of the minibatch.
         step: u64,
-        /// The numbers that came before.
+        /// Activations or gradients of the minibatch that arrived before.
         early: Vec<Flow>,
     },
-    /// Numbers have come that can be computed with.
+    /// Activations or gradients have arrived for a minibatch or an evaluation.
     Input(Flow),
 }

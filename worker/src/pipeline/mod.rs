@@ -1,4 +1,4 @@
-//! A pipeline: workers that hold the layers of one network together and train as one.
+//! A pipeline: workers that hold the layers of one network together and train as one worker.
 //!
 //! ```text
 //!  stage 0, which leads            stage 1                stage 2, which computes the loss
@@ -8,16 +8,17 @@
 //!               gradients ◀─────── Backward ◀──────────── Backward: micro-batch 0
 //! ```
 //!
-//! The first stage's worker chooses samples as any worker does, and the others follow. Each adds up the gradient of its own
-//! weights over the micro-batches of a minibatch, updates them and lets changes out to those that hold the same in other
-//! pipelines. Its node takes messages from worker to worker.
+//! The first stage's worker, the leader, chooses samples as any worker does, and the others follow. Each worker adds up
+//! the gradient of its own weights over the micro-batches of a minibatch, updates them and emits changes to the workers
+//! that hold the same stage in other pipelines. The nodes carry messages from worker to worker.
 //!
-//! Whatever breaks, a pipeline begins anew with another *generation*: the leader calls until the last one answers, and then
-//! leads the minibatch again that was under way. A worker whose pipeline is broken waits, and loses nothing of its own.
+//! A broken pipeline begins anew with another *generation*: the leader calls the others until the last stage answers,
+//! and then leads the interrupted minibatch again. A worker whose pipeline is broken waits, and loses nothing of its
+//! own.
 //!
-//! [`Pipeline`] is the part of this that knows no numbers: who belongs to which generation, and which minibatches are begun. It
-//! is pure: it hears events, and what it says lies in its outbox until the caller sends it. The numbers are the business of
-//! [`crate::stage`], and the steps that of [`crate::training`].
+//! [`Pipeline`] contains no arithmetic: it knows which workers belong to which generation, and which minibatches are
+//! begun. It is pure: it takes events, and its messages lie in an outbox until the caller sends them. Activations and
+//! gradients are the task of [`crate::stage`], and steps that of [`crate::training`].
 
 mod event;
 pub mod planted;
@@ -38,55 +39,59 @@ use planted::{Bug, note_refusal, planted};
 
 use crate::trainer::PipelineViolation;
 
-/// How long a leader waits for the answer to a call when it has heard that somebody has not, to its first call, and at most to
-/// a later one.
+/// Time after which a leader calls its pipeline again, when a worker has reported that it belongs to no generation.
 const JOIN_SOON: Duration = Duration::from_millis(50);
+/// Time after which a leader repeats its first call to the other workers of its pipeline.
 const JOIN_EVERY: Duration = Duration::from_millis(500);
+/// Longest time between two calls of a leader to its pipeline; the time doubles with each call.
 const JOIN_EVERY_MAX: Duration = Duration::from_secs(8);
 
-/// The most cursors that a minibatch moves. Who is led may have kept those of others, up to three quarters of what a batch
-/// takes.
+/// Largest number of shard cursors that one minibatch of a pipeline may move. A follower may already hold cursors of
+/// other minibatches, up to three quarters of what a batch takes.
 pub(crate) const LED_CURSORS_MAX: usize = CURSORS_MAX / 4;
 
-/// A worker's part in its pipeline.
+/// One worker's part in its pipeline: its generation, and the minibatches that are begun.
 pub struct Pipeline {
     place: StageAddress,
-    /// How many stages there are.
     stages: u8,
-    /// How many minibatches may be begun before the one before them is done.
+    /// Number of minibatches that may be begun besides the oldest one in flight.
     in_flight: usize,
-    /// How many samples there are to learn from: no honest leader names others.
+    /// Number of training samples; a minibatch with other samples is refused.
     samples: usize,
-    /// What it belongs to now; 0 before it has heard a call, and when the pipeline is broken.
+    /// The generation that this worker belongs to; 0 before it has heard a call, and for a follower whose pipeline is
+    /// broken.
     generation: u64,
-    /// The leader has heard the last one's answer.
+    /// True once the leader has heard the last stage's answer to its call.
     whole: bool,
-    /// How many generations this leader has made, when it made the last one, and what makes them its own.
+    /// Number of generations that this leader has started.
     joins: u64,
+    /// Time at which this leader last called.
     last_join: Option<Duration>,
-    /// Since when it calls in vain.
+    /// Time at which this leader began to call without an answer; `None` if it does not call.
     joining_since: Option<Duration>,
-    /// How long it waits for an answer before it calls again: longer each time, since the way may be long.
+    /// Time before the next call. It doubles with each call, since the path to the last stage may be long.
     pause: Duration,
+    /// Seed of the generations that this leader starts, so that two leaders never start the same one.
     own: u64,
-    /// The minibatches that the leader has begun and this worker is not through with, in their order.
+    /// Minibatches that the leader has begun and this worker has not completed, in their order.
     begun: VecDeque<Lead>,
-    /// The last that was begun in this generation, and the last that is done.
+    /// Step number of the newest minibatch that the leader has begun in the pipeline's present generation.
     newest: u64,
+    /// Step number of the last minibatch that this worker has completed.
     done: u64,
-    /// Messages for a minibatch that the leader has not announced to this worker yet; other stages received the announcement
-    /// earlier.
+    /// Messages for a minibatch that the leader has not announced to this worker yet; other stages received the
+    /// announcement earlier.
     unannounced: VecDeque<Flow>,
-    /// The leader has no further ones.
+    /// True once the leader has said that there are no further minibatches.
     over: bool,
-    /// This worker makes no further steps, and only helps to measure.
+    /// True once this worker makes no further steps, and only helps with evaluations.
     closed: bool,
-    /// Messages that are to be sent, in their order.
+    /// Messages to send, in their order.
     outbox: Vec<Flow>,
 }
 
 impl Pipeline {
-    /// Creates the part of a worker that has just come, whose generations are `own`.
+    /// Creates the part of a worker that has just started; if it leads, its generations derive from `own`.
     #[must_use]
     pub fn new(place: StageAddress, stages: u8, in_flight: u8, own: u64, samples: usize) -> Self {
         let mut pipeline = Self {
@@ -109,19 +114,19 @@ impl Pipeline {
             closed: false,
             outbox: Vec::new(),
         };
-        // The worker that was here before may be waited for.
+        // The others may be waiting for this worker's predecessor.
         if !pipeline.leads() {
             pipeline.say(0, FlowBody::Reset);
         }
         pipeline
     }
 
-    /// Takes the messages that are to be sent.
+    /// Takes the messages to send.
     pub fn take_outbox(&mut self) -> Vec<Flow> {
         std::mem::take(&mut self.outbox)
     }
 
-    /// Whether it chooses the minibatches.
+    /// True if this worker leads the pipeline: it chooses the minibatches.
     pub fn leads(&self) -> bool {
         self.place.stage == 0
     }
@@ -130,33 +135,33 @@ impl Pipeline {
         self.place.stage + 1 == self.stages
     }
 
-    /// Over how many stages the norm of a gradient is spread.
+    /// Number of stages, over which the norm of a gradient is spread.
     pub fn stages(&self) -> u8 {
         self.stages
     }
 
-    /// Whether a minibatch can be led, or be led by another.
+    /// True if the pipeline is joined, so that this worker can lead minibatches or follow a leader.
     pub fn is_whole(&self) -> bool {
         self.whole || !self.leads() && self.generation != 0
     }
 
-    /// Whether the leader has said that there are no further minibatches.
+    /// True if the leader has said that there are no further minibatches.
     pub fn is_over(&self) -> bool {
         self.over
     }
 
-    /// Nobody can be called who would hear it.
+    /// Resets the time that [`Pipeline::joining_for`] counts, while a missing worker makes calls pointless.
     pub fn stop_joining(&mut self) {
         self.joining_since = None;
     }
 
-    /// For how long the others are called in vain.
+    /// Returns the time for which this leader has called without an answer.
     pub fn joining_for(&self, now: Duration) -> Duration {
         let since = self.joining_since;
         since.map_or(Duration::ZERO, |at| now.saturating_sub(at))
     }
 
-    /// Calls the others, if that is due.
+    /// Calls the pipeline's other workers to join a new generation, if a call is due.
     pub fn join(&mut self, now: Duration) {
         self.joining_since.get_or_insert(now);
         if let Some(at) = self.last_join {
@@ -172,31 +177,31 @@ impl Pipeline {
         self.say(1, FlowBody::Join);
     }
 
-    /// The leader begins a minibatch.
+    /// Begins a minibatch as the leader: announces it to all other stages.
     pub(crate) fn begin(&mut self, lead: Lead) {
         self.say_to_all(&FlowBody::Lead(Box::new(lead.clone())));
         self.newest = lead.step;
         self.begun.push_back(lead);
     }
 
-    /// The first of the minibatches that were begun is done.
+    /// Marks the oldest minibatch in flight as done.
     pub(crate) fn led(&mut self) {
         if let Some(lead) = self.begun.pop_front() {
             self.done = lead.step;
         }
     }
 
-    /// How many minibatches may be begun before the one before them is done.
+    /// Number of minibatches that may be begun besides the oldest one in flight.
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Whether a minibatch is under way.
+    /// True if a minibatch is in flight.
     pub fn is_under_way(&self) -> bool {
         !self.begun.is_empty()
     }
 
-    /// A minibatch that was begun.
+    /// Returns the minibatch of a step, if it is in flight.
     pub(crate) fn begun(&self, step: u64) -> Option<&Lead> {
         self.begun.iter().find(|lead| lead.step == step)
     }
@@ -209,12 +214,13 @@ impl Pipeline {
         self.place.stage
     }
 
-    /// The first of the minibatches that the leader has begun.
+    /// Returns the oldest minibatch in flight.
     pub fn next_lead(&self) -> Option<&Lead> {
         self.begun.front()
     }
 
-    /// This worker makes no further steps. A leader tells each of the others: one that should hand it on may be gone.
+    /// Ends this worker's steps. A leader tells each of the others directly, because a worker that should pass the
+    /// message on may be gone.
     pub fn close(&mut self) {
         self.closed = true;
         self.begun.clear();
@@ -252,7 +258,7 @@ impl Pipeline {
         }
     }
 
-    /// Gives up what is under way.
+    /// Gives up the minibatches in flight.
     fn break_off(&mut self) {
         self.whole = false;
         self.begun.clear();
@@ -262,9 +268,9 @@ impl Pipeline {
         }
     }
 
-    /// Gives up what is under way, and lets the leader know: it may wait for this worker.
+    /// Gives up the minibatches in flight and tells the leader, which may be waiting for this worker.
     pub(crate) fn reset(&mut self) -> Heard {
-        // Said once: it may be the way to the leader that is broken.
+        // Tells the leader only once: the path to the leader itself may be broken.
         let was_led = self.generation != 0;
         self.break_off();
         if self.leads() {
@@ -275,7 +281,7 @@ impl Pipeline {
         Heard::Broken
     }
 
-    /// Gives up what is under way because another worker has sent what no honest one sends.
+    /// Gives up the minibatches in flight because another worker broke the protocol.
     pub(crate) fn refuse(&mut self, violation: PipelineViolation) -> Heard {
         note_refusal(violation);
         tracing::warn!(
@@ -285,9 +291,9 @@ impl Pipeline {
         self.reset()
     }
 
-    /// Tells all that this generation is over, where a leader makes no further steps and so does not call either: a worker that
-    /// is not through with the last step may wait for another that has given it up. Said once: where a worker cannot be reached,
-    /// each message to it is answered by the word that the pipeline is broken.
+    /// Tells all stages that this generation is over, if this leader makes no further steps and so does not call again:
+    /// a worker that has not completed the last step may be waiting for another one that has given it up. Sends this
+    /// only once, because each message to an unreachable worker comes back as the event that the pipeline is broken.
     fn release(&mut self) {
         if self.closed && self.generation != 0 {
             self.say_to_all(&FlowBody::Reset);
@@ -295,14 +301,14 @@ impl Pipeline {
         }
     }
 
-    /// Takes note of an event.
+    /// Takes an event and returns its consequence for the stage's computation.
     pub(crate) fn hear(&mut self, event: PipelineEvent) -> Heard {
         let flow = match event {
             PipelineEvent::Flow(flow) => flow,
             PipelineEvent::Stopping if !self.leads() => return Heard::Nothing,
             PipelineEvent::Broken | PipelineEvent::Stopping => return self.reset(),
         };
-        // No generation has the number 0: a worker of none says that it waits for a call, and nothing else.
+        // No generation has the number 0. A worker in no generation may only say that it waits for a call.
         let is_of_none = flow.head.generation == 0 && !matches!(flow.head.body, FlowBody::Reset);
         if flow.head.to != self.place.stage || is_of_none {
             return Heard::Nothing;
@@ -311,25 +317,26 @@ impl Pipeline {
             FlowBody::Join if !self.leads() => return self.answer(flow.head.generation),
             FlowBody::Reset if flow.head.generation == 0 || self.leads() && flow.head.generation == self.generation => {
                 if !self.leads() {
-                    // The leader may have called already, and lead what is given up here.
+                    // The leader may have called already, and lead minibatches that are given up here.
                     return self.reset();
                 }
                 self.break_off();
                 self.release();
-                // Another worker has come, or can be reached again: it is called soon. One that cannot reach the next says so
-                // to every call.
+                // A worker was started again or is reachable again, so it is called soon. A worker that cannot reach
+                // the next stage says so after every call.
                 self.pause = JOIN_SOON;
                 return Heard::Broken;
             }
             FlowBody::Reset if flow.head.generation != self.generation => return Heard::Nothing,
             FlowBody::Reset => {
-                // The leader knows.
+                // The leader sent this message, so it need not be told.
                 self.break_off();
                 return Heard::Broken;
             }
             &FlowBody::End { done } if !self.leads() => {
                 self.over = true;
-                // What was begun ahead is not gone on with; what others wait for no more may still be made here.
+                // Drops minibatches that the leader has not completed. Those that it has completed are still trained
+                // here, though no other worker waits for them.
                 let broke = self.begun.front().is_some_and(|lead| lead.step > done);
                 self.begun.retain(|lead| lead.step <= done);
                 return if broke { Heard::Broken } else { Heard::Nothing };
@@ -337,14 +344,14 @@ impl Pipeline {
             _ => {}
         }
         if flow.head.generation != self.generation && !planted(Bug::MixesGenerations) {
-            // The leader waits for what nobody will answer.
+            // Otherwise the leader waits for an answer that never comes.
             if !self.leads() {
                 let lost = self.head(0, flow.head.generation, FlowBody::Reset);
                 self.outbox.push(Flow::without_numbers(lost));
             }
             return Heard::Nothing;
         }
-        // Until the last worker answers its call, a leader has given up all that may still come.
+        // While a leader waits for the answer to its call, all other messages belong to work that it has given up.
         let is_of_the_call = matches!(flow.head.body, FlowBody::Ready | FlowBody::End { .. });
         if self.leads() && !self.whole && !is_of_the_call {
             return Heard::Nothing;
@@ -356,7 +363,8 @@ impl Pipeline {
                 (self.last_join, self.pause) = (None, JOIN_EVERY);
                 Heard::Nothing
             }
-            // A leader that was started again may have lost what it had made last. Nobody makes it with it any more.
+            // A leader that was started again may lead minibatches that its predecessor had finished last. This worker
+            // has ended and trains no more.
             FlowBody::Lead(_) if self.closed => {
                 self.say(0, FlowBody::End { done: self.done });
                 Heard::Nothing
@@ -380,12 +388,12 @@ impl Pipeline {
         }
     }
 
-    /// Takes note of a minibatch that the leader has begun, and of what has come for it before.
+    /// Takes a minibatch that the leader has begun, and the messages for it that came before.
     fn follow(&mut self, lead: Lead) -> Heard {
         let step = lead.step;
         self.newest = step;
         self.begun.push_back(lead);
-        // Another may lead than the one that had no more.
+        // Another leader may have taken over from the one that had no more minibatches.
         self.over = false;
         let is_of_it = |flow: &Flow| flow.head.body.step() == Some(step);
         let (early, others) = self.unannounced.drain(..).partition(is_of_it);
@@ -396,7 +404,8 @@ impl Pipeline {
         }
     }
 
-    /// Keeps what has come of a minibatch that this worker has not heard of. Of what was given up something may still come.
+    /// Keeps a message for a minibatch that this worker has not heard of. Messages for a minibatch that was given up
+    /// may still arrive, and are dropped.
     fn keep_unannounced(&mut self, step: u64, flow: Flow) -> Heard {
         if self.leads() || step <= self.newest {
             return Heard::Nothing;
@@ -408,18 +417,18 @@ impl Pipeline {
         Heard::Nothing
     }
 
-    /// The most minibatches that an honest leader has begun and this worker is not through with: those of the leader, and
-    /// those that the leader is through with already.
+    /// Largest number of minibatches that an honest leader has begun and this worker has not completed: those in flight
+    /// at the leader, and as many that the leader has completed already.
     fn begun_max(&self) -> usize {
         2 * (1 + self.in_flight)
     }
 
-    /// The most messages of them that are kept.
+    /// Largest number of messages for these minibatches that are kept.
     pub(crate) fn kept_max(&self) -> usize {
         usize::from(MICRO_MAX) * self.begun_max() * usize::from(self.stages)
     }
 
-    /// Whether a minibatch can be one of this job.
+    /// True if a minibatch can be one of this job.
     fn is_sound(&self, lead: &Lead) -> bool {
         let known = lead.samples.iter().all(|&sample| (sample as usize) < self.samples);
         let is_new = lead.step > self.newest;
@@ -432,7 +441,7 @@ impl Pipeline {
             && lead.learning_rate.is_finite()
     }
 
-    /// A new generation: whatever was under way is over.
+    /// Joins a new generation, which ends all work in flight, and passes the call on or answers it.
     fn answer(&mut self, generation: u64) -> Heard {
         let broke = self.is_under_way();
         self.break_off();

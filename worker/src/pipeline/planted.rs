@@ -1,9 +1,9 @@
-//! Bugs that a simulation puts into a worker's part in a pipeline, to see that a storm finds them. A release has none of them:
-//! they are compiled for tests and with the feature `planted-bugs` only.
+//! Bugs that a simulation plants in a worker's part of a pipeline, to check that a storm finds them. A release has none
+//! of them: they are compiled only for tests and with the feature `planted-bugs`.
 
 use super::PipelineViolation;
 
-/// A bug of a worker in a pipeline.
+/// A bug that can be planted in a worker of a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
     /// Messages of an earlier generation are taken for messages of the present one.
@@ -14,29 +14,30 @@ pub enum Bug {
 
 #[cfg(any(test, feature = "planted-bugs"))]
 thread_local! {
-    /// The bug in this thread's workers.
+    /// The bug planted in this thread's workers.
     pub static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
-    /// Whether all of this thread's workers are honest, so that none is refused for what it sends.
+    /// True if all of this thread's workers are honest, so that none may be refused for its messages.
     pub static ALL_ARE_HONEST: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Takes note that another worker of a pipeline is refused: where all are honest, one that follows the protocol is.
+/// Records that another worker of a pipeline is refused. If all workers are honest, this panics: a worker that follows
+/// the protocol was refused.
 #[cfg(any(test, feature = "planted-bugs"))]
 pub(super) fn note_refusal(violation: PipelineViolation) {
     assert!(!ALL_ARE_HONEST.get(), "an honest worker is refused: {violation}");
 }
 
-/// Nothing is known of other workers.
+/// Does nothing in a release, where the honesty of other workers is unknown.
 #[cfg(not(any(test, feature = "planted-bugs")))]
 pub(super) const fn note_refusal(_violation: PipelineViolation) {}
 
-/// Whether a bug is there.
+/// True if this bug is planted.
 #[cfg(any(test, feature = "planted-bugs"))]
 pub(crate) fn planted(bug: Bug) -> bool {
     PLANTED.get() == Some(bug)
 }
 
-/// No bug is there.
+/// Returns `false`: a release has no planted bugs.
 #[cfg(not(any(test, feature = "planted-bugs")))]
 pub(crate) const fn planted(_bug: Bug) -> bool {
     false

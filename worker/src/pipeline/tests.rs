@@ -1,9 +1,9 @@
 use super::*;
 
-/// A pipeline whose messages are carried by hand.
+/// A pipeline whose messages the test carries from worker to worker.
 struct World {
     pipelines: Vec<Pipeline>,
-    /// Messages that are on their way.
+    /// Messages that are on their way between workers.
     sent: VecDeque<Flow>,
     now: Duration,
 }
@@ -17,7 +17,7 @@ impl World {
         }
     }
 
-    /// A pipeline that has joined.
+    /// Creates a pipeline that has joined.
     fn whole(stages: u8) -> Self {
         let mut world = Self::new(stages);
         world.join();
@@ -25,14 +25,15 @@ impl World {
         world
     }
 
-    /// Takes what all have to say.
+    /// Collects the messages of all workers.
     fn collect(&mut self) {
         for pipeline in &mut self.pipelines {
             self.sent.extend(pipeline.take_outbox());
         }
     }
 
-    /// Carries everything that was sent, and all that comes of it. Tells whose minibatch broke on the way.
+    /// Carries all messages, and the messages that follow from them. Returns the stages whose minibatch broke
+    /// meanwhile.
     fn carry(&mut self) -> Vec<u8> {
         let mut broken = Vec::new();
         loop {
@@ -71,7 +72,7 @@ impl World {
     }
 }
 
-/// Two samples of a hundred, in two micro-batches.
+/// Returns a minibatch of two samples out of a hundred, in two micro-batches.
 fn minibatch() -> Lead {
     Lead {
         micro_batches: 2,
@@ -121,7 +122,7 @@ fn what_is_of_another_attempt_is_over_and_its_sender_learns_that() {
     world.lead(4);
     assert_eq!(world.carry(), [0]);
     assert_eq!(world.led(), [None, Some(4)]);
-    // What was under way when the next generation began changes nothing in it.
+    // A minibatch that was announced before the next generation began changes nothing in it.
     let old = world.pipelines[0].generation;
     world.join();
     assert_eq!(world.carry(), [2], "the minibatch in flight must be given up");
@@ -137,7 +138,7 @@ fn the_end_is_told_to_each_and_a_leader_after_it_takes_it_back() {
     let mut world = World::whole(3);
     assert!(world.pipelines.iter().all(|pipeline| !pipeline.is_over()));
     world.pipelines[0].close();
-    // One of them is gone; the other hears it all the same.
+    // One of the followers is gone; the other hears the end all the same.
     world.pipelines[1] = member(1, 3);
     world.carry();
     assert!(world.pipelines[1].is_over() && world.pipelines[2].is_over());
@@ -232,7 +233,8 @@ fn only_the_leader_leads() {
     }
 }
 
-/// What was on its way when its pipeline broke breaks nothing again, and is no breach by the worker that sent it.
+/// A message that was on its way when its pipeline broke breaks nothing again, and its sender has not broken the
+/// protocol.
 #[test]
 fn a_leader_that_calls_hears_answers_alone() {
     let mut world = World::whole(2);
@@ -265,7 +267,7 @@ fn what_the_leader_has_given_up_is_given_up_by_all() {
     assert!(world.pipelines.iter().skip(1).all(Pipeline::is_over));
 }
 
-/// Of several who hold the same layers, one may be through with a minibatch before another is.
+/// One of several workers with the same layers may complete a minibatch before another does.
 #[test]
 fn what_the_leader_is_through_with_is_gone_on_with_after_the_end() {
     let mut world = World::whole(2);
@@ -308,7 +310,7 @@ fn what_comes_before_the_leaders_word_of_it_waits() {
         let steps: Vec<_> = early.iter().map(|flow| flow.head.body.step()).collect();
         assert_eq!(steps, [Some(step)], "messages of another minibatch must wait for it");
     }
-    // What is over is not kept, and more than anybody would send costs the pipeline.
+    // Messages for a completed minibatch are dropped, and more messages than an honest worker sends break the pipeline.
     world.pipelines[2].led();
     world.pipelines[1].say(2, micro_batch(1));
     assert_eq!(world.carry(), Vec::<u8>::new());
@@ -341,7 +343,7 @@ fn who_is_not_through_with_the_last_minibatch_does_not_wait_for_who_has_given_it
     }
 }
 
-/// What the leader says to each and what is handed on take different ways.
+/// Messages from the leader and messages that workers pass on take different paths.
 #[test]
 fn an_end_that_comes_after_the_next_call_breaks_nothing() {
     let mut world = World::whole(3);
@@ -362,7 +364,7 @@ fn an_end_that_comes_after_the_next_call_breaks_nothing() {
     );
 }
 
-/// Where a worker cannot be reached, its node answers each message to it by the word that the pipeline is broken.
+/// Each message to an unreachable worker comes back from the node as the event that the pipeline is broken.
 #[test]
 fn a_leader_that_has_ended_says_once_that_its_pipeline_is_broken() {
     let mut world = World::whole(3);

@@ -1,4 +1,4 @@
-//! The thread that evaluates: it keeps the device that it evaluates on, and what lies there, from one time to the next.
+//! The thread that evaluates. It keeps its device and the data on it between evaluations.
 
 use std::io;
 use std::sync::Arc;
@@ -16,20 +16,21 @@ use crate::evaluate::Evaluator;
 use crate::machine::parallel::Threads;
 use crate::training::ToTraining;
 
-/// The way to the thread. It ends when this is dropped and it has done what it was asked for.
+/// The channel to the evaluating thread. When dropped, the thread completes its orders and ends.
 pub(super) struct Evaluating {
     orders: SyncSender<Order>,
-    /// One evaluation at a time; the next one asked for sees newer weights.
+    /// True while an evaluation is in progress: only one runs at a time, and the next order brings newer weights.
     busy: Arc<AtomicBool>,
 }
 
 struct Order {
     weights: Vec<f32>,
-    /// When they were so.
+    /// Samples and time at which these were the weights.
     moment: Moment,
-    /// What ends an evaluation that cannot reach it any more, without a result.
+    /// Target accuracy. An evaluation that can no longer reach it ends early without a result.
     target: Option<f64>,
-    /// These are the last weights: training is told there to end with them, or to go back to better ones.
+    /// Channel to the training thread, if these are the last weights: the answer is to stop with them, or to go back to
+    /// better ones.
     answer: Option<SyncSender<ToTraining>>,
 }
 
@@ -44,8 +45,8 @@ impl Evaluating {
         let busy = Arc::new(AtomicBool::new(false));
         let done = Arc::clone(&busy);
         std::thread::Builder::new().name("evaluator".into()).spawn(move || {
-            // All cores for a moment, rather than one for long: a run that has reached its target trains on until it
-            // knows.
+            // Uses all cores for a short time, rather than one for long: a run that has reached its target trains on
+            // until it knows.
             let threads = Threads(std::thread::available_parallelism().map_or(1, usize::from));
             let layout = prepared.layout.clone();
             let mut evaluator = Evaluator::new(&prepared.device, prepared.eval_task(), layout, threads);
@@ -60,10 +61,10 @@ impl Evaluating {
                 let found = evaluator.evaluate(weights, None, &mut |so_far| {
                     !target.is_some_and(|target| so_far.rules_out(target))
                 });
-                // Failing to measure is no reason to stop: the last evaluation of all will say so.
+                // A failed measurement does not end the run; the final evaluation will report the failure.
                 let found = found.ok().filter(|found| found.samples == prepared.dataset.test.len());
                 let scores = found.map(|found| found.scores());
-                // Whoever hears of the evaluation may want its weights at once.
+                // The weights are stored first: the receiver of the evaluation may ask for them at once.
                 if let Some((scores, weights)) = scores.zip(copy.filter(|_| answer.is_none())) {
                     kept.take_note(&prepared.job, scores, weights);
                 }
@@ -73,7 +74,7 @@ impl Evaluating {
                 }
                 if let Some(answer) = answer {
                     let better = kept.take_better(scores.map(|scores| scores.loss));
-                    // A thread that is gone has said why.
+                    // A thread that has ended has reported the reason.
                     let _ = answer.send(better.map_or(ToTraining::Stop, ToTraining::GoBack));
                 }
                 done.store(false, Ordering::Relaxed);
@@ -82,7 +83,7 @@ impl Evaluating {
         Ok(Self { orders, busy })
     }
 
-    /// Asks for an evaluation, unless one is under way.
+    /// Asks for an evaluation, unless one is in progress. Returns whether it will be made.
     pub(super) fn ask(&self, weights: Vec<f32>, moment: Moment, target: Option<f64>) -> bool {
         !self.busy.swap(true, Ordering::Relaxed)
             && self
@@ -96,9 +97,10 @@ impl Evaluating {
                 .is_ok()
     }
 
-    /// Asks for an evaluation after those that are under way. If it is the last one, training is told here how to end.
+    /// Queues an evaluation behind those in progress. `answer` is set for the last weights: the training thread is told
+    /// there how to end.
     pub(super) fn ask_in_turn(&self, weights: Vec<f32>, moment: Moment, answer: Option<SyncSender<ToTraining>>) {
-        // A thread that is gone has said why, and answers nobody: then training's channel closes with the run.
+        // An evaluating thread that has ended has reported the reason; training's channel then closes with the run.
         let _ = self.orders.send(Order {
             weights,
             moment,

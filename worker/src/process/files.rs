@@ -1,4 +1,4 @@
-//! Files that are being written, each on a thread of its own: a disk that hangs holds up nobody but them.
+//! Files that are being written, each on a thread of its own, so that a hanging disk blocks nothing else.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -8,20 +8,20 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Each file under way holds a copy of everything in memory. More than so many are not written at a time, which happens only
-/// where a disk hangs.
+/// Largest number of files that are written at the same time. Each holds a copy of its contents in memory; more are
+/// pending only if a disk hangs.
 const FILES_MAX: usize = 3;
-/// How long a file that is in the way may take to be removed: the batches behind it wait for that.
+/// Longest time to wait for the removal of an old file: the batches behind it wait for that.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(1);
 
-/// All files that this process is writing. They outlive the run that they are of, and no two threads write the same one.
+/// All files that this process is writing. They outlive their run, and no two threads write the same one.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Files(Arc<Mutex<Vec<Writing>>>);
 
 #[derive(Debug)]
 struct Writing {
     path: PathBuf,
-    /// Whether the file is left alone: whoever is told that it is written may want it written again at once.
+    /// True once the file is complete. Set before that is reported, because the file may be written again at once.
     written: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
@@ -48,7 +48,8 @@ impl Writing {
 }
 
 impl Files {
-    /// Writes a file and tells how that went. What cannot be begun now is refused with one sentence.
+    /// Writes a file in the background and reports the result with `tell`. If the write cannot begin now, the error is
+    /// one sentence.
     pub(super) fn write<T>(
         &self,
         path: &Path,
@@ -67,15 +68,15 @@ impl Files {
         Ok(())
     }
 
-    /// Writes a file in the place of another that may have its name, if no other one is under way. `tell` is told before
-    /// whether that is so, with the other one gone: what is found under the name is what was told of, or nothing.
+    /// Replaces a file in the background, unless another file is being written. Removes the old file first and then
+    /// calls `tell`, with `false` if nothing will be written. So a file under this name is the announced one.
     pub(super) fn replace(
         &self,
         path: &Path,
         tell: impl FnOnce(bool) -> io::Result<()>,
         write: impl FnOnce() + Send + 'static,
     ) -> io::Result<()> {
-        // Held while it is told of, so that nobody waits for the file who finds no thread yet.
+        // Held until the file is announced, so that every waiting thread finds the writer's thread.
         let mut under_way = self.under_way();
         if !under_way.is_empty() {
             return tell(false);
@@ -85,7 +86,7 @@ impl Files {
         let old = path.to_owned();
         let work = move || {
             let _ = removed.send(remove(&old));
-            // Without that message nobody counts on the file any more.
+            // Without that message the file was not announced, and is not written.
             if is_told.recv().is_ok() {
                 write();
             }
@@ -99,7 +100,7 @@ impl Files {
         Ok(())
     }
 
-    /// Waits for everything that is under way: it was told of, and the process is about to end.
+    /// Waits for all files that are being written. They were announced, and the process is about to end.
     pub(super) fn wait(&self) {
         let all = std::mem::take(&mut *self.under_way());
         for file in all {
@@ -114,7 +115,7 @@ impl Files {
     }
 }
 
-/// Removes a file; whether there is none now.
+/// Removes a file. Returns whether the path is free now.
 fn remove(path: &Path) -> bool {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -155,7 +156,7 @@ mod tests {
         }
         let error = files.write(&file("another"), || (), |()| ()).unwrap_err();
         assert!(error.starts_with("another cannot be written now: the disk"), "{error}");
-        // A state is not written beside others, and that is told.
+        // A state is not written beside other files, and that is reported.
         let mut told = None;
         let tell = |ready| {
             told = Some(ready);
@@ -167,7 +168,7 @@ mod tests {
         assert_eq!(told, Some(false));
         drop(release);
         files.wait();
-        // Whoever is told that it is written can write it again at once.
+        // The file can be written again as soon as its completion is reported.
         let (told, is_told) = channel();
         let again = files.clone();
         let tell = move |()| told.send(again.write(&file("0"), || (), |()| ())).unwrap();
@@ -191,7 +192,7 @@ mod tests {
             .unwrap();
         files.wait();
         assert_eq!(std::fs::read(&path).unwrap(), b"new");
-        // Where it cannot be removed, nothing is promised and nothing written.
+        // If the old file cannot be removed, nothing is announced and nothing written.
         let taken = folder.path().join("folder");
         std::fs::create_dir(&taken).unwrap();
         let tell = |ready: bool| {

@@ -1,28 +1,28 @@
-//! Weights that were measured and that a run may end with: the last that reached the target, and the best of all.
+//! Measured weights that a run may end with: the last that reached the target, and the best of all.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use protocol::job::{Job, Keep};
 use protocol::stats::measured::Scores;
 
-/// What is kept of the weights that were measured, for whoever goes back to them.
+/// Weights that are kept after their measurement, for a later return to them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MeasuredWeights(Arc<Mutex<Weights>>);
 
 #[derive(Debug, Default)]
 struct Weights {
     on_target: Option<Vec<f32>>,
-    /// With their loss.
+    /// Loss of the best weights, and the weights.
     best: Option<(f64, Vec<f32>)>,
 }
 
 impl MeasuredWeights {
-    /// Whether a job can come back to weights that were measured.
+    /// True if a job may go back to measured weights.
     pub(super) fn is_wanted(job: &Job) -> bool {
         job.target_accuracy.is_some() || job.keep == Keep::Best
     }
 
-    /// Takes weights that have these scores, if the job may end with them.
+    /// Keeps weights with these scores, if the job may end with them.
     pub(super) fn take_note(&self, job: &Job, scores: Scores, weights: Vec<f32>) {
         let mut kept = self.lock();
         if job.target_accuracy.is_some_and(|target| scores.accuracy >= target) {
@@ -32,12 +32,13 @@ impl MeasuredWeights {
         }
     }
 
-    /// The last weights that reached the target.
+    /// Takes the last weights that reached the target.
     pub(super) fn take_on_target(&self) -> Option<Vec<f32>> {
         self.lock().on_target.take()
     }
 
-    /// The best weights of all, if they are better than those with this loss. A loss that is no number is the worst.
+    /// Takes the best weights, if they are better than weights with this loss. A loss that is not a number is the
+    /// worst.
     pub(super) fn take_better(&self, loss: Option<f64>) -> Option<Vec<f32>> {
         let best = self.lock().best.take();
         best.filter(|(best, _)| !loss.is_some_and(|loss| loss <= *best))
@@ -102,7 +103,7 @@ mod tests {
         assert_eq!(kept.take_on_target(), None);
         kept.take_note(&both, scores(0.9, 0.2), vec![2.0]);
         assert_eq!(kept.take_on_target(), Some(vec![2.0]));
-        // Without a rule nothing is kept.
+        // Without a target and `keep = "best"` no weights are kept.
         kept.take_note(&job(""), scores(1.0, 0.0), vec![3.0]);
         assert_eq!(kept.take_better(None), Some(vec![1.0]));
     }

@@ -1,14 +1,14 @@
-//! A worker as a process: attached to its node by a socket, it prepares and trains what the node says.
+//! A worker as a process: attached to its node by a socket, it prepares and trains as the node orders.
 //!
 //! ```text
 //!  node ═ socket ═▶ this thread ── ToTraining ──▶ training thread
 //!       ◀═ socket ═ reporter ◀──── FromTraining ─┘
 //! ```
 //!
-//! What may wait for a disk has threads of its own, so that this one always listens: data is opened by `preparing`, files
-//! are written by `files`.
+//! Work that may wait for a disk runs on threads of its own, so that this thread always listens: `preparing` opens
+//! data, `files` writes files.
 //!
-//! It is an actor whose mailbox is the socket: when that closes, the node is gone and the process ends.
+//! The worker is an actor whose mailbox is the socket: when the socket closes, the node is gone and the process ends.
 
 mod evaluating;
 mod files;
@@ -54,39 +54,39 @@ use reporter::Reporter;
 pub use socket::read_frame;
 use socket::{Writer, invalid};
 
-/// How often a worker says that it is alive.
+/// Interval at which a worker tells its node that it is alive.
 const BEAT: Duration = Duration::from_secs(1);
 
-/// What a worker is started with.
+/// The settings that a worker process is started with.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// The release that it says it is.
+    /// Release of Tau that the worker reports to its node.
     pub version: String,
-    /// What to compute on.
+    /// Device to compute on.
     pub device: Device,
     /// Threads to compute with.
     pub threads: Threads,
-    /// Data is opened only under this folder, and relative paths start there.
+    /// Folder outside of which no data is opened, and to which relative paths refer.
     pub data_root: PathBuf,
 }
 
-/// Why a worker ended.
+/// The reason for which a worker ended.
 #[derive(Debug, Error)]
 pub enum AttachError {
-    /// Nobody listens at the socket.
+    /// No node listens at the socket.
     #[error("no node listens at {path}: give the socket that the node named when it started")]
     NoNode {
-        /// The socket.
+        /// Path of the socket.
         path: PathBuf,
         source: io::Error,
     },
-    /// The connection broke.
+    /// The connection to the node broke.
     #[error("the connection to the node broke")]
     Broken(#[from] io::Error),
 }
 
-/// Attaches to the node that listens at a socket, and works for it until it closes the socket. A node that goes without
-/// having read everything closes it all the same.
+/// Attaches to the node that listens at a socket, and works for it until it closes the socket. If the node ends without
+/// having read everything, the reset connection counts as closed, too.
 pub fn attach(path: &Path, options: &Options) -> Result<(), AttachError> {
     match work_for(path, options) {
         Err(AttachError::Broken(error))
@@ -125,7 +125,7 @@ fn work_for(path: &Path, options: &Options) -> Result<(), AttachError> {
     .run(&mut reader)
 }
 
-/// Says every second that this process is not stuck, until its node is gone.
+/// Tells the node every second that this process is not stuck, until the node is gone.
 fn beat(writer: Writer) -> io::Result<()> {
     std::thread::Builder::new().name("beat".into()).spawn(move || {
         while writer.message(&FromWorker::Alive).is_ok() {
@@ -135,8 +135,8 @@ fn beat(writer: Writer) -> io::Result<()> {
     Ok(())
 }
 
-/// A thread that panics takes the process along, unless the panic is caught: a worker that trains no more must not look like
-/// one that does. The node starts another.
+/// Makes a panic in any thread end the process, unless the panic is caught: a worker that no longer trains must not
+/// look alive. The node starts another one.
 fn end_on_panic() {
     const CRASHED: i32 = 101;
     let say = std::panic::take_hook();
@@ -153,29 +153,29 @@ struct Process {
     writer: Writer,
     preparing: Preparing,
     files: Files,
-    /// A ledger's counts, as far as they have come.
+    /// Counts of the ledger that have arrived so far.
     counts: Vec<i32>,
-    /// Moved weights, as far as they have come.
+    /// Sums of moved weights that have arrived so far.
     sums: Vec<(u32, i32)>,
     running: Option<Running>,
 }
 
-/// A run under way.
+/// The threads and channels of a run in progress.
 struct Running {
     weights: usize,
     inbound: SyncSender<ToTraining>,
     training: JoinHandle<()>,
     reporter: Reporter,
-    /// Weights that it may go back to.
+    /// Measured weights that the run may go back to.
     kept: MeasuredWeights,
-    /// Whether they are compared with the last ones.
+    /// True if the run ends with its best weights, so that these are compared with the last ones.
     keeps_best: bool,
 }
 
 impl Process {
     fn run(mut self, reader: &mut impl Read) -> Result<(), AttachError> {
         let ended = self.serve(reader);
-        // However the node went, a file that it was told of is what it will look for.
+        // The node will look for the announced files, even if it has ended.
         self.files.wait();
         ended
     }
@@ -183,7 +183,7 @@ impl Process {
     fn serve(&mut self, reader: &mut impl Read) -> Result<(), AttachError> {
         while let Some((kind, contents)) = read_frame(reader)? {
             match kind {
-                // The node has checked it and applied it to its ledger: what is left to check is that the same has come.
+                // The node has checked the batch and applied it to its ledger; only its arrival has to be checked.
                 Kind::Batch => self.tell_read(|weights| {
                     Batch::reread(&contents, weights).map(|batch| ToTraining::Apply(Arc::new(batch)))
                 })?,
@@ -192,7 +192,7 @@ impl Process {
                 })?,
                 Kind::Prefix => self.tell_read(|weights| read_prefix(&contents, weights))?,
                 Kind::Flow => {
-                    // What cannot be read is waited for by somebody.
+                    // Another worker waits for an answer to this message, even if it cannot be decoded.
                     let message = Flow::decode(&contents).map_or(PipelineEvent::Broken, PipelineEvent::Flow);
                     self.tell(ToTraining::Pipeline(message));
                 }
@@ -288,9 +288,9 @@ impl Process {
         })
     }
 
-    /// Hands training what the node sent to a worker of this many weights, or says that it cannot be read.
+    /// Passes a message for a model of this many weights to the training thread, or reports that it cannot be read.
     fn tell_read<E: Display>(&self, read: impl FnOnce(usize) -> Result<ToTraining, E>) -> io::Result<()> {
-        // Without a run it is the last one's, and was still under way when that was aborted.
+        // Without a run, the message belongs to the last run and was on its way when that was aborted.
         let Some(running) = &self.running else {
             return Ok(());
         };
@@ -312,8 +312,8 @@ impl Process {
         })
     }
 
-    /// Asks for what this worker alone has. The reporter answers, in order with the batches; where nothing trains, there
-    /// is nothing to order.
+    /// Asks the training thread for the worker's own state. The reporter answers, in order with the batches; if no run
+    /// trains, this thread answers at once.
     fn save(&self, path: PathBuf) -> io::Result<()> {
         if let Some(running) = &self.running
             && running.inbound.send(ToTraining::Save(path.clone())).is_ok()
@@ -323,8 +323,8 @@ impl Process {
         self.writer.message(&FromWorker::Saved { sequence: None, path })
     }
 
-    /// Goes back to the weights that reached the target, or to the best ones, once the last ones are measured. Where there
-    /// are none, nobody knows what to go back to.
+    /// Goes back to the weights that reached the target, or to the best weights, once the last weights are measured.
+    /// Without either the worker stops.
     fn go_back(&self, moment: Moment) {
         let Some(running) = &self.running else {
             return;
@@ -338,17 +338,17 @@ impl Process {
 
     fn tell(&self, message: ToTraining) {
         if let Some(running) = &self.running {
-            // A thread that is gone has said why, through the reporter.
+            // A thread that has ended has reported the reason through the reporter.
             let _ = running.inbound.send(message);
         }
     }
 
-    /// Ends a run that is under way, whatever it is doing. Files are written on: their disk may never answer.
+    /// Ends a run in progress, at any point. Files are still written: their disk may never answer.
     fn end(&mut self) {
         self.counts.clear();
         self.sums.clear();
         if let Some(running) = self.running.take() {
-            // Without it the training thread ends, and the reporter with that.
+            // Closing the channel ends the training thread, and that ends the reporter.
             drop(running.inbound);
             let _ = running.training.join();
             running.reporter.join();
@@ -356,7 +356,7 @@ impl Process {
     }
 }
 
-/// Reads the sum of other workers' weights that a worker of this many goes on from.
+/// Reads the sum of other workers' differences that this worker goes on from; its model has this many weights.
 fn read_prefix(contents: &[u8], weights: usize) -> Result<ToTraining, &'static str> {
     let read = Prefix::decode(contents).ok().and_then(|prefix| {
         let sum = encoding::read_dense(&prefix.steps, weights).ok()?;

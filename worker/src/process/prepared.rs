@@ -1,4 +1,4 @@
-//! A job that is ready to be trained: its data open, its shapes known.
+//! A job that is ready to train: its data is open and the shapes of its model are known.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -34,21 +34,22 @@ use crate::training::{Identity, StageTraining, State, Training, TrainingError};
 
 pub(super) struct Prepared {
     pub(super) job: Job,
-    /// The samples to train on, and those to measure on while training.
+    /// Training samples, and the samples that are measured while training.
     pub(super) dataset: Arc<Dataset>,
-    /// The test samples that the result is measured on, where decisions are measured on validation samples.
+    /// Test samples that the result is measured on, if the job measures on validation samples while training.
     tested: Option<Arc<Dataset>>,
     pub(super) layout: Layout,
     pub(super) device: Device,
     pub(super) threads: Threads,
-    /// How fast this worker is, where others have to know.
+    /// Measured speed of this worker; 0 unless nodes need it to decide where to cut the network.
     speed: u64,
-    /// What the run begins with, if not with what its seed says. The node is told, and gives it back with the ledger.
+    /// First weights of the run, if they do not follow from its seed. The node gets them, and sends them back with the
+    /// ledger.
     first: Mutex<Option<FirstWeights>>,
 }
 
 impl Prepared {
-    /// What the run begins with, for the node; once.
+    /// Takes the first weights of the run, for the node. Later calls return `None`.
     pub(super) fn take_first(&self) -> Option<FirstWeights> {
         self.first.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -62,7 +63,7 @@ impl Prepared {
         let job = &job.for_data(dataset.input);
         let layout = job_layout::layout_for(job, &dataset).map_err(|error| sentence(&error))?;
         let first = first_weights::open(job, &layout, Some(&options.data_root)).map_err(|error| sentence(&error))?;
-        // Where nodes decide where the network is cut, they have to know.
+        // Nodes that decide where to cut the network need to know the speed.
         let speed = if job.exchange.leaves_cut_open() {
             speed::measure(&options.device, options.threads)
         } else {
@@ -80,7 +81,7 @@ impl Prepared {
         })
     }
 
-    /// How fast this worker is, where others have to know.
+    /// The measured speed of this worker; 0 unless nodes need it to decide where to cut the network.
     pub(super) fn speed(&self) -> u64 {
         self.speed
     }
@@ -96,7 +97,7 @@ impl Prepared {
         }
     }
 
-    /// The same with the job as it was decided when the run began.
+    /// Returns a copy with the job as it was decided when the run began.
     pub(super) fn with_job(&self, job: &Job) -> Self {
         Self {
             job: job.clone(),
@@ -110,7 +111,7 @@ impl Prepared {
         }
     }
 
-    /// The samples that the result is measured on, and what a model of them is measured by.
+    /// The task of measuring the result: the test samples, with the objective of evaluations.
     pub(super) fn tested(&self) -> Task {
         let dataset = self.tested.as_ref().unwrap_or(&self.dataset);
         Task {
@@ -119,7 +120,7 @@ impl Prepared {
         }
     }
 
-    /// The samples that are measured while training, and what a model of them is measured by.
+    /// The task of measuring while training: the evaluation samples, with the objective of evaluations.
     pub(super) fn eval_task(&self) -> Task {
         Task {
             dataset: Arc::clone(&self.dataset),
@@ -128,7 +129,8 @@ impl Prepared {
         }
     }
 
-    /// The stage of the network that a place in a pipeline has, and what it is cut from.
+    /// Returns the pipeline stage of the assigned place, and the partition that it belongs to; `None` without a
+    /// pipeline.
     pub(super) fn stage(
         &self,
         assigned: Option<PipelineAssignment>,
@@ -146,7 +148,7 @@ impl Prepared {
         Ok(Some((partition, stage)))
     }
 
-    /// Starts to train, from a ledger's counts or, without any, from the initial ones.
+    /// Starts the training thread from a ledger's counts or, if there are none, from the initial counts.
     pub(super) fn start(
         &self,
         assignment: &Assignment,
@@ -169,7 +171,8 @@ impl Prepared {
             slots: assignment.slots,
             founders: assignment.founders,
         };
-        // Not the origin, which is drawn anew each time: the same job on one node gives the same model.
+        // The seed does not follow from the origin, which is drawn anew each time: the same job on one node gives the
+        // same model.
         let dropout_seed = splitmix64(self.job.seed ^ splitmix64(identity.slot as u64));
         let start = Start {
             dataset: Arc::clone(&self.dataset),
@@ -233,7 +236,7 @@ impl Prepared {
     }
 }
 
-/// Where and how a training begins, whatever computes.
+/// The inputs from which a training thread builds its training loop, on any device.
 struct Start {
     dataset: Arc<Dataset>,
     weights: usize,
@@ -259,7 +262,7 @@ impl Start {
         Ok(training)
     }
 
-    /// Restores what a worker had alone, if there is such a file. A residual that is lost is no reason not to train.
+    /// Restores the worker's own state, if a state file exists. Without its residual a worker trains nevertheless.
     fn restore(self, restore: impl FnOnce(State) -> Result<(), StateError>) {
         let Some(path) = self.assignment.restore else {
             return;

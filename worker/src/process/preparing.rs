@@ -1,4 +1,4 @@
-//! Opening data on a thread of its own, so that the node is heard meanwhile: a disk may take its time, or hang.
+//! Opens data on a thread of its own, so that messages of the node are read meanwhile: a disk may be slow, or hang.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use super::prepared::Prepared;
 use super::socket::Writer;
 use crate::model_file::first_weights::FirstWeights;
 
-/// What is prepared, and what is under way to be.
+/// The prepared job, and the preparations in progress.
 #[derive(Default)]
 pub(super) struct Preparing {
     newest: Arc<Mutex<Newest>>,
@@ -19,16 +19,16 @@ pub(super) struct Preparing {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// The newest order and what came of it.
+/// The newest order to prepare, and its result.
 #[derive(Default)]
 struct Newest {
-    /// The number of the order: whoever finds another one is too late, and says nothing.
+    /// Number of the newest order. A thread with another number is too late, and reports nothing.
     order: u64,
     prepared: Option<Arc<Prepared>>,
 }
 
 impl Preparing {
-    /// Prepares a run, and answers the node when that is done. Everything before is forgotten.
+    /// Prepares a run in the background and reports the result to the node. Forgets all earlier orders.
     pub(super) fn ask(
         &mut self,
         run: RunId,
@@ -52,13 +52,13 @@ impl Preparing {
                 }
                 Err(reason) => FromWorker::Refused { run, reason },
             };
-            // Still under the lock: once a newer order is taken, nothing is said of this one. A socket that is closed has
-            // been noticed by whoever reads from it.
+            // Sent under the lock: once a newer order is taken, this one is not answered. The thread that reads the
+            // socket notices when it is closed.
             let _ = writer.message(&answer);
         })
     }
 
-    /// Forgets what is prepared and what is under way.
+    /// Forgets the prepared job and all preparations in progress. Returns the number of the next order.
     fn forget(&mut self) -> u64 {
         let mut newest = lock(&self.newest);
         newest.order += 1;
@@ -66,8 +66,8 @@ impl Preparing {
         newest.order
     }
 
-    /// Forgets everything, and tells the node when nothing of it is under way any more. A thread that hangs on a dead disk
-    /// is never done: then the node hears nothing, and ends this process.
+    /// Forgets everything, and tells the node when no preparation is in progress any more. If a thread hangs on a dead
+    /// disk, the node hears nothing and ends this process.
     pub(super) fn clear(&mut self, writer: &Writer) -> io::Result<()> {
         self.forget();
         self.threads.retain(|thread| !thread.is_finished());
@@ -83,7 +83,6 @@ impl Preparing {
         })
     }
 
-    /// What is prepared.
     pub(super) fn prepared(&self) -> Option<Arc<Prepared>> {
         lock(&self.newest).prepared.clone()
     }
@@ -96,7 +95,7 @@ impl Preparing {
     }
 }
 
-/// Tells the node which weights the run begins with, where it cannot know them.
+/// Sends the first weights of the run to the node, if they do not follow from the job.
 fn tell_first(run: RunId, prepared: &Prepared, writer: &Writer) {
     let Some(FirstWeights { counts, mut afresh }) = prepared.take_first() else {
         return;
@@ -123,7 +122,7 @@ mod tests {
     use crate::process::read_frame;
     use crate::process::socket::ends;
 
-    /// A preparation that hangs until its sender is dropped, and then finds nothing.
+    /// Starts a preparation that hangs until its sender is dropped, and then fails.
     fn hanging(preparing: &mut Preparing, run: u64, writer: &Writer) -> Sender<()> {
         let (release, hung) = channel::<()>();
         let open = move || {
@@ -154,7 +153,7 @@ mod tests {
         let first = hanging(&mut preparing, 1, &writer);
         drop(hanging(&mut preparing, 2, &writer));
         assert_eq!(heard(&mut node), refused(2));
-        // What the older one finds at last is nobody's business any more.
+        // The late result of the older order is ignored.
         drop(first);
         preparing.clear(&writer).unwrap();
         assert_eq!(heard(&mut node), FromWorker::Idle);

@@ -1,4 +1,5 @@
-//! The thread that tells the node what the training thread does: batches, sums once a second, evaluations, the end.
+//! The thread that reports the training thread's work to the node: batches, statistics once a second, evaluations, the
+//! end.
 
 use std::io;
 use std::path::PathBuf;
@@ -31,7 +32,7 @@ use crate::training::thread::Outbound;
 use crate::training::{FromTraining, State, Step, StepTime, TrainingError};
 
 const STATS_EVERY: Duration = Duration::from_secs(1);
-/// Of so many evaluations of a run with a target, one is reported however far the target is.
+/// One in this many evaluations of a run with a target is reported in any case, however far the target is.
 const REPORTED_IN: u32 = 4;
 
 pub(super) struct Reporter {
@@ -63,12 +64,12 @@ impl Reporter {
         };
         let thread = std::thread::Builder::new()
             .name("reporter".into())
-            // A socket that is closed has been noticed by whoever reads from it.
+            // The thread that reads the socket notices when it is closed.
             .spawn(move || drop(reporting.run(&outbound)))?;
         Ok(Self { thread })
     }
 
-    /// Waits until all is told that the training thread has said; that has ended.
+    /// Waits until every message of the training thread, which has ended, is reported.
     pub(super) fn join(self) {
         let _ = self.thread.join();
     }
@@ -77,15 +78,15 @@ impl Reporter {
 struct Reporting {
     run: RunId,
     prepared: Arc<Prepared>,
-    /// What this worker holds, if that is not all of the network.
+    /// Pipeline stage that this worker holds; `None` if it holds the whole network.
     stage: Option<Arc<PipelineStage>>,
     writer: Writer,
     stats: WorkerStats,
     begun: Instant,
     told: Instant,
-    /// Who evaluates, once that was asked for.
+    /// The evaluating thread, once an evaluation was asked for.
     evaluating: Option<Evaluating>,
-    /// How many evaluations there were.
+    /// Number of evaluations so far.
     evaluations: u32,
     kept: MeasuredWeights,
     files: Files,
@@ -162,7 +163,7 @@ impl Reporting {
         stats.exchange += time.exchange;
         stats.waited += time.waited;
         stats.gpu += step.gpu.time;
-        // A batch that leaves without a step says nothing of it.
+        // A batch that leaves without a step has no measurement.
         if step.gpu.memory > 0 {
             stats.gpu_memory = step.gpu.memory;
         }
@@ -178,8 +179,9 @@ impl Reporting {
         self.writer.message(&FromWorker::Stats(Box::new(self.stats)))
     }
 
-    /// Has the weights evaluated, so that batches go on. With a target, most evaluations only have to tell whether it is
-    /// reached, and end without a result as soon as it is clear that it is not; unless others are compared with them.
+    /// Has the weights evaluated in the background, so that batches go on. With a target, most evaluations only decide
+    /// whether the target is reached, and end without a result as soon as it is clearly missed; unless evaluations are
+    /// compared.
     fn evaluate(&mut self, weights: Vec<f32>, moment: Moment) -> io::Result<()> {
         let job = &self.prepared.job;
         let is_compared = job.patience.is_some() || job.keep == Keep::Best;
@@ -191,7 +193,7 @@ impl Reporting {
         Ok(())
     }
 
-    /// Who evaluates; it is started when it is first needed.
+    /// Returns the evaluating thread, which is started at the first call.
     fn evaluator(&mut self) -> io::Result<&Evaluating> {
         let evaluating = match self.evaluating.take() {
             Some(evaluating) => evaluating,
@@ -205,7 +207,7 @@ impl Reporting {
         Ok(self.evaluating.insert(evaluating))
     }
 
-    /// Says that what this worker alone has is saved, between the batches where it belongs, and writes it.
+    /// Reports that the worker's own state is saved, at its place between the batches, and writes it in the background.
     fn save_state(&self, path: PathBuf, state: Option<Box<State>>) -> io::Result<()> {
         let Some(state) = state else {
             return self.writer.message(&FromWorker::Saved { sequence: None, path });
@@ -228,7 +230,7 @@ impl Reporting {
         })
     }
 
-    /// Writes and measures the model, and says how that went.
+    /// Writes and measures the model in the background, and reports the outcome.
     fn save_model(
         &self,
         order: SaveOrder,
@@ -257,7 +259,7 @@ impl Reporting {
     }
 }
 
-/// Writes the stage of the network that this worker holds. Its digest is its part of the whole model's.
+/// Writes the pipeline stage that this worker holds. Its digest is its part of the whole model's digest.
 fn save_stage(prepared: &Prepared, stage: &PipelineStage, weights: &[f32], order: &SaveOrder) -> Result<(), String> {
     let counts: Option<Vec<i32>> = weights.iter().map(|&weight| count_of(weight)).collect();
     let digest = counts.map(|counts| stage.digest(&counts)).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The worker's end of the socket to its node: framed messages, blocking.
+//! The worker's end of the socket to its node: framed messages, with blocking I/O.
 
 use std::error::Error;
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -9,11 +9,11 @@ use protocol::wire;
 use protocol::wire::attach::FromWorker;
 use protocol::wire::frame::{self, CHUNK_BYTES, Decoder, Kind};
 
-/// The writing end; several threads have it.
+/// The writing end of the socket, shared by several threads.
 #[derive(Clone, Debug)]
 pub(super) struct Writer(Arc<Mutex<BufWriter<UnixStream>>>);
 
-/// Both ends of a connected socket.
+/// Returns the reading and the writing end of a connected socket.
 pub(super) fn ends(stream: UnixStream) -> io::Result<(BufReader<UnixStream>, Writer)> {
     let writer = stream.try_clone()?;
     Ok((
@@ -26,7 +26,7 @@ pub(super) fn invalid(error: impl Into<Box<dyn Error + Send + Sync>>) -> io::Err
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-/// Reads the next frame; `None` where the stream ends between two.
+/// Reads the next frame; `None` if the stream ends between two frames.
 pub fn read_frame(stream: &mut impl Read) -> io::Result<Option<(Kind, Vec<u8>)>> {
     let mut decoder = Decoder::default();
     loop {
@@ -52,7 +52,7 @@ impl Writer {
     }
 
     pub(super) fn write(&self, kind: Kind, contents: &[u8]) -> io::Result<()> {
-        // Whoever panicked while it held the lock has broken a message: the node will notice and start a new worker.
+        // A thread that panicked with the lock has broken a message: the node notices and starts a new worker.
         let mut stream = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         stream.write_all(&frame::header(kind, contents.len()).map_err(invalid)?)?;
         stream.write_all(contents)?;

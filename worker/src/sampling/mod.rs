@@ -1,4 +1,5 @@
-//! Which samples come next: each worker plans its own share, and what others left behind.
+//! Sampling: decides which samples come next. Each worker plans its own shards, and claims those that others left
+//! behind.
 
 pub mod plan;
 pub mod shards;

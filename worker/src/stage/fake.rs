@@ -1,4 +1,4 @@
-//! A trainer of a stage that computes nothing, and checks that what it is given belongs together: for simulations of pipelines.
+//! A trainer of a stage that computes nothing and checks that its inputs belong together, for simulations of pipelines.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -29,7 +29,7 @@ pub struct FakeStageTrainer {
 }
 
 impl FakeStageTrainer {
-    /// Creates the trainer of a worker's stage, whose weights are these.
+    /// Creates the trainer of a worker's stage with these weights.
     pub fn new(
         job: &Job,
         dataset: &Arc<Dataset>,
@@ -57,15 +57,16 @@ impl FakeStageTrainer {
     }
 }
 
-/// Layers that pass on which samples have come, and check that all numbers of a row are of one sample.
+/// Layers whose outputs are the numbers of their samples. They check that all values of a row are of one sample.
 pub struct FakeLayers {
     number: usize,
-    /// Numbers of a sample that come in, and that go out.
+    /// Number of values per sample that come in.
     inputs: usize,
+    /// Number of values per sample that go out.
     outputs: usize,
-    /// The workers that give back output gradients.
+    /// Number of workers that send output gradients back.
     owners_after: usize,
-    /// The samples of micro-batches that have gone forward, by the step of their minibatch.
+    /// Samples of micro-batches that have gone forward, by step and micro-batch.
     under_way: BTreeMap<(u64, u16), Vec<f32>>,
 }
 
@@ -85,7 +86,7 @@ impl FakeLayers {
     }
 }
 
-/// Rows of these samples.
+/// Returns rows that repeat the number of their sample.
 fn rows(samples: &[f32], width: usize) -> Vec<f32> {
     samples.iter().flat_map(|&sample| vec![sample; width]).collect()
 }
@@ -124,7 +125,7 @@ impl Layers for FakeLayers {
         let Some(samples) = self.under_way.remove(&micro_batch) else {
             return Ok(None);
         };
-        // Each of the workers after this one has given back the sample itself.
+        // Each of the workers after this one has sent back the number of the sample.
         let sums: Vec<f32> = samples.iter().map(|sample| sample * self.owners_after as f32).collect();
         assert_eq!(
             self.samples(&output_gradients, self.outputs),

@@ -1,4 +1,4 @@
-//! What several workers have each a piece of, until all of it is there. Pure.
+//! Gathers the pieces that several workers make of one result, until all are there. Pure.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -6,10 +6,11 @@ use std::ops::Range;
 
 use crate::trainer::PipelineViolation;
 
-/// Pieces that have come, by what they are of.
+/// Collects the pieces that several workers send of a result, such as a row of activations, until all have come.
 #[derive(Debug)]
 pub(super) struct Gathering<K> {
-    /// No piece where all have been taken: none of them comes again.
+    /// The pieces of each result, by worker; `None` for a missing one. The list stays, empty, once all were taken, so
+    /// that a repeated piece is refused.
     waiting: BTreeMap<K, Vec<Option<Vec<f32>>>>,
 }
 
@@ -22,7 +23,8 @@ impl<K> Default for Gathering<K> {
 }
 
 impl<K: Ord + Copy> Gathering<K> {
-    /// Takes a piece from one of so many workers; all of them, in the order of the workers, if it was the last.
+    /// Takes a worker's piece of a result that `workers` workers make. Returns all pieces, in the order of the workers,
+    /// if this was the last.
     pub(super) fn take(
         &mut self,
         of: K,
@@ -41,23 +43,22 @@ impl<K: Ord + Copy> Gathering<K> {
         Ok(Some(std::mem::take(pieces).into_iter().flatten().collect()))
     }
 
-    /// The number of things of which a piece has come.
+    /// Number of results of which a piece has come.
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Forgets all but this.
+    /// Drops all results for which `is_kept` returns false.
     pub(super) fn retain(&mut self, is_kept: impl Fn(&K) -> bool) {
         self.waiting.retain(|of, _| is_kept(of));
     }
 
-    /// Forgets what has come.
     pub(super) fn clear(&mut self) {
         self.waiting.clear();
     }
 }
 
-/// Rows of which each worker has made some columns.
+/// Joins the columns that each worker has made into whole rows.
 pub(super) fn side_by_side(mut pieces: Vec<Vec<f32>>, shares: &[Range<usize>]) -> Vec<f32> {
     if pieces.len() < 2 {
         return pieces.pop().unwrap_or_default();
@@ -73,7 +74,7 @@ pub(super) fn side_by_side(mut pieces: Vec<Vec<f32>>, shares: &[Range<usize>]) -
     all
 }
 
-/// Some columns of rows.
+/// Returns some columns of rows.
 pub(super) fn columns<'a>(rows: &'a [f32], width: usize, share: &Range<usize>) -> Cow<'a, [f32]> {
     if share.len() == width {
         return Cow::Borrowed(rows);
@@ -85,7 +86,7 @@ pub(super) fn columns<'a>(rows: &'a [f32], width: usize, share: &Range<usize>) -
     Cow::Owned(some)
 }
 
-/// Gradients of which each worker knows a summand, added up in the order of the workers: so sums are the same every time.
+/// Adds up the gradients of several workers, in the order of the workers, so that sums are the same every time.
 pub(super) fn added_up(pieces: Vec<Vec<f32>>) -> Vec<f32> {
     let mut pieces = pieces.into_iter();
     let mut sum = pieces.next().unwrap_or_default();

@@ -1,5 +1,5 @@
-//! The layers of one layer range, as far as a worker holds them, on whatever device computes them: what comes in goes there,
-//! and gradients come back. What passes is rows of plain numbers, so workers of a pipeline may compute on different devices.
+//! The interface to a worker's layers of one layer range, on any device: activations go forward, gradients come back.
+//! Only rows of plain numbers pass between workers, so these may compute on different devices.
 
 use std::borrow::Cow;
 
@@ -7,22 +7,22 @@ use crate::model::ops::MeanLoss;
 use crate::model::ops::matmul::WriteMode;
 use crate::trainer::TrainError;
 
-/// What a worker holds of a layer range.
+/// The layers that a worker holds of a layer range.
 pub trait Layers {
-    /// The weights of a stage. Who clones them has them as they are now, whatever becomes of them.
+    /// The weights of a stage. A clone keeps the present values when the original changes.
     type Weights;
     /// The shared weights of a stage.
     type Shared: ?Sized;
-    /// Where the gradient of a stage's weights lies.
+    /// The array that receives the gradient of a stage's weights.
     type Gradient;
-    /// A gradient of some weights that can be computed later.
+    /// A weight gradient that can be computed later.
     type Deferred;
 
-    /// Which layer range it is.
+    /// Number of the layer range.
     fn number(&self) -> usize;
 
-    /// A micro-batch goes through, by the step of its minibatch and its number. What comes out. The micro-batch keeps the
-    /// weights that it went with for its way back.
+    /// Computes a micro-batch's outputs. `micro_batch` holds the step of its minibatch and its number. The micro-batch
+    /// keeps these weights for its backward pass.
     fn forward(
         &mut self,
         micro_batch: (u64, u16),
@@ -31,8 +31,8 @@ pub trait Layers {
         inputs: Vec<f32>,
     ) -> Result<Cow<'_, [f32]>, TrainError>;
 
-    /// Gradients have come for what a micro-batch's outputs were; what becomes of the gradient that others have written. None
-    /// if no such micro-batch is under way.
+    /// Runs a micro-batch backward: `came` holds its output gradients and its loss, and `write_mode` says if its weight
+    /// gradient replaces `gradient` or is added. Returns `None` if no such micro-batch is in flight.
     fn backward(
         &mut self,
         micro_batch: (u64, u16),
@@ -41,7 +41,8 @@ pub trait Layers {
         gradient: &mut Self::Gradient,
     ) -> Result<Option<Returned<Self::Deferred>>, TrainError>;
 
-    /// A micro-batch, which is so much of a minibatch, goes through the last layers and, by its loss, back at once.
+    /// Runs a micro-batch forward through the last layers, computes its loss, and runs it backward at once. `there`
+    /// holds weights, key and inputs, and `loss` the loss function and the micro-batch's fraction of its minibatch.
     fn run_loss_head(
         &mut self,
         there: (&Self::Weights, u64, Vec<f32>),
@@ -50,24 +51,24 @@ pub trait Layers {
         gradient: &mut Self::Gradient,
     ) -> Result<Returned<Self::Deferred>, TrainError>;
 
-    /// Computes a gradient that nobody waits for.
+    /// Computes a weight gradient that was deferred.
     fn compute_deferred(&self, deferred: Self::Deferred, write_mode: WriteMode, gradient: &mut Self::Gradient);
 
-    /// What comes out where nothing is trained.
+    /// Computes outputs for an evaluation, without training.
     fn infer(&mut self, weights: &Self::Weights, inputs: Vec<f32>) -> Result<Vec<f32>, TrainError>;
 
-    /// A copy of the shared weights, to measure them with.
+    /// Returns a copy of the shared weights, to evaluate them.
     fn copied(&self, shared: &Self::Shared) -> Result<Self::Weights, TrainError>;
 
-    /// Forgets what is under way.
+    /// Forgets all micro-batches in flight.
     fn clear(&mut self);
 }
 
-/// What came back of a micro-batch.
+/// The result of a micro-batch's backward pass.
 pub struct Returned<O> {
     pub(crate) loss: f32,
-    /// The gradients at what had come in; nothing where that were samples.
+    /// Gradients of the loss at the inputs; empty if the inputs were samples.
     pub(crate) input_gradients: Vec<f32>,
-    /// What of its gradient is still to be computed.
+    /// Weight gradients that are still to be computed.
     pub(crate) deferred: Vec<O>,
 }

@@ -1,4 +1,4 @@
-//! Evaluation samples on their way through a pipeline, with the shared weights of all its workers.
+//! Evaluation of a pipeline: sends evaluation samples through all stages, with the shared weights of all workers.
 
 use std::collections::VecDeque;
 
@@ -15,29 +15,29 @@ use crate::model::ops::loss::{self, Errors, EvalSums};
 use crate::task::objective::Objective;
 use crate::trainer::{PipelineViolation, TrainError};
 
-/// Minibatches of evaluation samples that are under way at a time.
+/// Largest number of evaluation minibatches in flight.
 const UNDER_WAY_MAX: usize = 4;
 
-/// The leader's part of an evaluation.
+/// The progress and the totals of a pipeline evaluation, kept by the worker that leads it.
 #[derive(Default)]
 struct Leading {
-    /// The first sample that was not sent, and the number of its minibatch.
+    /// First sample that was not sent, and the number of its minibatch.
     next: (usize, u32),
-    /// Minibatches that are judged.
+    /// Number of minibatches that are counted.
     judged: u32,
     sums: EvalSums,
 }
 
-/// An evaluation that passes through.
+/// The state of a pipeline evaluation at one worker.
 pub(super) struct Measuring<W> {
-    /// A copy of the shared weights.
+    /// Copy of the shared weights that are evaluated.
     with: Option<W>,
     leading: Option<Leading>,
-    /// What has come of minibatches, for whole layer ranges.
+    /// Collects activations from the workers of a layer range until all pieces for an evaluation minibatch have come.
     forward: Gathering<(u32, u8)>,
-    /// What this worker has made for itself.
+    /// Activations that this worker has made for itself.
     own: VecDeque<(EvalBatch, Vec<f32>)>,
-    /// What has come from other workers.
+    /// Activations and samples that have come from other workers.
     received: VecDeque<(EvalBatch, Flow)>,
 }
 
@@ -54,7 +54,7 @@ impl<W> Default for Measuring<W> {
 }
 
 impl<W> Measuring<W> {
-    /// The leader begins to measure, with a copy of the shared weights.
+    /// Begins an evaluation as the leader, with a copy of the shared weights.
     pub(super) fn begin(&mut self, with: W) {
         *self = Self {
             with: Some(with),
@@ -63,12 +63,12 @@ impl<W> Measuring<W> {
         };
     }
 
-    /// The number of minibatches that are judged, where this worker leads.
+    /// Number of minibatches that are counted; `None` if this worker leads no evaluation.
     pub(super) fn judged(&self) -> Option<u32> {
         self.leading.as_ref().map(|leading| leading.judged)
     }
 
-    /// Counts a minibatch that is judged. Returns whether this worker waits for one.
+    /// Counts the totals of a minibatch. Returns false if this worker waits for none.
     pub(super) fn judge(&mut self, totals: &EvalTotals) -> bool {
         self.add(&from_wire(totals))
     }
@@ -82,13 +82,13 @@ impl<W> Measuring<W> {
         true
     }
 
-    /// Whether all evaluation samples, of this number, are judged.
+    /// True if all evaluation samples, of this number, are counted.
     fn is_done(&self, count: usize) -> bool {
         let is_done = |leading: &Leading| leading.next.0 == count && leading.judged == leading.next.1;
         self.leading.as_ref().is_some_and(is_done)
     }
 
-    /// Takes the scores on this number of evaluation samples, if all are judged.
+    /// Takes the scores on this number of evaluation samples, if all are counted.
     pub(super) fn take_scores(&mut self, objective: &Objective, count: usize) -> Option<Scores> {
         if !self.is_done(count) {
             return None;
@@ -99,7 +99,7 @@ impl<W> Measuring<W> {
 }
 
 impl<L: Layers> StageModel<L> {
-    /// Goes on with an evaluation by one piece of work, between two minibatches.
+    /// Advances an evaluation by one piece of work, between two minibatches.
     pub(super) fn advance_measuring(&mut self, shared: &L::Shared) -> Result<Advance, TrainError> {
         if let Some((samples, numbers)) = self.measuring.own.pop_front() {
             self.measure_piece(samples, self.stage.number, numbers, shared)?;
@@ -119,9 +119,9 @@ impl<L: Layers> StageModel<L> {
         Ok(Advance::Worked)
     }
 
-    /// Returns the evaluation samples that the leader sends next, if there are any and not too many are under way.
+    /// Returns the evaluation samples that the leader sends next; `None` if all are sent or too many are in flight.
     fn next_measured(&mut self) -> Option<EvalBatch> {
-        // A message holds so many rows.
+        // Limits the rows of one message.
         let rows = (BATCH_BYTES_MAX / 2 / (size_of::<f32>() * self.widest.max(1))).clamp(1, MINIBATCH);
         let count = self.dataset.test.len();
         let leading = self.measuring.leading.as_mut()?;
@@ -139,7 +139,7 @@ impl<L: Layers> StageModel<L> {
         })
     }
 
-    /// Keeps evaluation samples that have come until the present minibatch is done.
+    /// Keeps evaluation samples or their activations until the present minibatch is done.
     pub(super) fn receive_measured(&mut self, samples: EvalBatch, flow: Flow) {
         if self.measuring.received.len() < self.pipeline.kept_max() {
             self.measuring.received.push_back((samples, flow));
@@ -148,7 +148,7 @@ impl<L: Layers> StageModel<L> {
         }
     }
 
-    /// Evaluation samples, as they are.
+    /// Returns the inputs of evaluation samples.
     fn test_inputs(&self, measured: &EvalBatch) -> Vec<f32> {
         let mut inputs = Vec::new();
         let test = &self.dataset.test;
@@ -156,7 +156,7 @@ impl<L: Layers> StageModel<L> {
         inputs
     }
 
-    /// Evaluation samples have come, as they are or as another worker has made them.
+    /// Processes a message with evaluation samples, or with their activations.
     fn measure_flow(&mut self, measured: EvalBatch, flow: &Flow, shared: &L::Shared) -> Result<(), TrainError> {
         let is_test_sample = |&sample: &u32| (sample as usize) < self.dataset.test.len();
         let test_inputs = !measured.samples.is_empty() && measured.samples.iter().all(is_test_sample);
@@ -175,8 +175,8 @@ impl<L: Layers> StageModel<L> {
         self.measure_piece(measured, from, numbers, shared)
     }
 
-    /// Goes on with a piece of an evaluation, as soon as all of it is there. Where it comes here first, the weights of this
-    /// moment are copied.
+    /// Processes a piece of an evaluation, once all pieces that belong together have come. A worker copies its shared
+    /// weights when the first minibatch reaches its first layer range.
     fn measure_piece(
         &mut self,
         measured: EvalBatch,
@@ -206,8 +206,8 @@ impl<L: Layers> StageModel<L> {
         self.measure_layer_range(measured, inputs)
     }
 
-    /// Evaluation samples go through a layer range, and on, or are judged where the network ends; that is told to whoever
-    /// leads.
+    /// Runs evaluation samples through a layer range and sends the outputs on. At the end of the network, computes the
+    /// totals and sends them to the leader.
     fn measure_layer_range(&mut self, measured: EvalBatch, inputs: Vec<f32>) -> Result<(), TrainError> {
         let (Some(weights), Some(at)) = (&self.measuring.with, self.slice_of(measured.layer_range)) else {
             return Err(PipelineViolation::Numbers.into());
@@ -262,7 +262,7 @@ fn from_wire(judged: &EvalTotals) -> EvalSums {
     };
     EvalSums {
         loss: judged.loss,
-        // No more than there can be samples.
+        // Cut to the largest number of samples that there can be.
         correct: judged.correct.min(u64::from(u32::MAX)) as usize,
         errors: judged.errors.iter().map(of).collect(),
     }

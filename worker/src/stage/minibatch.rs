@@ -1,7 +1,7 @@
 //! A minibatch on its way through the layer ranges of a network: forward, micro-batch by micro-batch, and back.
 //!
-//! What each holder of a layer range has made of a micro-batch goes to all holders of the next one, which need all of it;
-//! gradients come back to each from all of those, and are added up.
+//! Each owner of a layer range sends its outputs for a micro-batch to all owners of the next one, which need all of
+//! them; each gets gradients back from all of those, and adds them up.
 
 use protocol::job::model::LayerRange;
 use protocol::rng::splitmix64;
@@ -13,7 +13,7 @@ use crate::model::ops::matmul::WriteMode;
 use crate::task::augmentation;
 use crate::trainer::{PipelineViolation, TrainError};
 
-/// Numbers that have come, what they are for, and which stage made them.
+/// Activations or gradients that have arrived, with their purpose and the stage that made them.
 pub(super) struct Piece {
     body: FlowBody,
     from: usize,
@@ -21,7 +21,8 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    /// The samples of a micro-batch: each worker of the first layers gathers them itself.
+    /// Creates a piece that stands for the samples of a micro-batch: each worker of the first layers gathers them
+    /// itself.
     pub(super) fn samples(step: u64, micro_batch: u16) -> Self {
         Self {
             body: FlowBody::Forward {
@@ -35,18 +36,18 @@ impl Piece {
     }
 }
 
-/// A minibatch whose gradient is being computed.
+/// The minibatch whose gradient a stage is computing, with its progress.
 pub(super) struct MinibatchProgress {
     lead: Lead,
-    /// How many micro-batches have come back through each layer range that is held here.
+    /// Number of micro-batches that have come back through each layer range that this worker holds.
     done: Vec<u16>,
     loss: f32,
-    /// The gradients that nobody waits for are computed, too.
+    /// True once the deferred gradients are computed, too.
     is_complete: bool,
 }
 
 impl MinibatchProgress {
-    /// Nothing is done yet of a minibatch, of whose layer ranges this many are held here.
+    /// Begins a minibatch, for a worker that holds this many layer ranges.
     pub(super) fn new(lead: Lead, held: usize) -> Self {
         Self {
             lead,
@@ -56,27 +57,25 @@ impl MinibatchProgress {
         }
     }
 
-    /// The number of the minibatch's step.
     pub(super) fn step(&self) -> u64 {
         self.lead.step
     }
 
-    /// Whether the gradient is complete.
+    /// True if the gradient is complete.
     pub(super) fn is_done(&self) -> bool {
         self.is_complete
     }
 
-    /// The mean loss of the minibatch.
     pub(super) fn loss(&self) -> f32 {
         self.loss
     }
 
-    /// Whether all micro-batches have been here and back.
+    /// True if all micro-batches have come back through all layer ranges of this worker.
     pub(super) fn is_back(&self) -> bool {
         self.done.iter().all(|&done| done >= self.lead.micro_batches)
     }
 
-    /// What becomes of the gradient of what is held here of a layer range, when a micro-batch of it comes back.
+    /// Returns the write mode for the next micro-batch that comes back through a layer range: the first one overwrites.
     fn written(&self, at: usize) -> WriteMode {
         if self.done[at] > 0 {
             WriteMode::Add
@@ -87,7 +86,7 @@ impl MinibatchProgress {
 }
 
 impl<L: Layers> StageModel<L> {
-    /// Sends a micro-batch of a minibatch through the first layers. All workers of neurons of those do so.
+    /// Sends a micro-batch through the first layers. Each worker with neurons of these layers does so.
     fn send_forward(&mut self, lead: &Lead, micro_batch: u16, weights: &L::Weights) -> Result<(), TrainError> {
         let (own, key) = (micro_batch_of(lead, micro_batch), micro_batch_key(lead, micro_batch));
         let inputs = augmentation::gathered(&self.dataset, self.augment, own, key, &mut self.loss.answers);
@@ -97,7 +96,7 @@ impl<L: Layers> StageModel<L> {
         self.forward_range(lead, (micro_batch, 0), weights, inputs)
     }
 
-    /// Where what this worker holds of a layer range is among all that it holds.
+    /// Index of a layer range among those that this worker holds.
     pub(super) fn slice_of(&self, layer_range: u8) -> Option<usize> {
         self.slices
             .iter()
@@ -108,12 +107,12 @@ impl<L: Layers> StageModel<L> {
         usize::from(layer_range) + 1 == self.layer_ranges.len()
     }
 
-    /// The layer range before one.
+    /// The layer range before this one.
     pub(super) fn before(&self, layer_range: u8) -> Option<&LayerRange> {
         self.layer_ranges.get(usize::from(layer_range).checked_sub(1)?)
     }
 
-    /// How many numbers somebody can have for this worker, if that can be at all.
+    /// Returns how many values a message from this stage must hold, or `None` if the message cannot be for this worker.
     fn numbers_of(&self, body: &FlowBody, from: usize) -> Option<usize> {
         let rows = |step, micro_batch| {
             let lead = self
@@ -149,14 +148,14 @@ impl<L: Layers> StageModel<L> {
         }
     }
 
-    /// Reads what has come, if it can be for this worker.
+    /// Decodes a message, if it can be for this worker.
     pub(super) fn read(&self, flow: &Flow) -> Option<Piece> {
         let (body, from) = (flow.head.body.clone(), usize::from(flow.head.from));
         let numbers = flow.numbers(self.numbers_of(&body, from)?).ok()?;
         Some(Piece { body, from, numbers })
     }
 
-    /// Goes on with a minibatch by one piece of work: what has come, or a gradient that nobody waits for.
+    /// Advances a minibatch by one piece of work: a piece that has come, or a deferred gradient.
     pub(super) fn advance_minibatch(
         &mut self,
         progress: &mut MinibatchProgress,
@@ -165,15 +164,15 @@ impl<L: Layers> StageModel<L> {
         if progress.is_done() {
             return Ok(Advance::Done);
         }
-        // Once all is back the others have all that they need, and count this minibatch as trained: whatever they say now, it
-        // is.
+        // Once all micro-batches are back, the other workers have all that they need and count this minibatch as
+        // trained, whatever messages still come.
         if !progress.is_back()
             && let Some(piece) = self.own.pop_front().or_else(|| self.received.pop_front())
         {
             self.take(progress, piece, &mut arrays)?;
             return Ok(Advance::Worked);
         }
-        // No other worker has anything for this one now.
+        // The other workers have no work for this one now.
         if self.compute_deferred(arrays.gradient) {
             return Ok(Advance::Worked);
         }
@@ -184,7 +183,7 @@ impl<L: Layers> StageModel<L> {
         Ok(Advance::Waits)
     }
 
-    /// Computes a gradient that nobody waits for. Returns whether there was one.
+    /// Computes one deferred gradient. Returns whether there was one.
     fn compute_deferred(&mut self, gradient: &mut L::Gradient) -> bool {
         let Some(DeferredGradient {
             at,
@@ -198,7 +197,7 @@ impl<L: Layers> StageModel<L> {
         true
     }
 
-    /// Goes on with a piece, as soon as all that it needs is there.
+    /// Processes a piece, once all pieces that belong together have come.
     fn take(
         &mut self,
         progress: &mut MinibatchProgress,
@@ -209,7 +208,7 @@ impl<L: Layers> StageModel<L> {
             FlowBody::Forward { step, layer_range, .. } if !self.is_last(layer_range) => {
                 (step, self.pipeline.in_flight())
             }
-            // Where it would become a gradient, each minibatch has its turn.
+            // Gradients are computed for one minibatch after the other.
             FlowBody::Forward { step, .. } | FlowBody::Backward { step, .. } => (step, 0),
             _ => return Err(PipelineViolation::Numbers.into()),
         };
@@ -218,7 +217,7 @@ impl<L: Layers> StageModel<L> {
             return Ok(());
         }
         let Some(lead) = self.pipeline.begun(step).cloned() else {
-            // It was given up meanwhile, or done before the announcement of it was taken note of.
+            // The minibatch was given up meanwhile, or completed before its announcement was processed.
             return Ok(());
         };
         let Piece { body, from, numbers } = piece;
@@ -264,7 +263,7 @@ impl<L: Layers> StageModel<L> {
         }
     }
 
-    /// A micro-batch goes through the layers of a layer range, and on to all who need what they make of it.
+    /// Runs a micro-batch forward through a layer range and sends the outputs to all owners of the next.
     fn forward_range(
         &mut self,
         lead: &Lead,
@@ -296,7 +295,7 @@ impl<L: Layers> StageModel<L> {
         Ok(())
     }
 
-    /// The last layers turn a micro-batch round.
+    /// Runs a micro-batch through the last layers: computes its loss and sends gradients back.
     fn run_loss_head(
         &mut self,
         progress: &mut MinibatchProgress,
@@ -316,7 +315,7 @@ impl<L: Layers> StageModel<L> {
         Ok(())
     }
 
-    /// Gradients have come for all that a layer range has made of a micro-batch.
+    /// Runs a micro-batch backward through a layer range, once all its output gradients have come.
     fn backward_range(
         &mut self,
         progress: &mut MinibatchProgress,
@@ -335,8 +334,8 @@ impl<L: Layers> StageModel<L> {
         Ok(())
     }
 
-    /// A micro-batch has come back through what is held of a layer range: its gradients go on, and what is left of its
-    /// gradient can wait.
+    /// Completes a micro-batch's backward pass through a layer range: sends the gradients on, and queues the weight
+    /// gradients that can wait.
     fn returned(
         &mut self,
         progress: &mut MinibatchProgress,
@@ -357,7 +356,7 @@ impl<L: Layers> StageModel<L> {
                 write_mode,
             }));
         progress.done[at] += 1;
-        // A micro-batch has one loss, however often it comes here.
+        // A micro-batch has one loss, however many layer ranges of this worker it comes through.
         if at == 0 && progress.lead.micro_batches == 1 {
             progress.loss = loss;
         } else if at == 0 {
@@ -372,7 +371,7 @@ impl<L: Layers> StageModel<L> {
         );
     }
 
-    /// Sends gradients to all workers that have made a piece of what they are for.
+    /// Sends gradients to all workers that made a piece of the inputs.
     fn send_backward(&mut self, step: u64, (micro_batch, layer_range): (u16, u8), loss: f32, output_gradients: &[f32]) {
         let Some(at) = usize::from(layer_range).checked_sub(1) else {
             return;
@@ -400,14 +399,14 @@ impl<L: Layers> StageModel<L> {
     }
 }
 
-/// The samples of a micro-batch.
+/// Returns the samples of a micro-batch.
 fn micro_batch_of(lead: &Lead, micro_batch: u16) -> &[u32] {
     let (all, micro_batches) = (lead.samples.len(), usize::from(lead.micro_batches.max(1)));
     let border = |micro_batch: usize| all * micro_batch / micro_batches;
     &lead.samples[border(usize::from(micro_batch))..border(usize::from(micro_batch) + 1)]
 }
 
-/// What decides dropout in a micro-batch: in a minibatch that is not cut, what would on one machine.
+/// Returns the dropout key of a micro-batch. A minibatch that is not cut has the same key as on one machine.
 fn micro_batch_key(lead: &Lead, micro_batch: u16) -> u64 {
     if lead.micro_batches == 1 {
         lead.key

@@ -1,8 +1,8 @@
-//! A stage of a network at work: the layers that one worker of a pipeline holds, on any device.
+//! A stage of a network at work: computes the layers that one worker of a pipeline holds, on any device.
 //!
-//! A [`StageModel`] computes the gradient of its own weights piece by piece: activations come from the workers of the layers
-//! before, gradients from those after, and each call of [`StageModel::advance`] goes on with one of them. It waits for nothing,
-//! and what it sends lies in the outbox of its [`Pipeline`].
+//! A [`StageModel`] computes the gradient of its own weights piece by piece: activations come from the workers of the
+//! layers before, gradients from those after, and each call of [`StageModel::advance`] processes one of them. It never
+//! waits, and its messages lie in the outbox of its [`Pipeline`].
 
 mod fake;
 mod gathering;
@@ -37,30 +37,30 @@ pub use layers::{Layers, Returned};
 use measuring::Measuring;
 use minibatch::{MinibatchProgress, Piece};
 
-/// What a worker needs to be a member of a pipeline.
+/// The settings and the pipeline place that a worker needs to be a member of a pipeline.
 pub struct Membership {
-    /// What is trained on which samples.
+    /// Dataset and objective of the training.
     pub task: Task,
-    /// What a trained model is judged by.
+    /// Objective of evaluations.
     pub eval_objective: Objective,
-    /// How the network is divided.
+    /// Partition of the network into stages.
     pub partition: Partition,
     /// The worker's part in the pipeline.
     pub pipeline: Pipeline,
-    /// Into how many micro-batches a minibatch is cut.
+    /// Number of micro-batches that a minibatch is cut into.
     pub micro_batches: usize,
-    /// What decides dropout in the minibatches that this worker leads.
+    /// Seed of dropout in the minibatches that this worker leads.
     pub dropout_seed: u64,
 }
 
 impl Membership {
-    /// What this worker holds of the network.
+    /// Returns the stage of the network that this worker holds.
     #[must_use]
     pub fn stage(&self) -> PipelineStage {
         self.partition.stage(usize::from(self.pipeline.stage()))
     }
 
-    /// What a worker needs for a job on this data, with no seed of its own.
+    /// Creates the membership of a worker for a job on this data, with a placeholder dropout seed.
     pub(crate) fn of_job(
         job: &Job,
         dataset: &Arc<Dataset>,
@@ -78,76 +78,77 @@ impl Membership {
     }
 }
 
-/// How far a stage has come by one call.
+/// The progress of a stage in one call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advance {
-    /// Something was computed, and there may be more to compute.
+    /// A piece was computed, and there may be more to compute.
     Worked,
     /// Nothing can be computed before another message comes.
     Waits,
-    /// The gradient of the present minibatch is complete.
+    /// The gradient of the present minibatch, or the evaluation, is complete.
     Done,
 }
 
-/// The arrays of a stage's weights, as its device has them.
+/// The arrays of a stage's weights, in the form of its device.
 pub struct StageArrays<'a, L: Layers> {
     /// The worker's own weights.
     pub own: &'a L::Weights,
     /// The shared weights.
     pub shared: &'a L::Shared,
-    /// Where the gradient is written.
+    /// Receives the gradient.
     pub gradient: &'a mut L::Gradient,
 }
 
-/// What a worker holds of a network, and its part in the pipeline.
+/// The stage of a network that one worker computes, and the worker's part in the pipeline.
 pub struct StageModel<L: Layers> {
     pipeline: Pipeline,
     stage: PipelineStage,
-    /// How the network is divided.
+    /// All layer ranges of the network.
     layer_ranges: Vec<LayerRange>,
-    /// Numbers of one sample that pass between two workers, at most.
+    /// Largest number of values per sample that pass between two workers.
     widest: usize,
-    /// What this worker has of the layer ranges, in order.
+    /// The slices of layer ranges that this worker holds, in order.
     slices: Vec<L>,
-    /// Events that have come since the present minibatch came back.
+    /// Events that have come since all micro-batches of the present minibatch came back.
     held: VecDeque<PipelineEvent>,
     /// The minibatch whose gradient is being computed.
     progress: Option<MinibatchProgress>,
-    /// What has come of micro-batches, for whole layer ranges to go there and back.
+    /// Collects activations from the workers of a layer range until all pieces for a micro-batch have come.
     forward: Gathering<(u64, u16, u8)>,
+    /// Collects output gradients from the workers of a layer range until all pieces for a micro-batch have come.
     backward: Gathering<(u64, u16, u8)>,
-    /// Pieces that this worker has made for itself.
+    /// Activations and gradients that this worker made for its own next layer range, not processed yet.
     own: VecDeque<Piece>,
-    /// Pieces that have come from other workers.
+    /// Activations and gradients that have come from other workers and are not processed yet.
     received: VecDeque<Piece>,
-    /// Pieces that belong to a later minibatch than can be gone on with now.
+    /// Activations and gradients of later minibatches, which cannot be processed yet.
     later: Vec<Piece>,
-    /// Evaluation samples that pass through.
+    /// The evaluation that passes through the pipeline.
     measuring: Measuring<L::Weights>,
     dataset: Arc<Dataset>,
     augment: Augment,
     loss: MeanLoss,
-    /// What a trained model is judged by.
+    /// Objective of evaluations.
     eval_objective: Objective,
-    /// Into how many micro-batches a minibatch is cut.
+    /// Number of micro-batches that a minibatch is cut into.
     micro_batches: usize,
-    /// What decides dropout in the minibatches that this worker leads.
+    /// Seed of dropout in the minibatches that this worker leads.
     seed: u64,
-    /// Gradients that nobody waits for, in the order in which they are to be written.
+    /// Weight gradients that no other worker waits for, in the order in which they are written.
     deferred: VecDeque<DeferredGradient<L::Deferred>>,
 }
 
-/// A gradient that nobody waits for.
+/// A weight gradient whose computation is deferred, because no other worker waits for it.
 struct DeferredGradient<O> {
-    /// Which of the layer ranges that are held here it is of.
+    /// Index of its layer range among those that this worker holds.
     at: usize,
     deferred: O,
-    /// What becomes of what others have written.
+    /// Says if the result replaces the gradient array or is added to it.
     write_mode: WriteMode,
 }
 
 impl<L: Layers> StageModel<L> {
-    /// What this worker holds, with layers made for each layer range that it has a part of.
+    /// Creates the stage of a worker, with the layers that `layers` makes for each of its layer ranges.
     pub fn new(
         membership: Membership,
         mut layers: impl FnMut(&Partition, &PipelineStage, &StageSlice) -> Result<L, TrainError>,
@@ -195,7 +196,6 @@ impl<L: Layers> StageModel<L> {
         })
     }
 
-    /// The worker's part in the pipeline.
     pub fn pipeline(&self) -> &Pipeline {
         &self.pipeline
     }
@@ -205,7 +205,7 @@ impl<L: Layers> StageModel<L> {
         &mut self.pipeline
     }
 
-    /// Begins the minibatches that this worker is to lead and has not begun yet.
+    /// Begins those of these minibatches that this worker, as the leader, has not begun yet.
     pub fn lead(&mut self, leads: Vec<Lead>) {
         for lead in leads {
             if self.pipeline.begun(lead.step).is_none() {
@@ -220,20 +220,20 @@ impl<L: Layers> StageModel<L> {
         }
     }
 
-    /// Whether the gradient of a minibatch is being computed, or computed and not taken.
+    /// True if the gradient of a minibatch is being computed, or is complete and not taken.
     pub fn is_computing(&self) -> bool {
         self.progress.is_some()
     }
 
-    /// Takes note of an event. A minibatch that is being computed may be over after it; but not one that has come back, since
-    /// others count it as trained: then the event is held until the step is made.
+    /// Takes an event, after which the present minibatch may be given up. But once all its micro-batches have come
+    /// back, other workers count the minibatch as trained: events are then held until the step is made.
     pub fn hear(&mut self, event: PipelineEvent) {
         if self.progress.as_ref().is_some_and(MinibatchProgress::is_back) {
             return self.hold(event);
         }
         let generation = self.pipeline.generation();
         let heard = self.pipeline.hear(event);
-        // Nothing of another generation is gone on with.
+        // Pieces of another generation are dropped.
         if self.pipeline.generation() != generation {
             self.clear();
         }
@@ -257,8 +257,8 @@ impl<L: Layers> StageModel<L> {
         }
     }
 
-    /// Holds an event until the step is made. The pipeline is given up then if more come than belong to the minibatches in
-    /// flight, and the rest of them is not kept.
+    /// Holds an event until the step is made. If more events come than belong to the minibatches in flight, the
+    /// pipeline is given up after the step, and further events are dropped.
     fn hold(&mut self, event: PipelineEvent) {
         match self.held.len().cmp(&self.pipeline.kept_max()) {
             Ordering::Less => self.held.push_back(event),
@@ -267,12 +267,12 @@ impl<L: Layers> StageModel<L> {
         }
     }
 
-    /// Takes the events that were held, to be heard after the step.
+    /// Takes the events that were held during the step.
     pub fn take_held(&mut self) -> VecDeque<PipelineEvent> {
         std::mem::take(&mut self.held)
     }
 
-    /// Keeps numbers that have come, or gives the pipeline up if they cannot be for this worker.
+    /// Keeps a piece that has come, or gives the pipeline up if it cannot be for this worker.
     fn receive(&mut self, flow: &Flow) {
         match self.read(flow) {
             None => self.refuse(PipelineViolation::Numbers),
@@ -283,20 +283,20 @@ impl<L: Layers> StageModel<L> {
         }
     }
 
-    /// Gives up what is under way because another worker has sent what no honest one sends.
+    /// Gives up all work in flight because another worker broke the protocol.
     fn refuse(&mut self, violation: PipelineViolation) {
         self.pipeline.refuse(violation);
         self.clear();
     }
 
-    /// Gives up what is under way. Other workers that wait for an answer are told that there is none.
+    /// Gives up all work in flight, and tells other workers, which may be waiting for an answer.
     pub fn reset(&mut self) {
         self.pipeline.reset();
         self.clear();
     }
 
-    /// Goes on with the gradient of the first minibatch that the leader has begun, by one piece of work. A failure of the device
-    /// is an error; what breaks the pipeline is not, and leaves nothing under way.
+    /// Advances the gradient of the oldest minibatch in flight by one piece of work. Returns an error if the device
+    /// fails; a broken pipeline is no error, and leaves no work in flight.
     pub fn advance(&mut self, arrays: StageArrays<'_, L>) -> Result<Advance, TrainError> {
         let advanced = match self.progress.take() {
             Some(mut progress) => {
@@ -309,14 +309,14 @@ impl<L: Layers> StageModel<L> {
         self.unless_broken(advanced)
     }
 
-    /// Goes on with an evaluation between two minibatches, by one piece of work. It is done where a leader has heard of all
-    /// evaluation samples.
+    /// Advances an evaluation by one piece of work, between two minibatches. Returns [`Advance::Done`] at the leader,
+    /// once all evaluation samples are counted.
     pub fn advance_evaluation(&mut self, shared: &L::Shared) -> Result<Advance, TrainError> {
         let advanced = self.advance_measuring(shared);
         self.unless_broken(advanced)
     }
 
-    /// Gives the pipeline up if a piece of work broke it.
+    /// Gives the pipeline up if a piece of work broke its protocol.
     fn unless_broken(&mut self, advanced: Result<Advance, TrainError>) -> Result<Advance, TrainError> {
         match advanced {
             Err(TrainError::Violation(violation)) => {
@@ -327,12 +327,12 @@ impl<L: Layers> StageModel<L> {
         }
     }
 
-    /// Begins with the first minibatch that the leader has begun, if there is one.
+    /// Begins to compute the oldest minibatch in flight, if there is one.
     fn begin_next(&mut self) -> Result<Advance, TrainError> {
         let Some(lead) = self.pipeline.next_lead() else {
             return Ok(Advance::Waits);
         };
-        // There is room for as many micro-batches as the job says.
+        // Memory suffices for the number of micro-batches in the job.
         if usize::from(lead.micro_batches) > self.micro_batches {
             return Err(PipelineViolation::Minibatch.into());
         }
@@ -341,7 +341,7 @@ impl<L: Layers> StageModel<L> {
         Ok(Advance::Worked)
     }
 
-    /// Takes the loss of the minibatch whose gradient is complete.
+    /// Takes the mean loss of the present minibatch, if its gradient is complete, and ends the minibatch.
     fn take_loss(&mut self) -> Option<f32> {
         let progress = self.progress.take_if(|progress| progress.is_done())?;
         self.pipeline.led();
@@ -350,24 +350,24 @@ impl<L: Layers> StageModel<L> {
         Some(progress.loss())
     }
 
-    /// Has the whole pipeline measured, which this worker leads, with the shared weights of this moment.
+    /// Begins an evaluation of the whole pipeline with the present shared weights, as the leader.
     pub fn begin_evaluation(&mut self, shared: &L::Shared) -> Result<(), TrainError> {
         self.measuring.begin(self.slices[0].copied(shared)?);
         Ok(())
     }
 
-    /// The number of evaluation minibatches that are judged, where this worker has the whole pipeline measured.
+    /// Number of evaluation minibatches that are counted; `None` unless this worker leads an evaluation.
     pub fn judged(&self) -> Option<u32> {
         self.measuring.judged()
     }
 
-    /// Takes the scores of an evaluation that is done.
+    /// Takes the scores of a completed evaluation.
     pub fn take_scores(&mut self) -> Option<Scores> {
         let count = self.dataset.test.len();
         self.measuring.take_scores(&self.eval_objective, count)
     }
 
-    /// Forgets what is under way.
+    /// Forgets all work in flight.
     fn clear(&mut self) {
         self.slices.iter_mut().for_each(L::clear);
         self.progress = None;
@@ -387,7 +387,7 @@ impl<L: Layers> GradientSource for StageModel<L> {
     type Loss = f32;
     type Shared = L::Shared;
 
-    /// The gradient is where [`StageModel::advance`] has written it.
+    /// Returns the loss; [`StageModel::advance`] has written the gradient already.
     fn gradient(
         &mut self,
         _weights: &L::Weights,

@@ -1,7 +1,7 @@
-//! How images are looked at in training: each time mirrored and shifted in another way.
+//! Image augmentation in training: mirrors and shifts each image differently every time.
 //!
-//! A view is drawn for a sample's place in a minibatch, from the number that decides what is dropped in that step. The GPU's
-//! kernel that gathers samples does the same as [`apply`].
+//! The view of an image is drawn for a sample's place in a minibatch, from the key that also decides dropout in that
+//! step. The GPU's kernel that gathers samples does the same as [`apply`].
 
 use protocol::job::augment::Augment;
 use protocol::job::model::Shape;
@@ -9,10 +9,10 @@ use protocol::rng::CounterRng;
 
 use crate::dataset::{Answers, Dataset};
 
-/// The stream that views are drawn from.
+/// The random stream that views are drawn from.
 const STREAM: u64 = 0x5649_4557;
 
-/// The inputs of some samples as they are trained on, and their answers.
+/// Returns the inputs of some samples, augmented for training, and gathers their answers.
 pub(crate) fn gathered(
     dataset: &Dataset,
     augment: Augment,
@@ -28,17 +28,18 @@ pub(crate) fn gathered(
     inputs
 }
 
-/// How one image is looked at.
+/// The augmentation of one image: mirrored or not, and shifted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct View {
     flip: bool,
-    /// How far the window lies below the image, and to the right of it.
+    /// Distance of the window below the image's top edge; negative means above.
     down: i8,
+    /// Distance of the window to the right of the image's left edge; negative means to the left.
     right: i8,
 }
 
 impl View {
-    /// The one that a word is drawn for.
+    /// Draws a view from a random number.
     fn drawn(augment: Augment, word: u64) -> Self {
         let shift = |word: u32| {
             let places = 2 * u64::from(augment.crop) + 1;
@@ -46,33 +47,33 @@ impl View {
         };
         Self {
             flip: augment.flip && word & 1 == 1,
-            // The lowest bit is taken: it moves nothing in a product's upper half.
+            // Bit 0 decides the flip; it has no effect on the upper half of the product in `shift`.
             down: shift((word >> 32) as u32),
             right: shift(word as u32),
         }
     }
 
-    /// As the kernel reads it.
+    /// Returns the view in the form that the GPU's kernel reads.
     #[cfg(feature = "cuda")]
     pub(crate) fn word(self) -> u32 {
         let shifted = |by: i8| (i32::from(by) + 128) as u32;
         u32::from(self.flip) | shifted(self.down) << 8 | shifted(self.right) << 16
     }
 
-    /// Which column of the image is seen in this one of the view.
+    /// Returns the column of the image that this column of the view shows, if it lies in the image.
     fn column(self, at: usize, width: usize) -> Option<usize> {
         let at = if self.flip { width - 1 - at } else { at };
         at.checked_add_signed(self.right.into()).filter(|&at| at < width)
     }
 }
 
-/// The views of a minibatch, in a step that this key decides.
+/// Draws the views of a minibatch; the key is that of the step.
 pub(crate) fn draw(augment: Augment, key: u64, samples: usize) -> impl Iterator<Item = View> {
     let rng = CounterRng::new(key, STREAM);
     (0..samples as u64).map(move |place| View::drawn(augment, rng.at(place)))
 }
 
-/// Replaces the images of a minibatch by what is seen of them.
+/// Replaces the images of a minibatch by their views.
 pub(crate) fn apply(views: impl Iterator<Item = View>, shape: Shape, inputs: &mut [f32]) {
     let Shape::Image { height, width, .. } = shape else {
         return;

@@ -1,4 +1,4 @@
-//! Whether a job can be trained on its data, and the shapes that its model then has.
+//! Checks that a job can be trained on its data, and computes the layout of its model.
 
 use protocol::job::model::{Layer, Layout, ModelError, Partition, PartitionError, PlacedLayer, Shape};
 use protocol::job::split::Split;
@@ -9,51 +9,49 @@ use thiserror::Error;
 use crate::dataset::Dataset;
 use crate::task::objective::{Objective, ObjectiveError};
 
-/// Why a job cannot be trained on its data.
+/// The reason for which a job cannot be trained on its data.
 #[derive(Debug, Error)]
 pub enum LayoutError {
-    /// The layers do not fit.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// Samples are to be shared out by classes that they have not.
+    /// The job distributes samples by class, but the data has numbers to predict.
     #[error(
         "{setting} distributes samples by their classes, but {data} has numbers to predict: remove {setting}, or use \
          target=class"
     )]
     NoClasses {
-        /// The setting.
         setting: &'static str,
-        /// Where the samples come from.
+        /// Source of the samples.
         data: String,
     },
-    /// What is to be made small is not for this data.
+    /// The loss is not for this data.
     #[error(transparent)]
     Objective(#[from] ObjectiveError),
-    /// One output can say which of two classes it is, but not two numbers.
+    /// The model has one output, which suffices for two classes but not for two numbers.
     #[error("the model has 1 output, but {data} has {target}: end the model with 'dense'")]
     Outputs {
-        /// Where the samples come from.
+        /// Source of the samples.
         data: String,
-        /// What is to be predicted.
+        /// Target of the data.
         target: TargetInfo,
     },
-    /// Only images can be mirrored and shifted.
+    /// The job augments images, but the samples are not images.
     #[error("--augment varies images, but the samples of {0} are not images: remove --augment")]
     NoImages(String),
-    /// Nothing of an image would be left.
+    /// The crop would shift images out of sight.
     #[error(
         "--augment crop={crop} would shift images of {height} rows and {width} columns out of sight: use a smaller \
          crop"
     )]
     OutOfSight {
-        /// How far.
+        /// Largest shift, in pixels.
         crop: u8,
-        /// Their rows.
+        /// Rows of an image.
         height: usize,
-        /// Their columns.
+        /// Columns of an image.
         width: usize,
     },
-    /// Batches of one sample have no variance.
+    /// Minibatches of one sample have no variance for a batch norm.
     #[error(
         "a batchnorm over vectors learns nothing from a minibatch of one sample: use a larger --minibatch, or layernorm"
     )]
@@ -61,15 +59,15 @@ pub enum LayoutError {
     /// The network cannot be cut as the job says.
     #[error("--exchange: {0}")]
     Partition(#[from] PartitionError),
-    /// What passes between two machines in one piece is too large.
+    /// The values that pass between two machines do not fit into one message.
     #[error(
         "--exchange: {samples} samples of {numbers} numbers each do not fit into one message between two machines: \
          use more micro-batches (micro=), or a smaller --minibatch"
     )]
     Border {
-        /// Samples in a part of a minibatch.
+        /// Samples in a micro-batch.
         samples: usize,
-        /// Numbers that a sample has where the network is cut.
+        /// Values per sample where the network is cut.
         numbers: usize,
     },
 }
@@ -99,13 +97,13 @@ pub fn layout_for(job: &Job, dataset: &Dataset) -> Result<Layout, LayoutError> {
         return Err(LayoutError::OneSample);
     }
     if let Some(pipelines) = job.exchange.pipelines() {
-        // Where nodes decide into how many groups, what they come to is looked at again.
+        // If nodes decide the number of groups, their choice is checked again later.
         partition(job, &pipelines.decided(Cut::Into(pipelines.fewest_groups())), &layout)?;
     }
     Ok(layout)
 }
 
-/// Cuts the network, if what passes between its stages fits into messages.
+/// Cuts the network into stages, and checks that the values between them fit into messages.
 pub(crate) fn partition(job: &Job, pipelines: &PipelineSpec, layout: &Layout) -> Result<Partition, LayoutError> {
     let partition = Partition::new(layout.clone(), pipelines)?;
     let samples = (job.step_samples() as usize).div_ceil(usize::from(pipelines.micro));
@@ -118,7 +116,7 @@ pub(crate) fn partition(job: &Job, pipelines: &PipelineSpec, layout: &Layout) ->
     Ok(partition)
 }
 
-/// Checks that samples can be varied as the job says.
+/// Checks that the data can be augmented as the job says.
 fn check_augment(job: &Job, input: Shape) -> Result<(), LayoutError> {
     let crop = job.augment.crop;
     match input {
@@ -131,7 +129,7 @@ fn check_augment(job: &Job, input: Shape) -> Result<(), LayoutError> {
     }
 }
 
-/// Whether a batch norm has nothing but a minibatch's samples to look at.
+/// True if a batch norm normalises vectors, so that only a minibatch's samples give it a variance.
 fn normalises_vectors(layers: &[PlacedLayer]) -> bool {
     layers.iter().any(|placed| {
         let own = placed.layer == Layer::BatchNorm && matches!(placed.input, Shape::Flat(_));

@@ -1,4 +1,4 @@
-//! What is learned: the loss on the data, changed images, and whether job, model and data go together.
+//! The learning task: the loss on the data, augmented images, and the check that job, model and data go together.
 
 pub(crate) mod augmentation;
 pub mod job_layout;

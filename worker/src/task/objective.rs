@@ -1,4 +1,4 @@
-//! What a worker's training makes small on its data.
+//! The objective: the loss that a worker's training minimises on its data.
 
 use std::sync::Arc;
 
@@ -9,40 +9,37 @@ use thiserror::Error;
 
 use crate::dataset::{Dataset, Target};
 
-/// What is made small.
+/// The loss that training minimises.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Objective {
-    /// How unlikely the right class was thought to be.
+    /// Cross-entropy of the class probabilities.
     Classes {
-        /// The share of certainty that is spread over all classes.
+        /// Label smoothing: the fraction of certainty that is spread over all classes.
         smoothing: f32,
-        /// How much samples of each class count; all the same without.
+        /// Weight of the samples of each class; without weights all count the same.
         weights: Option<Arc<[f32]>>,
     },
-    /// How far numbers are off.
+    /// Distance between predicted and true numbers.
     Numbers {
-        /// In which way.
         distance: Distance,
-        /// What one standard deviation of each is, in its own units.
+        /// Standard deviation of each number, in its own units.
         units: Arc<[f32]>,
     },
 }
 
-/// How far a number is off, in standard deviations.
+/// The distance between two numbers, in standard deviations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distance {
-    /// The square.
     Squared,
-    /// The distance itself.
     Absolute,
-    /// Half the square up to one, and from there on the distance.
+    /// Half the square up to one, and from there on the distance minus a half.
     Huber,
 }
 
-/// A loss that is not for this data.
+/// The reason for which a loss does not suit the data.
 #[derive(Debug, Error)]
 pub enum ObjectiveError {
-    /// The loss is for something else.
+    /// The loss is for the other kind of target.
     #[error("--loss {loss} is for {wanted}, but {data} has {found}: remove --loss")]
     OtherKind {
         loss: Loss,
@@ -50,10 +47,10 @@ pub enum ObjectiveError {
         data: String,
         found: String,
     },
-    /// Something that is for classes only.
+    /// The setting is for classes only.
     #[error("--{setting} is for classes, but {data} has numbers to predict: remove --{setting}")]
     NoClasses { setting: &'static str, data: String },
-    /// A weight is missing, or there is one too many.
+    /// The number of class weights is not the number of classes.
     #[error(
         "--class-weights has {given} weights, but {data} has {classes} classes: give one weight for each class, or \
          auto"
@@ -62,7 +59,7 @@ pub enum ObjectiveError {
 }
 
 impl Objective {
-    /// What a data's target asks for by itself.
+    /// Returns the default objective of a target: cross-entropy, or squared distance.
     #[must_use]
     pub fn of(target: &Target) -> Self {
         match target {
@@ -77,7 +74,7 @@ impl Objective {
         }
     }
 
-    /// The one that a trained model is judged by: nothing is smoothed or weighted there.
+    /// Returns the objective of evaluations, without label smoothing and class weights.
     #[must_use]
     pub fn for_evaluation(job: &Job, target: &Target) -> Self {
         match (Self::of(target), distance(job.loss)) {
@@ -86,7 +83,7 @@ impl Objective {
         }
     }
 
-    /// The one of a job on its data.
+    /// Returns the training objective of a job on its data.
     pub fn of_job(job: &Job, dataset: &Dataset) -> Result<Self, ObjectiveError> {
         let data = || job.data.to_string();
         let other_kind = |wanted| ObjectiveError::OtherKind {
@@ -124,7 +121,8 @@ fn distance(loss: Loss) -> Option<Distance> {
     }
 }
 
-/// How much samples of each class count. Over all training samples the mean is one, so that rates stay what they are.
+/// Returns the weight of the samples of each class. Their mean over all training samples is one, so that learning rates
+/// keep their meaning.
 fn weights(job: &Job, labels: &[u32], classes: usize) -> Result<Option<Arc<[f32]>>, ObjectiveError> {
     let mut counts = vec![0u64; classes];
     for &label in labels {
@@ -151,19 +149,18 @@ fn weights(job: &Job, labels: &[u32], classes: usize) -> Result<Option<Arc<[f32]
     Ok(Some(plain.iter().map(|weight| (weight * scale) as f32).collect()))
 }
 
-/// Data, how it is looked at, and what is made small on it.
+/// Data, its augmentation, and the objective on it.
 #[derive(Clone, Debug)]
 pub struct Task {
-    /// The samples.
     pub dataset: Arc<Dataset>,
-    /// What is made small.
+    /// Loss that training minimises.
     pub objective: Objective,
-    /// How images are varied.
+    /// Augmentation of images.
     pub augment: Augment,
 }
 
 impl Task {
-    /// The one of a job on its data.
+    /// Returns the task of a job on its data.
     pub fn of_job(job: &Job, dataset: Arc<Dataset>) -> Result<Self, ObjectiveError> {
         let objective = Objective::of_job(job, &dataset)?;
         Ok(Self {
@@ -174,7 +171,7 @@ impl Task {
     }
 }
 
-/// What the data asks for by itself.
+/// The default objective of the data, without augmentation.
 impl From<Arc<Dataset>> for Task {
     fn from(dataset: Arc<Dataset>) -> Self {
         let objective = Objective::of(&dataset.target);

@@ -1,4 +1,4 @@
-//! The whole difference of two copies, in lattice steps: what a dense batch holds.
+//! The whole difference of both copies, in lattice steps: the payload of a dense batch.
 
 use multiversion::multiversion;
 use protocol::weights::contribution::Contribution;
@@ -8,9 +8,9 @@ use protocol::weights::lattice::{BATCH_STEPS_MAX, LATTICE_STEP, Range, RangeErro
 use crate::trainer::TrainError;
 use crate::trainer::quantise::Reached;
 
-/// Lets out a worker's contribution of what its own weights differ from the shared ones by, which move by it. The own ones move
-/// where they would be if all others had come as far: what rounding takes stays between the two. The first weight has
-/// index `offset`. An error has moved nothing.
+/// Takes a worker's contribution of the difference between own and shared weights. The shared weights move by it; the
+/// own ones move to where they would be if all other workers had come as far, so rounding errors stay in the residual.
+/// The first weight has index `offset`. A call that fails has moved nothing.
 pub fn take_contribution(
     own: &mut [f32],
     shared: &mut [f32],
@@ -28,7 +28,8 @@ pub fn take_contribution(
     Ok((dense, range))
 }
 
-/// A residual in steps, of the weights from this one on; none if it is no number, or too far for a batch.
+/// Returns a residual in lattice steps, for the weights from `offset` on; `None` if a value is not a number or too
+/// large for a batch.
 pub fn of_residual(residual: &[f32], offset: usize) -> Option<Dense> {
     let mut steps = vec![0; residual.len()];
     let zeros = vec![0.0; residual.len()];
@@ -37,21 +38,22 @@ pub fn of_residual(residual: &[f32], offset: usize) -> Option<Dense> {
         .flatten()
 }
 
-/// A contribution is no further than this, in steps; what is comes again. Floats hold as many, and halves of them.
+/// Largest contribution of one weight, in lattice steps; the remainder stays for later rounds. Floats represent
+/// integers and halves up to here.
 const SHARE_MAX: f32 = 4_000_000.0;
 
-/// The contributions of differences, to the next step. The farthest difference and the largest weight, moved by its
-/// contribution.
+/// Computes the contributions of differences, rounded to lattice steps. Returns the largest difference, and the largest
+/// weight after its contribution.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn contributions_between(own: &[f32], shared: &[f32], contribution: f32, contributions: &mut [i32]) -> (f32, f32) {
     const SIGN: u32 = 1 << 31;
-    /// What is added to this has no bits left for fractions: it rounds, and its bits count.
+    /// A float so large that adding to it rounds off fractions, and the lowest bits of the sum are the integer.
     const ROUNDER: f32 = 12_582_912.0;
     let scale = STEPS_PER_UNIT as f32 * contribution;
     let (mut farthest, mut largest) = (0, 0);
     for ((own, shared), to) in own.iter().zip(shared).zip(contributions) {
         let steps = (own - shared) * scale;
-        // Positive floats are in the order of their bits, and what is no number is beyond all of them.
+        // The bits of positive floats are in the order of the floats, and NaN is beyond all of them.
         farthest = farthest.max(steps.to_bits() & !SIGN);
         let rounded = steps.clamp(-SHARE_MAX, SHARE_MAX) + ROUNDER;
         *to = rounded.to_bits() as i32 - ROUNDER.to_bits() as i32;
@@ -60,9 +62,9 @@ fn contributions_between(own: &[f32], shared: &[f32], contribution: f32, contrib
     (f32::from_bits(farthest), f32::from_bits(largest))
 }
 
-/// Moves shared weights to the lattice points next to what a worker's own have come to, and returns by how many steps
-/// each has moved. The first weight has index `offset`. A weight that is further away than a batch can say comes as
-/// near as it can. An error has moved nothing.
+/// Moves shared weights to the lattice points nearest to a worker's own weights, and returns the number of steps that
+/// each has moved. The first weight has index `offset`. A weight that is further away than a batch can encode moves as
+/// far as one can. A call that fails has moved nothing.
 pub fn take(own: Reached<'_>, shared: &mut [f32], offset: usize) -> Result<(Dense, Range), TrainError> {
     let mut steps = vec![0; shared.len()];
     if !all_between(&own.values(), shared, &mut steps) {
@@ -71,7 +73,8 @@ pub fn take(own: Reached<'_>, shared: &mut [f32], offset: usize) -> Result<(Dens
     move_shared(shared, offset, steps)
 }
 
-/// By how many steps an own weight differs from the shared one, as far as a batch can say it.
+/// Returns the number of lattice steps between an own and a shared weight, limited to the range of a batch; `None` if
+/// not finite.
 #[inline]
 fn steps_between(own: f32, shared: f32) -> Option<i32> {
     const FARTHEST: f64 = (BATCH_STEPS_MAX - 1) as f64;
@@ -80,7 +83,7 @@ fn steps_between(own: f32, shared: f32) -> Option<i32> {
     steps.is_finite().then_some(rounded)
 }
 
-/// The same for many; whether all are numbers.
+/// Computes [`steps_between`] for many weights. Returns false if a value is not finite.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn all_between(own: &[f32], shared: &[f32], steps: &mut [i32]) -> bool {
     let mut finite = true;
@@ -92,10 +95,9 @@ fn all_between(own: &[f32], shared: &[f32], steps: &mut [i32]) -> bool {
     finite
 }
 
-/// Gives shared weights their contributions, and takes back from own ones what these stand for, but for the contributions
-/// themselves.
+/// Adds contributions to the shared weights, and subtracts from the own ones the other workers' expected contributions.
 fn take_back(own: &mut [f32], shared: &mut [f32], contributions: &[i32], inverse: f64) {
-    // Equal contributions stand for a whole number of steps each, to within what rounding of the contribution takes.
+    // Equal contributions make `inverse` a whole number, up to the rounding of the contribution.
     let whole = inverse.round();
     if (inverse - whole).abs() < 1e-6 {
         take_back_equal(own, shared, contributions, (whole - 1.0) as f32);
@@ -122,19 +124,19 @@ fn take_back_any(own: &mut [f32], shared: &mut [f32], contributions: &[i32], inv
     }
 }
 
-/// The largest weight, moved by so many steps each.
+/// Returns the largest weight after each has moved by its steps.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn largest_moved(shared: &[f32], steps: &[i32]) -> f32 {
     const SIGN: u32 = 1 << 31;
     let mut largest = 0;
     for (shared, &steps) in shared.iter().zip(steps) {
-        // Positive floats are in the order of their bits.
+        // The bits of positive floats are in the order of the floats.
         largest = largest.max((shared + steps as f32 * LATTICE_STEP).to_bits() & !SIGN);
     }
     f32::from_bits(largest)
 }
 
-/// Moves weights by whole steps within the range, so exactly.
+/// Moves weights by whole steps; exact, because all are within the range.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn move_all(shared: &mut [f32], steps: &[i32]) {
     for (shared, &steps) in shared.iter_mut().zip(steps) {
@@ -142,7 +144,7 @@ fn move_all(shared: &mut [f32], steps: &[i32]) {
     }
 }
 
-/// Moves shared weights by so many steps each.
+/// Moves shared weights by these steps, unless one would leave the range.
 fn move_shared(shared: &mut [f32], offset: usize, steps: Vec<i32>) -> Result<(Dense, Range), TrainError> {
     let range = Range::of_weight(largest_moved(shared, &steps))?;
     move_all(shared, &steps);
@@ -155,7 +157,8 @@ fn move_shared(shared: &mut [f32], offset: usize, steps: Vec<i32>) -> Result<(De
 mod tests {
     use super::*;
 
-    /// Each lets out its contribution, and has the others': all stand at the mean, but for what rounding took, which stays.
+    /// Each worker emits its contribution and applies the others': all reach the mean, up to rounding errors, which
+    /// stay.
     #[test]
     fn workers_of_equal_shares_end_at_their_mean() {
         assert_eq!(
@@ -208,7 +211,7 @@ mod tests {
                 }
                 lost += stays;
             }
-            // What is in the shared weights and what stays add up to all that was learned.
+            // Shared weights and remaining residuals add up to everything learned.
             let all = shared[0][weight] + lost / 3.0;
             if (all - mean).abs() >= 0.1 * LATTICE_STEP {
                 return Err(format!(
@@ -227,7 +230,7 @@ mod tests {
         assert_eq!((dense.first(), dense.steps()), (10, &[0, -4, 0, -7][..]));
         assert_eq!(range, Range::Safe);
         assert_eq!(shared, [0.25, -4.0 * LATTICE_STEP, 1.0, 0.5]);
-        // What rounding left comes again as soon as it is half a step.
+        // The rounding error leaves as soon as it is half a step.
         let own = [0.25 + 0.6 * LATTICE_STEP, own[1], own[2], own[3]];
         assert_eq!(
             take(Reached::exactly(&own), &mut shared, 10).unwrap().0.steps(),

@@ -1,4 +1,4 @@
-//! A trainer that computes nothing: for tests of everything above it.
+//! A trainer that computes nothing, for tests of everything above the device.
 
 use std::time::Duration;
 
@@ -11,26 +11,26 @@ use protocol::weights::sums::Sums;
 use crate::trainer::{GpuUse, Numbers, StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
 use protocol::weights::contribution::Contribution;
 
-/// Emits one change per sample: the weight with the sample's number, modulo the weights, moves up.
+/// Emits one change per sample: the weight with the sample's number, modulo the number of weights, moves up.
 #[derive(Clone, Debug)]
 pub struct FakeTrainer<const BEGINS: bool = false> {
     weights: Vec<f32>,
-    /// How often each weight was trained: what it alone has.
+    /// Number of times that each weight was trained; the trainer's own state.
     pub times: Vec<f32>,
-    /// How often each weight was trained when it was taken last.
+    /// Value of `times` at the last call of `take`.
     taken: Vec<f32>,
-    /// Every sample it was given, in order.
+    /// Every sample that was trained, in order.
     pub trained: Vec<u32>,
-    /// What the last step was told.
+    /// Control of the last step.
     pub last: Option<StepControl>,
-    /// Fails at this step.
+    /// Step that fails.
     pub fails_at: Option<u64>,
-    /// A bit of a weight flips in this step.
+    /// Step in which a bit of a weight flips.
     pub flips_at: Option<u64>,
 }
 
 impl FakeTrainer {
-    /// A trainer with these weights.
+    /// Creates a trainer with these weights.
     #[must_use]
     pub fn new(counts: &[i32]) -> Self {
         Self::made(counts)
@@ -38,7 +38,7 @@ impl FakeTrainer {
 }
 
 impl FakeTrainer<true> {
-    /// A trainer that is told of the next minibatch while the last one's batch is made, as a GPU's is.
+    /// Creates a trainer that is told of the next minibatch early, as a GPU's is.
     #[must_use]
     pub fn beginning(counts: &[i32]) -> Self {
         Self::made(counts)

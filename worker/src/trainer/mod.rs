@@ -1,8 +1,9 @@
-//! The seam between the training loop and whatever computes: a CPU, a GPU, or nothing at all in tests.
+//! The interface between the training loop and the device that computes: a CPU, a GPU, or nothing at all in tests.
 //!
-//! A trainer owns two copies of the weights, the optimiser's state and its view of the training samples. The shared copy
-//! lies on the lattice and moves by changes; the trainer's own moves with every step, and gradients are computed at it.
-//! What they differ by is the residual. One call is one step, so that a device need not wait for its host in the middle.
+//! A trainer owns two copies of the weights, the optimiser's state and its view of the training samples. The shared
+//! copy lies on the lattice and moves by changes; the trainer's own copy moves with every step, and gradients are
+//! computed at it. The difference between the two is the residual. One call is one step, so that a device need not wait
+//! for its host in the middle.
 
 pub mod difference;
 mod error;
@@ -24,100 +25,100 @@ use thiserror::Error;
 pub use error::{PipelineViolation, TrainError};
 use protocol::weights::contribution::Contribution;
 
-/// What a step is to do.
+/// The settings of one training step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepControl {
-    /// How the gradient becomes an update. It keeps the state arrays of the rule that the trainer was made with.
+    /// Rule that turns the gradient into an update. It must keep the same state arrays as the rule that the trainer was
+    /// made with.
     pub rule: Rule,
     /// The learning rate, schedule included.
     pub learning_rate: f64,
-    /// By how much of themselves, times the learning rate, weights shrink.
+    /// Fraction of themselves, times the learning rate, by which weights decay.
     pub weight_decay: f64,
-    /// The norm that the gradient is clipped to.
+    /// Norm to which the gradient is clipped; `None` if it is not.
     pub clip: Option<f64>,
-    /// How many updates of the present velocity gradients are computed ahead.
+    /// Number of updates, at the present velocity, by which the step looks ahead when it computes the gradient.
     pub look_ahead: f64,
-    /// How many parts of the weights take turns in being compared.
+    /// Number of steps over which one comparison of all weights with the shared copy is spread.
     pub turns: usize,
-    /// The number of the step, from 1.
+    /// Number of the step, from 1.
     pub step: u64,
-    /// The size at which both copies are compared, and what differs by more leaves; without one nothing does.
+    /// Size τ of the changes that leave where both copies differ by τ or more; `None` if the step emits nothing.
     pub compare: Option<Tau>,
 }
 
-/// What a step did.
+/// The result of a training step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepReport {
-    /// The mean loss of the minibatch.
+    /// Mean loss of the minibatch.
     pub loss: f32,
-    /// How far out the shared weights now are.
+    /// Alarm if a shared weight is beyond ±8 now.
     pub range: Range,
-    /// The thread time that loading, forward, backward, clipping and a plain optimiser's pass took. All else that a
-    /// worker does is exchange.
+    /// Thread time of loading, forward and backward pass, clipping and a plain optimiser's pass. All other time of a
+    /// worker counts as exchange.
     pub training_time: Duration,
-    /// The part of that in which updates were made orthogonal.
+    /// The part of `training_time` in which updates were made orthogonal.
     pub directions: Duration,
-    /// What a GPU did for it.
+    /// Use of the GPU in the step.
     pub gpu: GpuUse,
 }
 
-/// How much of a GPU a worker uses: nothing, if it has none.
+/// A worker's use of a GPU; zero without one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GpuUse {
-    /// The time in which it was at work in a step.
+    /// Time in which the GPU worked in a step.
     pub time: Duration,
-    /// Bytes of its memory.
+    /// GPU memory that the worker uses, in bytes.
     pub memory: u64,
 }
 
-/// What a trainer alone has: all that the shared weights do not tell.
+/// The state of a trainer beyond the shared weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainerState {
-    /// Its few plain numbers.
+    /// The scalars of the state.
     pub numbers: Numbers,
-    /// One number per weight in each: first the residual, then what else the trainer keeps, in an order that is its own
-    /// and stays.
+    /// Arrays with one number per weight: first the residual, then others, in an order that is the trainer's own and
+    /// stays.
     pub arrays: Vec<Vec<f32>>,
 }
 
-/// What a trainer has beside arrays.
+/// The scalars in a trainer's state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Numbers {
-    /// The multiple of the velocity that its own weights are ahead.
+    /// Multiple of the velocity by which the own weights are ahead.
     pub ahead: f32,
-    /// How often it has compared both copies: whose turn is next.
+    /// Number of comparisons of both copies so far, which determines the next turn.
     pub turns: u64,
 }
 
-/// Why a trainer cannot go on from a state.
+/// The reason for which a trainer cannot continue from a state.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum StateError {
     /// The state is of another optimiser.
     #[error("the state has {found} arrays, but this optimiser needs {needed}")]
     Arrays {
-        /// How many it has.
+        /// Number of arrays in the state.
         found: usize,
-        /// How many there must be.
+        /// Number of arrays that the optimiser needs.
         needed: usize,
     },
     /// The state is of another model.
     #[error("the state has an array of {found} numbers, but this model has {needed} weights")]
     Weights {
-        /// The length of an array.
+        /// Length of an array in the state.
         found: usize,
-        /// The model's weights.
+        /// Number of the model's weights.
         needed: usize,
     },
-    /// The device failed.
     #[error("the device failed: {0}")]
     Device(String),
-    /// The state is of a run that has diverged, or spoilt.
+    /// The state is of a run that has diverged, or is corrupted.
     #[error("the state holds a value that is not finite")]
     NotFinite,
 }
 
 impl TrainerState {
-    /// Whether it fits a trainer with so many arrays and weights.
+    /// Checks that the state fits a trainer with this many arrays and weights.
     pub fn check(&self, arrays: usize, weights: usize) -> Result<(), StateError> {
         if self.arrays.len() != arrays {
             return Err(StateError::Arrays {
@@ -136,41 +137,41 @@ impl TrainerState {
     }
 }
 
-/// Something that trains a model.
+/// A device-specific implementation of training steps on one model.
 pub trait Trainer {
-    /// The number of weights.
     fn weights(&self) -> usize;
 
-    /// Trains on a minibatch and replaces the contents of `changes` by the changes that leave; they are applied already. A
-    /// step that fails for its numbers' sake has moved no shared weight, and its `changes` mean nothing.
+    /// Trains on a minibatch and replaces the contents of `changes` by the changes that leave; these are applied
+    /// already. A step that fails because of its numbers has moved no shared weight, and its `changes` mean nothing.
     fn step(&mut self, samples: &[u32], control: StepControl, changes: &mut Vec<u32>)
     -> Result<StepReport, TrainError>;
 
-    /// The mean loss of its own weights on some samples, no more than a minibatch. Nothing moves.
+    /// Computes the mean loss of the own weights on at most a minibatch of samples, and moves nothing.
     fn loss(&mut self, samples: &[u32]) -> Result<f32, TrainError>;
 
-    /// The step of this number will be on these samples, unless something comes between: a device that works by itself may
-    /// begin with it while its host does something else. Changes that are applied before the step miss its gradient.
+    /// Announces that the step of this number will probably be on these samples: a device that works by itself may
+    /// begin while its host does something else. Changes that are applied before the step miss its gradient.
     fn begin(&mut self, _samples: &[u32], _step: u64) -> Result<(), TrainError> {
         Ok(())
     }
 
-    /// Whether `begin` does anything. Callers choose samples one step early only if it does, because that costs freshness.
+    /// True if `begin` does anything. Callers choose samples one step early only then, because that costs freshness.
     const BEGINS: bool = false;
 
-    /// Replaces the contents of `changes` by what leaves the residual as it stands, without a step; applied already.
+    /// Replaces the contents of `changes` by the changes of ±τ that leave the residual without a step; these are
+    /// applied already.
     fn release(&mut self, tau: Tau, changes: &mut Vec<u32>) -> Result<Range, TrainError>;
 
-    /// A contribution of what the own weights of a window differ from the shared ones by, rounded to the lattice; it is
-    /// in the shared weights already, and the own ones are where they would be if all others had come as far. What
-    /// fails for its numbers' sake has moved nothing.
+    /// Takes a contribution of the difference between own and shared weights in a window, rounded to the lattice. The
+    /// shared weights contain it afterwards, and the own ones are where they would be if all other workers had come as
+    /// far. If a value is out of range, the call fails and leaves both copies unchanged.
     fn take(
         &mut self,
         window: std::ops::Range<usize>,
         contribution: Contribution,
     ) -> Result<(Dense, Range), TrainError>;
 
-    /// Adds what another origin's batch holds to both copies.
+    /// Adds the payload of another origin's batch to both copies.
     fn add(&mut self, payload: &Payload) -> Result<Range, TrainError> {
         match payload {
             Payload::Steps { tau, changes } => self.apply(changes, *tau),
@@ -182,30 +183,31 @@ pub trait Trainer {
     /// Adds another origin's changes, which have been checked, to both copies.
     fn apply(&mut self, changes: &[u32], tau: Tau) -> Result<Range, TrainError>;
 
-    /// Moves weights by whole steps, exactly, in both copies. The residual stays: it is this worker's own.
+    /// Moves weights by whole lattice steps, exactly, in both copies. The residual stays.
     fn jump(&mut self, sums: &Sums) -> Result<Range, TrainError>;
 
-    /// The same for neighbouring weights, nearly all of which move.
+    /// Does the same as [`Trainer::jump`] for neighbouring weights, nearly all of which move.
     fn shift(&mut self, dense: &Dense) -> Result<Range, TrainError> {
         self.jump(&Sums::from(dense))
     }
 
-    /// A copy of the shared weights.
+    /// Returns a copy of the shared weights.
     fn copy_weights(&self) -> Result<Vec<f32>, TrainError>;
 
-    /// The digest recomputed from the shared weights; `None` if one has left the lattice.
+    /// Recomputes the digest from the shared weights; `None` if a weight has left the lattice.
     fn digest(&self) -> Result<Option<Digest>, TrainError>;
 
-    /// The magnitude that a fraction of the residual reaches: the τ at which so many weights would leave now.
+    /// Returns the magnitude that this fraction of the residual reaches: the τ at which that fraction of the weights
+    /// would leave.
     fn residual_quantile(&self, fraction: f64) -> Result<f64, TrainError>;
 
-    /// The norm of what has not been emitted.
+    /// Norm of the residual.
     fn residual_norm(&self) -> Result<f64, TrainError>;
 
-    /// A copy of what it alone has, between two steps.
+    /// Returns a copy of the trainer's own state, between two steps.
     fn state(&self) -> Result<TrainerState, TrainError>;
 
-    /// Goes on from such a copy, whatever the shared weights are by now. At those that it was taken at, the next steps
-    /// are the same to the bit. What does not fit is refused and has no effect.
+    /// Continues from a copied state, whatever the shared weights are by now. If they are the same, the next steps are
+    /// the same to the bit. A state that does not fit is refused and has no effect.
     fn restore(&mut self, state: TrainerState) -> Result<(), StateError>;
 }

@@ -1,9 +1,9 @@
-//! The quantiser: where a worker's own weights have moved away from the shared ones by τ or more, changes leave.
+//! The quantiser: emits changes where a worker's own weights differ from the shared ones by τ or more.
 //!
-//! What they differ by is the residual: nothing has to keep it, and what does not leave now is still there the next
-//! time. One pass that only reads, bound by memory. Changes are rare, so sixteen weights at a time are only asked
-//! whether any of them is due, and the answer is nearly always no. All arithmetic is single `f32` subtractions and
-//! comparisons, so every instruction set gives the same bits.
+//! The difference is the residual: it is not stored, and a part that does not leave now is still there the next time.
+//! The quantiser is one pass that only reads and is bound by memory. Changes are rare, so it first tests sixteen
+//! weights at a time for any change. All arithmetic is single `f32` subtractions and comparisons, so every instruction
+//! set gives the same bits.
 
 use std::borrow::Cow;
 
@@ -11,22 +11,25 @@ use multiversion::multiversion;
 use protocol::weights::changes::change;
 use protocol::weights::lattice::{BATCH_STEPS_MAX, Tau};
 
-/// Weights looked at together: the width of the widest vector registers.
+/// Number of weights that are tested together: the width of the widest vector registers.
 const LANES: usize = 16;
-/// How often one weight can change in one batch. A weight further behind than this catches up over several batches.
+/// Largest number of changes of one weight in one batch. A weight further behind than this catches up over several
+/// batches.
 pub const REPEATS_MAX: u32 = 8;
 
-/// How often one weight can change at this τ: fewer times where it would move further than a batch can say.
+/// Returns the largest number of changes of one weight at this τ: fewer where it would move further than a batch can
+/// encode.
 #[must_use]
 pub fn repeats_max(tau: Tau) -> u32 {
     REPEATS_MAX.min((BATCH_STEPS_MAX - 1) / tau.steps())
 }
 
-/// A weight was infinite or no number.
+/// The error that a weight was infinite or not a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotFinite;
 
-/// What a worker's own weights have come to: they may look ahead of it, along their velocity.
+/// The values that a worker's own weights have reached. The stored weights may look ahead of these along their
+/// velocity.
 #[derive(Clone, Copy, Debug)]
 pub struct Reached<'a> {
     own: &'a [f32],
@@ -35,7 +38,7 @@ pub struct Reached<'a> {
 }
 
 impl<'a> Reached<'a> {
-    /// The weights themselves.
+    /// The stored weights, which do not look ahead.
     #[must_use]
     pub fn exactly(own: &'a [f32]) -> Self {
         Self {
@@ -45,7 +48,8 @@ impl<'a> Reached<'a> {
         }
     }
 
-    /// Weights that look this multiple of their velocity ahead. Those that do not look ahead need no velocity.
+    /// The values of weights that look ahead by this multiple of their velocity. If `ahead` is zero, the velocity is
+    /// not used.
     ///
     /// # Panics
     /// If they look ahead and the slices differ in length.
@@ -58,7 +62,7 @@ impl<'a> Reached<'a> {
         Self { own, velocity, ahead }
     }
 
-    /// What all of them have come to.
+    /// Returns the values of all weights.
     #[must_use]
     pub fn values(&self) -> Cow<'a, [f32]> {
         if self.ahead == 0.0 {
@@ -68,15 +72,15 @@ impl<'a> Reached<'a> {
         }
     }
 
-    /// What one of them has come to.
+    /// Returns the value of one weight.
     #[must_use]
     pub fn at(&self, index: usize) -> f32 {
         self.own[index] + self.ahead * self.velocity[index]
     }
 }
 
-/// Appends to `changes` the changes that bring `shared` to within τ of what a worker's own weights have come to. The first
-/// weight has index `offset`.
+/// Appends to `changes` the changes that bring `shared` to within τ of a worker's own weights. The first weight has
+/// index `offset`.
 ///
 /// Allocates nothing while `changes` has room. When `changes` holds `changes_max`, nothing more leaves.
 ///
@@ -138,11 +142,12 @@ fn quantise_lanes(
     Ok(())
 }
 
-/// Appends the changes of weights of which some are due. A function of its own keeps the loop above small.
+/// Appends the changes of sixteen weights, of which at least one is due. A separate function keeps the loop above
+/// small.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn emit_lanes(residual: &[f32; LANES], limits: Limits, index: usize, changes: &mut Vec<u32>) -> Result<(), NotFinite> {
     let tau_bits = magnitude_bits(limits.tau);
-    // A byte for each, which is what the compiler makes vector code of.
+    // One byte per weight, from which the compiler makes vector code.
     let due: [u8; LANES] = std::array::from_fn(|lane| u8::from(magnitude_bits(residual[lane]) >= tau_bits));
     let mut due = u128::from_le_bytes(due);
     while due != 0 {
@@ -153,7 +158,7 @@ fn emit_lanes(residual: &[f32; LANES], limits: Limits, index: usize, changes: &m
     Ok(())
 }
 
-/// A number's magnitude as an integer that compares alike. What is no number is larger than any that is.
+/// Returns a number's magnitude as an integer that compares alike. NaN is larger than all numbers.
 #[inline(always)]
 fn magnitude_bits(number: f32) -> i32 {
     (number.to_bits() & 0x7fff_ffff) as i32
@@ -182,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    /// The definition, one weight at a time.
+    /// The definition of the quantiser, one weight at a time.
     fn plain(own: &[f32], shared: &[f32], tau: Tau) -> Vec<u32> {
         let mut changes = Vec::new();
         let most = REPEATS_MAX.min((BATCH_STEPS_MAX - 1) / tau.steps());
@@ -224,7 +229,7 @@ mod tests {
 
     #[test]
     fn nothing_is_lost() {
-        // Whatever came, in however many batches it left: the shared weights end within τ of the own ones.
+        // However updates came and in however many batches they left, the shared weights end within τ of the own ones.
         let tau = Tau::nearest(0.25);
         let mut own = vec![0.0f32; 33];
         let mut shared = own.clone();

@@ -8,20 +8,20 @@ use protocol::wire::attach::JumpOrder;
 use super::TrainingError;
 use crate::learning::staleness_guard::StalenessGuard;
 
-/// The sum of the batches in a worker's weights.
+/// Totals of the batches in a worker's weights.
 #[derive(Debug)]
 pub(super) struct Applied {
-    /// The digest that the weights must have: that of the first weights and of all batches since.
+    /// Digest that the weights must have: the first weights' digest plus those of all batches since.
     expected: Digest,
     batches: u64,
     samples: u64,
-    /// The samples of the whole run.
+    /// Number of samples in the whole run, over all epochs.
     samples_total: u64,
     guard: StalenessGuard,
 }
 
 impl Applied {
-    /// Nothing but the first weights, which have this digest.
+    /// Creates the totals of a worker that holds only the first weights, with this digest, and no batches.
     pub(super) fn new(first: Digest, samples_total: u64) -> Self {
         Self {
             expected: first,
@@ -32,7 +32,7 @@ impl Applied {
         }
     }
 
-    /// The weights hold this many batches and samples already.
+    /// Sets the number of batches and samples that the weights hold already.
     pub(super) fn resume(&mut self, batches: u64, samples: u64) {
         self.batches = batches;
         self.samples = samples;
@@ -47,7 +47,7 @@ impl Applied {
         self.batches
     }
 
-    /// Samples in applied batches: schedules follow them.
+    /// Number of samples in applied batches, which schedules follow.
     pub(super) fn samples(&self) -> u64 {
         self.samples
     }
@@ -57,12 +57,12 @@ impl Applied {
         self.samples as f64 / self.samples_total.max(1) as f64
     }
 
-    /// The batches between another origin's batch and the weights that it was computed at, averaged.
+    /// Average number of batches between another origin's batch and the weights at which it was computed.
     pub(super) fn staleness(&self) -> f64 {
         self.guard.batches()
     }
 
-    /// The factor by which steps are shortened, because others' batches are stale.
+    /// Factor by which steps are shortened, because other workers' batches are stale.
     pub(super) fn guard_factor(&self) -> f64 {
         self.guard.factor()
     }

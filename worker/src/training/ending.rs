@@ -1,7 +1,7 @@
-//! How a worker's training ends: at once, or with the weights that were measured.
+//! The ending of a worker's training: at once, or by a return to measured weights.
 //!
-//! A model is the sum of its batches, so weights of a while ago come back as one more batch: what has happened since, taken
-//! back. It is made when no worker makes batches any more; then all replicas are the weights that were measured.
+//! A model is the sum of its batches, so a return to earlier weights is one more batch, which takes back all later
+//! changes. It is made when no worker makes other batches any more; then all replicas have the measured weights.
 
 use protocol::log::batch::Payload;
 use protocol::weights::encoding::DENSE_MAX;
@@ -12,46 +12,47 @@ use crate::emission::Leaving;
 use crate::trainer::quantise::Reached;
 use crate::trainer::{TrainError, Trainer, difference};
 
-/// Whether a worker trains, and if not, what it does instead.
+/// The state of a worker's training: going on, or one way of ending.
 #[derive(Debug)]
 pub(super) enum Ending {
-    /// It trains, as long as there is something to train.
+    /// The worker trains as long as there are samples to train.
     No,
-    /// It takes no further step, and waits for an order to stop or to go back.
+    /// The worker takes no further step, and waits for an order to stop or to go back.
     StandingBy,
-    /// It moves back to these weights, a window after the other.
+    /// The worker moves its weights back to these, one window after the other.
     Back { weights: Vec<f32>, next: usize },
-    /// It takes no further step. The run goes on without it, and it lets out what it has learned.
+    /// The worker takes no further step and emits its residual. The run goes on without it.
     Leaving(Farewell),
-    /// It takes no further step.
+    /// The worker takes no further step.
     Stop,
-    /// It cannot take any, and leaves its remaining samples to others.
+    /// The worker's pipeline cannot train; its remaining samples are left to others.
     GaveUp,
 }
 
 impl Ending {
-    /// No further steps: the run is to end.
+    /// Makes the worker take no further step, because the run is to end.
     pub(super) fn stop(&mut self) {
         if !matches!(self, Self::Back { .. }) {
             *self = Self::Stop;
         }
     }
 
-    /// No further steps, but the origin stays open.
+    /// Makes the worker take no further step, but leaves its origin open.
     pub(super) fn stand_by(&mut self) {
         if matches!(self, Self::No) {
             *self = Self::StandingBy;
         }
     }
 
-    /// No further steps: the weights move back to these, which they were before. A worker that was told to stop does so.
+    /// Makes a worker that stands by move the weights back to these earlier ones. Ignored by a worker that was told to
+    /// stop.
     pub(super) fn go_back(&mut self, weights: Vec<f32>) {
         if matches!(self, Self::StandingBy) {
             *self = Self::Back { weights, next: 0 };
         }
     }
 
-    /// No further steps here: the worker leaves a run that goes on.
+    /// Makes the worker take no further step, because it leaves a run that goes on.
     pub(super) fn leave(&mut self) {
         if matches!(self, Self::No) {
             *self = Self::Leaving(Farewell::default());
@@ -62,23 +63,23 @@ impl Ending {
         matches!(self, Self::Leaving(_))
     }
 
-    /// Whether the worker waits for an order to stop or to go back.
+    /// True if the worker waits for an order to stop or to go back.
     pub(super) fn stands_by(&self) -> bool {
         matches!(self, Self::StandingBy)
     }
 
-    /// Whether the worker's last batch ends the run for all: not if the run goes on without this worker.
+    /// True if the worker's last batch ends the run for all: not if the run goes on without this worker.
     pub(super) fn stops_the_run(&self) -> bool {
         self.is_ending() && !matches!(self, Self::GaveUp | Self::Leaving(_))
     }
 
-    /// Whether no further step is taken.
+    /// True if the worker takes no further step.
     pub(super) fn is_ending(&self) -> bool {
         !matches!(self, Self::No)
     }
 
-    /// Takes what leaves next without a step, if anything does; it is applied already. A leaving worker lets out its
-    /// residual only where it `keeps_residual`.
+    /// Takes the contents of the next batch that leaves without a step, if there is one; it is applied already. A
+    /// leaving worker emits its residual only if the emission `keeps_residual`.
     pub(super) fn next<T: Trainer>(
         &mut self,
         trainer: &mut T,
@@ -97,8 +98,8 @@ impl Ending {
 }
 
 /// Moves the first window at or after `from` that differs from the weights to restore. Returns the index from which the
-/// next call goes on, and what leaves, or `None` if all weights are restored. A window that is further away than one
-/// batch can say is moved again by the next call.
+/// next call goes on, and the batch's contents, or `None` if all weights are restored. A window that is further away
+/// than one batch can encode is moved again by the next call.
 fn restore_next_window<T: Trainer>(
     trainer: &mut T,
     weights: &[f32],

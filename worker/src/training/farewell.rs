@@ -1,5 +1,5 @@
-//! The residual of a worker that leaves: it goes out as dense batches, the largest parts first, so that what does not reach
-//! the others in time is the least of it.
+//! The residual of a worker that leaves. It is emitted as dense batches, the windows with the largest residual first,
+//! so that the least is lost if some do not reach the others in time.
 
 use std::ops::Range;
 
@@ -9,18 +9,18 @@ use protocol::weights::contribution::Contribution;
 use crate::emission::Leaving;
 use crate::trainer::{TrainError, Trainer};
 
-/// The weights of one such batch: about a hundred kilobytes on the wire.
+/// Number of weights in one such batch: about a hundred kilobytes on the wire.
 const WINDOW: usize = 1 << 16;
 
-/// The windows of a residual that have not left.
+/// The windows of a leaving worker's residual that it has not emitted yet.
 #[derive(Debug, Default)]
 pub(super) struct Farewell {
-    /// The smallest first; none before the residual was looked at.
+    /// Windows by size of their residual, the smallest first; `None` before the first call of `next`.
     windows: Option<Vec<Range<usize>>>,
 }
 
 impl Farewell {
-    /// Takes the largest part that is left out of the residual.
+    /// Takes the window with the largest remaining residual.
     pub(super) fn next<T: Trainer>(&mut self, trainer: &mut T) -> Result<Option<Leaving>, TrainError> {
         let windows = match &mut self.windows {
             Some(windows) => windows,
@@ -28,7 +28,7 @@ impl Farewell {
         };
         while let Some(window) = windows.pop() {
             let (dense, range) = trainer.take(window, Contribution::ALL)?;
-            // What is less than a step of the lattice cannot leave.
+            // A residual of less than half a lattice step cannot leave.
             if dense.steps().iter().any(|&steps| steps != 0) {
                 let payload = Payload::Dense(dense);
                 return Ok(Some(Leaving { payload, range }));
@@ -38,7 +38,7 @@ impl Farewell {
     }
 }
 
-/// All windows, the one with the smallest residual first.
+/// Returns all windows, the one with the smallest residual first.
 fn by_size<T: Trainer>(trainer: &T) -> Result<Vec<Range<usize>>, TrainError> {
     let state = trainer.state()?;
     let residual = state.arrays.first().map_or(&[][..], Vec::as_slice);

@@ -1,23 +1,23 @@
-//! An order to finish that waits to be carried out, and how often and how long the pipeline is tried for it.
+//! A pending order to finish, with limits on the evaluation of the pipeline before it.
 
 use std::time::Duration;
 
 use protocol::wire::attach::SaveOrder;
 
-/// How long a leader waits for a pipeline of which nothing comes: a worker that hangs is replaced after ten seconds, and its
+/// Time for which a leader waits for a silent pipeline: a worker that hangs is replaced after ten seconds, and its
 /// successor opens the data first.
 const SILENCE_MAX: Duration = Duration::from_mins(1);
-/// Measurements that may break. A worker that dies in each of them must not hold up the end.
+/// Largest number of evaluations that may break, so that a worker that dies in each of them does not hold up the end.
 const BREAKS_MAX: u32 = 5;
 
-/// An order to finish.
+/// An order to finish the run, which may be waiting for an evaluation of the pipeline.
 #[derive(Debug)]
 pub(super) struct Finish {
-    /// Where to save, if this worker is to.
+    /// File to save the model in, if this worker saves it.
     pub(super) order: Option<SaveOrder>,
-    /// When the pipeline last came closer to being measured.
+    /// Time of the last progress towards an evaluation of the pipeline.
     advanced: Duration,
-    /// Measurements that broke.
+    /// Number of evaluations that broke.
     breaks: u32,
 }
 
@@ -30,18 +30,18 @@ impl Finish {
         }
     }
 
-    /// Whether the pipeline is to be measured first, and there is still a point in trying.
+    /// True if the pipeline is to be evaluated first, and the limits allow another attempt.
     pub(super) fn measures(&self, now: Duration) -> bool {
         let is_ordered = self.order.as_ref().is_some_and(|order| order.with_pipeline);
         is_ordered && self.breaks < BREAKS_MAX && now.saturating_sub(self.advanced) < SILENCE_MAX
     }
 
-    /// The measurement has begun or gone on.
+    /// Records that the evaluation has begun or advanced.
     pub(super) fn advanced(&mut self, now: Duration) {
         self.advanced = now;
     }
 
-    /// The pipeline broke while it was measured.
+    /// Records that the pipeline broke during the evaluation.
     pub(super) fn broke(&mut self, now: Duration) {
         self.breaks += 1;
         self.advanced = now;

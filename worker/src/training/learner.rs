@@ -1,5 +1,5 @@
-//! A worker's replica and the books that go with it: what every training loop needs, whether it trains a whole network or a
-//! stage of one.
+//! The learner: a worker's replica and its records, which every training loop needs for a whole network or for a stage
+//! of one.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -27,24 +27,24 @@ use crate::learning::multi_worker::Settings;
 use crate::sampling::plan::{SamplePlan, SharedPlan};
 use crate::trainer::{StateError, StepControl, StepReport, TrainError, Trainer};
 
-/// A worker's replica, the samples that it is dealt, and the batches that it has made and applied.
+/// A worker's replica, the plan of its samples, and counts of the batches that it has made and applied.
 pub(super) struct Learner<T> {
     pub(super) trainer: T,
     pub(super) job: Job,
     pub(super) identity: Identity,
     /// The settings of learning as one of several workers.
     pub(super) settings: Settings,
-    /// What leaves, and when.
+    /// Rule for the batches that leave.
     pub(super) emission: Box<dyn Emission<T>>,
     pub(super) plan: SamplePlan,
     pub(super) applied: Applied,
     pub(super) counters: Counters,
-    /// Work that the next batch will count.
+    /// Cursors, samples and loss of steps that the next batch will count.
     pub(super) pending: Pending,
     pub(super) ending: Ending,
-    /// Changes that the last step found by comparing; the memory is used again.
+    /// Changes that the last step found by comparing; kept so that the memory is used again.
     pub(super) changes: Vec<u32>,
-    /// Files that wait for a moment at which a batch has counted every step.
+    /// Files to save the worker's state in, at the next moment at which a batch has counted every step.
     saves: Vec<PathBuf>,
     norm_told: Duration,
     audited: Duration,
@@ -97,8 +97,7 @@ impl<T: Trainer> Learner<T> {
         })
     }
 
-    /// Takes note of an event that means the same to every training loop. Those that mean something to one loop only it has
-    /// taken before.
+    /// Handles an event that means the same to every training loop. Each loop handles its own events before.
     pub(super) fn hear(&mut self, event: ToTraining) -> Result<(), TrainingError> {
         match event {
             ToTraining::Apply(batch) => drop(self.apply(&batch)?),
@@ -122,19 +121,19 @@ impl<T: Trainer> Learner<T> {
         Ok(())
     }
 
-    /// How stale others' batches are when they are applied here: the batches that came between, in rounds of one batch
-    /// from every worker, averaged. 0 where nothing arrives.
+    /// Average staleness of other workers' batches when they are applied here, in rounds of one batch from every
+    /// worker. 0 where none arrive.
     pub(super) fn staleness(&self) -> f64 {
         self.applied.staleness() / self.identity.slots.max(1) as f64
     }
 
-    /// Goes on from a ledger in the middle of a run, whose batches are in the trainer's weights already.
+    /// Continues from a ledger in the middle of a run, whose batches are in the trainer's weights already.
     pub(super) fn resume(&mut self, cursors: &Cursors, batches: u64, samples: u64) {
         self.plan.skip_done(cursors);
         self.applied.resume(batches, samples);
     }
 
-    /// Returns what this worker alone has, or `None` while steps were made that no batch counts yet: their samples would be
+    /// Returns the worker's own state, or `None` while there are steps that no batch counts yet: their samples would be
     /// trained again and still be in the residual.
     pub(super) fn state(&self) -> Result<Option<State>, TrainingError> {
         if !self.pending.is_empty() {
@@ -149,21 +148,22 @@ impl<T: Trainer> Learner<T> {
         }))
     }
 
-    /// Goes on from what a worker had alone; to be called before the first step. A state that does not fit is refused and has
-    /// no effect.
+    /// Continues from a saved state; call this before the first step. A state that does not fit is refused and has no
+    /// effect.
     pub(super) fn restore(&mut self, state: State) -> Result<(), StateError> {
         self.trainer.restore(state.trainer)?;
         self.counters.steps = state.steps;
         self.emission.restore(&state.emission);
-        // A new origin has a count of its own.
+        // A new origin numbers its batches from 1.
         if state.origin == self.identity.origin {
             self.counters.sequence = state.sequence;
         }
         Ok(())
     }
 
-    /// Takes the answer to an order to save what this worker alone has, if there is one and this is a moment for it: not
-    /// while it waits to drop that. Batches go the same way, so the reader of both knows between which two it was.
+    /// Takes the answer to an order to save the worker's own state, if one is pending and the state can be saved now:
+    /// not while the worker waits to drop its difference (`drops`). Batches go the same way, so their reader knows
+    /// between which two batches the state belongs.
     pub(super) fn answer_save(&mut self, is_closed: bool, drops: bool) -> Result<Option<FromTraining>, TrainingError> {
         let Some(path) = self.saves.pop() else {
             return Ok(None);
@@ -177,7 +177,7 @@ impl<T: Trainer> Learner<T> {
         Ok(Some(FromTraining::State { path, state }))
     }
 
-    /// Returns the answer to an order to finish.
+    /// Returns the answer to an order to finish the run: the digest of the weights and, if ordered, a copy of them.
     pub(super) fn finished(
         &self,
         order: Option<SaveOrder>,
@@ -191,7 +191,7 @@ impl<T: Trainer> Learner<T> {
         Ok(FromTraining::Finished { digest, save, scores })
     }
 
-    /// Audits the weights now and then, and more often returns the norm of the residual, to be told.
+    /// Audits the weights at long intervals; at shorter ones, returns the norm of the residual to report.
     pub(super) fn check(&mut self, now: Duration) -> Result<Option<FromTraining>, TrainingError> {
         if now.saturating_sub(self.audited) >= AUDIT_EVERY {
             self.audited = now;
@@ -204,11 +204,11 @@ impl<T: Trainer> Learner<T> {
         Ok(Some(FromTraining::ResidualNorm(self.trainer.residual_norm()?)))
     }
 
-    /// Closes the origin in this round, and ends the run for all if it `can_stop` that. What is left in the residual is
-    /// dropped.
+    /// Closes the origin, this worker's stream of batches, with a last batch in this round. That batch ends the run for
+    /// all if `can_stop`, and if the worker was told to stop. The rest of the residual is dropped.
     pub(super) fn close(&mut self, round: u64, can_stop: bool) -> Result<Closing, TrainingError> {
         self.audit()?;
-        // Where the best weights are kept, workers are told to close when all is trained: nobody is to stop for that.
+        // With `keep = "best"`, workers close by order when all is trained; that must not stop the other workers.
         let all_trained = self.job.keep == Keep::Best && self.plan.is_complete();
         let status = OriginStatus {
             round,
@@ -222,14 +222,14 @@ impl<T: Trainer> Learner<T> {
         Ok(Closing { encoded, residual_norm })
     }
 
-    /// Recomputes the digest of the weights. One that differs from what it is to be convicts this replica, whatever the
-    /// others have.
+    /// Recomputes the digest of the weights and compares it with the digest of the batches. A difference means that
+    /// this replica is corrupted.
     pub(super) fn audit(&self) -> Result<(), TrainingError> {
         self.applied.audit(self.trainer.digest()?)
     }
 
-    /// Returns what is to blame for a step that failed: a run that has diverged, which ends it for all, or the memory of this
-    /// worker alone.
+    /// Returns the cause of a failed step: either the run has diverged, which ends it for all, or this worker's memory
+    /// is corrupted.
     pub(super) fn blame(&self, error: TrainError) -> TrainingError {
         match error {
             // Such a step has moved no shared weight, so these can be audited.
@@ -242,15 +242,15 @@ impl<T: Trainer> Learner<T> {
         self.ending.is_ending()
     }
 
-    /// Whether another step can be made without a batch: the next one must be able to count its samples.
+    /// True if the next step need not emit a batch, because a later batch can still count its samples.
     pub(super) fn can_throttle(&self) -> bool {
         self.emission.can_keep() && self.pending.may_grow()
     }
 
-    /// Computes the learning rate and the norm for the next step, both after schedule and guard.
+    /// Returns the learning rate and the clipping norm of the next step, after schedule and staleness guard.
     ///
-    /// The guard lowers the norm where that shortens steps: it is the long ones that overshoot, early in a run, and
-    /// lowering the rate would slow down the rest of the run for them.
+    /// The guard lowers the norm where that shortens steps: long steps early in a run overshoot, and a lower rate would
+    /// slow down the rest of the run because of them.
     pub(super) fn rate_and_clip(&self) -> (f64, Option<f64>) {
         let Settings {
             optimiser,
@@ -268,7 +268,7 @@ impl<T: Trainer> Learner<T> {
         }
     }
 
-    /// Decides what leaves after a step whose minibatch moves these cursors.
+    /// Decides if a batch leaves after the next step, whose minibatch moves these cursors.
     pub(super) fn plan_step(&mut self, learning_rate: f64, throttle: bool, cursors: &[CursorAdvance]) -> Plan {
         self.emission.plan(NextStep {
             learning_rate,
@@ -278,7 +278,7 @@ impl<T: Trainer> Learner<T> {
         })
     }
 
-    /// Returns what the trainer is told of the present step, which the counters count already.
+    /// Returns the settings of the present step, which the counters count already.
     pub(super) fn control(&self, learning_rate: f64, clip: Option<f64>, compare: Option<Tau>) -> StepControl {
         StepControl {
             rule: self.settings.optimiser.rule,
@@ -308,13 +308,13 @@ impl<T: Trainer> Learner<T> {
         }
     }
 
-    /// Takes what leaves after a step out of the residual.
+    /// Takes the contents of the batch that leaves after a step out of the residual.
     pub(super) fn leave(&mut self, compare: Option<Tau>, changes: Vec<u32>) -> Result<Leaving, TrainingError> {
         let left = self.emission.leave(&mut self.trainer, compare, changes);
         left.map_err(|error| self.blame(error))
     }
 
-    /// Takes what the emission still owes where there is nothing to train, for now or for good.
+    /// Takes the next batch that the emission must still emit when there is nothing to train.
     fn rest(&mut self) -> Result<Option<Leaving>, TrainingError> {
         if !matches!(self.ending, Ending::No | Ending::Stop | Ending::Leaving(_)) {
             return Ok(None);
@@ -323,14 +323,14 @@ impl<T: Trainer> Learner<T> {
         rest.map_err(|error| self.blame(error))
     }
 
-    /// Takes what leaves next of a worker that is ending.
+    /// Takes the next batch of a worker that is ending.
     fn leave_for_good(&mut self) -> Result<Option<Leaving>, TrainingError> {
         let left = self.ending.next(&mut self.trainer, self.emission.keeps_residual());
         left.map_err(|error| self.blame(error))
     }
 
-    /// Goes on where there is nothing to train, for now or for good: what the emission still owes leaves, and pending work is
-    /// counted. Appends the batch that leaves, if one does, in this round.
+    /// Handles the case that there is nothing to train: appends a batch of this round with the rest of the emission, or
+    /// one that counts pending work.
     pub(super) fn pause(&mut self, round: u64, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
         let mut left = self.rest()?;
         if left.is_none() && self.is_ending() {
@@ -342,11 +342,12 @@ impl<T: Trainer> Learner<T> {
                 return Ok(Next::Done);
             }
         }
-        // Where the best weights are kept, a worker's node says when it may close.
+        // With `keep = "best"`, the node says when a worker may close.
         if left.is_none() && self.plan.is_complete() && self.job.keep == Keep::Last {
             return Ok(Next::Done);
         }
-        // Nobody else may train the samples that no batch counts yet: others would wait for a worker that waits with them.
+        // Samples that no batch counts yet can only be trained by this worker: others would wait for it while it waits
+        // for them.
         let counts_pending =
             self.emission.weighting().is_none() && !self.pending.is_empty() && !planted::keeps_last_cursors();
         if left.is_none() && !counts_pending {
@@ -368,7 +369,7 @@ impl<T: Trainer> Learner<T> {
         Ok(Next::Emitted(step))
     }
 
-    /// Appends a batch that no gradient belongs to, of the weights as they are now.
+    /// Appends a batch without a gradient, which belongs to the present weights.
     pub(super) fn write_batch_now(
         &mut self,
         payload: Payload,
@@ -402,7 +403,7 @@ impl<T: Trainer> Learner<T> {
         };
         header.encode(&payload, encoded)?;
         if let Payload::Steps { changes, .. } = payload {
-            // The next step fills them again, without taking memory.
+            // The next step reuses the vector, to save an allocation.
             self.changes = changes;
         }
         self.plan.batch_left();
@@ -412,14 +413,14 @@ impl<T: Trainer> Learner<T> {
 
     /// Applies another origin's batch, which was decoded and so is valid.
     ///
-    /// A weight that others' changes drive out of the range has diverged, though the node's ledger has applied the same
-    /// changes: this worker's own changes reach its weights before they reach the ledger.
+    /// If other workers' changes drive a weight out of the range, the run has diverged, though the node's ledger has
+    /// applied the same changes: this worker's own changes reach its weights before they reach the ledger.
     pub(super) fn apply(&mut self, batch: &Batch) -> Result<Range, TrainingError> {
         self.count(&batch.header);
         Ok(self.trainer.add(&batch.payload)?)
     }
 
-    /// Applies a batch from each of several other origins, as one.
+    /// Applies a bundle: batches of several other origins as one sum.
     pub(super) fn apply_bundle(&mut self, bundle: &Bundle) -> Result<Range, TrainingError> {
         bundle.headers.iter().for_each(|header| self.count(header));
         Ok(self.trainer.shift(&bundle.dense)?)

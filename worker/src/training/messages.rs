@@ -1,4 +1,4 @@
-//! What a training loop is told, and what it tells.
+//! The messages between a training loop and the rest of the worker.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -18,120 +18,122 @@ use protocol::wire::flow::Flow;
 use super::{State, Step, TrainingError};
 use crate::pipeline::PipelineEvent;
 
-/// Thread time since the last step, by what it was spent on.
+/// Thread time since the last step, divided by its purpose.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepTime {
-    /// Loading, forward, backward, clipping and what a plain optimiser would take.
+    /// Time of loading, forward and backward pass, clipping, and a plain optimiser's pass.
     pub training: Duration,
-    /// All else, waits included.
+    /// All other time, waits included.
     pub exchange: Duration,
-    /// The part of that in which others' rounds were waited for.
+    /// The part of `exchange` in which the worker waited for other workers' rounds.
     pub waited: Duration,
 }
 
-/// What is told to the training thread.
+/// A message to the training thread.
 #[derive(Clone, Debug)]
 pub enum ToTraining {
-    /// Another origin's batch.
+    /// Apply another origin's batch.
     Apply(Arc<Batch>),
-    /// Batches of several other origins, as one.
+    /// Apply a bundle of several other origins' batches.
     ApplyBundle(Arc<Bundle>),
-    /// What came other than as batches.
+    /// Apply the sum of many batches.
     Jump(Arc<Sums>, Arc<JumpOrder>),
-    /// Whether the worker is throttled.
+    /// Throttle the worker, or stop throttling it.
     Pause(bool),
-    /// An origin that sends no batches any more, or does so again.
+    /// An origin no longer emits batches, or does so again.
     Origin {
         origin: OriginId,
-        /// Whether it goes on with what it began.
+        /// True if the origin emits batches.
         alive: bool,
     },
-    /// A slot that has lost its worker, or has one again.
+    /// A slot has lost its worker, or has one again.
     Slot {
         slot: usize,
-        /// Whether it has one.
+        /// True if the slot has a worker.
         alive: bool,
     },
-    /// All others that are waited for have come to this worker's round.
+    /// Continue in a round: all workers that the barrier waits for have reached the same point of it.
     GoOn(GoOn),
-    /// Go on with the pass, from the mean of so many workers' differences if there is one.
+    /// Continue after a sequential averaging step, from the mean of this many workers' differences if there is a sum of
+    /// them.
     GoOnPassing(Option<Arc<(Dense, u32)>>),
-    /// Hand out a copy of the weights, which are of this moment.
+    /// Send a copy of the shared weights for an evaluation at this moment.
     Copy(Moment),
-    /// The same where this worker stands by: it is told there how to end, once they are measured.
+    /// Send a copy of the last weights. Once they are evaluated, the order how to end goes to this channel.
     CopyLast(Moment, SyncSender<ToTraining>),
-    /// Hand out what this worker alone has, for a file.
+    /// Send the worker's own state, which is saved in this file.
     Save(PathBuf),
-    /// Take no further step; close the origin.
+    /// Take no further step, and close the origin, the worker's stream of batches.
     Stop,
-    /// Take no further step; let out the residual and close the origin, while the run goes on.
+    /// Take no further step; emit the residual and close the origin, while the run goes on.
     Leave,
-    /// Take no further step; leave the origin open.
+    /// Take no further step, but leave the origin, the worker's stream of batches, open.
     StandBy,
     /// Move the weights back to these, and close the origin.
     GoBack(Vec<f32>),
-    /// All batches have come: tell the digest once the origin is closed, and hand out the weights if they are to be saved.
+    /// All batches have come: report the digest once the origin is closed, and send the weights if they are to be
+    /// saved.
     Finish(Option<SaveOrder>),
-    /// A message of the pipeline that this worker is in.
+    /// A message for the pipeline that this worker is in.
     Pipeline(PipelineEvent),
 }
 
-/// What the training thread tells.
+/// A message from the training thread.
 #[derive(Debug)]
 pub enum FromTraining {
     /// A step was made.
     Step {
-        /// The batch as it goes on the wire, if one left.
+        /// The batch in its encoded form, if one left.
         encoded: Option<Vec<u8>>,
-        /// What the step did.
+        /// The record of the step.
         step: Step,
-        /// Where the thread's time went, since the step before.
+        /// Thread time since the last step.
         time: StepTime,
     },
-    /// It has come to a pass: what it adds, as the contents of a frame.
+    /// The worker has reached a sequential averaging step. This is its prefix, the sum of differences that it
+    /// contributes, as the contents of a frame.
     Prefix(Vec<u8>),
-    /// Something for another worker of the pipeline.
+    /// A message for another worker of the pipeline.
     Flow(Flow),
-    /// How good the weights of the whole pipeline were at a moment.
+    /// Scores of the weights of the whole pipeline at a moment.
     Measured(Evaluation),
-    /// It has had nothing to train for a while, and waits for these samples.
+    /// The worker has had nothing to train for a while, and waits for these samples.
     Starved(Vec<Missing>),
-    /// It trains again.
+    /// The worker has samples to train again.
     Fed,
-    /// The norm of the residual, now and then.
+    /// The norm of the residual, reported once per second.
     ResidualNorm(f64),
-    /// A copy of the weights, between two steps.
+    /// A copy of the shared weights for an evaluation at this moment; the evaluation may be skipped.
     Weights(Vec<f32>, Moment),
-    /// The same where this worker evaluates by itself: none of them is passed over. With them, where one that stands by is to be
-    /// told how to end.
+    /// A copy of the shared weights for an evaluation that must not be skipped. With a channel, these are the last
+    /// weights, and the result decides how training ends: the order goes to that channel.
     WeightsInTurn(Vec<f32>, Moment, Option<SyncSender<ToTraining>>),
-    /// What this worker alone has, as it was after the last batch told.
+    /// The worker's own state, as it was after its last reported batch.
     State {
-        /// The file that it is for.
+        /// The file to write.
         path: PathBuf,
-        /// None if the origin is closed.
+        /// `None` if the origin is closed.
         state: Option<Box<State>>,
     },
-    /// The origin is closed: all is trained, or the thread was stopped. Others' batches are still applied.
+    /// The origin is closed: training is complete or was stopped. Other workers' batches are still applied.
     Closed(Closing),
-    /// All is applied.
+    /// All batches are applied. This answers [`ToTraining::Finish`].
     Finished {
-        /// The digest recomputed from the weights; `None` if one has left the lattice.
+        /// The digest recomputed from the weights; `None` if a weight has left the lattice.
         digest: Option<Digest>,
-        /// The weights, where they are to be saved.
+        /// The order to save and the weights, if this worker saves them.
         save: Option<(SaveOrder, Vec<f32>)>,
-        /// How good they are, where they are a stage and the pipeline could be asked.
+        /// Scores of the weights, if these are a stage and its pipeline could be evaluated.
         scores: Option<Scores>,
     },
-    /// Training failed.
     Failed(TrainingError),
 }
 
-/// What remains to be said when an origin closes.
+/// The end of an origin: its closing batch and its dropped residual.
 #[derive(Clone, Debug)]
 pub struct Closing {
-    /// The batch that closes it.
+    /// The encoded batch that closes the origin.
     pub encoded: Vec<u8>,
-    /// The norm of what was never emitted and is dropped now.
+    /// Norm of the residual: changes that were learned, have never left, and are dropped now.
     pub residual_norm: f64,
 }

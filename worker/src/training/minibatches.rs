@@ -1,4 +1,4 @@
-//! The minibatches that a worker has chosen: the present one, and those that were chosen before it is done.
+//! The minibatches that a worker has chosen: the present one, and later ones that were chosen early.
 
 use std::collections::VecDeque;
 
@@ -6,29 +6,29 @@ use protocol::log::cursor::CursorAdvance;
 
 use crate::sampling::plan::SamplePlan;
 
-/// Samples that are trained together.
+/// Samples that are trained together in one step, and the cursors that count them.
 #[derive(Debug, Default)]
 pub(super) struct Minibatch {
     pub(super) indices: Vec<u32>,
     pub(super) cursors: Vec<CursorAdvance>,
-    /// The number of batches that were in the weights when a device or a pipeline began with the minibatch, if it has.
+    /// Number of batches in the weights when a device or a pipeline began with the minibatch; `None` if none has.
     begun_at: Option<u64>,
 }
 
 /// The minibatches that a worker has chosen.
 #[derive(Debug, Default)]
 pub(super) struct Minibatches {
-    /// Chosen samples stay outstanding until they are trained: in a pipeline a minibatch may come to nothing.
+    /// True if chosen samples are outstanding until they are trained: in a pipeline a minibatch may be lost.
     are_outstanding: bool,
     present: Minibatch,
-    /// The present minibatch is still to be trained, and its device may be at it.
+    /// True if the present minibatch is still to be trained; its device may have begun with it.
     is_chosen: bool,
     /// Minibatches after the present one, which a pipeline may have begun, in their order.
     upcoming: VecDeque<Minibatch>,
 }
 
 impl Minibatches {
-    /// Returns the minibatches of a worker that leads a pipeline.
+    /// Creates the minibatches of a worker that leads a pipeline.
     pub(super) fn of_pipeline() -> Self {
         Self {
             are_outstanding: true,
@@ -45,17 +45,17 @@ impl Minibatches {
         self.upcoming.iter()
     }
 
-    /// Whether the present minibatch is still to be trained.
+    /// True if the present minibatch is still to be trained.
     pub(super) fn is_chosen(&self) -> bool {
         self.is_chosen
     }
 
-    /// The number of batches that were in the weights when the present minibatch was begun, if it was. It is asked once.
+    /// Takes the number of batches in the weights when the present minibatch was begun, if it was begun early.
     pub(super) fn take_begun_at(&mut self) -> Option<u64> {
         self.present.begun_at.take()
     }
 
-    /// Goes on to the next minibatch, which moves no more than this many cursors. Returns `false` if there is none now.
+    /// Moves on to the next minibatch, which moves at most this many cursors. Returns `false` if there is none now.
     pub(super) fn advance(&mut self, plan: &mut SamplePlan, cursors_max: usize) -> bool {
         if std::mem::take(&mut self.is_chosen) {
             return true;
@@ -67,8 +67,8 @@ impl Minibatches {
         choose(plan, cursors_max, self.are_outstanding, &mut self.present)
     }
 
-    /// Chooses the next minibatch, so that a device can begin with it at these weights. Returns its samples, if there are
-    /// any.
+    /// Chooses the next minibatch, so that a device can begin with it at the present weights. Returns its samples, if
+    /// there are any.
     pub(super) fn choose_early(&mut self, plan: &mut SamplePlan, cursors_max: usize, batches: u64) -> Option<&[u32]> {
         self.is_chosen = choose(plan, cursors_max, self.are_outstanding, &mut self.present);
         self.is_chosen.then(|| {
@@ -77,8 +77,8 @@ impl Minibatches {
         })
     }
 
-    /// Chooses minibatches that a pipeline may begin before the present one is done, until there are so many. Together with
-    /// the present one they move no more than `cursors_left`.
+    /// Chooses minibatches that a pipeline may begin before the present one is done, until there are `count`. Together
+    /// with the present one they move at most `cursors_left` cursors.
     pub(super) fn choose_ahead(
         &mut self,
         plan: &mut SamplePlan,
@@ -102,19 +102,19 @@ impl Minibatches {
         }
     }
 
-    /// The present minibatch could not be trained, and is trained again.
+    /// Marks the present minibatch, which could not be trained, to be trained again.
     pub(super) fn failed(&mut self) {
         self.is_chosen = true;
     }
 
-    /// Forgets all chosen minibatches: others have trained them.
+    /// Forgets all chosen minibatches, because others have trained them.
     pub(super) fn forget(&mut self) {
         self.is_chosen = false;
         self.upcoming.clear();
     }
 }
 
-/// Chooses a minibatch, whose samples are outstanding until they are trained where `is_outstanding`.
+/// Chooses a minibatch. With `is_outstanding`, its samples are outstanding until they are trained.
 fn choose(plan: &mut SamplePlan, cursors_max: usize, is_outstanding: bool, into: &mut Minibatch) -> bool {
     let is_one = plan.next_minibatch(cursors_max, &mut into.indices, &mut into.cursors);
     if is_one && is_outstanding {

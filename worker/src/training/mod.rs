@@ -1,7 +1,7 @@
-//! The training loops of one worker: which samples come next, how large the step is, and what leaves as a batch.
+//! The training loops of one worker: decide which samples come next, the step length, and which batches leave.
 //!
-//! [`Training`] trains a whole network and [`StageTraining`] a stage of one, in a pipeline with other workers. Neither knows
-//! threads or reads a clock: everything that happens is a call.
+//! [`Training`] trains a whole network and [`StageTraining`] a stage of one, in a pipeline with other workers. Neither
+//! knows threads or reads a clock: every event is a call.
 
 mod applied;
 mod ending;
@@ -44,31 +44,32 @@ use crate::dataset::Dataset;
 use crate::emission::Plan;
 use crate::trainer::{StateError, TrainError, Trainer, TrainerState};
 
-/// How long a worker waits that has too many batches on their way out.
+/// Time for which a worker waits while too many of its batches are queued.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
-/// How long a worker waits that has nothing to do but what it is told.
+/// Time for which a worker waits that has nothing to do before the next message.
 const FOR_EVER: Duration = Duration::from_hours(1);
-/// How often the norm of the residual is told.
+/// Interval at which the norm of the residual is reported.
 const NORM_EVERY: Duration = Duration::from_secs(1);
-/// How often the weights are audited: often enough to lose little, and a thousandth of the time even for large models.
+/// Interval of audits of the weights: short enough to lose little work, and they take a thousandth of the time even for
+/// large models.
 const AUDIT_EVERY: Duration = Duration::from_secs(30);
 
-/// Which worker this is, of which run.
+/// The identity of a worker in its run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub run: RunId,
-    /// This incarnation of the worker.
+    /// Origin of this life of the worker.
     pub origin: OriginId,
-    /// Its place among the run's workers.
+    /// Slot of the worker, to which samples are dealt.
     pub slot: usize,
-    /// How many workers the run has.
+    /// Number of worker slots in the run.
     pub slots: usize,
-    /// The slots of the workers that began the run, trainers or not.
+    /// Number of workers that began the run, trainers or not; their slots come first.
     pub founders: usize,
 }
 
 impl Identity {
-    /// The only worker of a run.
+    /// Returns the identity of the only worker of a run.
     #[must_use]
     pub fn alone(run: u64) -> Self {
         Self {
@@ -81,28 +82,28 @@ impl Identity {
     }
 }
 
-/// What a worker alone has, as it was right after a batch of its own: all that its node's ledger does not tell.
+/// A worker's own state right after one of its batches: everything that its node's ledger does not contain.
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
     pub origin: OriginId,
-    /// The number of that batch; 0 before the first.
+    /// Sequence number of the worker's batch after which the state was taken; 0 before its first batch.
     pub sequence: u64,
-    /// The steps made so far: optimisers that correct for the first of them count on.
+    /// Number of steps so far, from which optimisers with a correction for the first steps count on.
     pub steps: u64,
-    /// The emission's own numbers.
+    /// The emission's internal numbers.
     pub emission: Vec<f64>,
-    /// Residual and optimiser.
+    /// Residual and optimiser state.
     pub trainer: TrainerState,
 }
 
-/// A worker's own steps and batches, counted.
+/// Counters of a worker's steps and batches.
 #[derive(Debug, Default)]
 struct Counters {
     steps: u64,
-    /// The last batch's number.
+    /// Sequence of the worker's last batch.
     sequence: u64,
-    /// The number of batches that were in the weights that the newest finished gradient was computed at; a batch's header
-    /// says it.
+    /// Number of batches in the weights at which the newest finished gradient was computed; batches carry it in their
+    /// headers.
     seen: u64,
 }
 
@@ -114,7 +115,7 @@ pub struct Training<T> {
 }
 
 impl<T: Trainer> Training<T> {
-    /// Training from the start of a run.
+    /// Creates the training of a run that begins.
     pub fn new(trainer: T, job: &Job, dataset: &Dataset, identity: Identity) -> Result<Self, TrainingError> {
         let learner = Learner::new(trainer, job, dataset.train.classes(), identity, Duration::ZERO)?;
         Ok(Self {
@@ -124,47 +125,48 @@ impl<T: Trainer> Training<T> {
         })
     }
 
-    /// The trainer, for questions between steps.
+    /// Returns the trainer, for queries between steps.
     pub fn trainer(&self) -> &T {
         &self.learner.trainer
     }
 
-    /// Samples in applied batches, other origins' included.
+    /// Number of samples in applied batches, other origins' included.
     #[must_use]
     pub fn samples_applied(&self) -> u64 {
         self.learner.applied.samples()
     }
 
-    /// How stale others' batches are when they are applied here, in rounds of one batch from every worker.
+    /// Average staleness of other workers' batches when they are applied here, in rounds of one batch from every
+    /// worker.
     #[must_use]
     pub fn staleness(&self) -> f64 {
         self.learner.staleness()
     }
 
-    /// Goes on from a ledger in the middle of a run: which samples are done, and how many batches and samples the
-    /// trainer's weights already hold.
+    /// Continues from a ledger in the middle of a run: `cursors` are the samples done, and the trainer's weights
+    /// already hold this many batches and samples.
     pub fn resume(&mut self, cursors: &Cursors, batches: u64, samples: u64) {
         self.learner.resume(cursors, batches, samples);
     }
 
-    /// Comes to a run in rounds, of which this is the newest and so many workers make the next.
+    /// Joins a run in rounds. `newest` is the newest round, and `workers` make the next one together.
     pub fn join_rounds(&mut self, newest: u64, workers: u32) {
         self.round.begin(newest);
         self.learner.emission.go_on(workers);
     }
 
-    /// Takes the answer to an order to save, if there is one and this is a moment for it.
+    /// Takes the answer to an order to save, if one is pending and the state can be saved now.
     fn answer_save(&mut self, is_closed: bool) -> Result<Option<FromTraining>, TrainingError> {
         self.learner.answer_save(is_closed, self.round.drops())
     }
 
-    /// Goes on from what a worker had alone; to be said before the first step. What does not fit is refused and has no
+    /// Continues from a saved state; call this before the first step. A state that does not fit is refused and has no
     /// effect.
     pub fn restore(&mut self, state: State) -> Result<(), StateError> {
         self.learner.restore(state)
     }
 
-    /// Takes note of an event that the thread does not take itself.
+    /// Handles an event that the thread does not handle itself.
     fn hear(&mut self, event: ToTraining) -> Result<(), TrainingError> {
         match event {
             ToTraining::GoOn(order) => self.go_on(order),
@@ -173,16 +175,16 @@ impl<T: Trainer> Training<T> {
         }
     }
 
-    /// Whether another step can be made without a batch: the next one must be able to count its samples.
+    /// True if the next step need not emit a batch, because a later batch can still count its samples.
     #[must_use]
     pub fn can_throttle(&self) -> bool {
         self.learner.can_throttle()
     }
 
-    /// Makes the next step. If a batch leaves after it, its bytes are appended to `encoded`. A throttled step lets
-    /// nothing leave, where that can be.
+    /// Makes the next step. If a batch leaves after it, its bytes are appended to `encoded`. A throttled step emits no
+    /// batch, if that is possible.
     pub fn step(&mut self, throttle: bool, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
-        // A worker that leaves first ends the round that others count on it for.
+        // A worker that leaves first completes the round in which others count on it.
         if !self.is_ending() || self.learner.ending.is_leaving() {
             if self.round.waits() {
                 return Ok(Next::Waiting);
@@ -219,7 +221,7 @@ impl<T: Trainer> Training<T> {
             .pending
             .add(&minibatch.cursors, minibatch.indices.len(), report.loss);
         let mut step = self.learner.step_of(&report, minibatch.indices.len(), throttle);
-        // What comes while others are waited for is to be in the next gradient.
+        // Batches that arrive while this worker waits for a round are then in the next gradient.
         if plan != Plan::Keep
             && let Some(weighting) = self.learner.emission.weighting()
         {
@@ -239,7 +241,7 @@ impl<T: Trainer> Training<T> {
         Ok(Next::Emitted(step))
     }
 
-    /// There is nothing to train, for now or for good.
+    /// Handles the case that there is nothing to train, for now or for good: emits pending work, then waits or is done.
     fn pause(&mut self, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
         match self.learner.pause(self.round.number(), encoded)? {
             Next::Waiting if !self.is_ending() => self.say_idle(encoded),
@@ -247,18 +249,18 @@ impl<T: Trainer> Training<T> {
         }
     }
 
-    /// Goes on to the next minibatch. Returns `false` if there is none now.
+    /// Moves on to the next minibatch. Returns `false` if there is none now.
     fn next_minibatch(&mut self) -> bool {
         let cursors_max = self.learner.pending.cursors_left();
         self.minibatches.advance(&mut self.learner.plan, cursors_max)
     }
 
-    /// Chooses the next minibatch, so that a device can begin with it while this step's batch is made.
+    /// Chooses the next minibatch early, so that a device can begin with it while this step's batch is made.
     fn begin_next(&mut self, keeps: bool) -> Result<(), TrainError> {
         if !T::BEGINS {
             return Ok(());
         }
-        // What is not kept leaves with this step's batch, and the next minibatch has all cursors to itself.
+        // If this step's batch leaves, it counts all pending work, and the next minibatch can use all cursors.
         let nothing = Pending::default();
         let pending = if keeps { &self.learner.pending } else { &nothing };
         let (cursors_max, batches) = (pending.cursors_left(), self.learner.applied.batches());
@@ -271,23 +273,23 @@ impl<T: Trainer> Training<T> {
         }
     }
 
-    /// Closes the origin. What is left in the residual is dropped.
+    /// Closes the origin, this worker's stream of batches, with a last batch. The rest of the residual is dropped.
     fn close(&mut self) -> Result<Closing, TrainingError> {
         self.learner.close(self.round.number(), true)
     }
 
-    /// The samples that this worker waits for, where it has nothing to train: they are in the hands of others.
+    /// Returns the samples that this worker waits for when it has nothing to train: other workers have them.
     #[must_use]
     pub fn missing(&self) -> Vec<Missing> {
         self.learner.plan.missing()
     }
 
-    /// Whether it waits for samples, and not for others' rounds.
+    /// True if the worker, when it waits, waits for samples and not for other workers' rounds.
     pub fn is_starved(&self) -> bool {
         !self.round.waits() && !self.is_ending()
     }
 
-    /// Whether there is a minibatch to train now.
+    /// True if there is a minibatch to train now.
     pub fn has_more(&mut self) -> bool {
         self.minibatches.is_chosen() || self.learner.plan.has_more()
     }
@@ -319,13 +321,14 @@ impl<T: Trainer> Training<T> {
         self.learner.is_ending()
     }
 
-    /// Whether this worker has come to a round and waits for the others.
+    /// True if the worker has reached a round and waits for the others.
     #[must_use]
     pub fn waits_for_round(&self) -> bool {
         self.round.waits()
     }
 
-    /// All others that are waited for have come as far in this round.
+    /// Continues after a round, because all workers that the barrier waits for have come as far: emits the
+    /// contribution, or begins the next round.
     pub fn go_on(&mut self, order: GoOn) -> Result<(), TrainingError> {
         match self.round.go_on(&order) {
             Advance::Nothing => {}
@@ -344,7 +347,7 @@ impl<T: Trainer> Training<T> {
         Ok(())
     }
 
-    /// Has come to a round: lets out its contribution, or tells its loss first.
+    /// Reaches a round: emits the contribution, or first announces the loss.
     fn arrive(&mut self, step: Step, weighting: RoundWeighting, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
         if !weighting.depends_on_losses() {
             self.round.arrive();
@@ -356,7 +359,7 @@ impl<T: Trainer> Training<T> {
         };
         self.round.arrive();
         self.round.told_loss();
-        // The samples are counted by the batch that holds the contribution.
+        // The batch with the contribution counts the samples.
         let pending = std::mem::replace(&mut self.learner.pending, Pending::of_loss(loss));
         let status = OriginStatus {
             round_phase: RoundPhase::Announces,
@@ -367,7 +370,7 @@ impl<T: Trainer> Training<T> {
         Ok(Next::Emitted(step))
     }
 
-    /// Lets out the contribution to a round.
+    /// Emits the contribution to a round.
     fn contribute(&mut self, mut step: Step, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
         let left = self.learner.leave(None, Vec::new())?;
         step.left(&left);
@@ -376,7 +379,7 @@ impl<T: Trainer> Training<T> {
         Ok(Next::Emitted(step))
     }
 
-    /// The loss of its own weights on samples that are the same for all.
+    /// Returns the loss of the worker's own weights on probe samples, which are the same for all workers.
     fn score(&mut self) -> Result<f32, TrainingError> {
         let minibatch = self.learner.job.minibatch as usize;
         let mut sum = 0.0;
@@ -391,7 +394,7 @@ impl<T: Trainer> Training<T> {
         Ok((sum / self.round.probe().len().max(1) as f64) as f32)
     }
 
-    /// Says once that there is nothing to train, so that nobody waits for the next round.
+    /// Announces once that this worker has nothing to train, so that others do not wait for its next round.
     fn say_idle(&mut self, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
         if self.learner.emission.weighting().is_none() || self.round.set_idle(true) {
             return Ok(Next::Waiting);
@@ -404,7 +407,7 @@ impl<T: Trainer> Training<T> {
         Ok(Next::Emitted(Step::without_samples(self.staleness())))
     }
 
-    /// Has come to an averaging step: writes what it adds, and waits.
+    /// Reaches a sequential averaging step: writes this worker's prefix, and waits.
     fn send_prefix(&mut self, step: Step, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
         let state = self.learner.trainer.state()?;
         let pass = self.round.begin_pass();
@@ -420,7 +423,8 @@ impl<T: Trainer> Training<T> {
         Ok(Next::Passed(step))
     }
 
-    /// Goes on with an averaging step, from the mean of so many workers' differences if there is one.
+    /// Continues after a sequential averaging step. `prefix` is the sum of workers' differences and their number;
+    /// without it the worker goes on from its own weights.
     pub fn go_on_passing(&mut self, prefix: Option<&(Dense, u32)>) -> Result<(), TrainingError> {
         let waits = self.round.end_pass();
         if let Some((sum, workers)) = prefix.filter(|_| waits) {
@@ -434,8 +438,8 @@ impl<T: Trainer> Training<T> {
     }
 }
 
-/// Goes on from the shared weights: without a residual, of which the first two arrays of a state are made. The optimiser's
-/// state is kept: what it knows of gradients holds near by, too.
+/// Returns to the shared weights by clearing the residual, which is in the first two arrays of a state. The optimiser's
+/// state stays: its knowledge of gradients also holds near by.
 fn return_to_shared<T: Trainer>(trainer: &mut T) -> Result<(), TrainError> {
     let TrainerState { numbers, mut arrays } = trainer.state()?;
     for array in arrays.iter_mut().take(2) {

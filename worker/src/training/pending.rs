@@ -1,10 +1,10 @@
-//! Work that no batch counts yet.
+//! Pending work: the cursors, samples and loss of steps that no batch counts yet.
 
 use protocol::log::batch::CURSORS_MAX;
 use protocol::log::cursor::CursorAdvance;
 
-/// What steps since the last batch did. The next batch counts all of it, so there are never more cursors than a batch can
-/// move.
+/// The cursors, samples and loss of the steps since the last batch. The next batch counts all of them, so there are
+/// never more cursors than a batch can move.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     pub(super) cursors: Vec<CursorAdvance>,
@@ -17,7 +17,7 @@ impl Pending {
         self.samples == 0 && self.cursors.is_empty()
     }
 
-    /// Nothing but a loss, for a batch that tells it.
+    /// Creates pending work that is only a loss, for an announcement.
     pub(super) fn of_loss(loss: f32) -> Self {
         Self {
             loss: f64::from(loss),
@@ -25,12 +25,12 @@ impl Pending {
         }
     }
 
-    /// The mean loss of its samples; where there are none, the loss that is to be told.
+    /// Returns the mean loss of the pending samples or, without samples, the loss to announce.
     pub(super) fn mean_loss(&self) -> f32 {
         (self.loss / f64::from(self.samples.max(1))) as f32
     }
 
-    /// Adds a step whose minibatch moved no more than [`Pending::cursors_left`].
+    /// Adds a step whose minibatch moved at most [`Pending::cursors_left`] cursors.
     pub(super) fn add(&mut self, advances: &[CursorAdvance], samples: usize, loss: f32) {
         for &advance in advances {
             match self.cursors.iter_mut().find(|known| known.shard == advance.shard) {
@@ -42,20 +42,20 @@ impl Pending {
         self.loss += f64::from(loss) * samples as f64;
     }
 
-    /// Whether its samples are of another epoch than those of a minibatch.
+    /// True if the pending samples are of another epoch than a minibatch with these cursors.
     pub(super) fn is_of_another_epoch(&self, advances: &[CursorAdvance]) -> bool {
         let epoch = |cursors: &[CursorAdvance]| cursors.first().map(|cursor| cursor.shard.epoch);
         epoch(&self.cursors).is_some_and(|own| Some(own) != epoch(advances))
     }
 
-    /// How many cursors the next minibatch may move. One is left for the minibatch after it, should this step be
-    /// throttled.
+    /// Number of cursors that the next minibatch may move. One more is left for the minibatch after it, should this
+    /// step be throttled.
     pub(super) fn cursors_left(&self) -> usize {
         (CURSORS_MAX - 1).saturating_sub(self.cursors.len()).max(1)
     }
 
-    /// Whether another step can be made before a batch counts this. A minibatch moves one cursor or two, and rarely many:
-    /// half of them are left for it, so that it need not be made smaller for want of cursors.
+    /// True if another step can be made before a batch counts this work. A minibatch moves one cursor or two, and
+    /// rarely many: half of all cursors are left for it, so that it need not be made smaller.
     pub(super) fn may_grow(&self) -> bool {
         self.cursors.len() < CURSORS_MAX / 2
     }

@@ -1,19 +1,20 @@
-//! A bug that tests put into the loop, to see that a storm finds it: a worker that waits keeps the cursors of
-//! throttled steps.
+//! A bug that tests plant in the training loop, to check that a storm finds it: a worker that waits keeps the cursors
+//! of throttled steps.
 
 #[cfg(test)]
 thread_local! {
-    /// Whether the bug is in this thread.
+    /// True if the simulated workers of this thread have the planted bug.
     pub(super) static PLANTED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Whether the bug is there.
+/// True if the bug is planted.
 #[cfg(test)]
 pub(super) fn keeps_last_cursors() -> bool {
     PLANTED.get()
 }
 
-/// The bug is not there.
+/// Returns `false` outside of tests, where the planted bug (a waiting worker keeps the cursors of throttled steps) does
+/// not exist.
 #[cfg(not(test))]
 pub(super) const fn keeps_last_cursors() -> bool {
     false

@@ -1,51 +1,53 @@
-//! Rounds: a worker that has let out its contribution waits until the others' are in the weights.
+//! Rounds: a worker that has emitted its contribution waits until the other workers' contributions are in its weights.
 //!
-//! Where contributions follow losses, it tells its own first, and waits until the others have told theirs.
+//! Where contributions depend on losses, the worker announces its own loss first, and waits for the other workers'
+//! losses.
 
 use protocol::job::{Job, RoundWeighting};
 use protocol::rng::CounterRng;
 use protocol::wire::attach::GoOn;
 
-/// Samples on which workers compare themselves. A pass over them costs as much as eight steps of 64 samples.
+/// Number of samples on which workers compare their losses. A pass over them costs as much as eight steps of 64
+/// samples.
 const PROBE: usize = 512;
 const PROBE_STREAM: u64 = 0x7072_6f62;
 
-/// A worker's progress in the rounds that all make together. Their numbers are labels: a worker that has missed some goes on
-/// with the newest.
+/// A worker's progress in the rounds that all workers make together. Round numbers are labels: a worker that has missed
+/// some goes on with the newest.
 #[derive(Debug)]
 pub(super) struct Round {
-    /// The last round that the worker has come to.
+    /// The last round that the worker has reached.
     number: u64,
     /// The newest round that its node has heard of.
     newest: u64,
     wait: Wait,
-    /// The averaging steps of this round that the worker has come to.
+    /// Number of sequential averaging steps that the worker has reached in this round.
     pass: u64,
-    /// The worker has said that it has nothing to train.
+    /// True if the worker has announced that it has nothing to train.
     is_idle: bool,
-    /// Samples on which workers compare themselves, where the best one's weights count.
+    /// Samples on which workers compare their losses, if only the best worker's contribution counts.
     probe: Vec<u32>,
 }
 
-/// What a worker waits for.
+/// The event that a worker waits for in its rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
     Nothing,
-    /// It has told its loss, and the others are to tell theirs.
+    /// The losses of the other workers; it has announced its own.
     Losses,
-    /// They have: its contribution is due.
+    /// Nothing: all losses are known, and its contribution is due.
     Due,
-    /// It has come to an averaging step, and goes on from the mean of the workers before it.
+    /// The mean of the workers before it, in a sequential averaging step.
     Prefix,
-    /// Its contribution is out, and the others' are to come.
+    /// The contributions of the other workers; its own has left.
     Contributions {
-        /// The worker's difference since the round before counts for nothing.
+        /// True if the worker's difference since the round before is dropped.
         lost: bool,
     },
 }
 
 impl Round {
-    /// Before the first round of a run with this many samples.
+    /// Creates the state before the first round of a run with this many samples.
     pub(super) fn new(job: &Job, samples: usize) -> Self {
         Self {
             number: 0,
@@ -57,37 +59,37 @@ impl Round {
         }
     }
 
-    /// The last round that the worker has come to.
+    /// The last round that the worker has reached.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    /// The samples on which workers compare themselves: the same for all.
+    /// Samples on which workers compare their losses: the same for all workers.
     pub(super) fn probe(&self) -> &[u32] {
         &self.probe
     }
 
-    /// The worker comes to a run whose newest round is this.
+    /// Joins a run whose newest round is this.
     pub(super) fn begin(&mut self, newest: u64) {
         self.newest = newest;
     }
 
-    /// Whether the worker does nothing until it hears of the others.
+    /// True if the worker does nothing until a message about the others comes.
     pub(super) fn waits(&self) -> bool {
         matches!(self.wait, Wait::Losses | Wait::Prefix | Wait::Contributions { .. })
     }
 
-    /// Whether a contribution is due.
+    /// True if the worker's contribution is due.
     pub(super) fn is_due(&self) -> bool {
         self.wait == Wait::Due
     }
 
-    /// Whether the worker waits to drop its difference.
+    /// True if the worker waits to drop its difference.
     pub(super) fn drops(&self) -> bool {
         self.wait == Wait::Contributions { lost: true }
     }
 
-    /// Comes to the next averaging step, and waits. Returns its number in the round.
+    /// Reaches the next sequential averaging step, and waits. Returns the step's number in the round.
     pub(super) fn begin_pass(&mut self) -> u64 {
         self.wait = Wait::Prefix;
         let pass = self.pass;
@@ -95,7 +97,7 @@ impl Round {
         pass
     }
 
-    /// Goes on with an averaging step. Returns `false` if the worker does not wait for that.
+    /// Ends a sequential averaging step. Returns `false` if the worker is not waiting in one.
     pub(super) fn end_pass(&mut self) -> bool {
         let waits = self.wait == Wait::Prefix;
         if waits {
@@ -104,23 +106,25 @@ impl Round {
         waits
     }
 
-    /// Comes to the next round.
+    /// Reaches the next round.
     pub(super) fn arrive(&mut self) {
         self.number = self.number.saturating_add(1).max(self.newest);
         self.pass = 0;
     }
 
-    /// The worker has told its loss of this round.
+    /// Records that the worker has announced its loss in this round.
     pub(super) fn told_loss(&mut self) {
         self.wait = Wait::Losses;
     }
 
-    /// The worker's contribution is out. If it is empty, its difference since the round before is `lost`.
+    /// Records that the worker's contribution has left. If it was empty, the difference since the round before is
+    /// `lost`.
     pub(super) fn contributed(&mut self, lost: bool) {
         self.wait = Wait::Contributions { lost };
     }
 
-    /// All others that are waited for have come as far in a round. Returns how the worker goes on.
+    /// Handles the order to go on: all workers that the barrier waits for have come as far. Returns the worker's next
+    /// action.
     pub(super) fn go_on(&mut self, order: &GoOn) -> Advance {
         if order.round != self.number {
             return Advance::Nothing;
@@ -139,24 +143,25 @@ impl Round {
         }
     }
 
-    /// The worker trains, or says that it has nothing to train. Returns whether it had said so before.
+    /// Records that the worker has nothing to train, or trains again. Returns the value before.
     pub(super) fn set_idle(&mut self, is_idle: bool) -> bool {
         std::mem::replace(&mut self.is_idle, is_idle)
     }
 }
 
-/// How a worker goes on in its rounds.
+/// A worker's next action in its rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Advance {
-    /// As before: the order is of another round.
+    /// No action: the order was for another round.
     Nothing,
-    /// With its contribution.
+    /// Emit the worker's contribution to the round.
     Contribute,
-    /// With the next round; without its difference since the last one, if that is lost.
+    /// Begin the next round, without the difference since the last one if it is `lost`.
     NextRound { lost: bool },
 }
 
-/// The samples on which workers compare themselves, where the best one's weights count: the same for all.
+/// Draws the samples on which workers compare their losses, if only the best contribution counts. The same for all
+/// workers.
 fn probe(job: &Job, samples: usize) -> Vec<u32> {
     if job.exchange.weighting() != Some(RoundWeighting::Best) {
         return Vec::new();

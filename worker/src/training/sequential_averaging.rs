@@ -1,4 +1,5 @@
-//! Sequential averaging: between two rounds a worker goes on from the mean of the workers before it in a chain.
+//! Sequential averaging: between two rounds a worker goes on from the mean of its own weights and those of the workers
+//! before it in a chain.
 //!
 //! Only its own weights move. Its difference from the shared weights since the last round stays, and goes into the next
 //! round: means of differences are differences as well.
@@ -14,7 +15,7 @@ use protocol::wire::prefix::{Prefix, PrefixHead};
 
 use crate::trainer::{TrainError, TrainerState, difference};
 
-/// The prefix of one worker alone, at shared weights with this digest.
+/// Returns the prefix that consists of one worker's difference. `shared` is the digest of the shared weights.
 pub(super) fn own_prefix(
     state: &TrainerState,
     pass: u64,
@@ -37,11 +38,11 @@ pub(super) fn own_prefix(
     })
 }
 
-/// Replaces a window of a residual by the mean of this many workers' differences. Returns `false` for a trainer without a
-/// residual.
+/// Replaces a window of a residual by the mean of this many workers' differences. Returns `false` for a trainer without
+/// a residual.
 pub(super) fn replace_by_mean(state: &mut TrainerState, sum: &Dense, workers: u32) -> bool {
     let place = sum.first() as usize..sum.first() as usize + sum.steps().len();
-    // The residual is in two parts, of which the second is what the first cannot hold.
+    // The second array of a residual holds its rounding remainders.
     let [residual, rest, ..] = &mut state.arrays[..] else {
         return false;
     };
@@ -55,8 +56,8 @@ pub(super) fn replace_by_mean(state: &mut TrainerState, sum: &Dense, workers: u3
     true
 }
 
-/// The window of a residual that an averaging step is about, with its first weight: of a large model another one in each
-/// step.
+/// Returns the window of a residual that a sequential averaging step covers, with its first weight. A large model has
+/// several windows, which take turns.
 fn window(arrays: &[Vec<f32>], pass: u64) -> (usize, &[f32]) {
     let residual = arrays.first().map_or(&[][..], |residual| residual);
     let windows = residual.len().div_ceil(DENSE_MAX).max(1);

@@ -1,8 +1,7 @@
-//! The training of a worker that holds a stage of a network: its loop over the minibatches of a pipeline, from its place in the
-//! run to the saved stage.
+//! The training loop of a worker that holds a stage of a network, from its place in the run to the saved stage.
 //!
-//! Pure: it hears events, does one piece of work a call, and what it tells lies in its outbox until the caller takes it. One
-//! worker of a pipeline leads and chooses minibatches as any worker does; the others follow.
+//! The loop is pure: it takes events, does one piece of work per call, and its messages lie in an outbox until the
+//! caller takes them. One worker of a pipeline leads and chooses minibatches as any worker does; the others follow.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -28,26 +27,27 @@ use crate::pipeline::{LED_CURSORS_MAX, Pipeline, PipelineEvent};
 use crate::stage::{Advance, HoldsStage};
 use crate::trainer::{StateError, Trainer};
 
-/// The time for which a leader calls its pipeline together before it leaves the remaining samples to other pipelines. Nodes
-/// that are gone are given up sooner: these are there, and a worker of theirs may be opening large data.
+/// The time for which a leader calls its pipeline together before it leaves the remaining samples to other pipelines.
+/// Nodes that are gone are given up sooner; the nodes of this pipeline are present, and a worker may be opening large
+/// data.
 const GIVEN_UP_AFTER: Duration = Duration::from_mins(5);
-/// How long a follower that is told to stop waits for its leader while it hears nothing of its pipeline. The leader is told so,
-/// too, and gives up the minibatch that is under way, but not an evaluation. A call of a leader that is gone may have come on a
-/// longer way than the word that it is gone.
+/// Time for which a follower that is told to stop waits for its leader without a message of its pipeline. The leader is
+/// told to stop, too, and gives up the minibatch in flight, but not an evaluation. A dead leader's last call may arrive
+/// after the event that it is gone, so the wait must end.
 const LEADER_ENDS_WITHIN: Duration = Duration::from_secs(10);
-/// How long a worker waits for others at a time.
+/// Longest wait for messages in one go.
 const WAIT: Duration = Duration::from_secs(1);
-/// How often a leader with an unanswered order looks after it.
+/// Interval at which a leader with a pending order to finish calls its pipeline.
 const CALL_AGAIN: Duration = Duration::from_millis(100);
-/// The most messages that wait while a minibatch is computed. If more come, the minibatch is given up for them.
+/// Largest number of messages that wait while a minibatch is computed. If more come, the minibatch is given up.
 const WAITING_MAX: usize = 1 << 10;
 
-/// How far a worker has come by one call.
+/// The outcome of one call of the loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StageProgress {
-    /// There may be more to do.
+    /// Work was done, and there may be more.
     Worked,
-    /// There is nothing to do before the next event, or for this time.
+    /// There is nothing to do before the next event, for this time at most.
     Waits(Duration),
 }
 
@@ -55,28 +55,28 @@ pub enum StageProgress {
 pub struct StageTraining<T> {
     pub(super) learner: Learner<T>,
     minibatches: Minibatches,
-    /// Some worker of the pipeline is missing, so that other pipelines take its samples.
+    /// True if a worker of the pipeline is missing, so that other pipelines take its samples.
     stands_alone: bool,
-    /// The leader has begun its present minibatch, which is neither done nor lost.
+    /// True if the leader has begun its present minibatch, which is neither done nor lost.
     has_led: bool,
     throttle: Throttle,
-    /// Messages that wait until the present minibatch is done: the weights stay as they are until then.
+    /// Messages that wait until the present minibatch is done, because the weights must not change before.
     waiting: VecDeque<ToTraining>,
-    /// An evaluation that waits for a moment at which nothing of the pipeline is under way.
+    /// The run's progress when an evaluation was ordered that waits until no minibatch of the pipeline is in flight.
     measure_due: Option<Moment>,
-    /// The evaluation that passes through the pipeline, and the moment that it is of.
+    /// The run's progress when the evaluation that now passes through the pipeline was ordered.
     measuring: Option<Moment>,
-    /// Orders to finish that wait to be carried out.
+    /// Orders to finish the run that wait to be carried out.
     finishes: VecDeque<Finish>,
-    /// Since when a follower that is told to stop has waited for its leader and heard nothing of its pipeline.
+    /// Time at which a follower that is told to stop began to wait for its leader without a message of its pipeline.
     stopping_since: Option<Duration>,
     is_closed: bool,
-    /// What is to be told, in its order.
+    /// Messages to send, in their order.
     outbox: Vec<FromTraining>,
 }
 
 impl<T: Trainer + HoldsStage> StageTraining<T> {
-    /// Training from the start of a run, on samples of these classes.
+    /// Creates the training of a run that begins, on samples of these classes.
     pub fn new(
         trainer: T,
         job: &Job,
@@ -102,38 +102,37 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         Ok(training)
     }
 
-    /// Goes on from a ledger in the middle of a run: which samples are done, and how many batches and samples the
-    /// trainer's weights already hold.
+    /// Continues from a ledger in the middle of a run: `cursors` are the samples done, and the trainer's weights
+    /// already hold this many batches and samples.
     pub fn resume(&mut self, cursors: &Cursors, batches: u64, samples: u64) {
         self.learner.resume(cursors, batches, samples);
     }
 
-    /// Goes on from what a worker had alone; to be called before the first step. A state that does not fit is refused and has
-    /// no effect.
+    /// Continues from a saved state; call this before the first step. A state that does not fit is refused and has no
+    /// effect.
     pub fn restore(&mut self, state: State) -> Result<(), StateError> {
         self.learner.restore(state)
     }
 
-    /// The trainer, for questions between steps.
+    /// Returns the trainer, for queries between steps.
     pub fn trainer(&self) -> &T {
         &self.learner.trainer
     }
 
-    /// The worker's origin.
     pub fn origin(&self) -> OriginId {
         self.learner.identity.origin
     }
 
-    /// Takes what is to be told.
+    /// Takes the messages to send.
     pub fn take_outbox(&mut self) -> Vec<FromTraining> {
         std::mem::take(&mut self.outbox)
     }
 
-    /// Takes note of an event. While a minibatch is computed all but the pipeline's own messages wait.
+    /// Takes an event. While a minibatch is computed, all but the pipeline's own messages wait.
     pub fn hear(&mut self, event: ToTraining, now: Duration) -> Result<(), TrainingError> {
         match event {
             ToTraining::Pipeline(event) => self.hear_pipeline(event, now),
-            // A leader need not wait for what is under way.
+            // A leader need not wait for the minibatch in flight.
             ToTraining::Stop if self.is_computing() && self.leads() => {
                 self.hear_pipeline(PipelineEvent::Stopping, now);
                 self.waiting.push_back(ToTraining::Stop);
@@ -149,13 +148,13 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         Ok(())
     }
 
-    /// Whether there is room for further events. If not, the present minibatch is given up or goes on without any, and there is
-    /// room soon.
+    /// True if there is room for further events. If not, the present minibatch is given up or completed without further
+    /// events, which makes room.
     pub fn has_room(&self) -> bool {
         self.waiting.len() < WAITING_MAX
     }
 
-    /// Does one piece of work, if there is any. Where `is_full` too many batches are on their way out.
+    /// Does one piece of work, if there is any. `is_full` says that too many batches are queued.
     pub fn advance(&mut self, now: Duration, is_full: bool) -> Result<StageProgress, TrainingError> {
         let progress = self.advance_once(now, is_full);
         self.note_lost_minibatch();
@@ -173,7 +172,7 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         while let Some(saved) = self.learner.answer_save(self.is_closed, false)? {
             self.outbox.push(saved);
         }
-        // Evaluation samples go through between two steps, also where another worker leads.
+        // Evaluation samples pass between two steps, also where another worker leads.
         if self.advance_evaluation(now)? {
             self.stopping_since = None;
             return Ok(StageProgress::Worked);
@@ -205,12 +204,12 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         self.learner.trainer.stage_mut().pipeline_mut()
     }
 
-    /// Whether this worker chooses the minibatches of its pipeline.
+    /// True if this worker chooses the minibatches of its pipeline.
     fn leads(&self) -> bool {
         self.pipeline().leads()
     }
 
-    /// Whether the gradient of a minibatch is being computed.
+    /// True if the gradient of a minibatch is being computed.
     fn is_computing(&self) -> bool {
         self.has_led || self.learner.trainer.stage().is_computing()
     }
@@ -225,7 +224,7 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         self.note_evaluation(judged, now);
     }
 
-    /// Takes note of a minibatch that was lost with the pipeline: it is led again.
+    /// Marks a minibatch that was lost with the pipeline to be led again.
     fn note_lost_minibatch(&mut self) {
         if self.has_led && !self.pipeline().is_under_way() {
             self.has_led = false;
@@ -233,8 +232,8 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         }
     }
 
-    /// Takes note of an evaluation that has gone on since this many minibatches of it were judged, or was lost with the
-    /// pipeline.
+    /// Records that an evaluation has advanced, or was lost with the pipeline. `judged_before` is the number of its
+    /// minibatches that were counted before.
     fn note_evaluation(&mut self, judged_before: Option<u32>, now: Duration) {
         let judged = self.judged();
         if judged == judged_before {
@@ -251,16 +250,16 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         }
     }
 
-    /// Moves what the pipeline has to say into the outbox.
+    /// Moves the pipeline's messages into the outbox.
     fn send_flows(&mut self) {
         let flows = self.pipeline_mut().take_outbox();
         self.outbox.extend(flows.into_iter().map(FromTraining::Flow));
     }
 
-    /// The leader goes on to its next minibatch, or to its end.
+    /// Begins the leader's next minibatch, or ends its training.
     fn lead(&mut self, now: Duration) -> Result<StageProgress, TrainingError> {
         let is_whole = self.pipeline().is_whole();
-        // A minibatch that was chosen and could not be trained is still to be, unless others have done so.
+        // Keeps chosen minibatches that are still to be trained; forgets them once others have trained their samples.
         if !is_whole && !self.learner.plan.is_in_arrears() {
             self.minibatches.forget();
         }
@@ -277,7 +276,7 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
             return self.pause();
         }
         let in_flight = match self.measure_due {
-            // Nothing is begun ahead, so that there is a moment at which nothing is under way.
+            // Begins no further minibatch, so that none is in flight when the evaluation begins.
             Some(_) => 0,
             None => self.pipeline().in_flight(),
         };
@@ -294,8 +293,7 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         Ok(StageProgress::Worked)
     }
 
-    /// Returns what the others of the pipeline have to know of the next step, and of those after it that can be begun before
-    /// it is done.
+    /// Returns the announcements of the next step, and of those after it that may be begun before it is done.
     fn next_leads(&self) -> Vec<Lead> {
         let (learning_rate, _) = self.learner.rate_and_clip();
         let lead = |(step, minibatch): (u64, &Minibatch)| Lead {
@@ -309,10 +307,11 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         (self.learner.counters.steps + 1..).zip(all).map(lead).collect()
     }
 
-    /// Calls the workers of a pipeline that is not whole. Returns how the leader ends if it calls in vain.
+    /// Calls the workers of a broken pipeline. Returns the leader's ending if the pipeline cannot be joined.
     fn call(&mut self, now: Duration) -> Option<Ending> {
         let has_others = self.learner.identity.slots > 1;
-        // The leader was started again when the others had ended, and what it made last had reached nobody.
+        // The leader was started again after the others had ended, and its last minibatches had reached no other
+        // worker.
         if self.pipeline().is_over() {
             tracing::warn!(
                 event = "pipeline_ended",
@@ -323,11 +322,11 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         let stands_alone = self.stands_alone;
         let pipeline = self.pipeline_mut();
         pipeline.join(now);
-        // Where a worker is missing others know, and take its samples: it may come back, or another in its place.
+        // If a worker is missing, other pipelines know it and take its samples; it or a successor may come back.
         if stands_alone {
             pipeline.stop_joining();
         }
-        // Else they cannot know that this pipeline makes nothing: all its nodes are there.
+        // If all nodes are there, other pipelines cannot know that this one makes no progress.
         if has_others && pipeline.joining_for(now) > GIVEN_UP_AFTER {
             tracing::warn!(
                 event = "pipeline_given_up",
@@ -338,9 +337,9 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         None
     }
 
-    /// A follower goes on with the minibatch that its leader has begun, or waits for one. One that is told to stop goes on as
-    /// long as it is led: others wait for its layers. Samples that are done here need not be done where they were chosen, nor
-    /// the other way round: the leader says when there are no more, or the node does.
+    /// Goes on with the leader's minibatch, or waits for one, as a follower. A follower that is told to stop goes on as
+    /// long as it is led, because others wait for its layers. It does not end when its samples are done, since the
+    /// leader may know of others: the leader says when there are no more, or the node does.
     fn follow(&mut self, now: Duration, is_full: bool) -> Result<StageProgress, TrainingError> {
         if planted(Bug::EndsUntold) && self.learner.plan.is_complete() {
             return self.pause();
@@ -361,7 +360,7 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         Ok(StageProgress::Waits(WAIT))
     }
 
-    /// Goes on with the gradient of the present minibatch.
+    /// Advances the gradient of the present minibatch.
     fn compute(&mut self, now: Duration, is_full: bool) -> Result<StageProgress, TrainingError> {
         let advanced = self.learner.trainer.advance();
         match advanced.map_err(|error| self.learner.blame(error))? {
@@ -376,7 +375,7 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         let Some(lead) = self.pipeline().next_lead().cloned() else {
             return Ok(());
         };
-        // The optimiser counts the leader's steps, whenever this worker came.
+        // The optimiser uses the leader's step number, whenever this worker came.
         self.learner.counters.steps = lead.step;
         let batches = self.learner.applied.batches();
         let begun_at = if self.leads() {
@@ -385,8 +384,8 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
             None
         };
         self.learner.counters.seen = begun_at.unwrap_or(batches);
-        // The leader's rate counts; and each stage's gradient is clipped by itself, to its part of the norm: the whole one
-        // would take a round trip in every step.
+        // The leader's rate counts. Each stage clips its own gradient to its part of the norm, because the norm of the
+        // whole gradient would take a round trip in every step.
         let (_, clip) = self.learner.rate_and_clip();
         let clip = clip.map(|norm| norm / f64::from(self.pipeline().stages()).sqrt());
         let throttle = self.throttle.is_on(is_full) && self.learner.can_throttle();
@@ -403,12 +402,12 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
             .map_err(|error| self.learner.blame(error))?;
         self.has_led = false;
         self.learner.pending.add(&lead.cursors, lead.samples.len(), report.loss);
-        // The samples of a pipeline count once.
+        // The samples of a pipeline count once, at the leader.
         let samples = if self.leads() {
             self.learner.plan.settle(&lead.cursors);
             lead.samples.len()
         } else {
-            // A follower's plan has chosen nothing, and learns what is done as from another's batches.
+            // A follower's plan has chosen nothing, and learns of done samples as from another origin's batch.
             self.learner.plan.observe(self.learner.identity.origin, &lead.cursors);
             0
         };
@@ -442,7 +441,8 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         self.outbox.push(FromTraining::Step { encoded, step, time });
     }
 
-    /// There is nothing to train, for now or for good.
+    /// Handles the case that there is nothing to train, for now or for good: emits pending work, waits, or closes the
+    /// origin.
     fn pause(&mut self) -> Result<StageProgress, TrainingError> {
         let mut encoded = Vec::new();
         match self.learner.pause(0, &mut encoded)? {
@@ -453,9 +453,10 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         Ok(StageProgress::Worked)
     }
 
-    /// Closes the origin: this worker makes no further steps, and only helps to measure.
+    /// Closes the origin, this worker's stream of batches: the worker makes no further steps, and only helps with
+    /// evaluations.
     fn close(&mut self) -> Result<StageProgress, TrainingError> {
-        // A follower never says that the run is to end.
+        // A follower never ends the run.
         let closing = self.learner.close(0, self.leads())?;
         self.pipeline_mut().close();
         self.outbox.push(FromTraining::Closed(closing));
@@ -463,18 +464,18 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         Ok(StageProgress::Worked)
     }
 
-    /// The minibatches that are judged of the evaluation that this worker waits for, if it waits for one.
+    /// Number of counted minibatches of the evaluation that this worker leads; `None` if it leads none.
     fn judged(&self) -> Option<u32> {
         self.learner.trainer.stage().judged()
     }
 
-    /// Whether this worker waits for an evaluation.
+    /// True if this worker leads an evaluation.
     fn evaluates(&self) -> bool {
         self.judged().is_some()
     }
 
-    /// Begins the evaluation that is due, if this worker leads a whole pipeline and nothing of it is under way. Returns whether
-    /// it has.
+    /// Begins the evaluation that is due, if this worker leads a whole pipeline with no minibatch in flight. Returns
+    /// true if it has begun.
     fn begin_evaluation(&mut self) -> Result<bool, TrainingError> {
         if self.measure_due.is_none() || self.pipeline().is_under_way() {
             return Ok(false);
@@ -488,7 +489,7 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         Ok(begins)
     }
 
-    /// Goes on with an evaluation. Returns whether something was done for it.
+    /// Advances an evaluation. Returns whether there was work to do.
     fn advance_evaluation(&mut self, now: Duration) -> Result<bool, TrainingError> {
         let judged = self.judged();
         let advanced = self.learner.trainer.advance_evaluation()?;
@@ -499,7 +500,7 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         Ok(advanced != Advance::Waits)
     }
 
-    /// Tells the scores of an evaluation that is done, or keeps them for the answer that waits for them.
+    /// Reports the scores of a completed evaluation, or answers the order to finish that waits for them.
     fn end_evaluation(&mut self) -> Result<(), TrainingError> {
         let Some(scores) = self.learner.trainer.stage_mut().take_scores() else {
             return Ok(());
@@ -517,8 +518,9 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         }
     }
 
-    /// Answers orders to finish: all batches have come. More may come nevertheless, and the order again. A pipeline is measured
-    /// first; if it breaks, it is called together and measured again, within limits.
+    /// Answers orders to finish: all batches have come. More may come nevertheless, and another order after them. The
+    /// leader evaluates its pipeline first; if that breaks, it calls the pipeline together and tries again, within
+    /// limits.
     fn finish(&mut self, now: Duration) -> Result<StageProgress, TrainingError> {
         while let Some(finish) = self.finishes.front() {
             if self.leads() && finish.measures(now) {
@@ -533,8 +535,8 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
                 self.note_evaluation(None, now);
                 return Ok(StageProgress::Worked);
             }
-            // What still comes of an evaluation must not count in the next one. One that another worker leads may still pass
-            // through.
+            // Late results of a cancelled evaluation must not count in the next one. An evaluation that another worker
+            // leads may still pass through.
             if self.evaluates() {
                 self.learner.trainer.stage_mut().reset();
             }

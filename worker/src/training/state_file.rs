@@ -1,10 +1,10 @@
-//! State files: what a worker alone has, for the next one to go on from.
+//! State files: a worker's own state, from which its successor continues.
 //!
 //! ```text
 //! magic | version | header's length | header | arrays, little-endian | CRC-32 of all before
 //! ```
 //!
-//! The header, in postcard, says how many arrays of how many numbers follow, so a file has one right length.
+//! The header, in postcard, gives the number of arrays and the numbers in each, so a file has one right length.
 
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -20,16 +20,16 @@ use crate::training::State;
 const MAGIC: [u8; 8] = *b"tau-work";
 const VERSION: u8 = 2;
 const CRC_BYTES: usize = 4;
-/// Magic, version and the header's length, a `u16`.
+/// Length of magic, version and the header's length, which is a `u16`.
 const PREFIX_BYTES: usize = MAGIC.len() + 1 + 2;
-/// No header is longer: it has a dozen numbers.
+/// Largest length of a header, which has a dozen numbers.
 const HEADER_BYTES_MAX: usize = 256;
-/// No trainer has more arrays.
+/// Largest number of arrays in a trainer's state.
 const ARRAYS_MAX: u8 = 8;
-/// How much is turned from numbers into bytes, or back, at a time.
+/// Bytes that are converted from or to numbers at a time.
 const CHUNK_BYTES: usize = 1 << 16;
 
-/// What stands before the arrays.
+/// The header of a state file, which precedes the arrays.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Header {
     origin: OriginId,
@@ -42,7 +42,7 @@ struct Header {
 }
 
 impl Header {
-    /// How long a file is whose header takes so many bytes; `None` if no file is.
+    /// Returns the length of a file whose header takes this many bytes; `None` if it overflows.
     fn file_bytes(&self, header_bytes: usize) -> Option<u64> {
         let arrays = self
             .weights
@@ -52,35 +52,35 @@ impl Header {
     }
 }
 
-/// Why a state file was not written, not read or not used.
+/// The reason for which a state file was not written, not read or not used.
 #[derive(Debug, Error)]
 pub enum StateFileError {
-    /// The system refused to read it.
+    /// The system refused to read the file.
     #[error("{file} could not be read")]
     Read { file: PathBuf, source: io::Error },
-    /// The system refused to write it.
+    /// The system refused to write the file.
     #[error("{file} could not be written: make room for it, or choose a folder that can hold it")]
     Write { file: PathBuf, source: io::Error },
-    /// The file is something else.
+    /// The file is not a state file.
     #[error("{file} is not a state file of a worker: {why}")]
     NotAState { file: PathBuf, why: String },
-    /// The file is not what was written.
+    /// The file is damaged.
     #[error("{file} is damaged: {why}")]
     Damaged {
         file: PathBuf,
-        /// How that shows.
+        /// Sign of the damage, for the error message.
         why: String,
     },
-    /// The file is of another model or optimiser.
+    /// The state is of another model or optimiser.
     #[error("{file} is the state of a worker with another model or optimiser")]
     Unfit {
         file: PathBuf,
-        /// What does not fit.
+        /// The mismatch between state and trainer.
         source: StateError,
     },
 }
 
-/// Writes a state whole or not at all.
+/// Writes a worker's state to a file, which appears whole or not at all.
 pub fn save(path: &Path, state: &State) -> Result<(), StateFileError> {
     let made = whole_file::make_folder_of(path);
     let written = made.and_then(|()| whole_file::write(path, |file| encode(state, file)));
@@ -90,7 +90,7 @@ pub fn save(path: &Path, state: &State) -> Result<(), StateFileError> {
     })
 }
 
-/// Reads the state of a worker whose model has so many weights, and checks that it is whole.
+/// Reads the state of a worker whose model has this many weights, and checks that it is whole.
 pub fn load(path: &Path, weights: usize) -> Result<State, StateFileError> {
     let opened = std::fs::File::open(path).and_then(|file| Ok((file.metadata()?.len(), file)));
     let (length, file) = opened.map_err(|source| StateFileError::Read {
@@ -100,7 +100,7 @@ pub fn load(path: &Path, weights: usize) -> Result<State, StateFileError> {
     decode(path, file, length, weights)
 }
 
-/// Writes a state's bytes, and adds up their CRC meanwhile.
+/// Writes a state's bytes followed by their CRC.
 fn encode(state: &State, out: &mut impl Write) -> io::Result<()> {
     let TrainerState { numbers, arrays } = &state.trainer;
     let header = Header {
@@ -140,8 +140,8 @@ fn encode(state: &State, out: &mut impl Write) -> io::Result<()> {
     out.write_all(&hasher.finalize().to_le_bytes())
 }
 
-/// Reads a state from a file of a known length. The path is for messages. No memory is taken before the length has
-/// proven to be the one that the header says.
+/// Reads a state from a file of a known length; `path` is for messages only. Allocates no memory before the length has
+/// proven to match the header.
 pub fn decode(path: &Path, file: impl Read, length: u64, weights: usize) -> Result<State, StateFileError> {
     let not_a_state = |why: &str| StateFileError::NotAState {
         file: path.into(),
@@ -213,7 +213,7 @@ pub fn decode(path: &Path, file: impl Read, length: u64, weights: usize) -> Resu
     })
 }
 
-/// A file that is read, and the CRC of what was.
+/// A file that computes the CRC of all bytes read.
 struct Summed<R> {
     file: R,
     hasher: Hasher,
@@ -272,14 +272,14 @@ mod tests {
         decode(Path::new("some/state"), bytes, bytes.len() as u64, weights)
     }
 
-    /// What is said of bytes that are refused.
+    /// Returns the error message for bytes that are refused.
     fn refusal(bytes: &[u8]) -> String {
         let error = read(bytes, WEIGHTS).unwrap_err().to_string();
         assert!(error.starts_with("some/state ") && !error.contains('\n'), "{error}");
         error
     }
 
-    /// Changes a file's body and makes its check sum right again.
+    /// Changes a file's body and corrects its checksum.
     fn forged(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
         let mut bytes = bytes(&state(3, WEIGHTS));
         bytes.truncate(bytes.len() - CRC_BYTES);
@@ -293,7 +293,7 @@ mod tests {
     fn a_state_comes_back_whole() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state");
-        // More than one chunk, and none at all.
+        // Arrays of more than one chunk, and empty ones.
         for (arrays, weights) in [(3, WEIGHTS), (2, CHUNK_BYTES / 4 * 2 + 3), (1, 0)] {
             let state = state(arrays, weights);
             save(&path, &state).unwrap();
@@ -315,7 +315,7 @@ mod tests {
         assert_eq!(read(&whole, WEIGHTS).unwrap(), state(3, WEIGHTS));
         for length in 0..whole.len() {
             assert!(refusal(&whole[..length]).contains("damaged"), "{length} bytes");
-            // Even if its length was read before it was torn.
+            // Also if its length was read before it was torn.
             let torn = decode(Path::new("state"), &whole[..length], whole.len() as u64, WEIGHTS);
             assert!(matches!(torn, Err(StateFileError::Damaged { .. })), "{length} bytes");
         }
@@ -365,7 +365,7 @@ mod tests {
             weights: 1 << 40,
             arrays: 3,
         };
-        // Whatever the caller believes: the memory would not be there.
+        // Also if the caller expects that many weights, for which there is no memory.
         for weights in [1 << 40, u64::MAX, u64::MAX / 12] {
             let error = with(
                 &Header {

@@ -1,4 +1,4 @@
-//! What one step did.
+//! The result of one step of a training loop.
 
 use std::time::Duration;
 
@@ -8,48 +8,48 @@ use protocol::weights::lattice::{Range, Tau};
 use crate::emission::Leaving;
 use crate::trainer::GpuUse;
 
-/// How training went on.
+/// The outcome of one call of a training loop.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Next {
     /// A step was made and its batch written.
     Emitted(Step),
-    /// A step was made; what would have left stays in the residual, and its samples are counted by the next batch.
+    /// A step was made without a batch: its changes stay in the residual, and a later batch counts its samples.
     Kept(Step),
-    /// A step was made, and what this worker adds to a pass is written in place of a batch.
+    /// A step was made, and the worker's prefix for a sequential averaging step is written in place of a batch.
     Passed(Step),
-    /// There is nothing to train now, but there may be when others are heard of again.
+    /// There is nothing to train now, but messages from other workers may change that.
     Waiting,
     /// Everything is trained, or the run is to end: the origin can be closed.
     Done,
 }
 
-/// What one step did, beside the batch it wrote.
+/// The record of one step, without its batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Step {
-    /// The mean loss of its minibatch.
+    /// Mean loss of the minibatch.
     pub loss: f32,
-    /// How many samples that had.
+    /// Number of samples in the minibatch.
     pub samples: usize,
-    /// The changes that left.
+    /// Number of changes that left.
     pub changes: usize,
-    /// Whether nothing left because the node has enough to send.
+    /// True if no batch left because the node has enough to send.
     pub throttled: bool,
-    /// The size of the changes that left, if it is one.
+    /// Size of the changes that left, for batches of ±τ.
     pub tau: Option<Tau>,
-    /// How far out the weights are.
+    /// Alarm if a shared weight is beyond ±8.
     pub range: Range,
-    /// How stale others' batches are when they arrive, in rounds.
+    /// Average staleness of other workers' batches when they arrive, in rounds.
     pub staleness: f64,
-    /// The part of its thread time that is training; the rest is exchange.
+    /// The part of the step's thread time that is training; the rest is exchange.
     pub training_time: Duration,
-    /// The part of that in which updates were made orthogonal.
+    /// The part of `training_time` in which updates were made orthogonal.
     pub directions: Duration,
-    /// What a GPU did for it.
+    /// Use of the GPU in the step.
     pub gpu: GpuUse,
 }
 
 impl Step {
-    /// A batch that leaves without one.
+    /// Creates the record of a batch that leaves without a training step.
     pub(super) fn without_samples(staleness: f64) -> Self {
         Self {
             staleness,
@@ -57,7 +57,7 @@ impl Step {
         }
     }
 
-    /// This leaves with it.
+    /// Records the contents of the batch that leaves with the step.
     pub(super) fn left(&mut self, Leaving { payload, range }: &Leaving) {
         self.changes = payload.len();
         self.range = self.range.max(*range);

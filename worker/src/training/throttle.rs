@@ -1,31 +1,31 @@
-//! When a worker makes no step because its batches are not taken.
+//! Throttling: decides when a worker makes no step because its batches are not taken.
 
 use std::time::Duration;
 
-/// Steps in a row that may be throttled; their gradients are all of the same weights.
+/// Largest number of throttled steps in a row; their gradients are all of the same weights.
 const THROTTLED_MAX: usize = 16;
-/// How long a full outbox is waited for before steps are throttled.
+/// Time for which the worker waits for a full outbox before it throttles steps.
 const FULL_LIMIT: Duration = Duration::from_millis(100);
 
-/// Whether a worker's batches are taken, and what it does where they are not: it goes on training for a while, what would leave
-/// stays in the residual, and then it waits.
+/// The throttling of a worker whose batches are not taken: it first goes on training while changes stay in the
+/// residual, and later waits.
 #[derive(Debug, Default)]
 pub(crate) struct Throttle {
-    /// The node has enough to send.
+    /// True if the node has enough to send.
     is_paused: bool,
-    /// Steps in a row after which no batch left.
+    /// Number of steps in a row after which no batch left.
     steps: usize,
-    /// The time since which the outbox is full.
+    /// Time at which the outbox became full; `None` while it has room.
     full_since: Option<Duration>,
 }
 
 impl Throttle {
-    /// The node has enough to send, or takes batches again.
+    /// Records that the node has enough to send, or takes batches again.
     pub(crate) fn pause(&mut self, is_paused: bool) {
         self.is_paused = is_paused;
     }
 
-    /// Whether the next step is to let nothing leave, where that can be.
+    /// True if no batch should leave after the next step, if that is possible.
     pub(crate) fn is_on(&self, is_full: bool) -> bool {
         self.is_paused || is_full
     }
@@ -35,8 +35,8 @@ impl Throttle {
         self.steps = if has_emitted { 0 } else { self.steps + 1 };
     }
 
-    /// Whether there is no point in a step now: a full outbox mostly empties in a moment, and throttled steps are no better
-    /// than waiting when they have gone on for long.
+    /// True if a step would be pointless now: a full outbox mostly empties in a moment, and a long row of throttled
+    /// steps is no better than waiting.
     pub(crate) fn should_wait(&mut self, now: Duration, is_full: bool, can_throttle: bool) -> bool {
         if !is_full {
             self.full_since = None;

@@ -1,4 +1,5 @@
-//! What may round otherwise is close: losses, gradients, optimisers, and what comes of training.
+//! Tests of results that may round differently on devices, but must be close: losses, gradients, optimisers, trained
+//! models.
 
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ use super::{Device, MLP, Pair, control, distance, minibatch, mnist, pair, pair_o
 fn compare_gradients<D: Device>(model: &str, pair: &mut Pair<D>, samples_max: u32) {
     for samples in [&minibatch(1)[..], &minibatch(2)[..5]] {
         let samples: Vec<u32> = samples.iter().map(|sample| sample % samples_max).collect();
-        // Without a τ everything stays in the residual, and a rate of 1 makes that the gradient.
+        // Without a τ everything stays in the residual, and with a rate of 1 that is the gradient.
         let before = (residual(&pair.cpu), residual(&pair.device));
         let cpu = pair.cpu.step(&samples, control(Rule::Sgd, 1.0, None), &mut Vec::new());
         let device = pair
@@ -38,7 +39,7 @@ fn compare_gradients<D: Device>(model: &str, pair: &mut Pair<D>, samples_max: u3
             println!("{model}: {:?} apart by {apart:.1e}", tensor.range());
             assert!(apart < 2e-4, "{model}: the gradient of {tensor:?} is apart by {apart}");
         }
-        // So that the second gradient is taken at one point.
+        // Makes both devices compute the second gradient at the same weights.
         let state = pair.cpu.state().unwrap();
         pair.device.restore(state).unwrap();
     }
@@ -69,7 +70,7 @@ pub(crate) fn gradients_of_all_layers_are_the_cpus<D: Device>() {
     }
 }
 
-/// Two rows of each of so many classes.
+/// Returns a dataset with two rows of each of this many classes.
 fn many_classes(classes: usize) -> Arc<Dataset> {
     let folder = tempfile::tempdir().unwrap();
     let row = |at: usize| format!("{},{},{},{:05}", at % 7, at % 11, at * at % 13, at % classes);
@@ -96,7 +97,7 @@ pub(crate) fn losses_over_any_number_of_classes_are_the_cpus<D: Device>() {
     }
 }
 
-/// Rows that are of one of two classes, or have two numbers.
+/// Returns rows with one of two classes, or with two numbers.
 fn rows_of(last: impl Fn(usize) -> String, options: &str) -> Arc<Dataset> {
     let folder = tempfile::tempdir().unwrap();
     let row = |at: usize| format!("{},{},{},{}", at % 7, at % 11, at * at % 13, last(at));
@@ -153,7 +154,7 @@ pub(crate) fn varied_images_are_the_cpus<D: Device>() {
     }
 }
 
-/// Every kernel, a few times each: for tools that look at every access of every thread.
+/// Runs every kernel a few times, for tools that check every memory access of every thread.
 pub(crate) fn every_kernel_runs<D: Device>() {
     let model = "conv 3 3x3 nobias, batchnorm, relu, maxpool 2, residual [ conv 4 3x3 pad 1, tanh, groupnorm 2 ], relu, avgpool 2, flatten, dropout 0.2, dense 12, gelu, layernorm, dense 11, sigmoid, silu, relu, leakyrelu, dense 10";
     for rule in rules() {
@@ -207,7 +208,7 @@ pub(crate) fn optimisers_do_what_the_cpus_do<D: Device>() {
         {
             let apart = distance(cpu, device);
             println!("{rule:?}: array {at} apart by {apart:.1e}");
-            // Orthogonal updates make singular values that are hardly more than rounding errors as large as the others.
+            // Singular values that are hardly more than rounding errors become as large as the others.
             let most = if matches!(rule, Rule::Muon(_)) { 5e-2 } else { 1e-2 };
             assert!(apart < most, "{rule:?}: array {at} is apart by {apart}");
         }
@@ -272,7 +273,7 @@ pub(crate) fn evaluations_are_the_cpus<D: Device>() {
         )
         .unwrap();
         let mut evaluator = Evaluator::new(&device, start.task.clone(), layout.clone(), Threads(2));
-        // Twice: the second time everything lies on the device already, and statistics are given.
+        // The second time, everything lies on the device already and statistics are given.
         for given in [None, Some(statistics)] {
             let found = evaluator.evaluate(weights.clone(), given, &mut |_| true).unwrap();
             println!("{model}: {cpu:?} and {found:?}");

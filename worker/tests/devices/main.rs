@@ -1,8 +1,8 @@
-//! Every device against the reference, which is the CPU with one thread: what must agree to the bit does, and what may round
-//! otherwise is close.
+//! Tests of every device against the reference, the CPU with one thread: results either agree to the bit or, where
+//! rounding may differ, are close.
 //!
-//! The CPU with two threads is such a device, so that the tests themselves are tested everywhere. GPUs need the feature
-//! `cuda`, and a GPU: where there is none their tests say so and pass.
+//! The CPU with two threads counts as a device, so that the tests themselves are tested everywhere. GPUs need the
+//! feature `cuda`, and a GPU: without one their tests say so and pass.
 
 mod learning;
 mod replicas;
@@ -23,7 +23,7 @@ use worker::trainer::{StepControl, Trainer};
 const MINIBATCH: usize = 48;
 const MLP: &str = "dense 61, relu, dense 40, tanh, dense 10";
 
-/// What a trainer begins with.
+/// The inputs that a trainer is created from.
 struct Start {
     task: Task,
     layout: Layout,
@@ -43,18 +43,17 @@ impl Start {
     }
 }
 
-/// A device that is held against the reference.
+/// A device that is compared with the reference.
 trait Device {
     type Trainer: Trainer;
 
-    /// What a worker finds; none where there is no such device.
+    /// Finds the device as a worker does; `None` if it does not exist.
     fn found() -> Option<worker::backend::device::Device>;
 
-    /// A trainer on it; none where there is no such device.
+    /// Creates a trainer on the device; `None` if it does not exist.
     fn trainer(start: &Start, precision: Precision) -> Option<Self::Trainer>;
 }
 
-/// The CPU with two threads.
 struct TwoThreads;
 
 impl Device for TwoThreads {
@@ -69,7 +68,6 @@ impl Device for TwoThreads {
     }
 }
 
-/// The first GPU.
 #[cfg(feature = "cuda")]
 struct FirstGpu;
 
@@ -205,12 +203,12 @@ fn minibatch(step: u32) -> Vec<u32> {
         .collect()
 }
 
-/// What a trainer's own weights differ by from the shared ones.
+/// Returns the difference between a trainer's own and shared weights.
 fn residual(trainer: &impl Trainer) -> Vec<f32> {
     trainer.state().unwrap().arrays.swap_remove(0)
 }
 
-/// The distance of two vectors, relative to their size.
+/// Returns the distance of two vectors, relative to the size of the first.
 fn distance(one: &[f32], other: &[f32]) -> f64 {
     let square = |value: f64| value * value;
     let apart: f64 = one.iter().zip(other).map(|(a, b)| square(f64::from(a - b))).sum();

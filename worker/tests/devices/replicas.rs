@@ -1,4 +1,4 @@
-//! What must agree to the bit does: changes that leave, what others changed, saved states.
+//! Tests of results that must agree to the bit on all devices: changes that leave, applied changes, saved states.
 
 use protocol::job::optimiser::Rule;
 use protocol::rng::CounterRng;
@@ -10,7 +10,7 @@ use worker::trainer::{Numbers, StepControl, Trainer, TrainerState};
 
 use super::{Device, MLP, assert_same_replica, control, minibatch, pair, rules};
 
-/// A state with random residuals, some of them many τ large, and some exactly at its border.
+/// Returns a state with random residuals, some of which are many τ large and some exactly τ.
 fn random_state(weights: usize, rule: Rule, tau: Tau, random: &mut CounterRng) -> TrainerState {
     let mut number = |scale: f32| (random.below(2_000_001) as f32 / 1e6 - 1.0) * scale;
     let residual = |at: usize, value: f32| match at % 97 {
@@ -52,7 +52,7 @@ pub(crate) fn given_equal_updates_the_same_changes_leave<D: Device>() {
                 pair.cpu.release(tau, &mut cpu).unwrap();
                 pair.device.release(tau, &mut device).unwrap();
             } else {
-                // A rate of nothing leaves the weights where they are, however gradients round.
+                // A rate of zero leaves the weights unchanged, however gradients round.
                 let control = StepControl {
                     look_ahead: 0.0,
                     ..control(rule, 0.0, Some(tau))
@@ -60,7 +60,7 @@ pub(crate) fn given_equal_updates_the_same_changes_leave<D: Device>() {
                 pair.cpu.step(&minibatch(round), control, &mut cpu).unwrap();
                 pair.device.step(&minibatch(round), control, &mut device).unwrap();
                 if rule.has_velocity() {
-                    // Where they look ahead they move all the same, by a velocity that the gradient is part of.
+                    // Weights that look ahead move all the same, by a velocity that contains the gradient.
                     continue;
                 }
             }
@@ -91,7 +91,7 @@ pub(crate) fn a_thousand_batches_of_others_give_the_same_replica<D: Device>() {
     pair.cpu.jump(&sums).unwrap();
     pair.device.jump(&sums).unwrap();
     assert_same_replica(&pair);
-    // Their own weights went along.
+    // The own weights moved as well.
     assert!(pair.device.residual_norm().unwrap() < 1e-2);
 }
 
@@ -144,7 +144,7 @@ pub(crate) fn what_is_no_number_and_what_leaves_the_range_is_reported<D: Device>
     };
     let tau = Tau::from_steps((1 << 24) - 1).unwrap();
     pair.device.apply(&[change(5, true)], tau).unwrap();
-    // The CPU sees it at once, a GPU may at its next step.
+    // The CPU reports it at once, a GPU perhaps at its next step.
     let second = pair.device.apply(&[change(5, true)], tau);
     let step = |_| {
         pair.device
@@ -154,7 +154,7 @@ pub(crate) fn what_is_no_number_and_what_leaves_the_range_is_reported<D: Device>
     assert!(error.to_string().contains("±16"), "{error}");
 }
 
-/// A batch of another worker.
+/// Returns the changes of another worker's batch.
 fn changes(weights: u64, most: u64, random: &mut CounterRng) -> Vec<u32> {
     let mut changes: Vec<u32> = (0..random.below(most))
         .map(|_| change(random.below(weights) as u32, true))
@@ -173,7 +173,7 @@ pub(crate) fn what_waits_is_applied_before_anyone_looks_and_in_order<D: Device>(
     };
     let weights = pair.layout.weights as u64;
     let mut random = CounterRng::new(11, 0);
-    // A residual at every weight: the order of additions shows in how it rounds.
+    // A residual at every weight: its rounding shows the order of additions.
     let state = random_state(weights as usize, Rule::Sgd, Tau::nearest(0.003), &mut random);
     pair.cpu.restore(state.clone()).unwrap();
     pair.device.restore(state).unwrap();
@@ -196,7 +196,7 @@ pub(crate) fn what_waits_is_applied_before_anyone_looks_and_in_order<D: Device>(
             }
         }
         match round % 4 {
-            // A rate of nothing leaves the weights where they are, however gradients round.
+            // A rate of zero leaves the weights unchanged, however gradients round.
             0 => {
                 let control = control(Rule::Sgd, 0.0, None);
                 pair.device.begin(&minibatch(round), 1).unwrap();
@@ -232,7 +232,7 @@ pub(crate) fn what_is_taken_is_the_cpus<D: Device>() {
         pair.cpu.restore(state.clone()).unwrap();
         pair.device.restore(state).unwrap();
         for window in [0..1000, 1000..weights, 0..weights] {
-            // What waits is in the weights before anything is taken.
+            // Pending changes are applied before anything is taken.
             let changes = changes(weights as u64, 500, &mut random);
             pair.cpu.apply(&changes, Tau::nearest(0.01)).unwrap();
             pair.device.apply(&changes, Tau::nearest(0.01)).unwrap();
@@ -244,7 +244,7 @@ pub(crate) fn what_is_taken_is_the_cpus<D: Device>() {
             );
             assert_same_replica(&pair);
         }
-        // A share moves the own weights, too; whoever lets out shares does not look ahead.
+        // A contribution moves the own weights, too; a worker that emits contributions does not look ahead.
         let state = TrainerState {
             numbers: Numbers::default(),
             ..random_state(weights, rule, Tau::nearest(0.003), &mut random)

@@ -1,5 +1,5 @@
-//! The node's end of a worker process, with a ledger and a job for it. Attaching changes what a panic does to the process, so
-//! whoever uses this is a test binary of its own.
+//! The node's end of a worker process, with a ledger and a job for it. Attaching changes the effect of a panic on the
+//! process, so each user of this module is a test binary of its own.
 
 use std::io::Write;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -43,7 +43,7 @@ impl Node {
                 threads: Threads(1),
                 data_root: root,
             };
-            // However a node goes, its worker ends without a word.
+            // The worker must end without an error, however its node ends.
             attach(&path, &options).unwrap();
         });
         Self {
@@ -59,7 +59,7 @@ impl Node {
         self.stream.write_all(&contents).unwrap();
     }
 
-    /// The next batch or word; what every worker says now and then is left out.
+    /// Returns the next batch or message, without the messages that every worker sends regularly.
     pub(crate) fn hear(&mut self) -> Heard {
         loop {
             let (kind, contents) = read_frame(&mut self.stream).unwrap().expect("the worker is gone");
@@ -90,7 +90,7 @@ impl Node {
         self.say(&ToWorker::Begin(Box::new(assignment)));
     }
 
-    /// Ends the run; the worker still hears. What it had said before is passed over.
+    /// Aborts the run and skips all earlier messages; the worker remains attached.
     pub(crate) fn abort(&mut self) {
         self.say(&ToWorker::Abort);
         while !matches!(self.hear(), Heard::Word(FromWorker::Idle)) {}
@@ -103,7 +103,7 @@ impl Node {
     }
 }
 
-/// A node's ledger, of one origin.
+/// A node's ledger: its own replica in counts, with the cursors of the batches in it. All of them are of one origin.
 #[derive(Clone)]
 pub(crate) struct Ledger {
     pub(crate) counts: Vec<i32>,

@@ -1,4 +1,5 @@
-//! What a client finds of a cluster, and what its nodes find of each other.
+//! Checks of a running cluster for `tau doctor`: that its nodes answer and have workers, hear each other, and have
+//! correct clocks.
 
 use std::net::SocketAddr;
 
@@ -10,7 +11,7 @@ use crate::clock;
 use crate::contact::{Answer, Contact, Unanswered};
 use crate::output::quantity;
 
-/// A clock that is further from this machine's is wrong, or this machine's is.
+/// Seconds by which a node's clock may differ from this machine's before `tau doctor` warns.
 const CLOCK_SLACK: f64 = 5.0;
 
 pub(super) async fn cluster(contact: &Contact) -> Vec<Finding> {
@@ -31,7 +32,7 @@ pub(super) async fn cluster(contact: &Contact) -> Vec<Finding> {
     findings
 }
 
-/// What the list of one node and the answers of all mean. Pure.
+/// Compares the list that one node gave with the answers of all nodes, and returns the findings. Pure.
 fn findings(listed: &[NodeReport], answers: &[Answer]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut views: Vec<(&NodeReport, &[NodeReport])> = Vec::new();
@@ -79,7 +80,8 @@ fn findings(listed: &[NodeReport], answers: &[Answer]) -> Vec<Finding> {
     findings
 }
 
-/// The node that has given this list: the one at the address that was asked, or the one that there is no way to.
+/// Returns the entry of the node that sent this list: the node at the address that was asked, else the only node in it
+/// that is not silent and has no round-trip time, because a node measures none to itself.
 fn own(asked: SocketAddr, nodes: &[NodeReport]) -> Option<&NodeReport> {
     let by_address = nodes.iter().find(|node| node.address == asked.to_string());
     let mut near = nodes
@@ -123,13 +125,14 @@ fn unanswered(address: SocketAddr, why: Unanswered, listed: &[NodeReport]) -> Fi
     }
 }
 
-/// What a node is called that was asked at an address.
+/// Returns the name of the node at an address, or the address itself if no listed node has it.
 pub(super) fn called(address: SocketAddr, listed: &[NodeReport]) -> String {
     let known = listed.iter().find(|node| node.address == address.to_string());
     known.map_or_else(|| address.to_string(), |node| node.node.clone())
 }
 
-/// Whose clock is wrong. Each node has told its time between two moments of this machine's. Pure.
+/// Finds nodes with wrong clocks. Each node read its clock between `asked` and `heard`, two moments of this machine's
+/// clock. Pure.
 fn clocks(listed: &[NodeReport], looks: &[Answer], asked: f64, heard: f64) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut told = 0;
@@ -247,7 +250,7 @@ mod tests {
             reply: Ok(Reply::DataInspected(DataInspection { clock, data: None })),
         };
         let listed = [node(1, "idle"), node(2, "idle"), node(3, "idle")];
-        // An answer that took its time is no wrong clock.
+        // A slow answer does not make a clock wrong.
         let well = clocks(&listed, &[told(1, 100.0), told(2, 130.0)], 100.0, 130.0);
         assert_eq!(texts(&well, Level::Ok), ["all clocks agree with this machine's"]);
         let wrong = clocks(&listed, &[told(1, 101.0), told(2, 90.0), told(3, 3702.0)], 100.0, 102.0);

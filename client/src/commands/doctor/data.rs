@@ -1,4 +1,4 @@
-//! Whether all nodes hold the data that a run would open, and the same.
+//! Checks for `tau doctor` that nodes can open the data of a run, and that all of them hold the same data.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,16 +13,17 @@ use crate::contact::{Answer, Contact};
 use crate::failure::Failure;
 use crate::output::notice;
 
-/// How often it is asked whether the data is read, where nodes answer sooner than they have to.
+/// Pause before nodes that are still reading the data are asked again. A node also delays its answer while it reads, so
+/// rounds take longer than this.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// How often a node is asked that gives no answer, though others hear it.
+/// Rounds of questions after which a node that other nodes hear is reported as not answering.
 const ASKED_MAX: u32 = 3;
 
-/// What each node has found; one sentence where it has not.
+/// Description of the data on each node, by the node's name, or the reason why the node cannot read it.
 type DataByNode = BTreeMap<String, Result<DataInfo, String>>;
 
-/// Reads the data on this machine.
+/// Checks that the data can be read on this machine.
 pub(super) async fn here(data: DataSpec) -> Finding {
     let read = tokio::task::spawn_blocking(move || (read_data(&data, None), data)).await;
     match read {
@@ -32,7 +33,7 @@ pub(super) async fn here(data: DataSpec) -> Finding {
     }
 }
 
-/// Has every node read the data, however long that takes, and compares what they found.
+/// Makes every node read the data, waits as long as that takes, and compares the results.
 pub(super) async fn on_nodes(contact: &Contact, data: &DataSpec) -> Result<Vec<Finding>, Failure> {
     let listed = match contact.ask(Request::Nodes).await? {
         Reply::Nodes(nodes) => nodes,
@@ -48,7 +49,7 @@ pub(super) async fn on_nodes(contact: &Contact, data: &DataSpec) -> Result<Vec<F
         for Answer { address, reply } in contact.ask_each(Request::InspectData(Some(data.clone()))).await {
             let name = called(address, &listed);
             let Ok(Reply::DataInspected(inspection)) = reply else {
-                // Whoever the others do not hear either has been named already.
+                // A node that the other nodes do not hear has been reported already.
                 if is_heard(&name) && !held.contains_key(&name) {
                     mute.push(name);
                 }
@@ -78,7 +79,8 @@ pub(super) async fn on_nodes(contact: &Contact, data: &DataSpec) -> Result<Vec<F
     }
 }
 
-/// What it means that nodes hold this. Pure.
+/// Returns the findings about the data of all nodes: read errors, and contents that differ from those on most nodes.
+/// Pure.
 fn compare(data: &DataSpec, held: &DataByNode) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut kinds: Vec<(&DataInfo, Vec<&str>)> = Vec::new();
@@ -94,7 +96,7 @@ fn compare(data: &DataSpec, held: &DataByNode) -> Vec<Finding> {
             )),
         }
     }
-    // What most hold is what was meant.
+    // The contents on most nodes are taken for the intended ones.
     kinds.sort_by_key(|(_, nodes)| std::cmp::Reverse(nodes.len()));
     let mut kinds = kinds.into_iter();
     let Some((most, nodes)) = kinds.next() else {

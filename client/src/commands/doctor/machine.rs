@@ -1,4 +1,4 @@
-//! What a node would find on this machine.
+//! Checks of this machine for `tau doctor`: cores, open files, memory, GPU, port and host name.
 
 use communicator::usage;
 
@@ -7,7 +7,7 @@ use crate::args::PORT;
 use crate::local::compute;
 use crate::output::quantity;
 
-/// Below these a node is short of what it needs.
+/// Thresholds below which `tau doctor` warns: files and sockets that a process may open, and bytes of free memory.
 const DESCRIPTORS_LOW: usize = 1024;
 const MEMORY_LOW: u64 = 512 << 20;
 

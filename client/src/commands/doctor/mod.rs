@@ -1,4 +1,4 @@
-//! `tau doctor`: what keeps this machine or a cluster from training, and what to do about it.
+//! `tau doctor`: checks this machine or a cluster for problems that prevent training, and suggests remedies.
 
 mod cluster;
 mod data;
@@ -21,13 +21,13 @@ enum Level {
     Problem,
 }
 
-/// One thing that was looked at.
+/// The result of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Finding {
     level: Level,
-    /// How it is.
+    /// The observation, as a sentence.
     found: String,
-    /// What to do, where something is wrong.
+    /// The remedy, if something is wrong.
     advice: Option<String>,
 }
 

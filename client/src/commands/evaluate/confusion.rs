@@ -1,4 +1,4 @@
-//! Which classes a model takes for which: what the accuracy is made of.
+//! The confusion matrix of a model that predicts classes, and the recall, precision and F1 that follow from it.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -8,41 +8,42 @@ use serde::Serialize;
 
 use crate::output::{printable, quantity};
 
-/// Classes up to which the whole matrix fits a terminal.
+/// Number of classes up to which the whole matrix is printed, because it fits a terminal.
 const MATRIX_CLASSES_MAX: usize = 12;
-/// Letters of a class's name in the matrix, at least.
+/// Minimum number of letters to which the name of a class is cut in the printed matrix.
 const NAME_LETTERS: usize = 7;
 
-/// How often samples of each class were taken for each class.
+/// Confusion matrix: the number of samples of each true class that the model took for each class, and scores from it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Confusion {
     classes: Vec<String>,
-    /// By the true class, then by the predicted one.
+    /// Sample counts, indexed by the true class, then by the predicted class.
     matrix: Vec<Vec<u64>>,
     per_class: Vec<OfClass>,
-    /// What always naming the most frequent class would reach.
+    /// Accuracy of always predicting the most frequent class.
     baseline: f64,
-    /// The mean recall of the classes that have samples.
+    /// Mean recall of the classes that have samples.
     pub(crate) balanced_accuracy: f64,
-    /// The mean F1 of the classes that have samples or were named.
+    /// Mean F1 of the classes that have samples or were predicted.
     pub(crate) macro_f1: f64,
 }
 
-/// How well one class is told from the others.
+/// Scores of one class.
 #[derive(Debug, PartialEq, Serialize)]
 struct OfClass {
     class: String,
     samples: u64,
-    /// The share of its samples that were taken for it; none where it has no samples.
+    /// Share of the class's samples that were recognised; none if the class has no samples.
     recall: Option<f64>,
-    /// The share of it in what was taken for it; none where nothing was.
+    /// Share of the class's own samples among those predicted as the class; none if the class was never predicted.
     precision: Option<f64>,
-    /// The harmonic mean of the two, 0 where none was recognised; none where it has no samples and was never named.
+    /// Harmonic mean of recall and precision, 0 if no sample was recognised; none if the class has no samples and was
+    /// never predicted.
     f1: Option<f64>,
 }
 
 impl Confusion {
-    /// Counts pairs of a true and a predicted class.
+    /// Builds the matrix from pairs of a true and a predicted class.
     pub(crate) fn of(classes: &[String], pairs: impl Iterator<Item = (u32, u32)>) -> Self {
         let mut matrix = vec![vec![0u64; classes.len()]; classes.len()];
         for (truth, predicted) in pairs {
@@ -73,7 +74,8 @@ impl Confusion {
         }
     }
 
-    /// What is wrong with a model that was to treat all its classes alike: whether it is better than guessing at that.
+    /// Returns a warning if the balanced accuracy is not clearly better than guessing among the classes. Meant for
+    /// models trained with class weights, which give up accuracy for rare classes.
     pub(crate) fn warning(&self) -> Option<String> {
         let with_samples = self.per_class.iter().filter(|one| one.samples > 0);
         let guessing = BaseRate {
@@ -94,7 +96,7 @@ impl Confusion {
         ))
     }
 
-    /// For people, within so many columns.
+    /// Formats the scores of each class, and the matrix if it has few classes, within `room` columns.
     pub(crate) fn text(&self, room: usize) -> String {
         let names: Vec<_> = self.classes.iter().map(|name| printable::line(name)).collect();
         let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
@@ -120,7 +122,7 @@ impl Confusion {
     }
 
     fn matrix_text(&self, names: &[Cow<'_, str>], width: usize, room: usize) -> String {
-        // Names are cut only as far as the room demands.
+        // Names are cut only as far as the available columns require.
         let each = room.saturating_sub(width) / self.classes.len().max(1);
         let letters = each.saturating_sub(2).clamp(NAME_LETTERS, width.max(NAME_LETTERS));
         let cell = |text: &str| {
@@ -167,7 +169,7 @@ mod tests {
         );
         assert_eq!(confusion.baseline, 0.75);
         assert_eq!(confusion.balanced_accuracy, f64::midpoint(two_thirds, 1.0));
-        // As scikit-learn's balanced_accuracy_score and f1_score(average="macro") have it.
+        // The same values as scikit-learn's balanced_accuracy_score and f1_score(average="macro").
         assert!((confusion.macro_f1 - f64::midpoint(0.8, two_thirds)).abs() < 1e-12);
         let text = confusion.text(80);
         assert!(text.contains("lily          3   66.67 %   100.00 %   0.8000"), "{text}");
@@ -195,7 +197,7 @@ mod tests {
             let pairs = pairs.chain((0..950).map(|at| (1, u32::from(at < usual_right))));
             Confusion::of(&classes, pairs)
         };
-        // Less accurate than always guessing 'usual', and yet it has learned.
+        // Less accurate than always guessing 'usual', and yet the model has learned.
         assert_eq!(of(45, 800).warning(), None);
         let warning = of(0, 950).warning().unwrap();
         assert!(

@@ -1,4 +1,4 @@
-//! `tau evaluate`: how good a saved model is on samples that it was not trained on.
+//! `tau evaluate`: measures a saved model on samples that it was not trained on.
 
 pub(crate) mod confusion;
 
@@ -32,38 +32,39 @@ use crate::run::ending::how_good;
 struct Evaluated<'a> {
     event: &'static str,
     accuracy: f64,
-    /// The accuracy of always guessing the most frequent class of these samples.
+    /// Accuracy of always guessing the most frequent class of these samples.
     base_rate: Option<f64>,
-    /// How much of the numbers' variance is explained, where numbers are predicted, and how far they are off.
+    /// R², the explained share of the variance, and mean absolute error of predicted numbers; none for classes.
     #[serde(skip_serializing_if = "Option::is_none")]
     r2: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     mae: Option<f64>,
     loss: f64,
-    /// The mean recall of all classes, and their mean F1, where there are classes.
+    /// Mean recall and mean F1 of all classes; none for predicted numbers.
     #[serde(skip_serializing_if = "Option::is_none")]
     balanced_accuracy: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     macro_f1: Option<f64>,
     samples: usize,
-    /// The samples of the data, those to train on included.
+    /// Number of samples in the data, training samples included.
     samples_in_data: usize,
     digest: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     confusion: Option<Confusion>,
 }
 
-/// The samples of the data that a model is measured on.
+/// The samples of a dataset that a model is measured on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EvaluatedSamples {
-    /// Its test part.
+    /// The test samples of the dataset.
     Test,
-    /// All of them: the model was not trained on this file.
+    /// All samples, because the model was not trained on this file.
     NewFile,
 }
 
 impl EvaluatedSamples {
-    /// All samples are measured if the data names another file than the training data and no test part.
+    /// Chooses all samples if the data names another file than the training data and no test part, else the test
+    /// samples.
     fn of(text: Option<&str>, given: Option<&DataSpec>, trained: &DataSpec) -> Self {
         let paths = given.and_then(DataSpec::path).zip(trained.path());
         let is_same = match paths {
@@ -77,7 +78,7 @@ impl EvaluatedSamples {
         }
     }
 
-    /// The number of samples that were measured, and of how many.
+    /// Describes the measured samples, for example `200 test samples of 1000 (the test part)`.
     fn text(self, dataset: &Dataset) -> String {
         let (test, train) = (dataset.test.len(), dataset.train.len());
         let samples = quantity::of(test, "test sample");
@@ -89,7 +90,7 @@ impl EvaluatedSamples {
     }
 }
 
-/// Whether two paths lead to the same file. If the file that a model was trained on is gone, its name decides.
+/// Returns true if both paths lead to the same file. If either file does not exist, their names are compared.
 fn is_same_file(given: &Path, trained: &Path) -> bool {
     match (given.canonicalize(), trained.canonicalize()) {
         (Ok(given), Ok(trained)) => given == trained,
@@ -150,7 +151,7 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
     let info = dataset.info();
     let base = BaseRate::of(info.test, info.most_frequent);
     let warning = match &confusion {
-        // Weights of classes give accuracy away for that of rare classes.
+        // Class weights give up accuracy for that of rare classes, so the balanced accuracy is judged instead.
         Some(confusion) if model.job.class_weights != ClassWeights::Equal => confusion.warning(),
         _ => base.and_then(|base| base.warning(evaluation.accuracy)),
     };
@@ -191,14 +192,15 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The columns that an answer may take: a terminal's, or any.
+/// Returns the number of columns for the output: the width of the terminal, or no limit if standard output is no
+/// terminal.
 fn room() -> usize {
     let is_shown = std::io::stdout().is_terminal();
     let size = terminal::size().ok().filter(|_| is_shown);
     size.map_or(usize::MAX, |(columns, _)| columns.into())
 }
 
-/// What the test samples are, and what the model takes them for.
+/// Predicts all test samples, and counts their true and predicted classes.
 fn confusion(model: &Model, dataset: &Dataset, threads: Threads) -> Result<Confusion, Failure> {
     let mut predicted = Vec::with_capacity(dataset.test.len());
     predict(
@@ -240,12 +242,12 @@ mod tests {
         assert_eq!(part(&train, &train), EvaluatedSamples::Test);
         assert_eq!(part(&round_about, &train), EvaluatedSamples::Test);
         assert_eq!(part(&new, &train), EvaluatedSamples::NewFile);
-        // What the test file of training holds was not trained on.
+        // The file that served as the test file in training was not trained on.
         let with_test_file = format!("{train}?testfile={}", path("new.csv"));
         assert_eq!(part(&new, &with_test_file), EvaluatedSamples::NewFile);
-        // Whoever names a test part gets it.
+        // A test part that the user names is measured.
         assert_eq!(part(&format!("{new}?test=0.2"), &train), EvaluatedSamples::Test);
-        // The file that was trained on has moved, or was on another machine.
+        // The training file has moved, or was on another machine.
         assert_eq!(part(&train, "csv:gone/train.csv"), EvaluatedSamples::Test);
         assert_eq!(part(&new, "csv:gone/train.csv"), EvaluatedSamples::NewFile);
         assert_eq!(part(&new, "builtin:mnist"), EvaluatedSamples::NewFile);

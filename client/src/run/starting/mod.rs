@@ -1,4 +1,4 @@
-//! Starting a run, once, though its answer may be lost on the way.
+//! Starts a run exactly once, even if the answer to the request is lost on the way.
 
 mod start_outcome;
 
@@ -20,16 +20,17 @@ use crate::progress::View;
 use crate::run::interrupt;
 use start_outcome::{Before, StartOutcome, infer_outcome};
 
-/// How long a cluster may take to get ready: large files are read and hashed.
+/// Time limit for a cluster to prepare a run: nodes read and hash large files.
 const PREPARE_LIMIT: Duration = Timing::DEFAULT.start_limit();
-/// How often it is looked whether the node that prepares the run is still there.
+/// Interval between requests that check whether the node that prepares the run still answers.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// How long a node may be silent that was asked to start a run.
+/// Time for which the node that was asked to start a run may be silent.
 const SILENCE_LIMIT: Duration = Duration::from_mins(1);
-/// How often in a row all must say that there is no run: a question may be read late.
+/// Number of consecutive rounds in which all nodes must say that there is no run: a node may read the request late.
 const CERTAIN: u32 = 2;
 
-/// Asks a cluster to start a run; returns when its nodes have begun. Tells meanwhile whom they wait for.
+/// Asks a cluster to start a run, and returns the run's id when the nodes have begun. Until then calls `waits` with the
+/// reasons for which the nodes wait.
 pub(crate) async fn start(
     contact: &Contact,
     request: &Request,
@@ -54,7 +55,7 @@ pub(crate) async fn start(
     }
 }
 
-/// One attempt to start a run.
+/// One attempt to start a run through one node.
 struct Attempt<'a> {
     contact: &'a Contact,
     request: &'a Request,
@@ -63,7 +64,7 @@ struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    /// The run, or nothing if it is certain that there will be none.
+    /// Sends the request and returns the run, or `None` if it is certain that the request will not start one.
     async fn make(&self, line: &NodeConnection, waits: &impl Fn(&[WaitingFor])) -> Result<Option<RunId>, Failure> {
         let mut answer = std::pin::pin!(line.connection.ask(self.request.clone(), PREPARE_LIMIT));
         let mut heard = Instant::now();
@@ -82,7 +83,7 @@ impl Attempt<'_> {
                             waits(&status.waiting);
                         }
                         if interrupt::asked() && self.is_prepared(reply) {
-                            // The reply to the request to start says that the run is called off.
+                            // The reply to the request to start will say that the run is called off.
                             let _ = line.connection.ask(Request::Order(RunOrder::Stop), ANSWER_LIMIT).await;
                         }
                     } else if let StartOutcome::Begun(run, at) = self.look().await {
@@ -97,7 +98,7 @@ impl Attempt<'_> {
         self.search().await
     }
 
-    /// The answer is lost: looks for the run.
+    /// Searches all nodes for the run after the answer to the request was lost.
     async fn search(&self) -> Result<Option<RunId>, Failure> {
         let (since, mut heard, mut nothing) = (Instant::now(), Instant::now(), 0);
         while nothing < CERTAIN {
@@ -120,8 +121,9 @@ impl Attempt<'_> {
         Ok(None)
     }
 
-    /// Whether the asked node prepares the requested run, by its reply on its status. Not known of a run that is resumed: a
-    /// node that still searches for its checkpoints may prepare another client's run.
+    /// Returns true if the asked node is preparing the requested run, judged by its reply to a status request. Always
+    /// false for a run that is resumed: a node that still searches for its checkpoints may be preparing another
+    /// client's run.
     fn is_prepared(&self, reply: Reply) -> bool {
         let answer = Answer {
             address: self.asked,
@@ -143,7 +145,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// Follows a run that has begun, though the node that was asked for it does not answer, through another node.
+    /// Tells the user that the asked node does not answer but another one reports the run, and makes that node the
+    /// preferred one.
     fn found(&self, run: RunId, at: SocketAddr) -> RunId {
         notice::say(&format!(
             "the node at {} does not answer, but run {run} has begun: following it through the node at {at}",
@@ -153,7 +156,7 @@ impl Attempt<'_> {
         run
     }
 
-    /// Nobody can tell what becomes of it.
+    /// Returns the failure for a request to start a run whose outcome no node knows.
     fn open(&self) -> Failure {
         let seconds = SILENCE_LIMIT.as_secs();
         Failure::Failed(format!(
@@ -164,15 +167,16 @@ impl Attempt<'_> {
         ))
     }
 }
-/// What a run begins with.
+/// Starting point of a run: a new job or an earlier run's checkpoint.
 pub(crate) enum What {
-    /// A job.
+    /// The run begins with the first weights of a new job.
     Job(Box<Job>),
-    /// The furthest checkpoint of an earlier run, with its job but for what is to be another way.
+    /// The run continues from the furthest checkpoint of an earlier run. The draft holds the settings that replace
+    /// those of the earlier job.
     Resume(RunId, Box<JobDraft>),
 }
 
-/// Starts a run; returns when its nodes have begun.
+/// Starts a run, with a progress display, and returns its id when the nodes have begun.
 pub(crate) async fn begin(
     contact: &Contact,
     what: What,

@@ -1,7 +1,7 @@
-//! Whether a run was started, judged by what nodes say after the answer was lost.
+//! Infers whether a run was started from the nodes' status, after the answer to the request was lost.
 //!
-//! A start that is asked twice may start two runs. So it is asked again only when it is certain that the first one came to
-//! nothing, and nothing can come of it any more.
+//! A repeated request may start a second run. The request is therefore repeated only if it is certain that the first
+//! one has started no run and cannot start one any more.
 
 use protocol::reasons::RunFailure;
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,24 +13,24 @@ use protocol::wire::control::{Phase, RunStatus};
 
 use crate::contact::{Answer, Unanswered};
 
-/// What is known of a start whose answer was lost.
+/// Outcome of a request to start a run whose answer was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum StartOutcome {
-    /// The run has begun, as the node at this address knows.
+    /// The run has begun, as reported by the node at this address.
     Begun(RunId, SocketAddr),
-    /// The node that was asked called it off, for this reason.
+    /// The node that was asked has called the run off for this reason.
     CalledOff(RunFailure),
-    /// It may be starting, or may start yet.
+    /// The run is being prepared, or may still begin.
     Open,
-    /// It came to nothing.
+    /// The request has started no run and will not start one.
     Nothing,
 }
 
-/// The runs that were there before.
+/// Runs that the nodes reported before the request to start one.
 #[derive(Debug, Default)]
 pub(super) struct Before {
     runs: BTreeSet<RunId>,
-    /// Nodes that have told.
+    /// Addresses of the nodes that answered before the request.
     told: BTreeSet<SocketAddr>,
 }
 
@@ -47,14 +47,15 @@ impl Before {
         }
     }
 
-    /// Whether a run was not there before. A node that had not told of its last run may tell of it now; one that is over
-    /// proves nothing then.
+    /// Returns true if a run did not exist before the request. A node that had not answered then may report an old run
+    /// now, so an ended run of such a node does not count as new.
     fn is_new(&self, status: &RunStatus, at: SocketAddr) -> bool {
         !self.runs.contains(&status.run) && (self.told.contains(&at) || status.outcome.is_none())
     }
 }
 
-/// Judges by what all nodes say. `job`: what was to be trained; unknown if an earlier run was to be gone on with.
+/// Infers the outcome from the answers of all nodes. `job` is the requested job, or `None` if an earlier run was to be
+/// resumed.
 pub(super) fn infer_outcome(asked: SocketAddr, job: Option<&Job>, before: &Before, answers: &[Answer]) -> StartOutcome {
     let known: BTreeMap<SocketAddr, StartOutcome> = answers
         .iter()
@@ -62,13 +63,13 @@ pub(super) fn infer_outcome(asked: SocketAddr, job: Option<&Job>, before: &Befor
         .collect();
     let begun = known.values().find(|known| matches!(known, StartOutcome::Begun(..)));
     let open = known.values().find(|known| **known == StartOutcome::Open);
-    // A node that is silent may begin the run yet. One that was asked and is there no more, or is there again and knows
-    // nothing of the run, will not.
+    // A silent node may still begin the run. The asked node will not if its process is gone, or answers without knowing
+    // the run.
     let outcome = begun.or(open).or_else(|| known.get(&asked));
     outcome.cloned().unwrap_or(StartOutcome::Open)
 }
 
-/// What one node knows of the run; none if it is silent.
+/// Returns the outcome of the request to start a run as one node knows it, or `None` if the node is silent.
 fn known_by(answer: &Answer, job: Option<&Job>, before: &Before) -> Option<StartOutcome> {
     match answer.reply {
         Err(Unanswered::Gone) => return Some(StartOutcome::Nothing),
@@ -82,7 +83,7 @@ fn known_by(answer: &Answer, job: Option<&Job>, before: &Before) -> Option<Start
         return Some(StartOutcome::Nothing);
     };
     Some(match &status.outcome {
-        // Samples are counted when it begins.
+        // The number of training samples is set when a run begins, so 0 means that it failed before.
         Some(Err(reason)) if status.train == 0 => StartOutcome::CalledOff(reason.clone()),
         None if status.phase == Phase::Preparing => StartOutcome::Open,
         _ => StartOutcome::Begun(status.run, answer.address),
@@ -138,7 +139,7 @@ mod tests {
         }
     }
 
-    /// What becomes of a start that A was asked for, when both had run 1 before.
+    /// Infers the outcome of a request to node A, where both nodes had run 1 before.
     fn verdict(answers: &[Answer]) -> StartOutcome {
         let old = || Some(status(1, Phase::Ended, Some(RunFailure::NotMeasured)));
         let before = Before::new(&[says(A, old()), says(B, old())]);
@@ -153,7 +154,7 @@ mod tests {
         for why in [Unanswered::Gone, Unanswered::Silent] {
             assert_eq!(verdict(&[says_not(A, why), says(B, begun())]), found);
         }
-        // It was short, or failed when it had begun.
+        // The run was short, or failed after it had begun.
         let over = RunStatus {
             train: 10,
             ..status(7, Phase::Ended, Some(RunFailure::NotMeasured))
@@ -173,7 +174,7 @@ mod tests {
     fn who_is_silent_may_begin_yet() {
         let off = || Some(status(7, Phase::Ended, Some(RunFailure::CoordinatorLost)));
         let silent = || says_not(A, Unanswered::Silent);
-        // Nothing is known of A in the last one.
+        // The last case has no answer from A.
         for answers in [
             vec![silent(), says(B, None)],
             vec![silent(), says(B, off())],
@@ -208,7 +209,7 @@ mod tests {
             verdict(&[says(A, None), says(B, Some(other.clone()))]),
             StartOutcome::Nothing
         );
-        // Nothing was known of B before: what is over there may be old, what is under way is not.
+        // B had not answered before: its ended run may be old, its running run is not.
         let before = Before::new(&[says(A, None), says_not(B, Unanswered::Silent)]);
         let of = |status| infer_outcome(at(A), Some(&job(3)), &before, &[says(A, None), says(B, Some(status))]);
         let over = RunStatus {
@@ -220,7 +221,7 @@ mod tests {
             of(status(5, Phase::Training, None)),
             StartOutcome::Begun(RunId(5), at(B))
         );
-        // Of a run that was gone on with the job is not known.
+        // The job of a resumed run is not known.
         let any = infer_outcome(at(A), None, &before, &[says(A, None), says(B, Some(other))]);
         assert_eq!(any, StartOutcome::Begun(RunId(7), at(B)));
     }

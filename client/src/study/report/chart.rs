@@ -1,61 +1,62 @@
-//! Charts as SVG: lines and points over a number, and bars by name. They take their colours from the page. Pure.
+//! Charts as SVG: lines with points over a numeric axis, and horizontal bars with names. Colours come from the style
+//! sheet of the page. Pure.
 
 use std::fmt::Write as _;
 
 use crate::output::text_layout::cut;
 
-/// The drawing's size in its own units, about pixels of a phone.
+/// Size of a chart in SVG units, about the pixels of a phone.
 const WIDTH: f64 = 420.0;
 const HEIGHT: f64 = 260.0;
-/// Where the figures are drawn.
+/// Edges of the plot area inside the chart, in SVG units.
 const LEFT: f64 = 52.0;
 const RIGHT: f64 = 400.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 222.0;
-/// Colours that the page has.
+/// Number of line colours in the page's style sheet.
 pub(crate) const COLOURS: usize = 12;
-/// A bar and the space below it.
+/// Height of a bar with the space below it, in SVG units.
 const BAR: f64 = 26.0;
 
-/// Letters of a bar's name that there is room for.
+/// Longest name of a bar in characters; longer names are cut.
 const NAME_MAX: usize = 60;
 
-/// How a line is drawn.
+/// Style of a line in a chart, which tells means, single runs and references apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Style {
-    /// Means.
+    /// Style of a mean over several runs.
     Thick,
-    /// A single run.
+    /// Style of a single run.
     Thin,
-    /// Somebody else's figures, or an ideal.
+    /// Style of published results of other authors, and of an ideal.
     Dashed,
 }
 
-/// A line and its points.
+/// A line of a chart with its points.
 #[derive(Clone, Debug)]
 pub(crate) struct ChartLine {
-    /// Which colour; none is the text's.
+    /// Index of the line's colour; `None` for the colour of the text.
     pub(crate) colour: Option<usize>,
     pub(crate) style: Style,
     pub(crate) points: Vec<(f64, f64)>,
-    /// What is said of it when it is pointed at.
+    /// Text that is shown when the pointer is on the line.
     pub(crate) title: String,
-    /// Deviations at its points, where known.
+    /// Standard deviation at each point, where it is known.
     pub(crate) deviations: Vec<Option<f64>>,
 }
 
-/// What an axis is called, and how its numbers are written.
+/// Name of an axis and format of its numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Axis {
     pub(crate) name: &'static str,
     pub(crate) number: fn(f64) -> String,
-    /// Whether it begins at nothing.
+    /// True if the axis begins at zero.
     pub(crate) from_zero: bool,
-    /// Whether there is nothing between whole numbers.
+    /// True if the axis has ticks at whole numbers only.
     pub(crate) whole: bool,
 }
 
-/// A bar: what it is of, how long it is, and the single figures behind it.
+/// One bar of a chart: its name, its mean, and the single values behind the mean.
 #[derive(Clone, Debug)]
 pub(crate) struct Bar {
     pub(crate) label: String,
@@ -66,7 +67,7 @@ pub(crate) struct Bar {
     pub(crate) text: String,
 }
 
-/// Text that can stand in a page.
+/// Escapes text for HTML and SVG.
 pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -77,7 +78,7 @@ pub(crate) fn escape(text: &str) -> String {
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
             '\n' | '\t' => out.push(' '),
-            // What is no text of a page is shown as missing.
+            // Other control characters are not allowed in a page and are replaced.
             control if control.is_control() => out.push('\u{fffd}'),
             letter => out.push(letter),
         }
@@ -85,7 +86,7 @@ pub(crate) fn escape(text: &str) -> String {
     out
 }
 
-/// Round numbers that span a range: where they begin, how far they are apart, how many they are.
+/// Returns the first tick, the step and the number of about five round ticks that span a range.
 fn ticks(low: f64, high: f64) -> (f64, f64, usize) {
     const WANTED: f64 = 5.0;
     let span = (high - low).max(high.abs() * 1e-6).max(1e-9);
@@ -102,7 +103,7 @@ fn ticks(low: f64, high: f64) -> (f64, f64, usize) {
     (first, step, count)
 }
 
-/// A range of numbers on a way across the drawing.
+/// Linear map from a range of values to coordinates of the chart.
 struct Scale {
     first: f64,
     last: f64,
@@ -125,7 +126,7 @@ impl Scale {
             (_, step, _) if axis.whole && step < 1.0 => (low.floor(), 1.0, (high.ceil() - low.floor()) as usize + 1),
             some => some,
         };
-        // A single place is in the middle of something.
+        // A range of a single value gets a second tick, so that the map is defined.
         let count = count.max(2);
         let last = first + step * (count - 1) as f64;
         Self {
@@ -152,7 +153,7 @@ fn colour(index: Option<usize>) -> String {
     index.map_or_else(|| "var(--text)".into(), |index| format!("var(--c{})", index % COLOURS))
 }
 
-/// Lines over a number.
+/// Draws a chart of lines over a numeric axis.
 pub(crate) fn lines(title: &str, x: Axis, y: Axis, lines: &[ChartLine]) -> String {
     let points = || lines.iter().flat_map(|line| &line.points);
     let across = Scale::new(points().map(|point| point.0), x, LEFT, RIGHT);
@@ -237,7 +238,7 @@ fn draw(out: &mut String, line: &ChartLine, across: &Scale, up: &Scale) {
     out.push_str("</g>");
 }
 
-/// Bars by name, one below the other: names of strategies are long.
+/// Draws a chart of horizontal bars with their names above them, because names of strategies are long.
 pub(crate) fn bars(title: &str, bars: &[Bar]) -> String {
     let zero = Axis {
         name: "",

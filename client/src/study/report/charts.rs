@@ -1,4 +1,4 @@
-//! Which pictures an experiment has: they follow from what differs in it.
+//! Selects the charts of an experiment from the settings in which its runs differ.
 
 use super::Section;
 use super::chart::{self, Axis, Bar, ChartLine, Style};
@@ -11,15 +11,15 @@ use crate::study::row::Point;
 use crate::study::series::{Group, Series, node_counts};
 use crate::study::statistics::Summary;
 
-/// A picture with its words.
+/// A chart with its title and legend.
 pub(super) struct Picture {
     pub(super) title: String,
     pub(super) svg: String,
-    /// What its colours mean; empty where bars have their names.
+    /// Names and colour indices of the lines; empty where bars carry their names.
     pub(super) legend: Vec<(String, Option<usize>)>,
 }
 
-/// Where a point's height comes from.
+/// Function that returns the position of an evaluation on the horizontal axis.
 type Height = fn(&Point) -> f64;
 
 const TIME: Axis = Axis {
@@ -39,7 +39,7 @@ const NODES: Axis = Axis {
     whole: true,
     ..TIME
 };
-/// How good models are.
+/// Returns the axis for the quality of models.
 fn good(metric: QualityMetric) -> Axis {
     Axis {
         name: metric.name(),
@@ -52,7 +52,7 @@ fn good(metric: QualityMetric) -> Axis {
     }
 }
 
-/// All pictures of an experiment.
+/// Returns all charts of an experiment.
 pub(super) fn pictures(section: &Section<'_>) -> Vec<Picture> {
     let series = &section.series;
     let counts = node_counts(series);
@@ -68,7 +68,8 @@ pub(super) fn pictures(section: &Section<'_>) -> Vec<Picture> {
     for &nodes in counts.iter().rev() {
         all.extend(courses(section, nodes));
     }
-    // Bars begin at nothing, where accuracies hardly differ: the courses show them.
+    // There are no bar charts of the accuracy: bars begin at zero, so small differences would not show. The curves show
+    // them.
     for figure in taken() {
         all.extend(compared(section, &figure, most));
     }
@@ -80,7 +81,7 @@ fn legend(series: &[Series<'_>]) -> Vec<(String, Option<usize>)> {
     entries.map(|(at, one)| (one.label.clone(), Some(at))).collect()
 }
 
-/// How good models are over samples and over seconds, every run for itself.
+/// Charts the quality of models over samples and over seconds, with one line for every run.
 fn courses(section: &Section<'_>, nodes: usize) -> Vec<Picture> {
     let (series, metric) = (&section.series, section.quality_metric());
     let over = |axis: Axis, place: Height| {
@@ -113,7 +114,7 @@ fn courses(section: &Section<'_>, nodes: usize) -> Vec<Picture> {
     pictures.into_iter().flatten().collect()
 }
 
-/// Time, speed-up and accuracy by nodes.
+/// Charts time, speed-up and quality by the number of nodes.
 fn by_nodes(section: &Section<'_>) -> Vec<Picture> {
     let series = &section.series;
     let by = |figure: &StudyFigure, y: Axis, published: fn(&Reference) -> &[f64]| {
@@ -142,7 +143,7 @@ fn by_nodes(section: &Section<'_>) -> Vec<Picture> {
     ]
 }
 
-/// Lines over the number of nodes, with all their names.
+/// Builds a chart of lines over the number of nodes, with a legend.
 fn over_nodes(title: String, y: Axis, section: &Section<'_>, lines: &[ChartLine]) -> Picture {
     let dashed = lines.iter().filter(|line| line.style == Style::Dashed);
     let names = dashed.map(|line| (line.title.clone(), None));
@@ -153,7 +154,7 @@ fn over_nodes(title: String, y: Axis, section: &Section<'_>, lines: &[ChartLine]
     }
 }
 
-/// What others have published of this by nodes.
+/// Returns the published results by number of nodes as dashed lines; `published` selects the figure.
 fn references(section: &Section<'_>, published: fn(&Reference) -> &[f64]) -> impl Iterator<Item = ChartLine> {
     let all = section.experiment.references.iter().map(move |reference| {
         let places = reference.nodes.iter().map(|&nodes| nodes as f64);
@@ -188,7 +189,7 @@ fn line(series: &Series<'_>, colour: usize, of: impl Fn(&Group<'_>) -> Option<Su
     }
 }
 
-/// Samples per second against those of the fewest nodes, and what would be ideal.
+/// Charts the speed-up: samples per second divided by those on the fewest nodes, with a line for the ideal.
 fn speed_up(section: &Section<'_>) -> Picture {
     let series = &section.series;
     let counts = node_counts(series);
@@ -235,7 +236,7 @@ fn bar(
     })
 }
 
-/// One figure of every series, on as many nodes as there are.
+/// Charts one figure of every series on this many nodes as bars.
 fn compared(section: &Section<'_>, figure: &StudyFigure, nodes: usize) -> Option<Picture> {
     let target = section.experiment.target;
     let bars: Vec<Bar> = section
@@ -257,7 +258,7 @@ fn compared(section: &Section<'_>, figure: &StudyFigure, nodes: usize) -> Option
     })
 }
 
-/// Accuracy by split and all else that differs, with what others have published.
+/// Charts the quality by split and by the other settings that differ, with published results.
 fn by_split(section: &Section<'_>, nodes: usize) -> Picture {
     let figure = how_good(section.quality_metric());
     let mut sorted: Vec<(usize, &Series<'_>)> = section.series.iter().enumerate().collect();

@@ -1,5 +1,5 @@
-//! The figures that a report has of every run, and how they are written: those of the [table](protocol::stats::RUN_FIGURES)
-//! that have a title for studies, and some that only reports make.
+//! The figures that a report shows of every run, and their formats: the entries of the
+//! [table](protocol::stats::RUN_FIGURES) that have a title for studies, and some that only reports compute.
 
 use protocol::stats::{Figure, RUN_FIGURES, RunFigures, Unit};
 
@@ -7,20 +7,20 @@ use super::super::row::Measured;
 use crate::output::quality_metric::QualityMetric;
 use crate::output::quantity::{accuracy, bytes, count, seconds, share};
 
-/// One figure.
+/// One figure of a run in a report.
 #[derive(Clone, Copy)]
 pub(crate) struct StudyFigure {
     pub(crate) name: &'static str,
-    /// What it means, in a sentence for those who ask.
+    /// Meaning of the figure in one sentence, for the report's glossary and tooltips.
     pub(crate) about: &'static str,
     source: Source,
     pub(crate) text: fn(f64) -> String,
 }
 
-/// The source of a figure's value.
+/// Source of a figure's value: a function of the run, or the shared table of figures.
 #[derive(Clone, Copy)]
 enum Source {
-    /// The run, and the experiment's target.
+    /// A function of the run and the experiment's target accuracy.
     Own(fn(&Measured, Option<f64>) -> Option<f64>),
     Table(&'static Figure<RunFigures>),
 }
@@ -54,11 +54,11 @@ impl StudyFigure {
         })
     }
 
-    /// Its value; the target is the experiment's.
+    /// Returns the value of this figure for a run, if it is known; `target` is the experiment's target accuracy.
     pub(crate) fn of(&self, run: &Measured, target: Option<f64>) -> Option<f64> {
         match self.source {
             Source::Own(of) => of(run, target),
-            // What a system does not tell of processes is read as nothing, and is no figure.
+            // A system that does not report a figure of processes leaves it 0, which is not a measurement.
             Source::Table(figure) => {
                 (figure.of)(&run.figures).filter(|value| *value > 0.0 || figure.unit == Unit::Share)
             }
@@ -66,12 +66,12 @@ impl StudyFigure {
     }
 }
 
-/// All of them, in the order of tables: how good models are, and what they took.
+/// Returns all figures in the order of tables: the quality of models, then the cost of runs.
 pub(crate) fn figures(metric: QualityMetric) -> impl Iterator<Item = StudyFigure> {
     std::iter::once(how_good(metric)).chain(taken())
 }
 
-/// How good models are.
+/// Returns the figure for the quality of models.
 pub(crate) fn how_good(metric: QualityMetric) -> StudyFigure {
     match metric {
         QualityMetric::Accuracy => ACCURACY,
@@ -79,7 +79,7 @@ pub(crate) fn how_good(metric: QualityMetric) -> StudyFigure {
     }
 }
 
-/// What runs took.
+/// Returns the figures for the cost of runs: time, speed, traffic and resources.
 pub(crate) fn taken() -> impl Iterator<Item = StudyFigure> {
     let table = RUN_FIGURES.iter().filter_map(StudyFigure::of_table);
     [SECONDS, SPEED, TO_TARGET].into_iter().chain(table).chain([DISK])

@@ -1,4 +1,4 @@
-//! The report as one page: no network, no script, light and dark, and readable on a phone.
+//! The report as one HTML page without network access or scripts, in light and dark, readable on a phone.
 
 use std::fmt::Write as _;
 
@@ -148,7 +148,7 @@ fn table(out: &mut String, section: &Section<'_>) {
     out.push_str("</tbody></table></div>\n");
 }
 
-/// What differs in runs whose names do not say it.
+/// Writes a definition list of the series whose labels do not name the settings in which they differ.
 fn legend(out: &mut String, section: &Section<'_>) {
     let named = section.series.iter();
     let named: Vec<(&str, &str)> = named
@@ -163,7 +163,7 @@ fn legend(out: &mut String, section: &Section<'_>) {
     }
 }
 
-/// How many runs count, and how many do not.
+/// Formats the number of runs that count, and the number that are left out.
 fn runs(group: &Group<'_>) -> String {
     match group.troubled {
         0 => group.sound.len().to_string(),

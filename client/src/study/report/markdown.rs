@@ -1,4 +1,4 @@
-//! The report as text: tables that read well as they are.
+//! The report as Markdown, with tables that are readable as plain text.
 
 use std::fmt::Write as _;
 

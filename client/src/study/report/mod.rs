@@ -1,4 +1,4 @@
-//! A report of runs: a page with pictures, the same as text, and a table for other programs.
+//! Report of several runs: an HTML page with charts, the same content as Markdown, and a CSV table for other programs.
 
 mod chart;
 mod charts;
@@ -21,23 +21,23 @@ use crate::output::quantity;
 use crate::views::page::report::REPORT;
 use figures::how_good;
 
-/// The experiment that single runs are of.
+/// Name of the experiment that single runs, which belong to no study, are reported under.
 pub(crate) const RUNS: &str = "runs";
 
-/// What a report is made of.
+/// Content of a report: its title, experiments and results.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Material {
     pub(crate) title: String,
     pub(crate) experiments: Vec<Experiment>,
     pub(crate) rows: Vec<Row>,
-    /// Runs that are still to be made.
+    /// Number of planned runs that are not done yet.
     pub(crate) missing: usize,
-    /// Runs without a result, a sentence each.
+    /// Runs without a result, as one sentence each.
     pub(crate) failed: Vec<String>,
 }
 
 impl Material {
-    /// The rows of an experiment, in an order that does not depend on when they were run.
+    /// Returns the rows of an experiment, in an order that does not depend on the order of the runs.
     fn rows_of(&self, experiment: &Experiment) -> Vec<&Row> {
         let own = self.rows.iter().filter(|row| row.experiment == experiment.name);
         let mut rows: Vec<&Row> = own.collect();
@@ -45,7 +45,7 @@ impl Material {
         rows
     }
 
-    /// Every machine that something was measured on.
+    /// Returns the description of every machine that a run was measured on.
     fn machines(&self) -> Vec<String> {
         let mut all: Vec<String> = self.rows.iter().map(|row| row.machine.to_string()).collect();
         all.sort();
@@ -53,7 +53,7 @@ impl Material {
         all
     }
 
-    /// The runs that are not averaged with the others, and why.
+    /// Returns a sentence for each run that is excluded from the averages, with the reason.
     fn troubles(&self) -> Vec<String> {
         let mut all = self.failed.clone();
         for experiment in &self.experiments {
@@ -80,7 +80,8 @@ impl Material {
     }
 }
 
-/// Writes the report's files to a folder, each at once, and says which. The page of a single run is given.
+/// Writes the report's files to a folder, each atomically, and returns their paths. `page` replaces the HTML page, for
+/// a report of a single run.
 pub(crate) fn write(folder: &Path, material: &Material, page: Option<String>) -> Result<Vec<PathBuf>, Failure> {
     let files = [
         (REPORT, page.unwrap_or_else(|| html::page(material))),
@@ -104,9 +105,9 @@ fn write_file(folder: &Path, name: &str, text: &str) -> Result<PathBuf, Failure>
     Ok(place)
 }
 
-/// The rows of an experiment on one data set, and their series. Figures of different data are not comparable.
+/// The rows of an experiment on one dataset, with their series. Figures of different datasets are not comparable.
 struct Section<'a> {
-    /// Its heading; none where the report's title says as much.
+    /// Heading of the section; `None` where the report's title says as much.
     name: Option<String>,
     experiment: &'a Experiment,
     rows: Vec<&'a Row>,
@@ -114,7 +115,7 @@ struct Section<'a> {
 }
 
 impl Section<'_> {
-    /// What its lines are.
+    /// Returns the noun for the rows of the section's table.
     fn compared(&self) -> &'static str {
         if self.experiment.name == RUNS {
             "run"
@@ -123,7 +124,7 @@ impl Section<'_> {
         }
     }
 
-    /// What models of this experiment are measured by.
+    /// Returns the kind of figure that measures the quality of this section's models.
     fn quality_metric(&self) -> QualityMetric {
         let mut results = self.rows.iter().filter_map(|row| row.result.as_ref());
         QualityMetric::by(results.find_map(|result| result.mae))
@@ -156,7 +157,8 @@ fn sections(material: &Material) -> Vec<Section<'_>> {
     sections
 }
 
-/// The short name of a data set: its kind and file without folder and options, unless others have the same.
+/// Returns the short name of a dataset: its kind and its file name without folder and options, or the whole
+/// specification if another dataset has the same short name.
 fn data_name(data: &str, others: &[&str]) -> String {
     fn short(data: &str) -> String {
         let path = data.split('?').next().unwrap_or(data);
@@ -176,7 +178,8 @@ fn data_name(data: &str, others: &[&str]) -> String {
     }
 }
 
-/// Which strategy of a section did best on the most nodes, in one sentence; none if there is only one.
+/// Returns a sentence that names the best strategy of a section on the largest number of nodes, or `None` if there is
+/// only one strategy.
 fn winner(section: &Section<'_>) -> Option<String> {
     let nodes = *node_counts(&section.series).last()?;
     let good = how_good(section.quality_metric());
@@ -226,7 +229,7 @@ fn winner(section: &Section<'_>) -> Option<String> {
     })
 }
 
-/// What all runs of an experiment have in common.
+/// Describes the settings that all runs of an experiment share.
 fn common(section: &Section<'_>) -> String {
     const SAID: &[&str] = &[
         "data",
@@ -249,7 +252,8 @@ fn common(section: &Section<'_>) -> String {
     parts.collect::<Vec<_>>().join("; ")
 }
 
-/// How many cores a node had, which explains more than any strategy where there are fewer than one.
+/// Formats the number of cores per node, for each number of nodes: below one core per node, that explains more than any
+/// strategy.
 fn cores_by_nodes(section: &Section<'_>) -> String {
     let mut all: Vec<(usize, usize)> = section.rows.iter().map(|row| (row.nodes, row.machine.cores)).collect();
     all.sort_unstable();

@@ -1,4 +1,4 @@
-//! The report for other programs: a line for every run.
+//! The report as CSV for other programs, with one line for every run.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use protocol::stats::RUN_FIGURES;
 use super::Material;
 use crate::study::row::Row;
 
-/// The columns that every run has, before its figures.
+/// Columns that the CSV table has for every run before the columns of figures.
 const COLUMNS: [&str; 11] = [
     "experiment",
     "nodes",
@@ -31,7 +31,7 @@ pub(super) fn csv(material: &Material) -> String {
         .collect();
     let mut writer = csv::Writer::from_writer(Vec::new());
     let jobs = keys.iter().map(|key| format!("job.{key}"));
-    // Writing to memory does not fail, and all lines have as many columns.
+    // Writes to memory do not fail, and all lines have the same number of columns.
     let _ = writer.write_record(
         COLUMNS
             .into_iter()

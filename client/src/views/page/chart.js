@@ -1,4 +1,4 @@
-// Curves as drawings that fit their place.
+// Draws charts as SVG in the size of their element.
 
 const SVG = 'http://www.w3.org/2000/svg';
 const EDGE = { left: 52, right: 10, top: 20, bottom: 34 };
@@ -10,20 +10,21 @@ function drawn(kind, attributes, text) {
   return element;
 }
 
-// Round numbers between two, a few of them.
+// Returns about `wanted` round numbers between two numbers.
 function steps(low, high, wanted) {
   const rough = (high - low) / wanted;
   if (!(rough > 0)) return [low];
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((times) => times * power).find((size) => size >= rough) ?? rough;
   const found = [];
-  // Of what differs by nothing that can be counted there are no steps.
+  // Two numbers that differ only by rounding have no round numbers between them.
   if (!(step > 1e-12 * Math.max(Math.abs(low), Math.abs(high)))) return [low];
   for (let value = Math.ceil(low / step) * step; value <= high + step * 1e-9; value += step) found.push(value);
   return found;
 }
 
-// Round numbers on a log scale: powers of ten with what lies between them, or only some of these, as there is room.
+// Returns the ticks of a log scale as logarithms: powers of ten with multiples between them, or fewer where there is less
+// room.
 function logSteps(low, high, wanted) {
   const inside = (value) => value >= low - 1e-9 && value <= high + 1e-9;
   const powers = (every, times) => {
@@ -37,12 +38,11 @@ function logSteps(low, high, wanted) {
   return choices.find((found) => found.length <= 2 * wanted) ?? [low];
 }
 
-// Whether there is room for a log scale: it needs numbers above nothing.
+// Returns true if a log scale is possible: all values must be positive.
 const fitsLog = (series) => series.every((one) => one.points.every(([, y]) => y > 0));
 
-// Draws curves: series of points with names for their looks, ticks for what happened, what is written at the axes and what
-// these are called, and the highest value that there can be.
-// Tells pointers what lies under them.
+// Draws a chart: series of points, whose names are their CSS classes, vertical lines (`ticks`) for events, formats (`x`, `y`)
+// and titles of the axes, and the highest possible value (`most`). Passes the values under the pointer to `tell`.
 function chart(svg, { series, ticks = [], log = false, x, y, titles: [below, beside], from0 = false, most = Infinity, tell }) {
   const box = svg.getBoundingClientRect();
   const [width, height] = [Math.max(120, box.width), Math.max(80, box.height)];
@@ -57,7 +57,7 @@ function chart(svg, { series, ticks = [], log = false, x, y, titles: [below, bes
   let [left, right] = range(all.map((point) => point[0]));
   let [low, high] = range(all.map((point) => scale(point[1])));
   if (from0) low = Math.min(0, low);
-  // A single value stands in the middle.
+  // A single value is drawn in the middle of the axis.
   const around = (value) => Math.max(Math.abs(value) / 10, 1e-9);
   if (left === right) [left, right] = [left - around(left), right + around(right)];
   if (from0 && high === 0) high = 1;

@@ -1,4 +1,4 @@
-//! The job and the result of a run that is over, as its folder has them.
+//! The job and the result of an ended run, read from its folder.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::run::folder::{JOB, RESULT};
 use crate::settings::job_file;
 use crate::timeline::End;
 
-/// A run's job and, unless it failed, its result.
+/// A run's job and, unless the run failed, its result.
 pub(super) struct RunDocuments {
     pub(super) job: Job,
     pub(super) result: Option<RunResult>,
@@ -55,7 +55,7 @@ pub(super) struct RunResult {
 }
 
 impl RunDocuments {
-    /// Reads them from a run's folder. Says what is wrong with it.
+    /// Reads job and result from a run's folder. An error says what is wrong with the folder.
     pub(super) fn read(folder: &Path) -> Result<Self, String> {
         let text = |name: &str| {
             std::fs::read_to_string(folder.join(name)).map_err(|error| format!("{name} could not be read: {error}"))
@@ -69,7 +69,7 @@ impl RunDocuments {
         Ok(Self { job, result })
     }
 
-    /// The number of samples to learn from; 0 if nothing tells it.
+    /// Returns the number of training samples; 0 if the run has no result.
     pub(super) fn train(&self) -> u64 {
         let trained = self.result.as_ref().filter(|result| result.epochs > 0.0);
         trained.map_or(0, |result| (result.samples as f64 / result.epochs).round() as u64)
@@ -79,7 +79,7 @@ impl RunDocuments {
         self.result.as_ref().map_or(&[], |result| &result.evaluations)
     }
 
-    /// The end of a run with a result.
+    /// Returns the end of a run that has a result.
     pub(super) fn end(&self) -> Option<End> {
         self.result.as_ref().map(|result| End::Finished {
             accuracy: result.accuracy,
@@ -96,7 +96,7 @@ impl RunDocuments {
         })
     }
 
-    /// The part of them that a page shows beside the run's course.
+    /// Returns the settings, figures and warnings that a page shows beside the run's curves.
     pub(super) fn shown(&self) -> Outcome {
         let result = self.result.as_ref();
         let settings = job_file::keys_of(&self.job).into_iter().map(|(key, value)| Setting {
@@ -113,7 +113,7 @@ impl RunDocuments {
 }
 
 impl RunResult {
-    /// The figures of the whole run that say something about it.
+    /// Returns the figures of the whole run that apply to it.
     fn figures(&self) -> Vec<OutcomeFigure> {
         let figure = |title, meaning, unit, value: Option<f64>| OutcomeFigure {
             title,
@@ -121,7 +121,7 @@ impl RunResult {
             unit,
             value: value.unwrap_or(0.0),
         };
-        // A node alone sends nothing to others.
+        // A single node sends nothing to others.
         let several = self.nodes + self.missing.len() > 1;
         let bytes = |bytes: u64| Some(bytes as f64).filter(|_| several);
         let own = [
@@ -168,7 +168,7 @@ impl RunResult {
     }
 }
 
-/// The settings, the figures and the doubts of a run that is over.
+/// Settings, figures and warnings of an ended run, for the page.
 #[derive(Serialize)]
 pub(super) struct Outcome {
     settings: Vec<Setting>,
@@ -176,16 +176,16 @@ pub(super) struct Outcome {
     warnings: Vec<String>,
 }
 
-/// A key of the job.
+/// One key of the job with its value.
 #[derive(Serialize)]
 struct Setting {
     key: String,
     value: String,
-    /// True if the user left it open and the nodes decided it.
+    /// True if the user left the setting open and the nodes decided it.
     chosen: bool,
 }
 
-/// A figure of the whole run.
+/// One figure of an ended run, as the page shows it.
 #[derive(Serialize)]
 struct OutcomeFigure {
     title: &'static str,

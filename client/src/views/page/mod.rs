@@ -1,7 +1,7 @@
 //! The live page: a cluster and its run in a browser, served by a node or by a client that follows a run.
 //!
-//! The page is one file without anything from outside. It asks for news every second: what it has already is not sent again,
-//! and who is slow or gone costs nothing. The report of a run is the same page with all of its news in it.
+//! The page is one file without external resources. It requests news every second and gets only what it lacks, so slow
+//! or closed pages cost the server nothing. The report of a run is the same page with all news in it.
 
 mod documents;
 mod news;
@@ -31,41 +31,42 @@ use news::{News, PageKnows};
 pub(crate) use replay::Replay;
 use text::Text;
 
-/// How long a page that is open is waited for to ask how it ended, before who could say so is gone.
+/// Time after a page's last request in which it counts as open: the process waits at most this long before it exits, so
+/// that open pages learn how the run ended.
 const LAST_LOOK: Duration = Duration::from_secs(5);
-/// How often a page asks.
+/// Interval between the requests of an open page.
 const ASKS_EVERY: Duration = Duration::from_secs(1);
 
-/// What the page shows.
+/// Content of a served page: a live cluster or an ended run.
 #[derive(Clone)]
 enum Shows {
-    /// What happens.
+    /// The page shows the present state of a cluster and its run.
     Live(Live),
-    /// What has happened.
+    /// The page shows a run that has ended.
     Past(Arc<Mutex<Replay>>),
 }
 
 #[derive(Clone)]
 struct Live {
-    /// This process's name for pages, which nobody else draws.
+    /// Random id of this process, by which a page recognises that its server was restarted.
     source: String,
     watch: Arc<Watch>,
-    /// Whether who has the token may end runs.
+    /// True if users with the page's token may stop runs.
     may_stop: bool,
     model: Model,
 }
 
-/// The model that a page names when a run is over.
+/// Path of the model that a page shows when a run has ended.
 #[derive(Clone, Debug)]
 pub(crate) enum Model {
-    /// The file that the node has kept.
+    /// The model's path is that of the file that the node has saved.
     OfNode,
-    /// The file that the client which follows the run has saved, once it has.
+    /// The model's path is that of the file that the client has saved; empty until then.
     OfClient(Arc<OnceLock<String>>),
 }
 
 impl Model {
-    /// The client's file; empty before it is saved.
+    /// Returns the path of the client's file, empty before the file is saved, or `None` if a node serves the page.
     fn saved(&self) -> Option<String> {
         match self {
             Self::OfNode => None,
@@ -73,27 +74,27 @@ impl Model {
         }
     }
 
-    /// Whether all that a page says of a run's end is known.
+    /// Returns true if a page can show the whole end of a run: the run failed, or the path of its model is known.
     fn is_known(&self, end: &End) -> bool {
         matches!(end, End::Failed { .. }) || self.saved().is_none_or(|saved| !saved.is_empty())
     }
 }
 
-/// A page that is served. It is gone when this is dropped.
+/// A page that is served until this is dropped.
 pub(crate) struct Page {
-    /// Where it is, with its token.
+    /// Address of the page, with its token.
     pub(crate) url: String,
     _server: Server,
     looks: Arc<Looks>,
     model: Model,
 }
 
-/// Who looks at the page, and what they have seen.
+/// Requests of open pages, by which the process decides when it may exit.
 #[derive(Default)]
 struct Looks {
-    /// When it was looked at last.
+    /// Time of the last request of any open page.
     last: Mutex<Option<Instant>>,
-    /// When somebody was first told how the run ended.
+    /// Time at which a page was first told how the run ended.
     told_end: OnceLock<Instant>,
 }
 
@@ -105,7 +106,8 @@ impl Looks {
         }
     }
 
-    /// Whether a page is open that has not been told how it ended. All that are open ask within a second of the first.
+    /// Returns true if a page is open that has not been told how the run ended. All open pages ask within a second of
+    /// the first.
     fn are_wanted(&self) -> bool {
         let is_open = lock(&self.last).is_some_and(|at| at.elapsed() < LAST_LOOK);
         is_open && self.told_end.get().is_none_or(|at| at.elapsed() < ASKS_EVERY)
@@ -113,7 +115,7 @@ impl Looks {
 }
 
 impl Page {
-    /// Serves what happens in a cluster.
+    /// Serves the live page of a cluster.
     pub(crate) async fn live(flags: Flags, watch: Arc<Watch>) -> Result<Self, Failure> {
         let may_stop = flags.may_stop;
         let live = Live {
@@ -125,7 +127,7 @@ impl Page {
         Self::serve(flags, Shows::Live(live)).await
     }
 
-    /// Serves a run that is over.
+    /// Serves the page of an ended run.
     pub(crate) async fn past(flags: Flags, replay: Replay) -> Result<Self, Failure> {
         Self::serve(flags, Shows::Past(Arc::new(Mutex::new(replay)))).await
     }
@@ -149,27 +151,28 @@ impl Page {
         })
     }
 
-    /// Shows where the model of a run that has ended is, and waits until whoever looks has seen it, though not for long.
+    /// Shows the path of the saved model, and waits up to five seconds until open pages have been told how the run
+    /// ended.
     pub(crate) async fn last_look(&self, ended: &Result<Finished, Failure>) {
         if let (Ok(finished), Model::OfClient(saved)) = (ended, &self.model) {
             saved.get_or_init(|| finished.model.clone());
         }
         let start = Instant::now();
-        // After SIGTERM there is no time for that.
+        // After SIGTERM there is no time to wait.
         while start.elapsed() < LAST_LOOK && self.looks.are_wanted() && !interrupt::is_terminated() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     }
 }
 
-/// The line of a page for scripts.
+/// Output line that tells scripts the address of a page.
 #[derive(Serialize)]
 struct PageEvent<'a> {
     event: &'static str,
     url: &'a str,
 }
 
-/// Serves the page of a run that this client follows, if one is wanted.
+/// Serves the page of a run that this client follows, if the user has asked for one.
 pub(crate) async fn of_run(
     address: Option<&str>,
     contact: &Arc<Contact>,
@@ -182,7 +185,7 @@ pub(crate) async fn of_run(
         address: http::own_address("--page", text).await?,
         own: None,
         secret: Secret::draw()?,
-        // Whoever may start runs may end them.
+        // A user who may start runs may stop them.
         may_stop: true,
         model: Model::OfClient(Arc::default()),
     };
@@ -191,7 +194,7 @@ pub(crate) async fn of_run(
     Ok(Some(page))
 }
 
-/// Says where a page is.
+/// Prints the address of a page.
 pub(crate) fn announce(page: &Page, json: bool) {
     if json {
         output::line(&PageEvent {
@@ -203,17 +206,17 @@ pub(crate) fn announce(page: &Page, json: bool) {
     }
 }
 
-/// How a page is served.
+/// Settings with which a page is served.
 pub(crate) struct Flags {
     pub(crate) address: SocketAddr,
-    /// Where this machine is reached, if it listens everywhere.
+    /// Address at which this machine is reached, if the server listens on all interfaces.
     pub(crate) own: Option<IpAddr>,
     pub(crate) secret: Secret,
     pub(crate) may_stop: bool,
     pub(crate) model: Model,
 }
 
-/// The address to open.
+/// Returns the address that users open: `own` in place of an address that stands for all interfaces.
 fn reached(bound: SocketAddr, own: Option<IpAddr>) -> SocketAddr {
     match own {
         Some(own) if bound.ip().is_unspecified() => SocketAddr::new(own, bound.port()),
@@ -252,7 +255,8 @@ fn news(question: &Question, shows: &Shows, looks: &Looks) -> Answer {
             let end = timeline.facts().and_then(|facts| facts.end.as_ref());
             looks.note(end.is_some_and(|end| live.model.is_known(end)));
             let same_run = question.text("run").unwrap_or_default() == timeline.run();
-            // What a page has of another run, or of another process at the same address, is of no use. Events go on.
+            // Data of another run, or of an earlier process at the same address, is sent anew. Events continue over
+            // runs.
             let known = match question.text("source") == Some(&*live.source) {
                 true if same_run => said,
                 true => PageKnows {

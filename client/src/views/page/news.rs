@@ -1,4 +1,4 @@
-//! What a page is told: all that it does not know yet.
+//! News for a page: everything that the page does not have yet.
 
 use protocol::stats::measured::Evaluation;
 use protocol::stats::{Figure, Severity, StatsRecord, Unit};
@@ -8,53 +8,55 @@ use super::documents::Outcome;
 use crate::output::quantity;
 use crate::timeline::{Facts, Happened, Node, Point, Summary, Timeline};
 
-/// What a page has already.
+/// Data that a page already has, and that its next news need not contain.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct PageKnows {
     pub(super) generation: u32,
     pub(super) points: usize,
-    /// The second of the newest evaluation.
+    /// Time of the newest evaluation that the page has, in seconds of the run.
     pub(super) evaluated: Option<f64>,
-    /// The number of the newest event.
+    /// Number of the newest event that the page has.
     pub(super) events: u64,
 }
 
-/// An answer to a page.
+/// Answer to a page's request for news.
 #[derive(Serialize)]
 pub(super) struct News<'a> {
     version: &'static str,
-    /// Who serves it: what a page has of another is of no use.
+    /// Id of the serving process: a page discards the data of another process.
     source: &'a str,
     run: &'a str,
     facts: Option<&'a Facts>,
     summary: Summary,
-    /// The figures that nodes have.
+    /// Figures that are columns of the table of nodes.
     columns: Vec<PageColumn>,
     nodes: Vec<Row<'a>>,
-    /// When the first step was, by the clock of the events.
+    /// Time of the first step by the clock of the events, in seconds since 1970.
     begun: Option<f64>,
-    /// The points that follow are after so many of this generation; the page forgets those of another.
+    /// Generation of the curve. `points` follow the first `points_from` points of this generation; the page discards
+    /// those of another one.
     generation: u32,
     points_from: usize,
     points: &'a [Point],
     evaluations: Vec<Evaluation>,
     events: Vec<PageEntry<'a>>,
     may_stop: bool,
-    /// Why nothing is heard.
+    /// Reason for which there is no news, such as that no node answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     trouble: Option<String>,
-    /// Where the client that serves the page has saved the model, empty before it has; none where a node serves it.
+    /// Path at which the client that serves the page has saved the model, empty before that; `None` where a node serves
+    /// the page.
     #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<String>,
-    /// Where in the past this is.
+    /// Position of the page's slider in an ended run; `None` for a live run.
     #[serde(skip_serializing_if = "Option::is_none")]
     past: Option<Past>,
-    /// Of a run that is over, where its folder is at hand.
+    /// Settings and figures of an ended run, if its folder is available.
     #[serde(skip_serializing_if = "Option::is_none")]
     outcome: Option<Outcome>,
 }
 
-/// Something that happened, as people are told of it.
+/// An event of the run, with its sentence and severity for people.
 #[derive(Serialize)]
 struct PageEntry<'a> {
     #[serde(flatten)]
@@ -75,19 +77,19 @@ impl<'a> From<&'a Happened> for PageEntry<'a> {
 
 #[derive(Serialize)]
 struct Past {
-    /// Seconds that there are.
+    /// Length of the run in seconds; `at` is the second that is shown.
     length: f64,
     at: f64,
 }
 
-/// A figure in the page's table of nodes.
+/// A figure that is a column of the page's table of nodes.
 #[derive(Serialize)]
 struct PageColumn {
     title: Option<&'static str>,
     meaning: &'static str,
     unit: Unit,
     is_rate: bool,
-    /// Whether a silent node still has it.
+    /// True if the figure is still shown for a silent node.
     lasts: bool,
 }
 
@@ -113,7 +115,7 @@ struct Row<'a> {
     device: Option<&'a str>,
     workers: Option<usize>,
     rtt_ms: Option<f64>,
-    /// In the order of the columns.
+    /// Values of the figures in the order of the columns.
     figures: Vec<Option<f64>>,
     trouble: Option<&'a str>,
 }
@@ -136,7 +138,7 @@ impl<'a> Row<'a> {
 }
 
 impl<'a> News<'a> {
-    /// What is new in a run that is watched here.
+    /// Returns the news of a live run that the page lacks.
     pub(super) fn live(
         source: &'a str,
         timeline: &'a Timeline,
@@ -153,7 +155,7 @@ impl<'a> News<'a> {
         }
     }
 
-    /// A run as it was at a second.
+    /// Returns an ended run as it was at one second.
     pub(super) fn past(timeline: &'a Timeline, outcome: Outcome, length: f64, at: f64) -> Self {
         Self {
             past: Some(Past {
@@ -164,7 +166,7 @@ impl<'a> News<'a> {
         }
     }
 
-    /// All of a run that is over.
+    /// Returns all news of an ended run, with its settings and figures.
     pub(super) fn whole(timeline: &'a Timeline, outcome: Outcome) -> Self {
         Self {
             outcome: Some(outcome),
@@ -172,7 +174,7 @@ impl<'a> News<'a> {
         }
     }
 
-    /// Leaves out the older half of the events and the last half of the nodes. Returns false if there are none.
+    /// Drops the older half of the events and the last half of the nodes. Returns false if there were none.
     pub(super) fn halve(&mut self) -> bool {
         let is_empty = self.events.is_empty() && self.nodes.is_empty();
         self.events.drain(..self.events.len().div_ceil(2));
@@ -218,9 +220,9 @@ impl<'a> News<'a> {
         }
     }
 
-    /// As JSON.
+    /// Returns the news as JSON.
     pub(super) fn text(&self) -> Vec<u8> {
-        // Numbers and texts always have a text.
+        // Serialising these types does not fail.
         serde_json::to_vec(self).unwrap_or_default()
     }
 }
@@ -259,7 +261,7 @@ mod tests {
             ..PageKnows::default()
         };
         assert_eq!(told(known), (2, 0, 1));
-        // Another generation's points are of no use, and nobody knows more than there is.
+        // Points of another generation are sent anew, and a page that claims to have too many gets none.
         assert_eq!(told(PageKnows { generation: 3, ..known }), (20, 0, 1));
         assert_eq!(told(PageKnows { points: 99, ..known }), (0, 0, 1));
     }

@@ -1,4 +1,4 @@
-// The page asks for news every second, and shows them. A report has all of them in it, and asks nobody.
+// The page requests news every second and shows them. A report contains all news and requests none.
 
 const ASK_EVERY = 1000;
 const token = new URLSearchParams(location.search).get('token') ?? '';
@@ -8,12 +8,12 @@ let last = null;
 let wanted = null;
 let playing = false;
 
-// What was heard of a run.
+// Returns the empty data of a run.
 function nothing(source, run, events) {
   return { source, run, generation: 0, points: [], evaluations: [], events, begun: null };
 }
 
-// Takes in an answer: all of a run that is over, or what is new.
+// Adds the news to the data of the run; the news of an ended run replace them.
 function take(news) {
   const same = !news.past && news.source === model.source;
   if (!same || news.run !== model.run) model = nothing(news.source, news.run, same ? model.events : []);
@@ -52,7 +52,7 @@ async function ask() {
   document.body.dataset.news = String(Number(document.body.dataset.news ?? 0) + 1);
 }
 
-// Says that nothing is heard. What was shown stays: the run may go on without this page.
+// Shows that the server does not answer. The data stay on the page: the run may go on without its server.
 function lost(error) {
   const over = last?.facts?.end;
   write('state', over ? last.summary.state : 'not connected');
@@ -65,7 +65,7 @@ function lost(error) {
 async function live() {
   for (;;) {
     try { await ask(); } catch (error) { lost(error); }
-    // A run that is over changes no more; only its slider moves.
+    // The page of an ended run requests news only when its slider moves.
     if (last?.past) return;
     await new Promise((resolve) => { setTimeout(resolve, ASK_EVERY); });
   }
@@ -93,7 +93,7 @@ async function play() {
   write('play', 'play');
 }
 
-// A switch has a button for each choice, of which one is pressed.
+// A switch has one button for each choice; the button of the present choice is pressed.
 for (const button of document.querySelectorAll('.switch button')) {
   button.onclick = () => {
     const { of, to } = button.dataset;

@@ -1,4 +1,4 @@
-//! A run that is over, as it was at any second: what its folder holds, told again.
+//! Replay of an ended run: its folder's records and events, from which its timeline at any second is built.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -13,24 +13,24 @@ use crate::run::folder::RESULT;
 use crate::run::journal::{EVENTS, METRICS};
 use crate::timeline::{End, Facts, Timeline, TimelineEntry};
 
-/// Records that are held; those of a longer run are thinned out evenly.
+/// Largest number of records in memory; those of a longer run are thinned out evenly.
 const RECORDS_MAX: usize = 40_000;
 
-/// A run in its folder.
+/// An ended run, loaded from its folder.
 pub(crate) struct Replay {
     facts: Facts,
-    /// By time.
+    /// Records in the order of their times.
     records: Vec<StatsRecord>,
-    /// Whose they are: a node's folder holds its own.
+    /// Names of the nodes whose records these are; the folder of a node holds only its own.
     tellers: BTreeSet<String>,
-    /// Seconds between two of one node.
+    /// Seconds between two records of one node, which thinning makes longer.
     every: f64,
     notes: Vec<Note>,
     documents: RunDocuments,
     told: ReplayState,
 }
 
-/// How far it was told, and how it was then.
+/// Position of the replay, with the timeline up to it.
 struct ReplayState {
     timeline: Timeline,
     at: f64,
@@ -49,7 +49,7 @@ impl ReplayState {
     }
 }
 
-/// A line of the events' file.
+/// One line of `events.jsonl`.
 #[derive(Clone, Deserialize)]
 struct Note {
     time: f64,
@@ -58,7 +58,7 @@ struct Note {
 }
 
 impl Replay {
-    /// Reads a run's folder. Says what is wrong with it.
+    /// Reads a run's folder. An error says what is wrong with the folder.
     pub(crate) fn open(folder: &Path) -> Result<Self, String> {
         let documents = RunDocuments::read(folder)?;
         let (records, every) = records(folder).map_err(|error| format!("{METRICS} could not be read: {error}"))?;
@@ -88,12 +88,12 @@ impl Replay {
         })
     }
 
-    /// The job and the result.
+    /// Returns the run's job and result, as its folder holds them.
     pub(super) fn documents(&self) -> &RunDocuments {
         &self.documents
     }
 
-    /// When it began, in seconds since 1970, and how many seconds it took.
+    /// Returns the begin of the run in seconds since 1970, and its length in seconds.
     pub(super) fn span(&self) -> (f64, f64) {
         let first_note = self.notes.first().map_or(0.0, |note| note.time);
         let begin = self.records.first().map_or(first_note, |record| record.time);
@@ -102,10 +102,10 @@ impl Replay {
         (begin, last_note.max(last_record) - begin)
     }
 
-    /// The run as it was so many seconds after its begin.
+    /// Returns the timeline as it was `at` seconds after the begin of the run.
     pub(super) fn at(&mut self, at: f64) -> &Timeline {
         let (begin, length) = self.span();
-        // What lies ahead is told from here on; for what lies behind it begins again.
+        // The replay goes on from its position, and starts again for an earlier one.
         if at < self.told.at {
             self.told = ReplayState::of_every(self.every);
         }
@@ -137,14 +137,14 @@ impl Replay {
         &self.told.timeline
     }
 
-    /// The run as it was in the end, with its job and its result.
+    /// Returns the timeline at the end of the run, with its job and result.
     pub(super) fn ended(&mut self) -> (&Timeline, &RunDocuments) {
         let (_, length) = self.span();
         self.at(length);
         (&self.told.timeline, &self.documents)
     }
 
-    /// What was known of the run then.
+    /// Returns the facts before the end of the run, or with it if `over`.
     fn facts_then(&self, over: bool) -> Facts {
         let end = self.facts.end.clone().filter(|_| over);
         Facts {
@@ -159,27 +159,27 @@ impl Replay {
     }
 }
 
-/// A record on its way into memory.
+/// A record that is being loaded, with its index and a flag that protects it from thinning.
 struct NumberedRecord {
     record: StatsRecord,
-    /// Its place among those of its node.
+    /// Index of the record among those of its node.
     number: usize,
-    /// Whether it tells something that no other record does: it is never left out.
+    /// True if the record carries a notice or an evaluation that no other record has; it is never dropped.
     stays: bool,
 }
 
-/// The records of a run, as many as are held, and the number of its node's records that each of them stands for. A client
-/// that was killed has left half a line.
+/// Reads the records of a run, and the number of a node's records that each kept one stands for. Long runs are thinned
+/// to `RECORDS_MAX` records and those that must stay. Incomplete lines, left by a client that was killed, are skipped.
 fn records(folder: &Path) -> std::io::Result<(Vec<StatsRecord>, usize)> {
     let mut held: Vec<NumberedRecord> = Vec::new();
-    // The newest record of each node is held, too: it has the node's last figures.
+    // The newest record of each node is kept too: it has the node's last figures.
     let mut newest: BTreeMap<String, NumberedRecord> = BTreeMap::new();
     let (mut every, mut thinnable, mut evaluated) = (1, 0, 0.0);
     for line in lines(folder, METRICS)? {
         let Ok(record) = serde_json::from_slice::<StatsRecord>(&line?) else {
             continue;
         };
-        // Lines of evaluations are no node's; records have them as well.
+        // Lines that hold an evaluation have no node; records carry the same evaluations.
         if record.node.is_empty() {
             continue;
         }
@@ -207,7 +207,7 @@ fn records(folder: &Path) -> std::io::Result<(Vec<StatsRecord>, usize)> {
     Ok((held.into_iter().map(|one| one.record).collect(), every))
 }
 
-/// Reads the lines of `events.jsonl`; lines of an unknown kind are left out.
+/// Reads the events of `events.jsonl`; lines of an unknown kind are skipped.
 fn notes(folder: &Path) -> std::io::Result<Vec<Note>> {
     let mut notes = Vec::new();
     for line in lines(folder, EVENTS)? {
@@ -216,7 +216,7 @@ fn notes(folder: &Path) -> std::io::Result<Vec<Note>> {
     Ok(notes)
 }
 
-/// The lines of a file in a run's folder; none if there is no such file, as after a full disk.
+/// Returns the lines of a file in a run's folder; none if the file is missing, as after a full disk.
 fn lines(folder: &Path, name: &str) -> std::io::Result<impl Iterator<Item = std::io::Result<Vec<u8>>>> {
     let file = match File::open(folder.join(name)) {
         Ok(file) => Some(file),

@@ -1,8 +1,8 @@
-//! The report of a run: its page as one file, which opens from disk without a server.
+//! The report of a run: its page as one HTML file, which opens from disk without a server.
 //!
 //! Its size is bounded for any run. The curves merge neighbouring points, so that at most [a few
-//! hundred](crate::timeline::Curve) are left and reach back to the start; of the events the newest five hundred are there,
-//! of the evaluations 256 that cover the whole run. What is too large nevertheless has fewer events and nodes.
+//! hundred](crate::timeline::Curve) cover the whole run. There are the newest five hundred events, and up to 256
+//! evaluations over the whole run. If the page is too large nevertheless, events and nodes are dropped.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -18,26 +18,27 @@ use crate::output::notice;
 use crate::run::interrupt::Unfinished;
 use crate::timeline::Timeline;
 
-/// The report's name in a run's folder.
+/// File name of the report in a run's folder.
 pub(crate) const REPORT: &str = "report.html";
-/// The largest report, in bytes.
+/// Size limit of a report in bytes.
 const BYTES_MAX: usize = 2_000_000;
 
-/// The report of a run that is over, from its folder. Says what is wrong with the folder.
+/// Builds the report of an ended run from its folder. An error says what is wrong with the folder.
 pub(crate) fn of_folder(folder: &Path) -> Result<String, String> {
     let mut replay = Replay::open(folder)?;
     let (timeline, documents) = replay.ended();
     page(timeline, documents)
 }
 
-/// Writes the report of a run that has just ended to its folder. The run does not depend on it.
+/// Writes the report of a run that has just ended to the run's folder. A failure is reported and is no error of the
+/// run.
 pub(crate) fn keep(finished: &Finished) {
     if let Some(folder) = Path::new(&finished.model).parent() {
         write(folder, of_folder(folder));
     }
 }
 
-/// Writes the report of a run that has just ended and was followed here, to its folder.
+/// Writes the report of a run that this client has followed to the run's folder, from the timeline in memory.
 pub(crate) fn keep_followed(timeline: &Timeline, folder: &Path) {
     let documents = RunDocuments::read(folder);
     write(folder, documents.and_then(|documents| page(timeline, &documents)));
@@ -53,7 +54,7 @@ fn write(folder: &Path, page: Result<String, String>) {
     }
 }
 
-/// Writes a page that is there whole or not at all, also where a signal ends the program meanwhile.
+/// Writes a page whole or not at all, even if a signal ends the program meanwhile.
 fn write_whole(place: &Path, page: &str) -> std::io::Result<()> {
     let mut file = PartialFile::beside(place)?;
     let _unfinished = Unfinished::new(file.path());
@@ -85,7 +86,7 @@ mod tests {
     use crate::run::folder::{JOB, RESULT};
     use crate::run::journal::{EVENTS, METRICS};
 
-    /// The folder of a run of these nodes that took this many seconds, as long as the records' time.
+    /// Creates the folder of a run of these nodes that took this many seconds, with one record per node and second.
     fn folder(nodes: &[String], seconds: u32) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, text: &str| std::fs::write(folder.path().join(name), text).unwrap();
@@ -124,7 +125,7 @@ mod tests {
         (0..many).map(name).collect()
     }
 
-    /// The data in a report.
+    /// Returns the JSON data in a report.
     fn data(page: &str) -> Value {
         let (_, rest) = page.split_once("id=\"data\">").unwrap();
         serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()
@@ -179,7 +180,7 @@ mod tests {
 
     #[test]
     fn a_report_that_would_be_too_large_says_what_it_leaves_out() {
-        // Names of nodes from a file may be of any length, and each of these signs takes six bytes.
+        // Names of nodes in a file may have any length, and each of these characters takes six bytes.
         let folder = folder(&nodes(100, |number| format!("{number:03}{}", "<".repeat(5000))), 2);
         let page = of_folder(folder.path()).unwrap();
         assert!(page.len() <= BYTES_MAX, "{} bytes", page.len());

@@ -1,4 +1,4 @@
-// What is known, shown.
+// Shows the news in the elements of the page.
 
 const SECONDS = 0; const SAMPLES = 1; const LOSS = 2; const SPEED = 3; const SENT = 4; const DENSE = 5; const STALENESS = 6;
 
@@ -36,14 +36,14 @@ function showHead(news) {
   write('version', `tau ${news.version}`);
 }
 
-// How good a model is, in one figure: R² where numbers are predicted, which are off by something then.
+// Returns name and format of the figure for a model's quality: R² if there is a mean absolute error, otherwise accuracy.
 function judgedBy(mae) {
   return (mae ?? null) === null
     ? { name: 'accuracy', title: 'Accuracy', text: (value) => percent(value, 2) }
     : { name: 'R²', title: 'R²', text: (value) => decimal(value, 4) };
 }
 
-// Replicas that train differ by the batches on their way: only at the end it matters whether they are equal.
+// Shows if the replicas agree. During training they differ by the batches under way, so it matters only at the end.
 function showReplicas({ equal, of, digest }, end) {
   const agree = end ? end.agree : of > 0 && equal === of;
   const silent = end ? end.agree === undefined : of === 0;
@@ -52,7 +52,7 @@ function showReplicas({ equal, of, digest }, end) {
   write('digest', agree ? digest.slice(0, 16) : '');
 }
 
-// What a run has come to. A client that serves the page names its own copy of the model, once it has one.
+// Returns a sentence on the end of a run. `saved` is the client's own copy of the model, if a client serves the page.
 function ended(end, saved) {
   if (!end) return '';
   if (end.end === 'failed') return `failed: ${end.reason}`;
@@ -65,7 +65,7 @@ function ended(end, saved) {
     + `replicas ${end.agree ? 'agree' : 'DIFFER'}${missing}${model ? `; the model is ${model}` : ''}`;
 }
 
-// The settings of a run that is over and, at its end, what it came to.
+// Shows the settings of an ended run and, once the slider is at its end, its figures.
 function showOutcome(outcome, end) {
   at('outcome').hidden = !outcome;
   if (!outcome) return;
@@ -115,7 +115,8 @@ function showEvents(events) {
   }));
 }
 
-// Where on the axis something that happened stands: seconds of the run are those of the clock since it began.
+// Returns the events that charts mark, with their place on the axis: an event's second of the run is its time minus the
+// time of the first step.
 function ticks(model, axis) {
   const newest = model.points.at(-1);
   if (!newest || model.begun === null) return [];
@@ -150,7 +151,7 @@ function showCharts(model, choice, nodes) {
   chart(at('bytes-chart'), {
     series: [{ name: 'sent', points: above(curve(SENT)) }, { name: 'dense', points: above(curve(DENSE)) }], log: true, x, y: bytes, titles: [below, 'bytes in all'], tell: tell('bytes-at'),
   });
-  // A node alone sends nothing to others.
+  // A single node sends nothing to others.
   at('bytes').hidden = nodes.length === 1;
   chart(at('stale-chart'), {
     series: [{ name: 'staleness', points: curve(STALENESS) }], x, y: (value) => decimal(value, 2), from0: true, titles: [below, 'rounds'], tell: tell('stale-at'),

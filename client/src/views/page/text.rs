@@ -1,4 +1,4 @@
-//! The page itself: one file, with the parts that it is written in put together.
+//! The page's HTML, style and scripts, put together into one file.
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
@@ -8,7 +8,7 @@ use crate::http::Answer;
 
 const HTML: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
-/// Scripts, in the order in which they need each other.
+/// Scripts of the page, each after those that it uses.
 const SCRIPTS: [&str; 4] = [
     include_str!("words.js"),
     include_str!("chart.js"),
@@ -16,11 +16,12 @@ const SCRIPTS: [&str; 4] = [
     include_str!("page.js"),
 ];
 
-/// The places in the page for what only a report has: its policy, which a server sends as a header, and its data.
+/// Markers in the page for the parts that only a report has: its content security policy, which a server sends as a
+/// header, and its data.
 const POLICY_PLACE: &str = "<!-- policy -->";
 const DATA_PLACE: &str = "<!-- data -->";
 
-/// The page, and what a browser may do for it.
+/// The page's HTML, and the content security policy that it needs.
 pub(super) struct Text {
     text: String,
     policy: String,
@@ -29,7 +30,7 @@ pub(super) struct Text {
 impl Text {
     pub(super) fn new() -> Self {
         let script = SCRIPTS.concat();
-        // The browser runs what has this hash, and nothing that a node's name or a label might bring along.
+        // The browser runs only the script with this hash, and no script in the name of a node or in a label.
         let hash = |text: &str| BASE64_STANDARD.encode(Sha256::digest(text));
         Self {
             text: HTML.replace("{style}", STYLE).replace("{script}", &script),
@@ -47,16 +48,16 @@ impl Text {
         Answer::page(self.text.clone(), &policy)
     }
 
-    /// The page as a file that needs no server: with all that it shows, as JSON.
+    /// Returns the page as a file that needs no server, with its data as JSON in it.
     pub(super) fn with_data(&self, json: &str) -> String {
         let policy = format!(
             "<meta http-equiv=\"Content-Security-Policy\" content=\"{}\">",
             self.policy
         );
-        // JSON has this sign in strings only, where it may be written so; without it no text ends the element.
+        // In JSON `<` occurs in strings only, where it may be escaped; without it no text can end the element.
         let json = json.replace('<', "\\u003c");
         let data = format!("<script type=\"application/json\" id=\"data\">{json}</script>");
-        // The data last: a place that they name stays as it is.
+        // The data comes last, so that a marker inside the data stays as it is.
         self.text
             .replacen(POLICY_PLACE, &policy, 1)
             .replacen(DATA_PLACE, &data, 1)
@@ -75,7 +76,7 @@ mod tests {
             let own = page.text.replace("http://www.w3.org/2000/svg", "");
             assert!(!own.contains(outside), "{outside}");
         }
-        // Texts from the network never become markup.
+        // Texts from the network must not become markup.
         for unsafe_call in [
             "innerHTML",
             "outerHTML",

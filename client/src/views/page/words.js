@@ -1,5 +1,5 @@
 'use strict';
-// Numbers and times as people read them, and elements that hold text and never markup.
+// Formats numbers and times for people, and creates elements that hold text, never markup.
 
 const UNKNOWN = '–';
 const at = (id) => document.getElementById(id);
@@ -17,7 +17,7 @@ const percent = (value, digits = 0) => known(value, (number) => `${(100 * number
 const loss = (value) => known(value, (number) => (number !== 0 && Math.abs(number) < 0.01 ? number.toExponential(1) : number.toFixed(4)));
 const decimal = (value, digits = 1) => known(value, (number) => number.toFixed(digits));
 
-// Formats of figures by their unit; others are counted.
+// Formats of figures by their unit; figures of other units are formatted by `count`.
 const UNITS = {
   bytes, loss, target: loss, norm: loss, share: percent, cores: decimal, gpus: decimal,
   seconds: duration, quality: (value) => percent(value, 2), density: (value) => percent(value, 2),
@@ -29,7 +29,7 @@ const inUnit = ({ unit, is_rate }, value) => {
 
 function duration(seconds) {
   return known(seconds, (number) => {
-    // Of a short run fractions matter.
+    // Fractions of a second matter for a short run.
     if (number < 10 && !Number.isInteger(number)) return `${number.toFixed(number < 1 ? 2 : 1)} s`;
     const whole = Math.round(number);
     const two = (part) => String(part).padStart(2, '0');
@@ -39,7 +39,7 @@ function duration(seconds) {
   });
 }
 
-// An element of a kind, with a class and what is in it: texts or other elements.
+// Creates an element with a tag, a class, and texts or other elements inside.
 function make(kind, name, ...inside) {
   const element = document.createElement(kind);
   if (name) element.className = name;
@@ -47,7 +47,7 @@ function make(kind, name, ...inside) {
   return element;
 }
 
-// Texts change only where they differ, so that what somebody has selected stays selected.
+// Sets the text of an element only if it differs, so that the user's selection stays.
 function write(id, text) {
   const element = at(id);
   if (element.textContent !== text) element.textContent = text;

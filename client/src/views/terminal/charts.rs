@@ -1,4 +1,4 @@
-//! The curves: losses, and accuracy where there is room.
+//! Charts in the terminal: losses, and accuracy where there is room.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -12,16 +12,16 @@ use super::units::{UNKNOWN, loss, percent, precise};
 use crate::output::quantity;
 use crate::timeline::Timeline;
 
-/// The fewest lines a curve can be read in, its border and axes included.
+/// Lines of the smallest chart that is readable, with its border and axes.
 pub(super) const LINES: u16 = 8;
-/// The fewest columns in which two curves stand side by side.
+/// Columns from which two charts stand side by side.
 const SIDE_BY_SIDE: u16 = 120;
 
 const TRAINING: Color = Color::Cyan;
 const EVALUATION: Color = Color::Yellow;
 const ACCURACY: Color = Color::Green;
 
-/// One curve of a chart.
+/// One curve of a chart in the terminal.
 struct Series {
     name: &'static str,
     colour: Color,
@@ -29,7 +29,7 @@ struct Series {
 }
 
 impl Series {
-    /// Points that are numbers, of which none goes back.
+    /// Creates a series from the finite points, without points that go back in x.
     fn new(name: &'static str, colour: Color, points: impl Iterator<Item = (f64, f64)>) -> Self {
         let mut kept: Vec<(f64, f64)> = Vec::new();
         for (x, y) in points.filter(|(x, y)| x.is_finite() && y.is_finite()) {
@@ -80,7 +80,7 @@ pub(super) fn draw(timeline: &Timeline, controls: &Controls, frame: &mut Frame, 
     };
     let places = losses.series.iter().chain(&accuracy.series);
     let last = places.filter_map(|series| series.points.last()).map(|point| point.0);
-    // Both begin at the beginning and end at the same place, so that they can be compared.
+    // Both charts have the same horizontal axis, so that they can be compared.
     let Some([_, last]) = bounds(last.chain([0.0])) else {
         return;
     };
@@ -98,13 +98,13 @@ pub(super) fn draw(timeline: &Timeline, controls: &Controls, frame: &mut Frame, 
     }
 }
 
-/// A chart with all that it shows.
+/// A chart in the terminal, with its series and axes.
 struct Plot {
     title: &'static str,
     series: Vec<Series>,
-    /// Whether logarithms are drawn, where there is one of every value.
+    /// True if the vertical axis is logarithmic as long as all values are positive.
     logarithmic: bool,
-    /// The highest value that there can be.
+    /// Highest possible value on the vertical axis.
     most: f64,
     label: fn(f64) -> String,
     over: Over,
@@ -141,7 +141,7 @@ impl Plot {
             Over::Samples => precise(x),
             Over::Seconds => quantity::clock(x),
         };
-        // Nobody reads a third label between two lines.
+        // A low chart has no room for a third label.
         let middle = (area.height >= LINES).then(|| f64::midpoint(y[0], y[1]));
         let values = [Some(y[0]), middle, Some(y[1])].into_iter().flatten().map(value);
         let chart = Chart::new(curves.collect())
@@ -151,7 +151,7 @@ impl Plot {
         frame.render_widget(chart, area);
     }
 
-    /// What is drawn over what, and the newest value of each curve in its colour.
+    /// Returns the title with the names of the axes, and the newest value of each curve in its colour.
     fn heading(&self, logarithmic: bool) -> Line<'static> {
         let over = match self.over {
             Over::Samples => "samples",
@@ -175,7 +175,7 @@ fn axis(bounds: [f64; 2]) -> Axis<'static> {
     Axis::default().bounds(bounds).style(Style::new().dim())
 }
 
-/// The smallest and the largest, kept apart: an axis needs some length, and one that can be computed with.
+/// Returns the smallest and the largest value as the bounds of an axis, with a positive and finite length.
 fn bounds(values: impl Iterator<Item = f64> + Clone) -> Option<[f64; 2]> {
     const LARGE: f64 = 1e300;
     let low = values.clone().reduce(f64::min)?.clamp(-LARGE, LARGE);
@@ -187,7 +187,7 @@ fn bounds(values: impl Iterator<Item = f64> + Clone) -> Option<[f64; 2]> {
     })
 }
 
-/// An axis of the same length that does not go beyond the highest value there can be.
+/// Shifts the bounds of an axis so that they do not exceed the highest possible value.
 fn below([low, high]: [f64; 2], most: f64) -> [f64; 2] {
     let beyond = (high - most).max(0.0);
     [low - beyond, high - beyond]

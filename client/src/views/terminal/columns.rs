@@ -1,4 +1,5 @@
-//! The columns of the table of nodes: those of the [table of figures](protocol::stats::FIGURES), and some of words.
+//! Columns of the table of nodes in the terminal: entries of the [table of figures](protocol::stats::FIGURES), and some
+//! columns of text.
 
 use protocol::stats::{Figure, FigureColumn, StatsRecord, Unit};
 
@@ -7,23 +8,23 @@ use super::units::{in_column, known, short};
 use crate::output::quantity;
 use crate::timeline::{Node, Nodes};
 
-/// One column.
+/// One column of the table of nodes.
 #[derive(Clone, Copy)]
 pub(super) struct Column {
     pub(super) title: &'static str,
-    /// The title with its unit, where there is room for it.
+    /// Title with its unit, used where there is room.
     pub(super) long: &'static str,
-    /// What it means, for whoever asks.
+    /// Explanation of the column for the help screen.
     pub(super) meaning: &'static str,
     pub(super) sort: Option<Sort>,
-    /// Where space is short, the highest are left out first.
+    /// Order of omission: where space is short, columns with the highest rank are omitted first.
     rank: u8,
-    /// The least width in short form. Words may take more, up to the most.
+    /// Smallest width in short form. Columns of text may grow up to `most`.
     least: usize,
     most: usize,
-    /// Words begin at the left; numbers end at the right.
+    /// True for text, which is aligned left; numbers are aligned right.
     pub(super) words: bool,
-    /// Whether it is of the last second: who is silent has no such figure.
+    /// True if the column shows figures of the last second, which a silent node does not have.
     of_now: bool,
     content: Content,
 }
@@ -100,7 +101,7 @@ impl Column {
     }
 }
 
-/// The width of a figure in short form.
+/// Returns the width of a figure in short form.
 fn width(unit: Unit) -> usize {
     match unit {
         Unit::Share => 3,
@@ -149,14 +150,14 @@ pub(super) fn round_trip(node: &Node) -> Option<f64> {
     node.member.as_ref()?.rtt_ms
 }
 
-/// A column as it is shown.
+/// A column with the title and width that are shown.
 pub(super) struct VisibleColumn {
     pub(super) column: Column,
     pub(super) title: String,
     pub(super) width: usize,
 }
 
-/// The columns that say something about these nodes.
+/// Returns the columns that apply to these nodes.
 pub(super) fn telling(nodes: &Nodes) -> Vec<Column> {
     let numbers = nodes.iter().any(|node| node.record.mae.is_some());
     let figures = nodes.figures().filter_map(|figure| Column::of_figure(figure, numbers));
@@ -167,7 +168,8 @@ pub(super) fn telling(nodes: &Nodes) -> Vec<Column> {
         .collect()
 }
 
-/// The columns that fit, and the gap between them: with titles in full where all of them do.
+/// Returns the columns that fit into this width, and the gap between them. Titles are long if all columns fit with
+/// these.
 pub(super) fn shown(nodes: &Nodes, sort: Sort, width: usize) -> (Vec<VisibleColumn>, usize) {
     let all = telling(nodes);
     let visible = |column: Column, title: &str, most: usize| {
@@ -198,7 +200,7 @@ pub(super) fn shown(nodes: &Nodes, sort: Sort, width: usize) -> (Vec<VisibleColu
     (kept, 1)
 }
 
-/// Words get what the columns leave over, as far as they need it, the first column first.
+/// Gives the remaining width to columns of text that need it, the first column first.
 fn widen(columns: &mut [VisibleColumn], nodes: &Nodes, width: usize) {
     let used: usize = columns.iter().map(|one| one.width + 1).sum();
     let mut spare = (width + 1).saturating_sub(used);
@@ -209,7 +211,7 @@ fn widen(columns: &mut [VisibleColumn], nodes: &Nodes, width: usize) {
     }
 }
 
-/// A title, with a mark where it is the one by which nodes are sorted.
+/// Returns the title, with an arrow if nodes are sorted by this column.
 fn titled(column: &Column, title: &str, sort: Sort) -> String {
     match column.sort {
         Some(Sort::Name) if sort == Sort::Name => format!("{title}▴"),

@@ -1,4 +1,4 @@
-//! What keys have asked for: what is shown, in which order, and which node is picked.
+//! State of the terminal view that keys control: the sort order, the selected node and the form of the charts.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -8,12 +8,12 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use crate::timeline::{Node, Nodes};
 
-/// What the nodes are sorted by: names upwards, figures downwards.
+/// Sort order of the nodes: names ascending, figures descending.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Sort {
     #[default]
     Name,
-    /// The figure of this name.
+    /// The name of the figure to sort by.
     By(&'static str),
 }
 
@@ -26,7 +26,7 @@ impl Sort {
         figures.next().map_or(Self::Name, |figure| Self::By(figure.name))
     }
 
-    /// The figure that counts. Who is silent has none.
+    /// Returns the figure to sort by; `None` for a silent node.
     fn figure(self, node: &Node) -> Option<f64> {
         let Self::By(name) = self else {
             return None;
@@ -44,7 +44,7 @@ impl Sort {
     }
 }
 
-/// What curves are drawn over.
+/// Quantity on the horizontal axis of the charts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Over {
     #[default]
@@ -52,39 +52,39 @@ pub(super) enum Over {
     Seconds,
 }
 
-/// What keys have asked for so far.
+/// State of the terminal view that keys control.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Controls {
     pub(super) sort: Sort,
     pub(super) over: Over,
-    /// Whether losses are drawn as they are, not their logarithms.
+    /// True if losses are drawn on a linear axis instead of a logarithmic one.
     pub(super) linear: bool,
-    /// Whether columns and keys are explained, above all else.
+    /// True if the help on columns and keys covers the view.
     pub(super) help: bool,
-    /// Whether the picked node is shown alone.
+    /// True if the selected node is shown alone.
     pub(super) alone: bool,
-    /// A node's name: it stays picked wherever it is sorted to.
+    /// Name of the selected node, which stays selected when the order changes.
     picked: Option<String>,
-    /// The first node that is shown, and how many there was room for when they were drawn last.
+    /// Index of the first node that is shown; `room` is the number of nodes that fitted at the last drawing.
     first: usize,
     room: usize,
 }
 
 impl Controls {
-    /// The nodes as they are sorted. Those of equal figures are sorted by name.
+    /// Returns the nodes in the sort order; nodes with equal figures are in the order of their names.
     pub(super) fn sorted<'a>(&self, nodes: &'a Nodes) -> Vec<&'a Node> {
         let mut sorted: Vec<&Node> = nodes.iter().collect();
         sorted.sort_by(|one, other| self.sort.order(one, other));
         sorted
     }
 
-    /// The place of the picked node among these.
+    /// Returns the index of the selected node among these.
     pub(super) fn picked(&self, sorted: &[&Node]) -> Option<usize> {
         let picked = self.picked.as_ref()?;
         sorted.iter().position(|node| node.record.node == *picked)
     }
 
-    /// Which nodes are shown where there is room for so many. The picked one is among them.
+    /// Returns the indices of the nodes that are shown where `room` nodes fit. The selected node is among them.
     pub(super) fn window(&mut self, sorted: &[&Node], room: usize) -> Range<usize> {
         self.room = room;
         if let Some(picked) = self.picked(sorted) {
@@ -94,9 +94,10 @@ impl Controls {
         self.first..sorted.len().min(self.first + room)
     }
 
-    /// Takes in a key. Whether it asks to leave: Ctrl-C raises no signal while keys come one by one.
+    /// Handles a key, and returns true if it asks to leave. Ctrl-C is handled here because the terminal raises no
+    /// signal in raw mode.
     pub(crate) fn press(&mut self, key: KeyEvent, nodes: &Nodes) -> bool {
-        // Some terminals tell of keys that are let go.
+        // Some terminals also report keys that are released.
         if key.kind == KeyEventKind::Release {
             return false;
         }
@@ -141,12 +142,12 @@ impl Controls {
         false
     }
 
-    /// Undoes the last thing that was opened or picked, if there is one.
+    /// Closes the page of a node, or else clears the selection. Returns false if there was nothing to undo.
     fn goes_back(&mut self) -> bool {
         std::mem::take(&mut self.alone) || self.picked.take().is_some()
     }
 
-    /// Picks the node at the place that follows from the picked one's and the last.
+    /// Selects the node at the index that `place` computes from the selected index and the last one.
     fn pick(&mut self, nodes: &Nodes, place: impl Fn(Option<usize>, usize) -> usize) {
         let sorted = self.sorted(nodes);
         if let Some(last) = sorted.len().checked_sub(1) {
@@ -163,7 +164,7 @@ mod tests {
     use super::*;
     use crate::timeline::Timeline;
 
-    /// Nodes with these speeds and losses, by name.
+    /// Builds a timeline of nodes with these speeds and losses.
     fn timeline(nodes: &[(&str, f64, Option<f64>)]) -> Timeline {
         let records = nodes.iter().map(|&(node, speed, loss)| StatsRecord {
             node: node.into(),

@@ -1,4 +1,4 @@
-//! What has happened, the newest last.
+//! List of the newest events of a run in the terminal, the newest last.
 
 use protocol::stats::Severity;
 use ratatui::Frame;
@@ -11,7 +11,7 @@ use crate::output::quantity;
 use crate::output::text_layout::cut;
 use crate::timeline::{Happened, Timeline, TimelineEntry};
 
-/// Draws the newest for which there is room, below a line of their own.
+/// Draws as many of the newest events as fit, below a line with a title.
 pub(super) fn draw(timeline: &Timeline, frame: &mut Frame, area: Rect) {
     let block = Block::new()
         .borders(Borders::TOP)
@@ -32,7 +32,7 @@ pub(super) fn draw(timeline: &Timeline, frame: &mut Frame, area: Rect) {
     }
 }
 
-/// How many there are to show, at most so many.
+/// Returns the number of events to show, at most `most`.
 pub(super) fn count(timeline: &Timeline, most: usize) -> usize {
     timeline.happened_after(0).rev().take(most).count()
 }

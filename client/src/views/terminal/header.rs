@@ -1,4 +1,4 @@
-//! The lines on the run as a whole: how far it is, what is trained, and what there is to say of it.
+//! Header of the terminal view: progress of the run, its job, and notes such as its end.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -12,7 +12,7 @@ use crate::output::text_layout::{cut, visible_parts};
 use crate::timeline::{End, Summary, Timeline};
 
 const GAP: &str = "  ";
-/// So much of a run's name tells it from others.
+/// Characters of a run's id that are shown, enough to tell it from others.
 const RUN_WIDTH: usize = 8;
 
 pub(super) fn draw(timeline: &Timeline, frame: &mut Frame, area: Rect) {
@@ -36,7 +36,7 @@ pub(super) fn draw(timeline: &Timeline, frame: &mut Frame, area: Rect) {
     }
 }
 
-/// Each with a rank: the highest are left out first.
+/// Returns the parts of the first line, each with its rank: parts of the highest rank are omitted first.
 fn parts(timeline: &Timeline) -> Vec<(String, u8)> {
     if timeline.nodes().len() == 0 {
         return vec![("no records from the cluster yet".into(), 0)];
@@ -55,7 +55,7 @@ fn parts(timeline: &Timeline) -> Vec<(String, u8)> {
         return parts;
     }
     if let (Some(epoch), Some(facts)) = (summary.epoch, timeline.facts()) {
-        // Rounded down: what is not trained to the end is not done.
+        // Rounded down, so that an epoch does not look finished before its end.
         parts.push((
             format!("epoch {:.1}/{}", (epoch * 10.0).floor() / 10.0, facts.epochs),
             3,
@@ -77,7 +77,7 @@ fn parts(timeline: &Timeline) -> Vec<(String, u8)> {
     if let Some(best) = summary.best {
         parts.push((format!("best {}", metric.text(best)), 9));
     }
-    // While batches are under way, replicas differ by those: nobody is to worry about that.
+    // During training replicas differ by the batches under way, which would worry users without reason.
     if summary.replicas.of > 0 && summary.state != "training" {
         let replicas = &summary.replicas;
         parts.push((format!("{} of {} replicas equal", replicas.equal, replicas.of), 7));
@@ -85,7 +85,7 @@ fn parts(timeline: &Timeline) -> Vec<(String, u8)> {
     parts
 }
 
-/// Time gone, and of how much, where that can be told.
+/// Formats the elapsed time, with the expected total where it can be estimated.
 fn time(summary: &Summary) -> String {
     let elapsed = quantity::clock(summary.elapsed);
     match summary.left {
@@ -94,7 +94,7 @@ fn time(summary: &Summary) -> String {
     }
 }
 
-/// What there is to say: how the run ended or what it waits for, and what was said to the user.
+/// Returns the notes below the header: the end of the run or the reasons why it waits, and a message to the user.
 pub(super) fn notes(timeline: &Timeline, said: Option<&str>) -> Vec<(String, Style)> {
     let mut notes = Vec::new();
     if let Some(facts) = timeline.facts() {

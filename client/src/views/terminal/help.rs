@@ -1,4 +1,4 @@
-//! What columns and keys mean, above all else until a key is pressed.
+//! Help on columns and keys, which covers the terminal view until a key is pressed.
 
 use ratatui::Frame;
 use ratatui::layout::Constraint;
@@ -14,7 +14,7 @@ const KEYS: [&str; 3] = [
     "⏎ details of the picked node, and back   Esc back   q leave",
     "l log or linear loss   x curves over samples or time   any key closes help",
 ];
-/// Columns that nodes can be sorted by have a mark.
+/// Mark of columns that nodes can be sorted by.
 const SORTS: &str = "▾";
 
 pub(super) fn draw(nodes: &Nodes, frame: &mut Frame) {
@@ -36,7 +36,7 @@ pub(super) fn draw(nodes: &Nodes, frame: &mut Frame) {
         .collect();
     let screen = frame.area();
     let room = usize::from(screen.height);
-    // The border is the first thing to go, then the keys.
+    // On a small screen the border is omitted first, then the keys.
     let bordered = room >= lines.len() + KEYS.len() + 2;
     if room >= lines.len() + KEYS.len() + 3 {
         lines.push(Line::default());

@@ -1,4 +1,4 @@
-//! The live view of a cluster: how far its run is, a table of its nodes, curves, and what has happened.
+//! The live view of a cluster in a terminal: progress of its run, a table of its nodes, charts, and events.
 
 mod charts;
 mod columns;
@@ -24,10 +24,10 @@ use screen_layout::ScreenLayout;
 
 const KEYS: &str = "q leave  ? help  s sort  ↑↓ pick  ⏎ node  l log/linear  x samples/time";
 const NODE_KEYS: &str = "q leave  ? help  ↑↓ another node  ⏎ back";
-/// Notes never take more lines than this.
+/// Largest number of lines for notes.
 const NOTES_LINES_MAX: usize = 6;
 
-/// Draws everything that fits.
+/// Draws all parts of the view that fit.
 pub(crate) fn draw(timeline: &Timeline, controls: &mut Controls, said: Option<&str>, frame: &mut Frame) {
     let screen = frame.area();
     let notes = notes(timeline, said, screen.width);
@@ -80,7 +80,7 @@ fn draw_cluster(timeline: &Timeline, controls: &mut Controls, parts: ScreenLayou
     }
 }
 
-/// Sentences in as many lines as they need.
+/// Returns the notes, wrapped to the width of the screen.
 fn notes(timeline: &Timeline, said: Option<&str>, width: u16) -> Text<'static> {
     let notes = header::notes(timeline, said).into_iter();
     let lines = notes.flat_map(|(text, style)| {
@@ -90,7 +90,7 @@ fn notes(timeline: &Timeline, said: Option<&str>, width: u16) -> Text<'static> {
     Text::from(lines.take(NOTES_LINES_MAX).collect::<Vec<_>>())
 }
 
-/// A sentence in lines: between words where they fit, anywhere where they do not.
+/// Wraps text to `width` characters, between words where possible and inside longer words otherwise.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let width = width.max(1);
     let lines = text_layout::wrapped(text, width);

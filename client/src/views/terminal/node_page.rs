@@ -1,4 +1,4 @@
-//! One node alone, with all that is known of it.
+//! Page of one node in the terminal view, with all its figures.
 
 use protocol::stats::{FIGURES, Unit};
 use ratatui::Frame;
@@ -12,7 +12,7 @@ use super::units::{known, precise, with_its_unit};
 use crate::output::quantity;
 use crate::timeline::Node;
 
-/// The width of a figure with its name.
+/// Width in characters of a figure with its name.
 const FIGURE_WIDTH: u16 = 39;
 const NAME_WIDTH: usize = 21;
 
@@ -58,10 +58,10 @@ fn title(node: &Node) -> Line<'static> {
     Line::from(parts.join("  ")).bold().underlined()
 }
 
-/// Every figure with its name and its unit.
+/// Returns every figure of a node with its name and unit.
 fn figures(node: &Node) -> Vec<(&'static str, String)> {
     let record = &node.record;
-    // What is of the last second is not so any more.
+    // Figures of the last second do not apply to a silent node.
     let now = |text: String| if node.is_silent() { String::new() } else { text };
     let mut lines = vec![("round trip", now(known(round_trip(node), |ms| format!("{ms:.1} ms"))))];
     for figure in FIGURES.iter().filter(|figure| figure.applies_to(record, true)) {
@@ -113,7 +113,7 @@ fn draw_processes(node: &Node, frame: &mut Frame, area: Rect) {
     draw_list("processes", titles, rows.collect(), frame, area);
 }
 
-/// A small table with a heading; the last line says how many do not fit.
+/// Draws a small table with a heading, which says how many of the rows fit.
 fn draw_list(heading: &str, titles: [&'static str; 5], rows: Vec<[String; 5]>, frame: &mut Frame, area: Rect) {
     let room = usize::from(area.height.saturating_sub(2));
     let all = rows.len();

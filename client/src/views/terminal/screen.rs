@@ -1,4 +1,4 @@
-//! The terminal while the view has it.
+//! Ownership of the terminal while the live view is drawn.
 
 use std::io::{self, BufWriter, Stderr, Write};
 use std::panic;
@@ -16,31 +16,31 @@ use ratatui::crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, d
 use super::controls::Controls;
 use crate::timeline::Timeline;
 
-/// Whether the terminal has to be given back.
+/// True while the terminal is in raw mode with the alternate screen, and must be restored.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// The terminal, on standard error like all that is for people. It is given back as it was when this is dropped, and
-/// before the message when something panics.
+/// The terminal in raw mode with the alternate screen, on standard error. Its former state is restored when this is
+/// dropped, and before the message of a panic.
 pub(crate) struct Screen {
     terminal: Terminal<CrosstermBackend<BufWriter<Stderr>>>,
 }
 
 impl Screen {
-    /// Takes the terminal. Fails if there is none.
+    /// Takes over the terminal. Fails if there is none.
     pub(crate) fn enter() -> io::Result<Self> {
         give_back_on_panic();
         TAKEN.store(true, Ordering::SeqCst);
         take().inspect_err(|_| give_back())
     }
 
-    /// Draws the view.
+    /// Draws one frame of the live view.
     pub(crate) fn show(&mut self, timeline: &Timeline, controls: &mut Controls, said: Option<&str>) -> io::Result<()> {
         self.terminal
             .draw(|frame| super::draw(timeline, controls, said, frame))?;
         Ok(())
     }
 
-    /// The keys that were pressed since it was asked last.
+    /// Returns the keys that were pressed since the last call.
     #[expect(
         clippy::unused_self,
         reason = "keys arrive one by one only while the terminal is in raw mode, which `self` stands for"
@@ -48,7 +48,7 @@ impl Screen {
     pub(crate) fn keys(&mut self) -> io::Result<Vec<KeyEvent>> {
         let mut keys = Vec::new();
         while event::poll(Duration::ZERO)? {
-            // A terminal of another size is drawn anew in any case.
+            // Other events, such as a new size of the terminal, need nothing: every frame is drawn in the present size.
             if let Event::Key(key) = event::read()? {
                 keys.push(key);
             }
@@ -71,10 +71,11 @@ fn take() -> io::Result<Screen> {
     Ok(Screen { terminal })
 }
 
-/// Undoes what [`take`] did, or the part of it that was done. Once: a drop after a panic has nothing left to do.
+/// Restores the terminal after [`take`], even if that failed half-way. Does nothing the second time, such as in a drop
+/// after a panic.
 fn give_back() {
     if TAKEN.swap(false, Ordering::SeqCst) {
-        // A terminal that is gone cannot be helped.
+        // Errors are ignored: the terminal may be gone.
         let _ = disable_raw_mode();
         let mut out = io::stderr();
         let _ = execute!(out, LeaveAlternateScreen, Show);
@@ -82,7 +83,7 @@ fn give_back() {
     }
 }
 
-/// A message on the alternate screen would be gone with it.
+/// Restores the terminal before the message of a panic, which would be lost with the alternate screen.
 fn give_back_on_panic() {
     static HOOKED: Once = Once::new();
     HOOKED.call_once(|| {

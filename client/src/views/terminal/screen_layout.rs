@@ -1,14 +1,14 @@
-//! How a screen's lines are shared out: what matters least is left out first.
+//! Layout of the terminal view: distributes the lines of a screen, and omits the least important parts first.
 
 use super::charts;
 
-/// The fewest lines of nodes beside a curve, their titles included: where there are fewer, it is left out.
+/// Fewest lines of the table of nodes, with its titles, beside charts; with fewer lines the charts are omitted.
 const TABLE_LINES: u16 = 5;
-/// The fewest lines of events, with the line above them, and the most.
+/// Fewest lines of events, with the title above them, and the largest number.
 const EVENTS_LINES: u16 = 3;
 const EVENTS_LINES_MAX: u16 = 31;
 
-/// Lines of each part.
+/// Number of lines of each part of the screen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ScreenLayout {
     pub(super) header: u16,
@@ -20,11 +20,11 @@ pub(super) struct ScreenLayout {
 }
 
 impl ScreenLayout {
-    /// Of so many lines, where there are so many notes, nodes and events.
+    /// Returns the layout of a screen of `height` lines, for these numbers of notes, nodes and events.
     pub(super) fn of(height: u16, notes: u16, nodes: u16, events: u16) -> Self {
         let header = if height >= 8 { 2 } else { height.min(1) };
         let keys = u16::from(height >= 6);
-        // At least one line for the nodes.
+        // The table of nodes keeps at least one line.
         let notes = notes.min(height.saturating_sub(header + keys + 2));
         let room = height - header - keys - notes;
         let wanted = nodes.saturating_add(1);
@@ -37,7 +37,7 @@ impl ScreenLayout {
         };
         if room < least + charts::LINES {
             parts.table = wanted.min(room);
-            // Without curves there may be room for events.
+            // Without charts there may be room for events.
             let left = room - parts.table;
             if left >= EVENTS_LINES {
                 parts.events = left.min(events.saturating_add(1));

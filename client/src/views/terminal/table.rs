@@ -1,4 +1,4 @@
-//! The table of nodes.
+//! Table of the nodes in the terminal view.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Rect};
@@ -15,7 +15,7 @@ pub(super) fn draw(nodes: &Nodes, controls: &mut Controls, frame: &mut Frame, ar
     let titles = columns.iter().map(|one| cell(one, one.title.clone()));
     let titles = Row::new(titles).style(Modifier::UNDERLINED);
 
-    // The last line tells which nodes these are, where there is no room for all.
+    // Where not all nodes fit, the last line says which nodes are shown.
     let lines = usize::from(area.height.saturating_sub(1));
     let all_fit = nodes.len() <= lines;
     let sorted = controls.sorted(nodes);

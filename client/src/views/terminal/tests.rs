@@ -1,4 +1,4 @@
-//! What is on the screen, as text.
+//! Tests of the terminal view, with the screen as text.
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ const MEGABYTE: u64 = 1_000_000;
 const RUN: &str = "0123456789abcdef";
 const START: f64 = 1e9;
 
-/// A node's record at some second of a run.
+/// Returns a node's record at this second of a run.
 fn record(node: &str, second: u32) -> StatsRecord {
     let number = u64::from(second);
     StatsRecord {
@@ -55,7 +55,7 @@ fn record(node: &str, second: u32) -> StatsRecord {
     }
 }
 
-/// Three nodes over some seconds.
+/// Returns the records of three nodes over this many seconds.
 fn three_nodes(seconds: u32) -> Vec<StatsRecord> {
     (1..=seconds)
         .flat_map(|second| ["alpha", "beta", "gamma"].map(|node| record(node, second)))
@@ -83,14 +83,14 @@ fn timeline(records: &[StatsRecord]) -> Timeline {
     timeline
 }
 
-/// Three nodes in the middle of a run that is known.
+/// Returns the timeline of three nodes in the middle of a run whose facts are known.
 fn training(seconds: u32) -> Timeline {
     let mut timeline = timeline(&three_nodes(seconds));
     timeline.take_facts(facts("training", None), 0.0);
     timeline
 }
 
-/// Many nodes, each faster than the one before.
+/// Returns the timeline of many nodes, each faster than the one before.
 fn crowd(nodes: u32) -> Timeline {
     let records = (1..=2).flat_map(|second| {
         (0..nodes).map(move |node| StatsRecord {
@@ -138,7 +138,7 @@ fn screen(timeline: &Timeline, width: u16, height: u16) -> Vec<String> {
     lines(&drawn(timeline, &mut Controls::default(), None, (width, height)))
 }
 
-/// The screen after some keys, each drawn before the next.
+/// Returns the screen after these keys, with a frame drawn before each.
 fn after_keys(timeline: &Timeline, keys: &[KeyCode], size: (u16, u16)) -> Vec<String> {
     let mut controls = Controls::default();
     for &key in keys {
@@ -272,7 +272,7 @@ fn many_nodes_are_scrolled_and_sorted() {
     assert_eq!(rows(&[KeyCode::End, KeyCode::PageUp, KeyCode::PageUp]), ["n23", "n30"]);
     assert_eq!(rows(&[KeyCode::End, KeyCode::Home]), ["n00", "n07"]);
     assert_eq!(rows(&[KeyCode::Char('s')]), ["n39", "n32"]);
-    // The picked one stays picked, and in sight.
+    // The selected node stays selected and visible.
     assert_eq!(rows(&[KeyCode::Down, KeyCode::Char('s')]), ["n07", "n00"]);
     let titles = after_keys(&timeline, &[KeyCode::Char('s')], (80, 24)).swap_remove(2);
     assert!(titles.contains("smp/s▾") && !titles.contains("node▴"), "{titles}");

@@ -1,32 +1,33 @@
-//! Numbers in few characters, for people.
+//! Formats numbers in few characters for the terminal view.
 
 use protocol::stats::Unit;
 
 use crate::output::quantity;
 
-/// What stands for a number that is not known.
+/// Text for a number that is not known.
 pub(super) const UNKNOWN: &str = "–";
 
 const UNITS: [&str; 7] = ["", "k", "M", "G", "T", "P", "E"];
 
-/// Two or three digits and a unit: four characters.
+/// Formats a number with two or three digits and a unit prefix, in at most four characters.
 pub(super) fn short(value: f64) -> String {
     with_unit(value, 1)
 }
 
-/// Three digits and a unit: five characters.
+/// Formats a number with three digits and a unit prefix, in at most five characters.
 pub(super) fn precise(value: f64) -> String {
     with_unit(value, 2)
 }
 
-/// Digits after the point as long as there are at most `decimals` more than one digit in all.
+/// Formats a number with a unit prefix, with `decimals` digits after the point less one for each further digit before
+/// it.
 fn with_unit(value: f64, decimals: usize) -> String {
     if !value.is_finite() {
         return UNKNOWN.into();
     }
     let mut value = value;
     let mut unit = 0;
-    // What would be rounded to 1000 is one of the next unit.
+    // A number that would be rounded to 1000 goes to the next unit.
     while value.abs() >= 999.5 && unit + 1 < UNITS.len() {
         value /= 1000.0;
         unit += 1;
@@ -36,7 +37,7 @@ fn with_unit(value: f64, decimals: usize) -> String {
     format!("{value:.decimals$}{}", UNITS[unit])
 }
 
-/// A loss: five characters.
+/// Formats a loss in at most five characters.
 pub(super) fn loss(value: f64) -> String {
     if value.is_finite() && value.abs() < 99.995 {
         let decimals = decimals_within(value, 3);
@@ -46,7 +47,7 @@ pub(super) fn loss(value: f64) -> String {
     }
 }
 
-/// A share as percents, with as many decimals as have room: four characters with two, three without.
+/// Formats a fraction as a percentage with up to `decimals` decimals: four characters for two decimals, three for none.
 pub(super) fn percent(share: f64, decimals: usize) -> String {
     let value = share * 100.0;
     if !value.is_finite() {
@@ -56,7 +57,7 @@ pub(super) fn percent(share: f64, decimals: usize) -> String {
     format!("{value:.decimals$}")
 }
 
-/// A threshold: six characters.
+/// Formats τ, the threshold of a change, in six characters.
 pub(super) fn tau(value: f64) -> String {
     if value > 0.0 && value.is_finite() {
         format!("{value:.1e}")
@@ -65,7 +66,7 @@ pub(super) fn tau(value: f64) -> String {
     }
 }
 
-/// A figure in a column, without its unit.
+/// Formats a figure for a column, without its unit.
 pub(super) fn in_column(unit: Unit, value: f64) -> String {
     match unit {
         Unit::Samples | Unit::SamplesPerSecond => precise(value),
@@ -77,7 +78,7 @@ pub(super) fn in_column(unit: Unit, value: f64) -> String {
     }
 }
 
-/// A figure with its unit.
+/// Formats a figure with its unit, for the page of one node.
 pub(super) fn with_its_unit(unit: Unit, value: f64) -> String {
     match unit {
         Unit::Samples | Unit::SamplesPerSecond | Unit::Batches | Unit::Rounds => {
@@ -92,12 +93,13 @@ pub(super) fn with_its_unit(unit: Unit, value: f64) -> String {
     }
 }
 
-/// Formats what may not be known.
+/// Formats a value, or returns the text for an unknown number.
 pub(super) fn known<T>(value: Option<T>, format: impl Fn(T) -> String) -> String {
     value.map_or_else(|| UNKNOWN.into(), format)
 }
 
-/// One decimal less for every digit before the point beyond the first, also where rounding brings that digit.
+/// Returns the number of decimals: `decimals`, less one for every digit before the point beyond the first, including a
+/// digit that rounding adds.
 fn decimals_within(value: f64, decimals: usize) -> usize {
     let mut decimals = decimals;
     let mut limit = 10.0;

@@ -1,15 +1,16 @@
-//! Which part of its difference a worker lets out when all have told their losses.
+//! The contribution factors that follow from announced losses: the fraction of its difference that each worker emits in
+//! a round.
 
 use protocol::ids::OriginId;
 use protocol::weights::contribution::Contribution;
 
-/// The loss that an origin has told.
+/// The last loss that an origin (a worker) has announced.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AnnouncedLoss {
     pub(super) origin: OriginId,
     pub(super) slot: u32,
     pub(super) loss: f32,
-    /// It is of this round, or of a later one.
+    /// True if the loss belongs to this round or a later one.
     pub(super) is_of_round: bool,
 }
 
@@ -19,11 +20,12 @@ impl AnnouncedLoss {
     }
 }
 
-/// In proportion to its loss, among so many workers. Those whose losses are not known have the mean of the others'. What is
-/// no loss has no contribution. Of a contribution that is very small rounding would leave much, so none is smaller than a
-/// part of an equal one.
+/// Returns a contribution factor (the fraction of its difference that a worker emits) in proportion to the worker's
+/// loss, among `workers` workers. Workers with unknown losses count with the mean of the known ones; a value that is
+/// not a loss (negative or not finite) has the factor 0. Rounding would distort very small factors, so none is smaller
+/// than 1/`SMALLEST` of an equal one.
 pub(super) fn by_loss(origin: OriginId, losses: &[AnnouncedLoss], workers: u32) -> Contribution {
-    /// That part.
+    /// No contribution factor is smaller than that of an equal share divided by this number.
     const SMALLEST: u64 = 64;
     let numbers = || losses.iter().filter(|one| one.is_a_loss());
     let sum: f64 = numbers().map(|one| f64::from(one.loss)).sum();
@@ -39,7 +41,8 @@ pub(super) fn by_loss(origin: OriginId, losses: &[AnnouncedLoss], workers: u32) 
     Contribution::nearest(f64::from(own.loss) / all).at_least(SMALLEST, Contribution::of_one_in(workers))
 }
 
-/// All of it for the worker with the lowest loss, of the first slot where several have it; nothing for the others.
+/// Returns the contribution factor (the fraction of its difference that a worker emits): 1 for the worker with the
+/// lowest loss (of several, the one with the first slot), 0 for the others.
 pub(super) fn of_the_best(origin: OriginId, losses: &[AnnouncedLoss]) -> Contribution {
     let of_round = losses.iter().filter(|one| one.is_of_round && one.is_a_loss());
     let order = |a: &&AnnouncedLoss, b: &&AnnouncedLoss| {
@@ -51,7 +54,8 @@ pub(super) fn of_the_best(origin: OriginId, losses: &[AnnouncedLoss]) -> Contrib
     }
 }
 
-/// All of it for the worker of the first slot; nothing for the others.
+/// Returns the contribution factor (the fraction of its difference that a worker emits): 1 for the worker of the first
+/// slot, 0 for the others.
 pub(super) fn of_the_first(origin: OriginId, losses: &[AnnouncedLoss]) -> Contribution {
     let of_round = losses.iter().filter(|one| one.is_of_round);
     match of_round.min_by_key(|one| (one.slot, one.origin)) {
@@ -93,7 +97,7 @@ mod tests {
         let losses = losses(&[1.0, 3.0, 4.0]);
         let weighting: Vec<Contribution> = losses.iter().map(|one| by_loss(one.origin, &losses, 3)).collect();
         assert_eq!(weighting, [0.125, 0.375, 0.5].map(Contribution::nearest));
-        // A fourth that has told nothing counts as much as they do on average.
+        // A fourth worker whose loss is unknown counts with the mean of the others.
         assert_eq!(by_loss(losses[0].origin, &losses, 4), Contribution::nearest(3.0 / 32.0));
     }
 

@@ -1,4 +1,4 @@
-//! Who is waited for, and for how long.
+//! Tests of the barrier: the workers that others wait for, and for how long.
 
 use super::*;
 use crate::small_plan::small_plan;
@@ -10,7 +10,7 @@ const PATIENCE: Patience = Patience {
 };
 const OWN: OriginId = OriginId(1);
 
-/// One worker on each of some nodes, the first of which is this one.
+/// A barrier of node 1 in a run of several nodes with one worker each.
 struct Cluster {
     barrier: Barrier,
     origins: BTreeMap<OriginId, OriginInfo>,
@@ -30,7 +30,7 @@ impl Cluster {
         }
     }
 
-    /// An origin comes to a round; whether this node's worker may go on.
+    /// Lets an origin reach a round. Returns the order for this node's worker if it may go on.
     fn comes(&mut self, origin: u64, round: u64) -> Option<GoOn> {
         self.stands(
             origin,
@@ -45,7 +45,7 @@ impl Cluster {
         self.tells(origin, status, 1.0)
     }
 
-    /// An origin comes to a round and tells its loss.
+    /// Lets an origin reach a round and announce its loss.
     fn announces(&mut self, origin: u64, round: u64, loss: f32) -> Option<GoOn> {
         let status = OriginStatus {
             round_phase: RoundPhase::Announces,
@@ -69,7 +69,7 @@ impl Cluster {
         })
     }
 
-    /// The ticks until this node's worker may go on.
+    /// Number of ticks until this node's worker may go on.
     fn waits(&mut self) -> u32 {
         (1..1000)
             .find(|_| {
@@ -96,7 +96,7 @@ fn a_worker_goes_on_when_all_others_have_come_to_its_round() {
         })
     );
     assert_eq!(cluster.released(), None, "a round is released only once");
-    // Others may be a round further; one more batch of the same round is not one more round.
+    // Others may be a round ahead; a second batch of the same round does not count as another round.
     assert_eq!(cluster.comes(3, 2), None);
     assert_eq!(cluster.comes(2, 1), None);
     assert_eq!(cluster.comes(1, 2), None);
@@ -113,7 +113,7 @@ fn the_first_round_waits_for_workers_that_are_not_named_yet() {
     cluster.origins.insert(other.origin, other);
     assert_eq!(cluster.released(), None);
     assert!(cluster.comes(2, 1).is_some());
-    // And not for ever.
+    // The wait has a timeout.
     let mut cluster = Cluster::new(2);
     cluster.origins.remove(&OriginId(2));
     cluster.comes(1, 1);
@@ -137,14 +137,14 @@ fn who_is_silent_idle_or_at_its_end_is_not_waited_for() {
     );
     cluster.origins.get_mut(&OriginId(5)).unwrap().ended = Some(9);
     assert_eq!(cluster.comes(2, 2), None);
-    // Who is silent may be at work: for a while it counts among those who contribute.
+    // A silent node may be at work: for a while its worker counts among those that contribute.
     assert_eq!(cluster.comes(1, 2).map(|order| order.workers), Some(3));
     for _ in 0..PATIENCE.counted {
         cluster.barrier.tick();
     }
     cluster.comes(2, 3);
     assert_eq!(cluster.comes(1, 3).map(|order| order.workers), Some(2));
-    // It is heard again.
+    // The node is heard again.
     cluster.barrier.hears(&BTreeSet::new());
     cluster.comes(2, 4);
     assert_eq!(cluster.comes(1, 4), None);
@@ -161,13 +161,13 @@ fn who_was_late_is_waited_for_again_when_it_has_come_in_time_twice() {
     cluster.comes(1, 2);
     assert_eq!(cluster.waits(), PATIENCE.late);
     assert_eq!(cluster.barrier.in_vain(), 1);
-    // It costs nobody anything from now on.
+    // From now on no worker waits for the late one.
     cluster.comes(2, 3);
     assert!(cluster.comes(1, 3).is_some());
-    // What comes after so long is not in time.
+    // A round after this tick is too late to be in time.
     cluster.barrier.tick();
     cluster.comes(3, 2);
-    // It comes as often as the others, a little behind them and so with labels that are gone.
+    // The late worker is now as fast as the others, a little behind them and so with older round numbers.
     for round in 4..=5 {
         cluster.comes(2, round);
         assert!(cluster.comes(1, round).is_some());
@@ -217,7 +217,7 @@ fn who_was_idle_is_waited_for_when_it_has_heard_of_the_newest_round() {
     for round in 2..9 {
         assert_eq!(cluster.comes(1, round).map(|order| order.workers), Some(1));
     }
-    // Its first round has an old label.
+    // The worker's first round after it was idle has an old number.
     cluster.comes(2, 2);
     assert_eq!(cluster.comes(1, 9).map(|order| order.workers), Some(2));
     cluster.comes(2, 9);
@@ -286,7 +286,7 @@ fn shares_that_follow_losses_are_told_when_all_have_told_theirs() {
             assert_eq!(cluster.announces(1, round, 0.5), None);
             let order = cluster.announces(2, round, 1.5).unwrap();
             assert_eq!((order.round, order.contribution), (round, Some(own)));
-            // Who has told its loss has not let out its contribution yet.
+            // A worker that has announced its loss has not emitted its contribution yet.
             assert_eq!(cluster.comes(1, round), None);
             assert_eq!(cluster.comes(2, round).map(|order| order.contribution), Some(None));
         }
@@ -307,7 +307,7 @@ fn who_has_told_its_loss_and_dies_is_not_waited_for() {
     assert_eq!(cluster.comes(1, 1), None);
     cluster.barrier.hears(&BTreeSet::from([NodeId(2)]));
     assert_eq!(cluster.released().map(|order| order.contribution), Some(None));
-    // Its loss is not compared with any more.
+    // The dead worker's loss no longer counts in comparisons.
     cluster.announces(3, 2, 0.9);
     assert_eq!(
         cluster.announces(1, 2, 0.5).and_then(|order| order.contribution),
@@ -328,7 +328,7 @@ fn the_phase_in_which_nobody_trains_does_not_make_anybody_late() {
     }
     cluster.announces(1, 2, 0.5);
     cluster.announces(2, 2, 0.5);
-    // As long as a round takes, and not as long as it took to hear of all losses.
+    // The timeout follows the duration of a round, not the time until all losses were known.
     cluster.comes(1, 2);
     assert_eq!(cluster.waits(), PACES * 30);
 }

@@ -1,4 +1,5 @@
-//! One round, added up by its members: parts come, this node's own is added, and they go on.
+//! One attempt to add up a round: parts of the sum come from other members, this node's own steps are added, and they
+//! go on.
 
 use std::sync::Arc;
 
@@ -11,26 +12,27 @@ use protocol::wire::part::{PartHead, RoundPart};
 
 use super::reduction_path::{ReductionPath, place};
 
-/// What this node adds to a round: its own workers' batches.
+/// The batches of this node's own workers for a round.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Own {
     pub(super) headers: Vec<Header>,
-    /// Their sum; none if they move nothing.
+    /// The sum of the batches' steps; `None` if they move nothing.
     pub(super) dense: Option<Dense>,
 }
 
-/// What became of a part.
+/// The result of taking a part of a round's sum.
 #[derive(Debug, PartialEq)]
 pub(super) enum PartOutcome {
-    /// The round is not whole yet.
+    /// The sum is incomplete.
     Part,
-    /// The round is whole: all batches of others that are in it.
+    /// The sum is complete: a bundle (one sum with all headers) of the other nodes' batches in the round.
     Whole(Bundle),
-    /// It cannot become whole: somebody means another round by the same name.
+    /// The sum cannot be completed: a member means another round by the same number.
     Failed,
 }
 
-/// A round that is being added up.
+/// The state of a round that is being added up. The round's weights are cut into parts, each of which is added up by
+/// itself.
 #[derive(Clone, Debug)]
 pub(super) struct Attempt {
     path: ReductionPath,
@@ -40,29 +42,29 @@ pub(super) struct Attempt {
     pub(super) round: u64,
     own: Own,
     parts: Vec<PartialSum>,
-    /// Parts that are not whole yet.
+    /// Number of parts that are incomplete.
     left: usize,
-    /// The batches of the round, by the first part that was whole.
+    /// The headers of the round's batches, from the first part that was complete.
     headers: Option<Vec<Header>>,
-    /// Where the steps begin, and how many there are.
+    /// The index of the first weight that the round covers, and the number of weights.
     window: Option<(usize, usize)>,
     sums: Vec<i32>,
 }
 
-/// A part that is being added up.
+/// One part of the round's weights, while it is added up.
 #[derive(Clone, Debug)]
 struct PartialSum {
-    /// Those whose part of it has not come.
+    /// Indices of the members whose values for the part have not come.
     waits: Vec<usize>,
     headers: Vec<Header>,
-    /// What has come of it, with this node's own; nothing before the first has come.
+    /// The sum of the values that have come and this node's own; empty until the first has come.
     steps: Vec<i32>,
     whole: bool,
 }
 
 impl Attempt {
-    /// Begins a round of a model with so many weights among these members, of whom this node is one, and sends what can go
-    /// at once.
+    /// Starts to add up a round of a model with this many weights. `me` is this node's index among the members. Parts
+    /// that need no other member's values are sent at once.
     pub(super) fn begin(
         path: ReductionPath,
         (members, me): (Arc<[NodeId]>, usize),
@@ -97,8 +99,8 @@ impl Attempt {
             .dense
             .as_ref()
             .map(|dense| (dense.first() as usize, dense.steps().len()));
-        // A model that one batch holds is told whole. Of a larger one, who adds nothing does not know which weights have
-        // their turn.
+        // A round of a model with at most `DENSE_MAX` weights covers all weights. A larger model has them in turns, and
+        // a node that adds nothing does not know which weights this round covers.
         if let Some(window) = own_window.or((weights <= DENSE_MAX).then_some((0, weights))) {
             attempt.window = Some(window);
             attempt.sums = vec![0; window.1];
@@ -114,12 +116,12 @@ impl Attempt {
         (attempt, PartOutcome::Part)
     }
 
-    /// Whether a part is of this round as this node knows it.
+    /// Returns true if a part belongs to this round, with the same members on the same path.
     pub(super) fn is_of(&self, head: &PartHead) -> bool {
         (head.round, head.members) == (self.round, self.fingerprint)
     }
 
-    /// A part of it comes.
+    /// Takes a part from another member: a partial sum to add to, or a complete sum to forward.
     pub(super) fn take(
         &mut self,
         from: NodeId,
@@ -139,7 +141,7 @@ impl Attempt {
             self.parts[piece].waits.contains(&sender)
         };
         if !is_due {
-            // It came before.
+            // This part came before.
             return PartOutcome::Part;
         }
         let Ok(dense) = encoding::read_dense(&bytes, weights) else {
@@ -172,7 +174,8 @@ impl Attempt {
         }
     }
 
-    /// All that are waited for have added theirs to a part.
+    /// Sends on a part to which all expected members have added their values: to the next member or, when it is
+    /// complete, to all that get it from this node.
     fn added(&mut self, piece: usize, out: &mut Vec<(NodeId, RoundPart)>) -> PartOutcome {
         let route = self.path.route(self.members.len(), self.me, piece);
         let first = self.window.map_or(0, |(first, _)| first + self.place(piece).start);
@@ -212,7 +215,7 @@ impl Attempt {
         }));
     }
 
-    /// A part is whole; perhaps it was the last.
+    /// Records that the sum of a part is complete. Returns the bundle if it was the last part.
     fn whole(&mut self, piece: usize, headers: Vec<Header>, steps: &[i32]) -> PartOutcome {
         match &self.headers {
             Some(known) if !are_same(known, &headers) => return PartOutcome::Failed,
@@ -228,7 +231,7 @@ impl Attempt {
         if self.left == 0 { self.rest() } else { PartOutcome::Part }
     }
 
-    /// What the others have added to it.
+    /// Returns the bundle of the other nodes' batches: the complete sum without this node's own.
     fn rest(&mut self) -> PartOutcome {
         let mut headers = self.headers.take().unwrap_or_default();
         let mut sums = std::mem::take(&mut self.sums);
@@ -247,7 +250,7 @@ impl Attempt {
         }
     }
 
-    /// Whether steps are of this part's weights, or there are none.
+    /// Returns true if steps cover this part's weights, or there are none.
     fn fits(&self, piece: usize, dense: &Dense) -> bool {
         let place = self.place(piece);
         let of_part = |(first, _): (usize, usize)| {
@@ -262,7 +265,7 @@ impl Attempt {
 }
 
 impl Own {
-    /// Its steps of some weights.
+    /// The node's own steps for a range of the round's weights.
     fn steps(&self, place: std::ops::Range<usize>) -> &[i32] {
         self.dense.as_ref().map_or(&[], |dense| &dense.steps()[place])
     }
@@ -272,7 +275,8 @@ fn batches(headers: &[Header]) -> impl Iterator<Item = (OriginId, u64)> + '_ {
     headers.iter().map(|header| (header.origin, header.sequence))
 }
 
-/// Whether headers are of the same batches. Losses may be no numbers, which are not equal to themselves.
+/// Returns true if headers belong to the same batches. It compares digests rather than headers, because a loss may be
+/// NaN, which is not equal to itself.
 fn are_same(one: &[Header], other: &[Header]) -> bool {
     let digests = |headers: &[Header]| headers.iter().map(|header| header.digest).collect::<Vec<_>>();
     batches(one).eq(batches(other)) && digests(one) == digests(other)

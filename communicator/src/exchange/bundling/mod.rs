@@ -1,7 +1,8 @@
-//! Bundling: this node's part in adding rounds up on their way, and which batches wait for that.
+//! Bundling: adding up the batches of a round along a reduction path, instead of sending each batch to each node.
 //!
-//! A batch that is offered to a round is *held*: members of the round do not get it singly. It is let go when the round is
-//! given up, or some time after it was whole, for those who have not said by then that they have it.
+//! A batch that is offered to a round is *withheld*: the round's members do not get it singly. It is sent singly after
+//! all if the round is given up, or some ticks after the round was complete, to members that have not acknowledged it
+//! by then.
 
 mod attempt;
 mod reduction_path;
@@ -19,45 +20,49 @@ use self::attempt::{Attempt, Own, PartOutcome};
 pub use self::reduction_path::ReductionPath;
 use crate::planted::{Bug, planted};
 
-/// Fewer have nothing to add up on the way: each sends the other what it has.
+/// Minimum number of members for which rounds are added up. Two nodes send each other their batches directly.
 const MEMBERS_MIN: usize = 3;
-/// Ticks after a round was whole before members that have not said that they have it get its batches singly.
+/// Ticks after a round is complete until its batches go singly to members that have not acknowledged them.
 const WAITING_TICKS: u32 = 20;
-/// After a failure rounds go by the mesh until the next whose number is a multiple of this, and twice as much after each
-/// further one.
+/// After a failure, batches go singly until the next round whose number is a multiple of this; the number doubles with
+/// each further failure in a row.
 const RETRY_ROUNDS: u64 = 16;
+/// Maximum number of times that `RETRY_ROUNDS` doubles.
 const RETRY_DOUBLINGS: u32 = 6;
-/// Batches of rounds that were given up, at most, that are not merged with others.
+/// Maximum number of batches of failed rounds that the log is asked not to merge with others.
 const FAILED_MAX: usize = 64;
-/// What is kept of parts of rounds that this node has not come to: so many models, and so many bytes.
+/// Number of models whose size the parts of rounds that this node has not reached may take in memory, besides
+/// `STASH_BYTES_MIN`.
 const STASHED_MODELS: usize = 16;
+/// Memory in bytes for parts of rounds that this node has not reached, besides that for `STASHED_MODELS` models.
 const STASH_BYTES_MIN: usize = 1 << 20;
-/// What a part takes beside its steps, about.
+/// Estimated size of a part without its steps, in bytes.
 const PART_BYTES: usize = 1 << 10;
 
-/// A node's part in adding up rounds.
+/// The state of a node that adds up rounds with others.
 #[derive(Clone, Debug)]
 pub(super) struct Bundling {
     path: ReductionPath,
     me: NodeId,
     weights: usize,
-    /// What this node's workers have made of the present round.
+    /// The batches that this node's workers have offered for the current round.
     offer: Option<Offer>,
     attempt: Option<Attempt>,
-    /// A round that is whole, and waits for batches before it.
+    /// The sum of a complete round, until the batches that precede it are applied.
     pending: Option<Bundle>,
-    /// Parts of rounds that this node has not come to.
+    /// Parts of rounds that this node has not reached yet.
     stash: VecDeque<(NodeId, RoundPart)>,
     waiting: VecDeque<PendingBatch>,
-    /// Batches that were offered to rounds which were given up, the latest ones.
+    /// The latest batches that were offered to rounds which were given up.
     failed: VecDeque<(OriginId, u64)>,
-    /// The last round that is done with, one way or the other.
+    /// The last round that is over: its batches were applied as a bundle, or bundling was given up.
     done: u64,
     failures: u32,
-    /// Rounds before this go by the mesh.
+    /// Rounds before this one are not bundled, because an earlier one failed: their batches go singly.
     resumes_at: u64,
-    /// Rounds that came as bundles, and that were given up.
+    /// Number of rounds that were applied as bundles.
     pub(super) bundled: u64,
+    /// Number of rounds whose bundling was given up.
     pub(super) given_up: u64,
 }
 
@@ -69,23 +74,23 @@ struct Offer {
     ticks: u32,
 }
 
-/// A batch that waits for a bundle.
+/// A batch that is not sent to members singly because they are to get it in a bundle (the sum of all members' batches).
 #[derive(Clone, Debug)]
 struct PendingBatch {
     origin: OriginId,
     sequence: u64,
-    /// Whom the bundle will reach.
+    /// The members that the bundle will reach.
     members: Arc<[NodeId]>,
-    /// Ticks until it is let go, once the round is whole.
+    /// Ticks until the batch may be sent singly; `None` while its round is incomplete.
     left: Option<u32>,
 }
 
-/// What is to be done after something has come.
+/// Actions that follow a call to bundling.
 #[derive(Debug, Default)]
 pub(super) struct BundlingOutcome {
-    /// Parts to be sent.
+    /// Parts to send, each with its receiver.
     pub(super) out: Vec<(NodeId, RoundPart)>,
-    /// Rounds were given up: their batches go singly.
+    /// True if batches that were withheld may now be sent singly.
     pub(super) let_go: bool,
 }
 
@@ -109,7 +114,7 @@ impl Bundling {
         }
     }
 
-    /// Whether a batch waits for a bundle that is to reach this node.
+    /// Returns true if a batch is withheld from this node because a bundle is to bring it.
     pub(super) fn holds(&self, origin: OriginId, sequence: u64, node: NodeId) -> bool {
         let is_meant = |waiting: &PendingBatch| {
             (waiting.origin, waiting.sequence) == (origin, sequence) && waiting.members.contains(&node)
@@ -117,23 +122,24 @@ impl Bundling {
         self.waiting.iter().any(is_meant)
     }
 
-    /// Before and after batches that were offered to rounds which were given up: others may have those rounds all the same.
+    /// The sequences before and after a worker's batches of failed rounds. The log must not merge across them, because
+    /// other nodes may have applied those rounds as bundles.
     pub(super) fn points(&self, origin: OriginId) -> impl Iterator<Item = u64> + '_ {
         let failed = self.failed.iter().filter(move |(failed, _)| *failed == origin);
         failed.flat_map(|&(_, sequence)| [sequence - 1, sequence])
     }
 
-    /// The round that is open, and its members.
+    /// The number of the round that this node is preparing or adding up, with the round's member nodes.
     pub(super) fn open(&self) -> Option<(u64, &[NodeId])> {
         self.offer.as_ref().map(|offer| (offer.round, &*offer.members))
     }
 
-    /// One of this node's workers has made a batch of a round that has these members. It is held, if the round is to be
-    /// added up.
+    /// Offers a batch of this node's worker to its round, which has these members. The batch is withheld if the round
+    /// is to be added up.
     pub(super) fn offer(&mut self, batch: Batch, members: &[NodeId], follows: &mut BundlingOutcome) {
         let Batch { header, payload } = batch;
         let round = header.status.round;
-        // The first round has no members yet: who takes part shows by it.
+        // The first round is sent singly: it shows which nodes take part.
         let is_tried = round > 1 && round > self.done && round >= self.resumes_at;
         if !is_tried || members.len() < MEMBERS_MIN || !members.contains(&self.me) {
             return;
@@ -171,7 +177,8 @@ impl Bundling {
         self.attempt.as_ref().is_some_and(|attempt| attempt.round == round)
     }
 
-    /// Whether all that this node adds to the open round is to be offered before it begins.
+    /// The number of the round for which this node has batches and whose adding up has not begun; `None` if there is
+    /// none.
     pub(super) fn is_to_begin(&self) -> Option<u64> {
         self.offer
             .as_ref()
@@ -179,7 +186,7 @@ impl Bundling {
             .map(|offer| offer.round)
     }
 
-    /// All of this node's workers have come to the open round: it is added up.
+    /// Starts adding up the current round. The caller has checked that all of this node's workers have reached it.
     pub(super) fn begin(&mut self, follows: &mut BundlingOutcome) {
         let Some(offer) = &mut self.offer else {
             return;
@@ -198,7 +205,7 @@ impl Bundling {
         }
     }
 
-    /// A part comes.
+    /// Takes a part of a round's sum from a member, and keeps it for later if this node has not reached the round.
     pub(super) fn take(&mut self, from: NodeId, part: RoundPart, follows: &mut BundlingOutcome) {
         let head = &part.head;
         if head.round <= self.done {
@@ -226,7 +233,7 @@ impl Bundling {
         let bytes = |part: &RoundPart| PART_BYTES + part.steps.len();
         let mut all = bytes(&part);
         self.stash.push_back((from, part));
-        // The newest are of most use. Honest nodes are a round ahead at most.
+        // The newest parts are the most useful. Honest nodes are at most one round ahead.
         let bytes_max = STASH_BYTES_MIN + STASHED_MODELS * size_of::<i32>() * self.weights;
         let kept = self.stash.iter().rev().skip(1).take_while(|(_, part)| {
             all += bytes(part);
@@ -236,7 +243,7 @@ impl Bundling {
         self.stash.drain(..dropped);
     }
 
-    /// The round that is whole, if one is.
+    /// The sum of the complete round, if its batches are not applied yet.
     pub(super) fn pending(&self) -> Option<&Bundle> {
         self.pending.as_ref()
     }
@@ -245,7 +252,7 @@ impl Bundling {
         self.pending.take()
     }
 
-    /// The batches of the round that was whole are applied.
+    /// Closes the complete round after its batches were applied.
     pub(super) fn succeed(&mut self) {
         let open = self.waiting.iter_mut().filter(|waiting| waiting.left.is_none());
         open.for_each(|waiting| waiting.left = Some(WAITING_TICKS));
@@ -254,7 +261,8 @@ impl Bundling {
         self.close();
     }
 
-    /// The open round is not added up: its batches go singly. By somebody's death it has not failed.
+    /// Gives up adding up the current round: its batches will go singly. `failed` makes further rounds go singly for a
+    /// while; it is false if the cause is the loss of a member.
     pub(super) fn give_up(&mut self, failed: bool, follows: &mut BundlingOutcome) {
         let Some((round, _)) = self.open() else {
             return;
@@ -294,7 +302,7 @@ impl Bundling {
         self.stash.retain(|(_, part)| part.head.round > done);
     }
 
-    /// One more tick; a round is given up after so many.
+    /// Counts a tick. Adding up the current round is given up after `ticks_max` ticks.
     pub(super) fn tick(&mut self, ticks_max: u32, follows: &mut BundlingOutcome) {
         let before = self.waiting.len();
         for waiting in &mut self.waiting {
@@ -312,7 +320,8 @@ impl Bundling {
 }
 
 impl Own {
-    /// Adds one worker's steps; whether they are of the same weights as the others'.
+    /// Adds one worker's steps to the sum. Returns false, without a change, if they cover other weights than the sum or
+    /// leave its range.
     fn add(&mut self, dense: Option<Dense>) -> bool {
         let Some(dense) = dense.filter(|dense| !dense.steps().is_empty()) else {
             return true;

@@ -1,47 +1,49 @@
-//! The path of a round's parts through its members: up a tree in which everybody adds its own, and down another one.
+//! The path of a round's parts through its members: towards one member while values are added, and back to all with the
+//! complete sum.
 //!
-//! A pure function of how many members there are, which one this is, and which part it is about.
+//! All functions are pure: they depend on the number of members, a member's index and a part's index.
 
 use protocol::ids::NodeId;
 use protocol::rng::splitmix64;
 
-/// Weights of one part, at most about: small enough that adding up, sending and handing on overlap.
+/// Approximate maximum of weights in one part: small enough that adding, sending and forwarding overlap.
 const PART_WEIGHTS: usize = 128 << 10;
 
-/// The path that parts take.
+/// The path along which the members of a round add up its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReductionPath {
-    /// All to the first member, and from it to all.
+    /// All members send to the first member, which sends the sum to all.
     Star,
-    /// Along all members to the first, and from it to all.
+    /// The sum goes from member to member, ends at the first, and goes from it to all.
     RingReduce,
-    /// Every part begins at another member, goes along all of them, and once more as a whole.
+    /// Each part begins at another member, goes once round the ring while it is added up, and once more as the complete
+    /// sum.
     Ring,
 }
 
-/// What a member does with a part.
+/// A member's task for one part of a round's sum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PartRoute {
-    /// From whom it comes, to be added up.
+    /// The members from which partial sums come.
     pub(super) from: Vec<usize>,
-    /// To whom it goes then; to nobody, where it is whole.
+    /// The member to which the partial sum goes next; `None` where the sum is complete.
     pub(super) to: Option<usize>,
-    /// To whom it goes when it is whole.
+    /// The members to which the complete sum is forwarded.
     pub(super) hands_to: Vec<usize>,
 }
 
 impl ReductionPath {
-    /// Into how many parts so many weights are cut for so many members.
+    /// Number of parts into which this many weights are cut for this many members.
     pub(super) fn parts(self, members: usize, weights: usize) -> usize {
         let parts = weights.div_ceil(PART_WEIGHTS).max(1);
         match self {
             Self::Star | Self::RingReduce => parts,
-            // Each member begins and ends as many as any other.
+            // A multiple of the number of members, so that each begins and ends as many parts as any other.
             Self::Ring => parts.next_multiple_of(members.max(1)),
         }
     }
 
-    /// What a member does with a part, among so many.
+    /// Returns the task of member `me` for a part, among this many members.
     pub(super) fn route(self, members: usize, me: usize, part: usize) -> PartRoute {
         let others = || (0..members).filter(|&other| other != me).collect();
         match self {
@@ -55,7 +57,7 @@ impl ReductionPath {
                 to: Some(0),
                 hands_to: Vec::new(),
             },
-            // It begins at the second member and ends at the first.
+            // Each part begins at the second member and ends at the first.
             Self::RingReduce => PartRoute {
                 from: (me != 1).then_some((me + members - 1) % members).into_iter().collect(),
                 to: (me != 0).then_some((me + 1) % members),
@@ -68,19 +70,20 @@ impl ReductionPath {
                 PartRoute {
                     from: (hops > 0).then_some((me + members - 1) % members).into_iter().collect(),
                     to: (hops + 1 < members).then_some(next),
-                    // The one before the last to add is the last to hear of the whole.
+                    // The member before the last one to add is the last to get the complete sum, and does not forward
+                    // it.
                     hands_to: (!before_last).then_some(next).into_iter().collect(),
                 }
             }
         }
     }
 
-    /// From whom a member gets a part that is whole; from nobody, if it makes it so itself.
+    /// The member from which `me` gets a complete part; `None` if `me` completes it itself.
     pub(super) fn giver(self, members: usize, me: usize, part: usize) -> Option<usize> {
         (0..members).find(|&other| other != me && self.route(members, other, part).hands_to.contains(&me))
     }
 
-    /// A number that only the same members in the same order, on the same path, have in common.
+    /// Returns a hash of the path and its members in their order, by which nodes check that they mean the same round.
     pub(super) fn fingerprint(self, members: &[NodeId]) -> u64 {
         members.iter().fold(splitmix64(self as u64), |sum, node| {
             splitmix64(sum ^ splitmix64(node.0))
@@ -88,7 +91,7 @@ impl ReductionPath {
     }
 }
 
-/// The weights of a part, of so many parts of a window.
+/// The weights of a part, if a window of weights is cut into this many parts.
 pub(super) fn place(part: usize, parts: usize, weights: usize) -> std::ops::Range<usize> {
     weights * part / parts..weights * (part + 1) / parts
 }
@@ -101,7 +104,8 @@ mod tests {
 
     const WAYS: [ReductionPath; 3] = [ReductionPath::Star, ReductionPath::RingReduce, ReductionPath::Ring];
 
-    /// Lets a part take its path. How often each member sends it, and who has the whole, each with whom it came from.
+    /// Simulates the path of a part. Returns the number of times that each member sends it, and for each member the one
+    /// that it gets the complete sum from.
     fn walk(path: ReductionPath, members: usize, part: usize) -> (Vec<usize>, Vec<Option<usize>>) {
         let turns: Vec<PartRoute> = (0..members).map(|me| path.route(members, me, part)).collect();
         let mut has: Vec<BTreeSet<usize>> = (0..members).map(|me| BTreeSet::from([me])).collect();

@@ -1,4 +1,4 @@
-//! Rounds that are added up: whichever path, whoever comes first, whatever comes twice.
+//! Tests of bundled rounds: on every path, with parts in any order and repeated.
 
 use protocol::ids::RunId;
 use protocol::log::batch::{Header, OriginStatus};
@@ -29,13 +29,13 @@ fn batch(origin: u64, round: u64, steps: Vec<i32>, weights: usize) -> Batch {
     Batch { header, payload }
 }
 
-/// Some nodes with a worker each, in a round of their own.
+/// Several nodes with one worker each, in one round.
 struct Round {
     random: CounterRng,
     nodes: Vec<Bundling>,
     steps: Vec<Vec<i32>>,
     queue: Vec<(NodeId, NodeId, RoundPart)>,
-    /// Bytes of steps that each has sent.
+    /// Number of bytes of steps that each node has sent.
     sent: Vec<usize>,
 }
 
@@ -43,7 +43,7 @@ impl Round {
     fn new(seed: u64, path: ReductionPath, count: usize, weights: usize) -> Self {
         let mut random = CounterRng::new(seed, 3);
         let steps = (0..count).map(|_| match random.below(6) {
-            // Who is not the best lets out nothing.
+            // A worker that is not the best emits nothing.
             0 => Vec::new(),
             _ => (0..weights).map(|_| random.below(61) as i32 - 30).collect(),
         });
@@ -62,7 +62,7 @@ impl Round {
         (0..self.nodes.len() as u64).map(NodeId).collect()
     }
 
-    /// A node's worker comes to the round.
+    /// Lets a node's worker reach the round.
     fn come(&mut self, at: usize, round: u64) {
         let members = self.members();
         let node = &mut self.nodes[at];
@@ -82,7 +82,7 @@ impl Round {
         }
     }
 
-    /// Whatever is under way arrives, in any order, and some of it twice.
+    /// Delivers all parts in flight, in random order and some of them twice.
     fn deliver(&mut self) {
         while !self.queue.is_empty() {
             let next = self.random.below(self.queue.len() as u64) as usize;
@@ -134,7 +134,7 @@ fn in_a_ring_nobody_sends_more_than_twice_a_model() {
         let mut round = Round::new(1, ReductionPath::Ring, count, weights);
         round.steps = vec![vec![1; weights]; count];
         (0..count).for_each(|at| round.come(at, 2));
-        // Without repeats.
+        // Parts are delivered without repeats.
         while let Some((from, to, part)) = round.queue.pop() {
             let mut follows = BundlingOutcome::default();
             round.nodes[to.0 as usize].take(from, part, &mut follows);
@@ -155,7 +155,7 @@ fn a_round_that_others_mean_otherwise_is_given_up_and_tried_again_later() {
     let mut round = Round::new(1, ReductionPath::Star, 3, 8);
     round.come(0, 2);
     round.come(1, 2);
-    // To the third the fourth is a member, too.
+    // The third node takes a fourth node for a member, too.
     let node = &mut round.nodes[2];
     let mut follows = BundlingOutcome::default();
     let members: Vec<NodeId> = (0..4).map(NodeId).collect();
@@ -167,7 +167,7 @@ fn a_round_that_others_mean_otherwise_is_given_up_and_tried_again_later() {
     hub.take(from, part, &mut follows);
     assert!(follows.let_go && !hub.holds(OriginId(0), 2, NodeId(1)));
     assert_eq!(hub.points(OriginId(0)).collect::<Vec<_>>(), [1, 2]);
-    // Until the sixteenth it goes by the mesh; after a further failure, until the thirty-second.
+    // After this failure batches go singly until round 16; after a further one, until round 32.
     let members = round.members();
     let hub = &mut round.nodes[0];
     for (next, is_tried) in [
@@ -186,7 +186,7 @@ fn a_round_that_others_mean_otherwise_is_given_up_and_tried_again_later() {
             assert!(follows.let_go);
         }
     }
-    // By a death it has not failed.
+    // The loss of a member does not count as a failure.
     hub.resumes_at = 0;
     let mut follows = BundlingOutcome::default();
     hub.offer(batch(0, 40, vec![1; 8], 8), &members, &mut follows);

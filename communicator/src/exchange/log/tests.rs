@@ -1,4 +1,4 @@
-//! What a log keeps, merges and forgets.
+//! Tests of the log: the batches that it keeps, merges and forgets.
 
 use protocol::log::batch::{Header, OriginStatus};
 use protocol::weights::changes::change;
@@ -108,7 +108,7 @@ fn anothers_log_goes_on_where_this_one_ends() {
         (ranges(&mine, ONE), whole)
     };
     let all = log(&[(ONE, 12)]).merged(ONE, 0, 12);
-    // Their entry from 5 to 9 goes over the 6 that is here, and both have a point at 5.
+    // The other log's entry from 5 to 9 spans the 6 at which this log ends, and both have a point at 5.
     let expected = vec![(0, 3), (3, 5), (5, 6), (6, 9), (9, 12)];
     assert_eq!(adopted(&theirs, 12), (expected, all.clone()));
     theirs.compact(ONE, &points(&[2]), 1);
@@ -160,18 +160,18 @@ fn a_bundle_is_an_entry_of_each_of_its_origins_and_merges_with_none() {
     assert!(log.get(ONE, 4).is_none() && log.merged(ONE, 0, 6).is_none() && log.merged(ONE, 4, 6).is_some());
     assert_eq!(log.bundled_after(ONE, 3).unwrap()[..], [(ONE, 4), (OTHER, 2)]);
     assert_eq!(log.bundle_from(ONE, 1), Some(3));
-    // It is counted once, in equal parts.
+    // A bundle is counted once, in equal parts for its origins.
     assert!(log.merged_bytes() - before <= bytes.len() && log.merged_bytes() - before + 2 > bytes.len());
     log.compact(ONE, &points(&[0]), 1);
     assert_eq!(ranges(&log, ONE), [(0, 3), (3, 4), (4, 6)]);
 
-    // Who has one of its batches and not the other has to remember it.
+    // A node that has one batch of the bundle and not the other has to remember that batch.
     let mut cut = frontier(ONE, 4);
     assert!(log.is_cut(ONE, &cut) && !log.is_cut(OTHER, &cut));
     cut.raise(OTHER, 2);
     assert!(!log.is_cut(ONE, &cut) && !log.is_cut(OTHER, &cut));
 
-    // Another takes it over with a log.
+    // Another node takes the log over.
     let mut theirs = Log::new(RUN, WEIGHTS);
     theirs.adopt(OTHER, 2, log.entries(OTHER).cloned().collect::<Vec<_>>().into_iter());
     assert_eq!(theirs.bundled_after(OTHER, 1).unwrap()[..], [(ONE, 4), (OTHER, 2)]);

@@ -1,15 +1,16 @@
-//! After the storm: links hold, and the survivors come to an agreement.
+//! The calm after the storm: links hold, and the surviving nodes must agree.
 
 use protocol::ids::NodeId;
 
 use super::world::World;
 use crate::exchange::Event;
 
-/// Ticks in which survivors must come to an agreement once the storm is over.
+/// Ticks within which survivors must agree after the storm.
 const CALM_TICKS: usize = 1500;
 
 impl World {
-    /// The storm is over: links hold, the dead are declared dead, and time passes.
+    /// Ends the storm: links hold, dead nodes are declared dead with probability 1/2, and ticks pass until all
+    /// survivors agree.
     pub(super) fn settle(&mut self) {
         self.lossy = false;
         self.stormy = false;

@@ -1,4 +1,4 @@
-//! What must hold: of each node at every moment, and of all survivors in the end.
+//! The invariants of the simulation: of each node after every event, and of all survivors at the end.
 
 use protocol::ids::NodeId;
 use protocol::log::frontier::Frontier;
@@ -7,7 +7,8 @@ use protocol::weights::digest::Digest;
 use super::world::{BATCH_BYTES_MAX, Node, World};
 
 impl World {
-    /// What must hold of a node at every moment.
+    /// Checks the invariants of a node: its ledger is the sum of its batches, its worker has the same weights, and its
+    /// log is within its limits.
     pub(super) fn check(&self, at: NodeId) {
         let node = &self.nodes[&at];
         let ledger = node.exchange.ledger();
@@ -40,7 +41,7 @@ impl World {
         );
     }
 
-    /// What some survivor has applied.
+    /// The batches that at least one survivor has applied.
     pub(super) fn learned(&self) -> Frontier {
         let mut learned = Frontier::default();
         for node in self.nodes.values().filter(|node| node.alive) {
@@ -49,14 +50,14 @@ impl World {
         learned
     }
 
-    /// A node whose ledger was not replaced, though there is another.
+    /// A node whose damaged ledger was not replaced although another node has an intact one.
     pub(super) fn damaged(&self) -> Option<NodeId> {
         let alive = self.alive();
         let sound = alive.iter().any(|id| !self.nodes[id].damaged);
         alive.into_iter().find(|id| sound && self.nodes[id].damaged)
     }
 
-    /// A node that keeps what everybody has, if all the dead were declared so.
+    /// A node that keeps batches in its log although all nodes that it counts as members have them.
     pub(super) fn kept_in_vain(&self) -> Option<NodeId> {
         let alive = self.alive();
         let waits = |node: &Node| node.exchange.peers().nodes().iter().any(|other| !alive.contains(other));
@@ -64,8 +65,9 @@ impl World {
         alive.iter().copied().find(|id| vain(&self.nodes[id]))
     }
 
-    /// All survivors have the same, and nothing is lost that one of them had learned before the calm. They may have more:
-    /// a sum that was under way among them when the storm ended brings what a dead node had put into it.
+    /// Checks that all survivors have the same batches, and all those that a survivor had applied before the calm. They
+    /// may have more: the sum of a round that was in flight among them when the storm ended brings the contribution of
+    /// a dead node.
     pub(super) fn check_agreement(&self, learned: &Frontier) {
         let mut agreed = None;
         for (id, node) in self.nodes.iter().filter(|(_, node)| node.alive) {
@@ -95,7 +97,7 @@ impl World {
         }
     }
 
-    /// How things stand, for whoever looks into a failure.
+    /// Describes all live nodes, for the report of a failure.
     pub(super) fn describe(&self) -> String {
         let alive = self.nodes.iter().filter(|(_, node)| node.alive);
         let described = alive.map(|(id, node)| format!("{id}: {}", node.exchange.describe()));

@@ -1,13 +1,15 @@
-//! Many nodes in one thread, under a seeded storm: links break, on one side first; they lose, repeat, reorder and delay;
-//! partitions come and go; nodes die, start again and join late; workers die; peers are slow; logs are short; bits flip.
+//! A simulation of many exchanges in one thread, under a seeded storm: links break, on one side first; they lose,
+//! repeat, reorder and delay messages; partitions come and go; nodes die, restart and join late; workers die; peers are
+//! slow; logs are short; bits flip.
 //!
-//! At every step, whatever happened: each replica is the sum of exactly the batches that its frontier names, each made
-//! once; its worker holds the same; memory is within its limits. When the storm is over, all survivors must agree, and
-//! nothing that a survivor had learned may be lost. A failure prints its seed; `TAU_SIMULATION_SEED=n cargo test -p
-//! tau-communicator simulation` replays it, `TAU_SIMULATION_SEEDS=n` runs the first n, and `TAU_SIMULATION_FROM=n` others.
+//! After every event each replica must be the sum of exactly the batches that its frontier names, each made once; its
+//! worker must hold the same weights; and memory must be within its limits. After the storm all survivors must agree,
+//! and no batch that a survivor had applied may be lost. A failure prints its seed; `TAU_SIMULATION_SEED=n cargo test
+//! -p tau-communicator simulation` replays it, `TAU_SIMULATION_SEEDS=n` sets the number of seeds, and
+//! `TAU_SIMULATION_FROM=n` the first one.
 //!
-//! `world` is the nodes and what they carry out; `network` is what lies between them; `storm` is what befalls them, and
-//! `calm` what comes after; `checks` is what must hold.
+//! `world` holds the nodes and carries out their effects, `network` connects them, `storm` disturbs them, `calm`
+//! follows the storm, and `checks` has the invariants.
 
 mod calm;
 mod checks;
@@ -27,7 +29,7 @@ use world::{Traffic, World};
 /// Seeds that every test run goes through.
 const SEEDS: u64 = 4_000;
 
-/// A storm and the calm after it. How many bundles were applied.
+/// Runs a storm and the calm after it with one seed. Returns the number of bundles that were applied.
 fn run(seed: u64, traffic: Traffic) -> u64 {
     let mut world = World::new(seed, traffic);
     let steps = 300 + world.random.below(700);
@@ -40,7 +42,7 @@ fn run(seed: u64, traffic: Traffic) -> u64 {
     world.bundles
 }
 
-/// Rounds on one of all paths.
+/// Rounds that are added up along one of the reduction paths, by the seed.
 fn bundled(seed: u64) -> Traffic {
     Traffic::Bundled(match seed % 3 {
         0 => ReductionPath::Star,
@@ -59,7 +61,7 @@ fn survivors_agree_after_any_storm() {
 
 #[test]
 fn survivors_agree_whichever_way_batches_go() {
-    // The hub may be slow, cut off or dead for good: then batches go past it.
+    // The hub may be slow, cut off or dead for good: then batches must pass it by.
     let hub = NodeId(1);
     seeds::none_fails("whichever_way", SEEDS / 10, |seed| {
         run(seed, Traffic::Single(Routing::star(vec![hub])));
@@ -76,7 +78,7 @@ fn survivors_agree_when_rounds_are_added_up_on_their_way() {
     });
     let bundles = bundles.into_inner();
     println!("{bundles} bundles were applied");
-    // A single storm, replayed, may be too wild for it.
+    // With a single seed the storm may be too wild for any bundle.
     assert!(bundles > 0 || seeds == 1, "no round was bundled with any seed");
 }
 

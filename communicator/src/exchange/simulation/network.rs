@@ -1,4 +1,4 @@
-//! Links between nodes: made, cut on one side or both, and lossy.
+//! The simulated links between nodes: set up, cut on one side or both, and lossy.
 
 use protocol::ids::NodeId;
 
@@ -6,12 +6,12 @@ use super::world::{Path, World};
 use crate::exchange::Event;
 use protocol::wire::link::Message;
 
-/// Messages of a calm world before it is silent, for each two nodes of it; a few, in fact, and some hundreds where twenty
-/// have rounds to make up for.
+/// Upper bound, per pair of nodes, on the messages that may pass in a calm world before it falls silent. A pair usually
+/// needs a few, and some hundreds if twenty nodes have rounds to make up for.
 const DELIVERIES_MAX: usize = 2_000;
 
 impl World {
-    /// Takes a link away; both sides notice.
+    /// Cuts a link; both sides notice at once.
     pub(super) fn cut(&mut self, a: NodeId, b: NodeId) {
         for (from, to) in [(a, b), (b, a)] {
             if self.channels.remove(&(from, to)).is_some() {
@@ -20,7 +20,7 @@ impl World {
         }
     }
 
-    /// Takes a link away; one side notices later, and goes on hearing what was under way.
+    /// Cuts a link. `a` notices at once; `b` goes on receiving the messages in flight until it notices later.
     pub(super) fn cut_one_sided(&mut self, a: NodeId, b: NodeId) {
         if self.channels.contains_key(&(a, b)) && self.channels.remove(&(b, a)).is_some() {
             self.tell(a, Event::LinkDown(b));
@@ -30,14 +30,14 @@ impl World {
         }
     }
 
-    /// The side of a half-broken link that did not know finds out.
+    /// Lets the other side of a half-cut link notice that the link is gone.
     pub(super) fn end_silence(&mut self, a: NodeId, b: NodeId) {
         if self.channels.get(&(a, b)).is_some_and(|channel| channel.dangling) {
             self.cut(a, b);
         }
     }
 
-    /// Nobody of one side reaches anybody of the other.
+    /// Cuts all links between two groups of nodes.
     pub(super) fn partition(&mut self, alive: &[NodeId]) {
         let border = self.random.below(alive.len() as u64) as usize;
         for &left in &alive[..border] {
@@ -70,7 +70,8 @@ impl World {
         }
     }
 
-    /// One message arrives; on a lossy network it may get lost, come twice or be overtaken.
+    /// Delivers one message. A lossy network may drop or repeat the message, or let another overtake it. Returns false
+    /// if there is none.
     pub(super) fn deliver(&mut self) -> bool {
         let busy: Vec<(NodeId, NodeId)> = self
             .channels
@@ -87,7 +88,8 @@ impl World {
         }
         let chance = if self.lossy { self.random.below(100) } else { 99 };
         let queue = &mut self.channels.get_mut(&(from, to)).unwrap().queue;
-        // What is said of origins stays in its place: without it an honest batch would look like a forged one.
+        // Announcements of origins are never lost or reordered: without them an honest batch would look like a forged
+        // one.
         let moves = |message: Option<&Message>| message.is_some_and(|message| !matches!(message, Message::Origin(_)));
         if chance == 0 && moves(queue.front()) && moves(queue.get(1)) {
             queue.swap(0, 1);
@@ -103,7 +105,7 @@ impl World {
         true
     }
 
-    /// Everything that is under way arrives, and what follows from it; that must come to an end by itself.
+    /// Delivers all messages in flight and those that follow from them. Panics if they do not end by themselves.
     pub(super) fn deliver_all(&mut self) {
         let mut delivered = 0;
         let max = DELIVERIES_MAX * self.nodes.len() * self.nodes.len();

@@ -1,4 +1,4 @@
-//! What befalls nodes: one thing at each step.
+//! The storm: random events that happen to the simulated nodes, one at each step.
 
 use std::collections::BTreeSet;
 
@@ -25,7 +25,7 @@ impl World {
                     self.tell_silent(a);
                 }
                 self.tell(a, Event::Tick);
-                // Whoever came late begins when it has about what the others have.
+                // A node that joined late gets a worker when it has about the others' batches.
                 let live = |node| self.nodes[&node].alive;
                 if self.nodes[&a].worker.is_none() && self.nodes[&a].exchange.is_caught_up(live) {
                     self.start_worker(a);
@@ -41,11 +41,13 @@ impl World {
             973..985 => self.mend(a, b),
             985..988 => self.partition(&alive),
             988 => self.mend_all(),
-            // Of those that were forgotten for want of memory, only the nodes of their origins remember everything: when
-            // they die too, something may be lost. That is not promised, so it is not asked for.
+            // A node that the logs have forgotten for lack of memory can get some batches from their origins' nodes
+            // only. If those die too, batches may be lost. The product does not promise otherwise, so such nodes are
+            // not killed.
             989 if alive.len() > 2 && self.forgets_nobody() && self.is_sound() => self.crash(a),
             990 if self.nodes.len() < 24 => {
-                // A fresh node, or one that died and is started again: it is told of by one, and others hear later.
+                // A new node, or one that died and starts again: one node introduces it, and the others hear of it
+                // later.
                 let id = self.add();
                 let told = self.nodes[&a].knows.clone();
                 self.learn_of(id, &told);
@@ -65,7 +67,7 @@ impl World {
         }
     }
 
-    /// The wind drops for a while, so that rounds come about.
+    /// Calms the storm for some steps, so that rounds can be completed.
     fn lull(&mut self) {
         if self.random.below(4) == 0 {
             self.mend_all();
@@ -84,8 +86,8 @@ impl World {
         }
     }
 
-    /// Bits of a ledger flip, and its node's audit finds that. One it mends itself; more, only where another has what is
-    /// needed: what nobody has right can be healed by nobody.
+    /// Flips up to two bits of a ledger and lets its node audit it. The node repairs one bit by itself. Two are flipped
+    /// only if another node's ledger could replace it, because otherwise no node could repair the damage.
     fn flip(&mut self, at: NodeId) {
         let bits = self.random.below(3);
         let places: Vec<(usize, u32)> = (0..bits)

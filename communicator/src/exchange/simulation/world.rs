@@ -1,4 +1,4 @@
-//! Nodes with their exchanges and workers, carrying out what the exchanges decide.
+//! The simulated nodes with their exchanges and workers; it carries out the exchanges' effects.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -18,25 +18,25 @@ use crate::ledger::Ledger;
 use crate::small_plan::small_plan;
 use protocol::wire::link::{Message, OriginInfo};
 
-/// Origins of one node, at most: incarnations of its worker.
+/// Maximum number of workers that a node starts, one after the other. Each is an origin.
 const WORKERS_MAX: u64 = 1000;
-/// Enough memory for everything.
+/// A memory limit that is never reached.
 pub(super) const UNLIMITED: usize = usize::MAX >> 1;
-/// The bytes of a batch of five changes, at most.
+/// Maximum size of a batch in this simulation, in bytes.
 pub(super) const BATCH_BYTES_MAX: usize = 160;
-/// How long workers wait for each other, where they do.
+/// The barrier's timeouts in this simulation, in ticks.
 const PATIENCE: Patience = Patience {
     late: 8,
     first: 20,
     counted: 30,
 };
 
-/// How batches go in a world.
+/// The path of batches in a simulated world.
 #[derive(Clone, Debug)]
 pub(super) enum Traffic {
-    /// Singly, and nobody waits for anybody.
+    /// Batches go singly, and workers do not wait for each other.
     Single(Routing),
-    /// In rounds that are added up on their way.
+    /// Workers train in rounds that are added up along a reduction path.
     Bundled(ReductionPath),
 }
 
@@ -44,10 +44,10 @@ pub(super) struct Node {
     pub(super) exchange: Exchange,
     pub(super) alive: bool,
     pub(super) knows: BTreeSet<NodeId>,
-    /// The worker of the moment: its origin, the last batch it made, and its replica.
+    /// The worker that trains on the node now, if there is one.
     pub(super) worker: Option<Worker>,
     pub(super) workers: u64,
-    /// A bit of its ledger has flipped, and the ledger was not replaced yet.
+    /// True while a bit of the ledger is flipped and the ledger is not replaced.
     pub(super) damaged: bool,
 }
 
@@ -55,8 +55,9 @@ pub(super) struct Worker {
     pub(super) origin: OriginId,
     pub(super) sequence: u64,
     pub(super) counts: Vec<i32>,
-    /// Where there are rounds: the last that it has come to, the newest that it has heard of, and whether it waits.
+    /// In worlds with rounds: the last round that the worker has reached.
     pub(super) round: u64,
+    /// In worlds with rounds: the newest round that the worker has heard of.
     pub(super) newest: u64,
     pub(super) waits: bool,
 }
@@ -65,9 +66,9 @@ pub(super) struct Worker {
 #[derive(Default)]
 pub(super) struct Path {
     pub(super) queue: VecDeque<Message>,
-    /// The receiver has not noticed yet that the link is gone.
+    /// True if the link is gone but the receiver has not noticed yet.
     pub(super) dangling: bool,
-    /// Everything on it gets lost, and nobody is told.
+    /// True if all messages on the link are lost without either side being told.
     pub(super) dead: bool,
 }
 
@@ -77,15 +78,16 @@ pub(super) struct World {
     traffic: Traffic,
     founders: u64,
     pub(super) nodes: BTreeMap<NodeId, Node>,
-    /// What is under way between two nodes, by direction.
+    /// The messages in flight between two nodes, by direction.
     pub(super) channels: BTreeMap<(NodeId, NodeId), Path>,
-    /// The digests of each origin's batches, summed up to each sequence: what a frontier must come to.
+    /// For each origin (a worker's stream of batches), the sums of the batches' digests up to each sequence, from which
+    /// a ledger's expected digest follows.
     pub(super) made: BTreeMap<OriginId, Vec<Digest>>,
     pub(super) lossy: bool,
     pub(super) slow: Option<NodeId>,
     pub(super) stormy: bool,
     pub(super) next: u64,
-    /// Bundles that were applied anywhere.
+    /// Number of bundles that were applied on all nodes.
     pub(super) bundles: u64,
 }
 
@@ -111,7 +113,7 @@ fn limits(random: &mut CounterRng) -> Limits {
 impl World {
     pub(super) fn new(seed: u64, traffic: Traffic) -> Self {
         let mut random = CounterRng::new(seed, 0);
-        // Mostly few: what goes wrong among twenty mostly goes wrong among four, and sooner.
+        // Mostly few nodes: faults among twenty nodes mostly occur among four, too, and sooner.
         let count = match random.below(20) {
             0 => 2 + random.below(19),
             1..4 => 2 + random.below(9),
@@ -149,7 +151,7 @@ impl World {
         world
     }
 
-    /// A new node, which knows nobody yet.
+    /// Adds a new node, which knows no other node yet.
     pub(super) fn add(&mut self) -> NodeId {
         let id = NodeId(self.next);
         self.next += 1;
@@ -185,7 +187,7 @@ impl World {
         from[self.random.below(from.len() as u64) as usize]
     }
 
-    /// A node hears of others: that they take part.
+    /// Tells a node that others take part.
     pub(super) fn learn_of(&mut self, at: NodeId, others: &BTreeSet<NodeId>) {
         for &other in others {
             if self.nodes.get_mut(&at).unwrap().knows.insert(other) {
@@ -204,7 +206,7 @@ impl World {
     pub(super) fn start_worker(&mut self, at: NodeId) {
         let node = self.nodes.get_mut(&at).unwrap();
         if node.damaged {
-            // Nothing begins from a ledger that is known to be wrong.
+            // No worker starts from a ledger that is known to be damaged.
             return;
         }
         let origin = OriginId(at.0 * WORKERS_MAX + node.workers);
@@ -256,7 +258,7 @@ impl World {
         for effect in effects {
             match effect {
                 Effect::Send { to, message } => {
-                    // Without a link the message goes nowhere, as into a socket that is closed.
+                    // A message without a link is lost, as if its socket were closed.
                     if let Some(channel) = self.channels.get_mut(&(at, to))
                         && !channel.dead
                         && !channel.dangling
@@ -311,7 +313,7 @@ impl World {
         matches!(self.traffic, Traffic::Bundled(_))
     }
 
-    /// A node is told whom it does not hear: the dead, and mostly those without a link.
+    /// Tells a node which nodes are silent: the dead ones, and those without a link to it.
     pub(super) fn tell_silent(&mut self, at: NodeId) {
         let is_lost = |id: &NodeId| !self.nodes[id].alive || !self.channels.contains_key(&(*id, at));
         let known = self.nodes[&at].knows.iter().filter(|&&id| id != at);
@@ -333,7 +335,7 @@ impl World {
             changes = changes.iter().map(|change| change ^ 1).collect();
         }
         let tau = Tau::from_steps(1 + self.random.below(100) as u32).unwrap();
-        // A batch says by itself what it holds, so a run may mix all.
+        // Batches of a run may have different kinds of payload, because each names its own.
         let payload = match self.random.below(8) {
             1.. if self.is_bundled() => {
                 let steps = (0..WEIGHTS).map(|_| self.random.below(201) as i32 - 100);

@@ -1,8 +1,9 @@
-//! Members that are behind: ranges, marks, snapshots, and what is kept for them.
+//! Tests of members that are behind: ranges, marks, snapshots, and the log that is kept for them.
 
 use super::*;
 
-/// Twenty batches, of which the third node got three and acknowledged none before it was lost.
+/// Makes a node whose worker has made twenty batches. The third node got three and acknowledged none before its link
+/// broke.
 pub(super) fn node_with_a_merged_log() -> Exchange {
     let mut exchange = node(Limits {
         single_bytes_max: 3 * simple(1, 1).len(),
@@ -83,7 +84,7 @@ fn a_range_that_cannot_be_taken_is_followed_by_a_snapshot() {
     assert_eq!(kind, ParcelKind::Snapshot);
     let snapshot = protocol::wire::snapshot::decode(&bytes, WEIGHTS).unwrap();
     assert_eq!(snapshot.counts, exchange.ledger().counts());
-    // It is still listened to, and once it has caught up the stream goes on.
+    // Messages of the peer are still taken, and once it has caught up it gets batches again.
     receive(&mut exchange, THIRD, Message::Note(Note::Got(bytes.len() as u64)));
     receive(&mut exchange, THIRD, has(&[(1, 21)]));
     let effects = tell(&mut exchange, Event::Local(simple(1, 22)));

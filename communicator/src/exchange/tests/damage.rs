@@ -1,4 +1,4 @@
-//! Bits that flip on the way, in the log and in the ledger.
+//! Tests of bits that flip in flight, in the log and in the ledger.
 
 use protocol::wire::snapshot::EntryKind;
 
@@ -84,7 +84,7 @@ fn a_flipped_bit_is_mended_alone_and_more_with_a_peers_help() {
     let mut exchange = node(LIMITS);
     tell(&mut exchange, Event::Local(simple(1, 1)));
     exchange.replica_mut().flip(5, 20);
-    // A peer that asks is not given what it would take for a lie.
+    // A peer does not get a damaged ledger, which it would take for a lie.
     receive(&mut exchange, PEER, has(&[(1, 1)]));
     let effects = receive(&mut exchange, PEER, Message::Note(Note::Ask));
     assert!(effects.contains(&Effect::Mended(5)) && effects.contains(&Effect::Giving(PEER)));

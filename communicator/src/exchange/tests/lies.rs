@@ -1,4 +1,4 @@
-//! What no honest member and no honest worker sends.
+//! Tests of data that no honest member and no honest worker sends.
 
 use protocol::log::batch::BatchError;
 use protocol::weights::changes::ChangesError;
@@ -41,7 +41,7 @@ fn what_no_honest_member_sends_is_put_in_quarantine() {
         offset: 0,
         bytes: [0; 10].into(),
     });
-    // As long as a snapshot may be, and far too long for a range of so small a model.
+    // This length is allowed for a snapshot, but far too long for a range of such a small model.
     let fat = Message::Piece(Piece {
         kind: ParcelKind::Range,
         total: 20 << 20,
@@ -59,7 +59,7 @@ fn what_no_honest_member_sends_is_put_in_quarantine() {
         frontier,
         members,
     };
-    // The checksum of nothing is zero: these are whole, and empty.
+    // The checksum of no bytes is zero: these bytes count as undamaged, and are empty.
     let empty = vec![0; 4];
     let cases = [
         (Message::Batch(empty.as_slice().into()), BatchError::WrongLength.into()),
@@ -179,7 +179,7 @@ fn an_origin_cannot_be_taken_over() {
     assert!(!sent_to(&tell(&mut exchange, Event::Local(simple(1, 1))), PEER).is_empty());
 }
 
-/// A worker whose origin has ended waits for nobody, and is told nothing: no peer may end it.
+/// A peer cannot end an origin of this node: its worker would get no more messages.
 #[test]
 fn nobody_else_can_say_that_this_nodes_origin_has_ended() {
     let mut exchange = node(LIMITS);
@@ -190,7 +190,7 @@ fn nobody_else_can_say_that_this_nodes_origin_has_ended() {
     let effects = receive(&mut exchange, PEER, Message::Origin(ended));
     assert!(effects.is_empty(), "{effects:?}");
     assert!(exchange.origins().all(|info| info.ended.is_none()));
-    // This node itself can.
+    // This node itself can end it.
     tell(&mut exchange, Event::Origin(ended));
     assert!(exchange.origins().any(|info| *info == ended));
 }

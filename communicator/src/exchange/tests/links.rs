@@ -1,4 +1,4 @@
-//! Links that are silent, slow, early or hang.
+//! Tests of links that are silent, slow, early or hanging.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What an exchange does, event by event. Its life as a whole is in the simulation.
+//! Tests of an exchange, event by event. The simulation tests whole runs.
 
 mod catching_up;
 mod damage;
@@ -65,7 +65,7 @@ pub(in crate::exchange) fn simple(origin: u64, sequence: u64) -> Arc<[u8]> {
     )
 }
 
-/// Node n's only origin has the name n.
+/// The announcement of node `id`'s only origin, which has the node's number as its name.
 pub(in crate::exchange) fn origin(id: u64) -> OriginInfo {
     OriginInfo {
         origin: OriginId(id),
@@ -80,7 +80,7 @@ pub(in crate::exchange) const ME: NodeId = NodeId(1);
 pub(in crate::exchange) const PEER: NodeId = NodeId(2);
 pub(in crate::exchange) const THIRD: NodeId = NodeId(3);
 
-/// Node 1 with its origin 1, and the linked peers 2 and 3 with theirs; both have nothing yet.
+/// Makes node 1 with its origin 1, and the linked peers 2 and 3 with theirs; the peers have told empty frontiers.
 pub(in crate::exchange) fn node(limits: Limits) -> Exchange {
     let mut exchange = Exchange::new(ME, Ledger::new(RUN, vec![0; WEIGHTS]), limits);
     for id in 1..=3 {
@@ -97,7 +97,7 @@ pub(in crate::exchange) fn node(limits: Limits) -> Exchange {
 pub(in crate::exchange) fn tell(exchange: &mut Exchange, event: Event) -> Vec<Effect> {
     let mut effects = Vec::new();
     exchange.handle(event, &mut effects);
-    // Every change of a link is followed by messages about links, which have tests of their own.
+    // Each change of a link causes messages about links, which have tests of their own.
     let about_links = |effect: &Effect| {
         matches!(
             effect,
@@ -123,7 +123,7 @@ pub(in crate::exchange) fn has(sequences: &[(u64, u64)]) -> Message {
     Message::Have(frontier)
 }
 
-/// The batches sent to a node, by the bytes that they are.
+/// The encoded batches that effects send to a node.
 pub(in crate::exchange) fn sent_to(effects: &[Effect], node: NodeId) -> Vec<Arc<[u8]>> {
     effects
         .iter()
@@ -137,7 +137,7 @@ pub(in crate::exchange) fn sent_to(effects: &[Effect], node: NodeId) -> Vec<Arc<
         .collect()
 }
 
-/// What a node sent as a parcel, put together; it gets to hear how much has come.
+/// Collects the pieces of a parcel that an exchange sends to a node, and acknowledges each. Returns the whole parcel.
 pub(in crate::exchange) fn parcel_to(
     exchange: &mut Exchange,
     node: NodeId,
@@ -172,7 +172,7 @@ pub(in crate::exchange) fn parcel_to(
     }
 }
 
-/// A parcel in one piece.
+/// Makes a message that holds a whole parcel in one piece.
 pub(in crate::exchange) fn whole(kind: ParcelKind, bytes: Vec<u8>) -> Message {
     Message::Piece(Piece {
         kind,

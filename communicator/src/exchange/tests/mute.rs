@@ -1,8 +1,9 @@
-//! A peer that stands still costs those who are linked to it nothing.
+//! Tests that a peer that has stopped answering costs the nodes linked to it nothing.
 
 use super::*;
 
-/// Nodes 1 and 2 train, node 3 has stopped answering: it has a window of each one's batches under way.
+/// Makes a state in which nodes 1 and 2 train and node 3 has stopped answering: a window of each origin's batches is in
+/// flight to it.
 fn with_a_mute_peer() -> Exchange {
     let mut exchange = node(Limits {
         window: 3,
@@ -15,7 +16,8 @@ fn with_a_mute_peer() -> Exchange {
     exchange
 }
 
-/// One batch of each that trains, and a tick, in which bytes leave on all links.
+/// Makes one batch on each training node, and a tick in which bytes leave on all links. Returns the number of batches
+/// sent to node 3.
 fn train(exchange: &mut Exchange, sequence: u64) -> usize {
     let mut effects = tell(exchange, Event::Local(simple(1, sequence)));
     effects.extend(receive(exchange, PEER, Message::Batch(simple(2, sequence))));
@@ -50,7 +52,7 @@ fn who_answers_again_gets_ranges_and_help() {
     tell(&mut exchange, Event::Tick);
     assert!(exchange.replica().log().merged_bytes() > 0);
     let limits = *exchange.limits();
-    // It says that it is there, but nothing of node 2's comes, over whichever link.
+    // Node 3 answers again, but gets no batch of node 2 over any link.
     for sequence in 41..42 + u64::from(limits.patience_ticks) {
         train(&mut exchange, sequence);
         receive(&mut exchange, THIRD, has(&[(1, 3)]));

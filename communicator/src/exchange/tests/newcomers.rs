@@ -1,8 +1,8 @@
-//! Newcomers, who have nothing before they have a snapshot.
+//! Tests of newcomers, which take nothing before they have a snapshot.
 
 use super::*;
 
-/// A node that comes late, and has heard that 2 and 3 have some batches of origin 2.
+/// Makes a node that joins late, and has heard that nodes 2 and 3 have some batches of origin 2.
 pub(super) fn newcomer() -> Exchange {
     let mut exchange = Exchange::new(ME, Ledger::new(RUN, vec![0; WEIGHTS]), LIMITS);
     for node in [PEER, THIRD] {

@@ -1,4 +1,4 @@
-//! Batches on their way: to everybody, in order, within windows, and over others.
+//! Tests of batches in flight: to all nodes, in order, within windows, and over relays.
 
 use super::*;
 
@@ -50,7 +50,7 @@ fn a_window_bounds_what_is_under_way_and_acknowledgements_open_it() {
     assert_eq!(sent, 3);
     let effects = receive(&mut exchange, PEER, has(&[(1, 2)]));
     assert_eq!(sent_to(&effects, PEER), [simple(1, 4), simple(1, 5)]);
-    // Both peers are more than a window behind; when one of the two is near, that is enough.
+    // Both peers are more than a window behind; it is enough if one of the two catches up.
     assert!(exchange.should_pause());
     receive(&mut exchange, PEER, has(&[(1, 8)]));
     assert!(!exchange.should_pause());
@@ -146,7 +146,7 @@ fn news_of_an_origin_goes_on_before_its_batches_and_only_once() {
     let effects = receive(&mut exchange, PEER, Message::Origin(ended));
     assert_eq!(effects, [Effect::Ended(OriginId(44)), to_third(Message::Origin(ended))]);
     assert!(receive(&mut exchange, PEER, Message::Origin(ended)).is_empty());
-    // Nobody else knows of an origin of this node's that it does not know itself.
+    // Only this node itself can announce its own origins.
     let forged = OriginInfo { node: ME, ..origin(45) };
     assert!(receive(&mut exchange, PEER, Message::Origin(forged)).is_empty());
 }

@@ -1,4 +1,4 @@
-//! What the exchange's core decides, carried out.
+//! Carries out the effects of the exchange's core.
 
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ impl ExchangeState {
         Ok(())
     }
 
-    /// Makes a link to a participant.
+    /// Starts the actor of a link to a participant.
     async fn connect(&mut self, participant: Participant) -> Result<(), ActorProcessingErr> {
         let traffic = Arc::new(Traffic::default());
         let link = LinkArguments {

@@ -1,4 +1,4 @@
-//! What the exchange's actor is told, and what it tells.
+//! Messages to and from the exchange's actor, and its arguments.
 
 use std::time::Duration;
 
@@ -17,66 +17,66 @@ use crate::run_exchange::RunExchangeArguments;
 use crate::timing::Timing;
 use crate::transport::{Security, Stream};
 
-/// What the exchange is told.
+/// Message to the exchange's actor.
 #[derive(RactorMessage)]
 pub(crate) enum ExchangeMessage {
-    /// A peer's call for a link was taken.
+    /// A peer has called for a link, and the call was accepted.
     Accepted { from: NodeId, stream: Stream },
-    /// A link came or went, or something came over it.
+    /// A link has come up or gone down, or has received a message.
     Link(LinkNotice),
-    /// One of this node's workers sends something.
+    /// One of this node's workers that has a seat has sent something.
     FromSeat(SeatNotice),
-    /// What the run's core wants done.
+    /// Order of the run's core for the exchange to carry out.
     Order {
         order: ExchangeOrder,
-        /// The worker that it names, if the exchange does not have it yet.
+        /// Handle of the worker that the order names, if the exchange does not have it yet.
         worker: Option<WorkerHandle>,
     },
     /// The checkpoint that was being written is written, or could not be.
     Checkpointed,
-    /// Some time has passed.
+    /// Periodic clock tick.
     Tick,
 }
 
 notice!(ExchangeMessage::Link(LinkNotice));
 notice!(ExchangeMessage::FromSeat(SeatNotice));
 
-/// What the exchange tells.
+/// Notice of the exchange's actor to its parent.
 pub(crate) enum ExchangeNotice {
-    /// Something that the run's core has to know.
+    /// Event for the run's core.
     Happened(Box<RunEvent>),
-    /// What it has done so far.
+    /// Figures of the exchange of this run so far.
     Report(RunId, Box<Report>),
 }
 
-/// What an exchange has done so far.
+/// Figures of a run's exchange so far, from which records are made.
 #[derive(Clone, Debug)]
 pub(crate) struct Report {
-    /// The digest that the ledger's batches add up to.
+    /// Digest that the ledger's batches add up to.
     pub(crate) digest: Digest,
-    /// The figures of records that the exchange tells as they are.
+    /// Figures that records carry unchanged.
     pub(crate) figures: ExchangeFigures,
-    /// What was exchanged with each peer.
+    /// Traffic with each peer.
     pub(crate) peers: Vec<PeerRecord>,
-    /// The weights of the model.
+    /// Number of weights that this node's ledger holds.
     pub(crate) weights: u64,
-    /// Bytes of batches of this node's workers.
+    /// Bytes of all batches that this node's workers have made.
     pub(crate) bytes_encoded: u64,
-    /// For how long workers were throttled.
+    /// Total time for which workers were throttled.
     pub(crate) paused: Duration,
-    /// How far the run is.
+    /// Samples and seconds of the run so far.
     pub(crate) moment: Moment,
 }
 
-/// What the actor is started with.
+/// Arguments with which the exchange's actor is started.
 pub(crate) struct ExchangeArguments {
     pub(crate) core: RunExchangeArguments,
-    /// The node's release.
+    /// Tau release of this node.
     pub(crate) version: String,
-    /// How to reach peers.
+    /// Protection of the connections to peers.
     pub(crate) security: Security,
-    /// How often it does what, and how long its links wait.
+    /// Intervals and time limits of the node.
     pub(crate) timing: Timing,
-    /// Whom it serves.
+    /// Actor that gets the notices of the exchange.
     pub(crate) parent: DerivedActorRef<ExchangeNotice>,
 }

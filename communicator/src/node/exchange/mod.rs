@@ -1,5 +1,5 @@
-//! The exchange's actor: carries out what the core of a run's exchange decides. It holds the links and the ways to the
-//! workers, tells the core what comes over them, and decides nothing.
+//! The exchange's actor: carries out the effects of the core of a run's exchange. It holds the links and the handles of
+//! workers, tells the core what comes from them, and decides nothing.
 
 mod carrying_out;
 mod messages;
@@ -28,7 +28,7 @@ pub(crate) struct ExchangeActor;
 pub(crate) struct ExchangeState {
     core: RunExchange,
     started: Instant,
-    /// The time that the core took.
+    /// Total time that the core took to handle events.
     adding: Duration,
     me: NodeId,
     version: String,
@@ -38,7 +38,7 @@ pub(crate) struct ExchangeState {
     myself: ActorRef<ExchangeMessage>,
     parent: DerivedActorRef<ExchangeNotice>,
     peers: BTreeMap<NodeId, PeerConnection>,
-    /// Workers that the run has handed over.
+    /// Handles of the workers that the run's actor has handed over.
     workers: BTreeMap<WorkerKey, WorkerHandle>,
 }
 
@@ -102,7 +102,7 @@ impl Actor for ExchangeActor {
         myself: ActorRef<ExchangeMessage>,
         _state: &mut ExchangeState,
     ) -> Result<(), ActorProcessingErr> {
-        // Left to themselves links would be killed, and could not close their connections.
+        // Links that are left to themselves would be killed, and could not close their connections.
         myself.stop_children_and_wait(None, None).await;
         Ok(())
     }
@@ -114,7 +114,7 @@ impl Actor for ExchangeActor {
         _state: &mut ExchangeState,
     ) -> Result<(), ActorProcessingErr> {
         match event {
-            // A link of somebody in quarantine was ended on purpose; one that failed is a fault of ours.
+            // The link to a quarantined peer was ended on purpose; a link that failed is a bug in Tau.
             SupervisionEvent::ActorFailed(_, error) => Err(error),
             _ => Ok(()),
         }
@@ -122,7 +122,7 @@ impl Actor for ExchangeActor {
 }
 
 impl ExchangeState {
-    /// Tells the core what has happened, and carries out what it wants.
+    /// Passes an event to the core, and carries out the effects.
     async fn event(&mut self, event: RunExchangeEvent) -> Result<(), ActorProcessingErr> {
         let now = self.now();
         let effects = self.core.handle(event, now);
@@ -134,8 +134,8 @@ impl ExchangeState {
         self.started.elapsed()
     }
 
-    /// Hands an order of the run to the core. A worker that the exchange does not have yet comes with the order; if it is gone
-    /// meanwhile, there is nothing to do.
+    /// Passes an order of the run to the core. A worker that the exchange does not have yet comes with the order; if
+    /// that worker is gone meanwhile, there is nothing to do.
     async fn order(&mut self, order: ExchangeOrder, worker: Option<WorkerHandle>) -> Result<(), ActorProcessingErr> {
         if order.new_worker().is_some() && worker.is_none() {
             return Ok(());
@@ -187,7 +187,7 @@ impl ExchangeState {
         Ok(())
     }
 
-    /// A peer's call for a link was taken.
+    /// Hands a connection to the link whose peer has dialled it.
     fn accepted(&self, from: NodeId, stream: Stream) {
         if let Some(peer) = self.peers.get(&from) {
             let _ = peer.link.cast(LinkMessage::Up { stream, dialled: false });

@@ -1,4 +1,4 @@
-//! What the exchange's actor knows of another participant.
+//! Data of the exchange's actor about another participant.
 
 use protocol::wire::link::Message;
 use std::sync::Arc;
@@ -9,19 +9,19 @@ use tokio::sync::mpsc;
 
 use crate::node::link::{LinkMessage, Traffic};
 
-/// The way to a participant.
+/// Connection to a participant: its link's actor, the queue for messages, and the counted traffic.
 #[derive(Debug)]
 pub(super) struct PeerConnection {
     pub(super) name: String,
     pub(super) link: ActorRef<LinkMessage>,
     pub(super) traffic: Arc<Traffic>,
     pub(super) outbox: Option<(u64, mpsc::Sender<Message>)>,
-    /// Bytes sent at the last tick.
+    /// Bytes sent to the participant up to the last tick.
     progress: u64,
 }
 
 impl PeerConnection {
-    /// A participant that there is no connection with yet.
+    /// Creates the entry of a participant to which no link is up yet.
     pub(super) fn new(name: String, link: ActorRef<LinkMessage>, traffic: Arc<Traffic>) -> Self {
         Self {
             name,
@@ -32,12 +32,13 @@ impl PeerConnection {
         }
     }
 
-    /// Whether the connection with this number is the present one. Others may still have something to say.
+    /// Returns true if the connection with this number is the present one. Notices of earlier connections may still
+    /// come.
     pub(super) fn is_linked_by(&self, generation: u64) -> bool {
         self.outbox.as_ref().is_some_and(|(present, _)| *present == generation)
     }
 
-    /// Returns whether more bytes were written to it since this was last called.
+    /// Returns true if bytes were written to the peer since the last call.
     pub(super) fn take_progress(&mut self) -> bool {
         let sent = self.traffic.bytes_out.load(Ordering::Relaxed);
         std::mem::replace(&mut self.progress, sent) != sent

@@ -1,4 +1,4 @@
-//! What the exchange tells the run: what it has done, and what it ends with.
+//! Reports of the exchange to the run: its figures so far, and its final figures.
 
 use std::sync::atomic::Ordering;
 
@@ -9,13 +9,13 @@ use super::{ExchangeNotice, ExchangeState, PeerConnection, Report};
 use crate::run::{RunEvent, Settlement};
 
 impl ExchangeState {
-    /// Tells what records are made of.
+    /// Sends the run the figures from which records are made.
     pub(super) fn tell_report(&self) {
         let report = ExchangeNotice::Report(self.run, Box::new(self.report()));
         let _ = self.parent.send_message(report);
     }
 
-    /// What has been done so far.
+    /// Returns the figures of the exchange so far.
     fn report(&self) -> Report {
         let (exchange, now) = (self.core.exchange(), self.now());
         let record = |(&node, peer): (&NodeId, &PeerConnection)| {
@@ -57,7 +57,7 @@ impl ExchangeState {
         }
     }
 
-    /// Tells what this node has come to.
+    /// Sends the run the final figures of this node's exchange.
     pub(super) fn settle(&self, mut settlement: Box<Settlement>) {
         if !self.peers.is_empty() {
             let peers = self.peers.values();
@@ -68,7 +68,8 @@ impl ExchangeState {
     }
 }
 
-/// The records of peers, with the bytes of their former processes: a node that was started again is one peer.
+/// Returns the records of the present peers, with the bytes of their former processes: a node that was started again is
+/// one peer.
 fn with_former(mut present: Vec<PeerRecord>, former: impl Iterator<Item = PeerRecord>) -> Vec<PeerRecord> {
     for before in former {
         if let Some(peer) = present.iter_mut().find(|peer| peer.node == before.node) {

@@ -1,4 +1,4 @@
-//! Writing the ledger to a file: as a checkpoint, at the end of a run, or because no model could be saved.
+//! Writes the ledger to a file: as a checkpoint, at the end of a run, or because it must be kept.
 
 use std::path::PathBuf;
 
@@ -21,7 +21,7 @@ impl ExchangeState {
                 });
             }
             WriteOccasion::Last => {
-                // A thread of its own, not one of the runtime's: that would wait for it when the node ends.
+                // A thread of its own, because the runtime would wait for one of its threads when the node ends.
                 std::thread::spawn(move || checkpoints::write_last(&path, &header, head, counts));
             }
             WriteOccasion::Kept => {

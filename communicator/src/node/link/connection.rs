@@ -1,4 +1,4 @@
-//! One connection of a link: calling for it, reading from it and writing to it.
+//! One connection of a link: dialling the peer, reading and writing.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use crate::link::{LinkError, read_hello, read_message, write_hello, write_messag
 use crate::node::mailbox::acquire;
 use crate::transport::{Plane, Security, Stream, dial};
 
-/// Messages of one peer that were read and not dealt with: the peer then waits.
+/// Maximum number of messages from one peer that were read and not handled yet. With more, the peer has to wait.
 const INBOX_MAX: usize = 64;
 
-/// Calls a peer and hears that it is the one that was meant.
+/// Dials a peer, and checks that the node that answers is the one that was meant.
 pub(super) async fn connect(
     address: SocketAddr,
     node: NodeId,
@@ -44,7 +44,7 @@ pub(super) async fn connect(
     }
 }
 
-/// Hands everything on that comes over a connection, until it ends.
+/// Reads messages from a connection and sends them to the parent actor, until the connection ends.
 pub(super) async fn read(
     mut reader: impl tokio::io::AsyncRead + Unpin,
     peer: NodeId,
@@ -69,7 +69,7 @@ pub(super) async fn read(
     Ok(())
 }
 
-/// Writes everything that is put into the outbox, until nobody can put anything there.
+/// Writes the messages from the outbox to a connection, until no sender of the outbox is left.
 pub(super) async fn write(
     mut writer: BufWriter<impl tokio::io::AsyncWrite + Unpin>,
     mut messages: mpsc::Receiver<Message>,

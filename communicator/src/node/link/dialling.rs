@@ -1,21 +1,21 @@
-//! When a link is dialled, by whom, and which of two connections stays. A pure core: times are since some moment that the
-//! caller chose.
+//! Decides when a link is dialled, by which node, and which of two connections stays. A pure core: times count from a
+//! moment that the caller chose.
 //!
-//! The node with the lower name dials first. When that comes to nothing, perhaps because its peer cannot be dialled, the
-//! other one does, too.
+//! The node with the lower id dials first. If that fails for a while, perhaps because the peer cannot be dialled, the
+//! peer dials, too.
 
 use std::time::Duration;
 
 use crate::timing::LinkTimes;
 
-/// What is to be done about a link.
+/// Next step for a link that may be missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
-    /// The link is there.
+    /// No step is needed: the link is up.
     Nothing,
-    /// The other side is to dial; this one looks again after so long.
+    /// The other side is to dial; this side looks again after this time.
     Wait(Duration),
-    /// This side dials; if that is in vain, it looks again after so long.
+    /// This side dials; if that fails, it looks again after this time.
     Dial(Duration),
 }
 
@@ -24,31 +24,31 @@ pub(super) enum Step {
 #[expect(clippy::struct_excessive_bools, reason = "the flags are independent of each other")]
 pub(super) struct Dialling {
     times: LinkTimes,
-    /// Whether this node has the lower name of the two.
+    /// True if this node has the lower id of the two nodes that the link connects.
     is_lower: bool,
     present: Option<Present>,
-    /// The pause after the next attempt.
+    /// Pause after the next attempt to dial.
     pause: Duration,
     missing_since: Duration,
-    /// Whether the peer is silent or gone. A missing link is then no fault of its address.
+    /// True if the peer is silent or gone; a missing link then says nothing about the peer's address.
     absent: bool,
-    /// The time at which the peer was last heard of again.
+    /// Time at which the peer was last heard again after it had been silent or gone.
     back_since: Duration,
-    /// Whether it was said that the link is missing.
+    /// True if the log has said that the link is missing.
     said: bool,
-    /// Whether there has ever been a connection.
+    /// True if there has ever been a connection to the peer.
     reached: bool,
 }
 
 #[derive(Debug)]
 struct Present {
     since: Duration,
-    /// The node with the lower name has dialled it.
+    /// True if the node with the lower id has dialled the connection.
     by_lower: bool,
 }
 
 impl Dialling {
-    /// The end of a link that is not there yet.
+    /// Creates the end of a link that is not up yet.
     pub(super) fn new(is_lower: bool, times: LinkTimes, now: Duration) -> Self {
         Self {
             times,
@@ -63,12 +63,12 @@ impl Dialling {
         }
     }
 
-    /// Whether there has ever been a connection: then the peer's address is right.
+    /// Returns true if there has ever been a connection to the peer: its address is then right.
     pub(super) fn is_reached(&self) -> bool {
         self.reached
     }
 
-    /// What is to be done now.
+    /// Returns the next step for the link.
     pub(super) fn next(&mut self, now: Duration) -> Step {
         if self.present.is_some() {
             return Step::Nothing;
@@ -82,7 +82,7 @@ impl Dialling {
         Step::Dial(pause)
     }
 
-    /// Returns whether the link has been missing for so long that it is to be said: once.
+    /// Returns true if the link has been missing for so long that the log should say so. It does so once.
     pub(super) fn take_due_notice(&mut self, now: Duration) -> bool {
         let missing = self.present.is_none() && !self.absent;
         let since = self.missing_since.max(self.back_since);
@@ -90,7 +90,7 @@ impl Dialling {
         long && !std::mem::replace(&mut self.said, true)
     }
 
-    /// The peer has fallen silent or left, or is heard of again.
+    /// Records that the peer has fallen silent or left, or is heard again.
     pub(super) fn note_absent(&mut self, absent: bool, now: Duration) {
         if !absent {
             self.back_since = now;
@@ -98,8 +98,8 @@ impl Dialling {
         self.absent = absent;
     }
 
-    /// A connection was made, dialled by this side or by the other; whether it is taken. If so, it takes the place of the
-    /// present one: the peer would not make a new one if that still worked.
+    /// Decides if a connection, dialled by this side or by the other, is taken; returns true if so. It then replaces
+    /// the present one: the peer would not make a new one if that still worked.
     pub(super) fn take_connection(&mut self, dialled: bool, now: Duration) -> bool {
         let by_lower = dialled == self.is_lower;
         let young = |present: &Present| present.by_lower && now.saturating_sub(present.since) < self.times.young;
@@ -112,7 +112,7 @@ impl Dialling {
         true
     }
 
-    /// The present connection is gone, or is to go; whether there was one.
+    /// Records that the present connection is gone, or is to go. Returns true if there was one.
     pub(super) fn lost(&mut self, now: Duration) -> bool {
         let was_there = self.present.take().is_some();
         if was_there {
@@ -172,7 +172,8 @@ mod tests {
     #[test]
     fn two_that_dial_at_the_same_time_keep_the_same_connection() {
         let (mut lower, mut higher) = (end(true), end(false));
-        // Each connection is dialled by one side and taken by the other, and they come in another order on either side.
+        // Each connection is dialled by one side and taken by the other, and the two come in a different order on
+        // either side.
         assert!(lower.take_connection(true, SECOND) && !lower.take_connection(false, SECOND));
         assert!(higher.take_connection(true, SECOND) && higher.take_connection(false, SECOND));
         assert!(

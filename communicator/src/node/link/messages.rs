@@ -1,4 +1,4 @@
-//! What a link's actor is told, what it tells, and what it is started with.
+//! Messages to and from a link's actor, and its arguments.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -13,69 +13,69 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use crate::timing::LinkTimes;
 use crate::transport::{Security, Stream};
 
-/// What has crossed a link in this run, over all its connections.
+/// Bytes that have crossed a link in this run, over all its connections.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
-    /// Bytes received.
+    /// Bytes received over the link.
     pub(crate) bytes_in: AtomicU64,
-    /// Bytes sent.
+    /// Bytes sent over the link.
     pub(crate) bytes_out: AtomicU64,
 }
 
-/// What a link is told.
+/// Message to a link's actor.
 #[derive(RactorMessage)]
 pub(crate) enum LinkMessage {
-    /// Try to reach the peer.
+    /// Dial the peer if the link is missing.
     Dial,
-    /// A connection stands; both sides have said who they are.
+    /// A connection was made, and both sides have said who they are.
     Up {
         stream: Stream,
-        /// This side has dialled.
+        /// True if this side has dialled the connection.
         dialled: bool,
     },
     /// The connection with this number is gone.
     Down(u64),
-    /// Give the present connection up.
+    /// Close the present connection, and make a new one.
     Cut,
-    /// Whether the peer is silent or gone, as far as the run knows.
+    /// True if the run takes the peer for silent or gone.
     Absent(bool),
 }
 
-/// What a link tells.
+/// Notice of a link's actor to its parent.
 pub(crate) enum LinkNotice {
-    /// A connection is there.
+    /// A connection to the peer is up.
     Up {
         peer: NodeId,
         generation: u64,
-        /// What is written on it.
+        /// Queue of the messages to be written on the connection.
         outbox: mpsc::Sender<Message>,
     },
-    /// A connection is gone.
+    /// A connection to the peer is gone.
     Down { peer: NodeId, generation: u64 },
-    /// A message came.
+    /// A message came from the peer.
     Received {
         peer: NodeId,
-        /// On which of its connections.
+        /// Number of the connection on which the message came.
         generation: u64,
         message: Message,
-        /// Room for the next one, when this is done.
+        /// Permit that makes room for the next message when this one is handled.
         permit: Option<OwnedSemaphorePermit>,
     },
 }
 
-/// What the actor is started with.
+/// Arguments with which a link's actor is started.
 pub(crate) struct LinkArguments {
     pub(crate) me: NodeId,
-    /// Its release.
+    /// Tau release of this node.
     pub(crate) version: String,
     pub(crate) run: RunId,
     pub(crate) peer: Participant,
-    /// How to dial.
+    /// Protection of the connections.
     pub(crate) security: Security,
-    /// How long it waits for what.
+    /// Times of the link.
     pub(crate) times: LinkTimes,
-    /// What is counted.
+    /// Counters of the link's bytes.
     pub(crate) traffic: Arc<Traffic>,
-    /// Who is told of it.
+    /// Actor that gets the notices of the link.
     pub(crate) parent: DerivedActorRef<LinkNotice>,
 }

@@ -22,7 +22,8 @@ use connection::{connect, read, write};
 use dialling::{Dialling, Step};
 pub(crate) use messages::{LinkArguments, LinkMessage, LinkNotice, Traffic};
 
-/// Messages waiting to be written: all origins at the start of a link, and then what the exchange's windows let out.
+/// Maximum number of messages that wait to be written to a link: announcements of all origins at its start, and later
+/// as many messages as the exchange's windows allow.
 const OUTBOX_MAX: usize = 8192;
 
 pub(crate) struct LinkActor;
@@ -32,9 +33,9 @@ pub(crate) struct Link {
     myself: ActorRef<LinkMessage>,
     start: Instant,
     dialling: Dialling,
-    /// Counts connections, so that the end of an old one is not taken for the end of the present one.
+    /// Number of the newest connection, so that the end of an old one is not taken for the end of the present one.
     generation: u64,
-    /// What reads from the present connection, and what writes to it.
+    /// Tasks that read from the present connection and write to it.
     tasks: Option<[AbortHandle; 2]>,
 }
 
@@ -105,7 +106,7 @@ impl Link {
         }
     }
 
-    /// Calls the peer; looks again after a pause where that is in vain.
+    /// Dials the peer in a task; if that fails, looks again after the pause.
     fn call(&self, pause: Duration) {
         let LinkArguments {
             me,
@@ -150,7 +151,7 @@ impl Link {
         let parent = &self.arguments.parent;
         let (reader, writer) = split(stream);
         let (outbox, messages) = mpsc::channel(OUTBOX_MAX);
-        // The exchange has to know of the link before anything comes over it.
+        // The exchange has to know of the link before a message comes over it.
         let _ = parent.send_message(LinkNotice::Up {
             peer,
             generation,

@@ -1,4 +1,4 @@
-//! The link's actor over real sockets, with short times.
+//! Tests of the link's actor over real sockets, with short times.
 
 use std::net::SocketAddr;
 
@@ -17,7 +17,7 @@ use crate::transport::{AcceptLimits, Accepted, Acceptor, Security};
 const RUN: RunId = RunId(3);
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The peer's side: a port where the data plane is spoken.
+/// Opens the peer's side: a port on which the data plane is spoken.
 async fn peer() -> (SocketAddr, mpsc::Receiver<Accepted>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -27,7 +27,7 @@ async fn peer() -> (SocketAddr, mpsc::Receiver<Accepted>) {
     (address, accepted)
 }
 
-/// Answers a call as the peer with this name.
+/// Answers a call for a link as the peer with this id.
 async fn answer(accepted: &mut mpsc::Receiver<Accepted>, name: NodeId) -> (Hello, Stream) {
     let mut stream = timeout(PATIENCE, accepted.recv()).await.unwrap().unwrap().stream;
     let hello = read_hello(&mut stream).await.unwrap();
@@ -35,7 +35,7 @@ async fn answer(accepted: &mut mpsc::Receiver<Accepted>, name: NodeId) -> (Hello
     (hello, stream)
 }
 
-/// The link of node `me` to node 5 at an address.
+/// Starts the link of node `me` to node 5 at an address.
 async fn link(me: u64, address: SocketAddr, times: LinkTimes) -> (ActorRef<LinkMessage>, UnboundedReceiver<Heard>) {
     let (parent, heard) = listen().await;
     let arguments = LinkArguments {
@@ -69,7 +69,7 @@ async fn next(heard: &mut UnboundedReceiver<Heard>) -> LinkNotice {
 #[tokio::test]
 async fn a_link_that_is_cut_is_made_again_even_by_the_node_that_should_wait() {
     let (address, mut accepted) = peer().await;
-    // The higher name: it leaves dialling to the other side, which never does it here.
+    // The node with the higher id leaves dialling to the other side, which never dials here.
     let (actor, mut heard) = link(9, address, Timing::DEFAULT.faster(100).link).await;
     for expected in 1..=3 {
         let (hello, stream) = answer(&mut accepted, NodeId(5)).await;
@@ -86,7 +86,7 @@ async fn a_link_that_is_cut_is_made_again_even_by_the_node_that_should_wait() {
             panic!("expected the link to come up");
         };
         assert_eq!(generation, expected);
-        // The peer hangs up, or the exchange wants another connection.
+        // The peer closes the connection, or the exchange wants another one.
         if expected == 1 {
             drop(stream);
         } else {
@@ -102,7 +102,7 @@ async fn a_call_that_somebody_else_answers_makes_no_link() {
     let (address, mut accepted) = peer().await;
     let (actor, mut heard) = link(1, address, Timing::DEFAULT.faster(100).link).await;
     let _stranger = answer(&mut accepted, NodeId(6)).await;
-    // The next attempt comes after a pause, and is answered by the right one.
+    // The next attempt comes after a pause, and the right peer answers it.
     let _peer = answer(&mut accepted, NodeId(5)).await;
     assert!(matches!(next(&mut heard).await, LinkNotice::Up { generation: 1, .. }));
     actor.stop_and_wait(None, None).await.unwrap();

@@ -1,4 +1,4 @@
-//! The ways to other nodes. A pure core: an endpoint is whatever the caller sends messages to.
+//! Endpoints of other nodes. A pure core: an endpoint is anything that the caller can send messages to.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,20 +8,21 @@ use protocol::ids::NodeId;
 /// The endpoints of peers, and the sessions that lead to them.
 #[derive(Debug)]
 pub(super) struct Endpoints<G> {
-    /// How long a node that has a session may take to show its endpoint.
+    /// Time that a node with a session may take to show its endpoint.
     limit: Duration,
-    /// Two nodes that dial each other have two sessions for a moment; the newest is used.
+    /// Endpoints of each node with their sessions. Two nodes that dial each other have two sessions for a moment; the
+    /// newest is used.
     open: BTreeMap<NodeId, Vec<(u64, G)>>,
-    /// Sessions whose endpoints have not shown yet, with their nodes, and since when.
+    /// Sessions whose endpoints have not shown yet, with their nodes and the time since which they wait.
     waiting: Vec<(u64, NodeId, Duration)>,
 }
 
-/// What came of looking for endpoints.
+/// Result of looking for the endpoints of new sessions.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct EndpointScan {
-    /// Nodes that can be told something now.
+    /// Nodes that can be sent messages now.
     pub(super) ready: Vec<NodeId>,
-    /// Sessions that took too long.
+    /// Sessions whose endpoints took too long to show.
     pub(super) late: Vec<u64>,
 }
 
@@ -34,7 +35,7 @@ impl<G> Endpoints<G> {
         }
     }
 
-    /// A session with a node is ready. Its endpoint may show a moment later.
+    /// Records that a session with a node is ready. Its endpoint may show a moment later.
     pub(super) fn expect(&mut self, session: u64, node: NodeId, now: Duration) {
         self.waiting.push((session, node, now));
     }
@@ -55,7 +56,7 @@ impl<G> Endpoints<G> {
         found
     }
 
-    /// A session is gone; the node that cannot be reached any more, if it was the last one.
+    /// Removes a session that is gone. Returns the session's node if that has no other session left.
     pub(super) fn closed(&mut self, session: u64) -> Option<NodeId> {
         self.waiting.retain(|(waiting, ..)| *waiting != session);
         let (&node, endpoints) = self
@@ -70,23 +71,23 @@ impl<G> Endpoints<G> {
         Some(node)
     }
 
-    /// Forgets all endpoints of a node; their sessions, if there were any.
+    /// Removes all endpoints of a node. Returns their sessions, if there were any.
     pub(super) fn take(&mut self, node: NodeId) -> Option<Vec<u64>> {
         let endpoints = self.open.remove(&node)?;
         Some(endpoints.into_iter().map(|(session, _)| session).collect())
     }
 
-    /// The sessions with a node.
+    /// Returns the sessions with a node.
     pub(super) fn sessions(&self, node: NodeId) -> impl Iterator<Item = u64> + '_ {
         self.open.get(&node).into_iter().flatten().map(|(session, _)| *session)
     }
 
-    /// The endpoint of a node.
+    /// Returns the newest endpoint of a node.
     pub(super) fn of(&self, node: NodeId) -> Option<&G> {
         self.open.get(&node)?.last().map(|(_, endpoint)| endpoint)
     }
 
-    /// The endpoint of each node.
+    /// Returns the newest endpoint of each node.
     pub(super) fn all(&self) -> impl Iterator<Item = &G> + '_ {
         self.open
             .values()

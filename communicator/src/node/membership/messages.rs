@@ -1,4 +1,4 @@
-//! What the membership's actor is told, what it tells, and what it is started with.
+//! Messages to the membership's actor, and its arguments.
 
 use protocol::reasons::Unwelcome;
 use std::time::Duration;
@@ -16,67 +16,67 @@ use crate::run::RunEvent;
 use crate::timing::MembershipTimes;
 use crate::transport::Security;
 
-/// How this node stands with the cluster that it was to join.
+/// State of this node's attempt to join a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum JoinState {
-    /// It has heard of nobody.
+    /// This node has heard no other node yet.
     Alone,
-    /// Another node has its name, for this long; one sentence.
+    /// Another node has this node's name, and this node waits for the name; the text is one sentence.
     Waits(String),
-    /// A member's beats come.
+    /// Beats of a member come: this node is a member, too.
     Member,
-    /// It cannot be a member.
+    /// The cluster does not accept this node.
     Refused(Unwelcome),
 }
 
-/// What the membership is told.
+/// Message to the membership's actor.
 #[derive(RactorMessage)]
 pub(crate) enum MembershipMessage {
-    /// Something happened to a session.
+    /// A session with another process is ready or gone.
     Session(SessionEvent),
-    /// A peer's beat.
+    /// A peer has sent a beat.
     Beat(Box<Beat>),
-    /// A peer's answer to a beat.
+    /// A peer has answered a beat.
     Echo {
         from: NodeId,
-        /// The beat's number.
+        /// Number of the beat that was answered.
         number: u64,
     },
-    /// A peer leaves.
+    /// A peer leaves the cluster.
     Leaving(NodeId),
-    /// A peer does not want this node.
+    /// A peer does not accept this node as a member.
     Unwelcome(Unwelcome),
     /// An attempt to reach a node is over.
     Dialled(NodeId, DialOutcome),
-    /// Say good-bye to everybody; answered when all have heard it.
+    /// Say good-bye to all nodes. The reply is sent when all have heard it.
     Leave(RpcReplyPort<()>),
-    /// Who is there?
+    /// Report the members of the cluster.
     Nodes(RpcReplyPort<Payload<Reply>>),
     /// This node's own description has changed.
     Me(NodeInfo),
-    /// This node's state in a run has changed: tell everybody now.
+    /// This node's state in a run has changed: send a beat to all nodes now.
     Run(Vec<RunBeat>, Phase),
-    /// A control message to one peer.
+    /// Send a control message to one peer.
     Send { to: NodeId, message: Box<ControlMessage> },
-    /// A control message to all peers.
+    /// Send a control message to all peers.
     Broadcast(Box<ControlMessage>),
-    /// Some time has passed.
+    /// Periodic clock tick.
     Tick,
 }
 
-/// What the actor is started with.
+/// Arguments with which the membership's actor is started.
 pub(crate) struct MembershipArguments {
     pub(crate) me: NodeInfo,
-    /// Its sessions.
+    /// Sessions of this process.
     pub(crate) sessions: Sessions,
-    /// How it dials.
+    /// Protection of dialled connections.
     pub(crate) security: Security,
-    /// How often its clock ticks.
+    /// Interval between two ticks of the actor's clock.
     pub(crate) tick: Duration,
-    /// How long it waits for whom.
+    /// Times of the membership.
     pub(crate) times: MembershipTimes,
-    /// Who wants to know who is alive, and how far the others' runs are.
+    /// Actor that is told which nodes are alive, and what their beats say about runs.
     pub(crate) parent: DerivedActorRef<RunEvent>,
-    /// Where it is told how this node stands.
+    /// Channel for the state of this node's attempt to join a cluster.
     pub(crate) joining: watch::Sender<JoinState>,
 }

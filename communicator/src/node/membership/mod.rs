@@ -38,9 +38,9 @@ pub(crate) struct Membership {
     endpoints: Endpoints<Endpoint>,
     joining: watch::Sender<JoinState>,
     names: Names,
-    /// How far this node's run is, and the one before.
+    /// State of this node's run, and of the one before, which beats carry.
     runs: Vec<RunBeat>,
-    /// Who waits for all to have heard that this node leaves.
+    /// Port for the reply when all nodes have heard that this one leaves.
     leaving: Option<RpcReplyPort<()>>,
     state: &'static str,
     start: Instant,
@@ -105,10 +105,10 @@ impl Actor for MembershipActor {
             MembershipMessage::Leaving(node) => {
                 let change = state.roster.leaves(node);
                 state.changed(change);
-                // That its connection is closed tells it that it was heard.
+                // The closed connection tells the node that its good-bye was heard.
                 state.close(node);
             }
-            // Who has been taken by one node is not sent away by another.
+            // A node that one member has accepted is not sent away by another.
             MembershipMessage::Unwelcome(reason) if !state.is_member() => {
                 tracing::error!(
                     event = "join_refused",
@@ -159,7 +159,7 @@ impl Membership {
     fn session(&mut self, event: &SessionEvent, now: Duration) {
         match *event {
             SessionEvent::Ready { session, peer } => {
-                // Anybody else is a client, which asks and is not asked.
+                // Any other peer is a client, which asks and is not asked.
                 if let Some(id) = peer.node() {
                     self.endpoints.expect(session, id, now);
                     self.find_endpoints(now);
@@ -174,7 +174,7 @@ impl Membership {
         }
     }
 
-    /// Looks for the endpoints of new sessions: they may show a moment after the session is ready.
+    /// Looks for the endpoints of new sessions, which may show a moment after the session is ready.
     fn find_endpoints(&mut self, now: Duration) {
         let found = self.endpoints.find(now, |session| self.sessions.endpoint(session));
         for id in found.ready {
@@ -216,7 +216,7 @@ impl Membership {
             return;
         }
         if self.roster.namesake(&from).is_some() && !self.roster.has_met(id) {
-            // One that does not belong to the cluster yet sees for itself. One that did has to be told.
+            // A node that is no member yet sees this for itself. One that was a member has to be told.
             if self.roster.has_left(id) {
                 let reason = Unwelcome::Succeeded(from.name.as_str().into());
                 self.send(id, ControlMessage::Unwelcome(reason));
@@ -270,13 +270,13 @@ impl Membership {
         }
     }
 
-    /// The name of a member; its id where it is not known.
+    /// Returns the name of a member; its id if the name is not known.
     fn name(&self, id: NodeId) -> String {
         let member = self.roster.members().find(|member| member.info.id == id);
         member.map_or_else(|| id.to_string(), |member| member.info.name.clone())
     }
 
-    /// Whether a member's beats have come and nothing stood in the way.
+    /// Returns true if this node is a member: beats of a member have come, and no other node has its name.
     fn is_member(&self) -> bool {
         *self.joining.borrow() == JoinState::Member
     }
@@ -288,7 +288,7 @@ impl Membership {
         }
     }
 
-    /// Tells that all have heard that this node leaves, once they have.
+    /// Answers the request to leave, once all nodes have heard that this node leaves.
     fn check_left(&mut self) {
         if self.endpoints.is_empty()
             && let Some(reply) = self.leaving.take()
@@ -327,7 +327,7 @@ impl Membership {
         }
     }
 
-    /// Tries to reach a member.
+    /// Tries to reach a member, in a task of its own.
     fn dial(&self, due: DueDial, myself: ActorRef<MembershipMessage>) {
         let (sessions, security, limit) = (self.sessions.clone(), self.security.clone(), self.times.dial);
         tokio::spawn(async move {
@@ -372,7 +372,7 @@ impl Membership {
         ControlMessage::Beat(Box::new(Beat {
             from: self.me.clone(),
             number: self.round_trips.send(now),
-            // Rumours of the silent would keep everybody from forgetting them.
+            // Rumours of silent nodes would keep all nodes from forgetting them.
             members: self
                 .roster
                 .members()
@@ -391,7 +391,7 @@ impl Membership {
 
     fn send(&self, to: NodeId, message: ControlMessage) {
         if let Some(endpoint) = self.endpoints.of(to) {
-            // A session that has just gone will be told as gone.
+            // A session that is just gone will be reported as gone.
             endpoint.tell(message);
         }
     }

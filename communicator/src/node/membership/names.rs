@@ -1,7 +1,8 @@
-//! Who may have which name. A pure core.
+//! Uniqueness of the members' names. A pure core.
 //!
-//! No two living members have the same name. Whoever comes later looks into what members tell, and gives way by itself. As a
-//! node that was killed is taken for alive for some seconds, it waits so long first: it may be the one that was killed.
+//! No two living members have the same name. A node that joins compares its own name with those in the beats of
+//! members, and gives way by itself. It waits for some seconds first, in which a node that was killed is still taken
+//! for alive: the node that joins may be that one, started again.
 
 use std::time::Duration;
 
@@ -10,34 +11,34 @@ use protocol::wire::control::NodeInfo;
 
 use crate::timing::MembershipTimes;
 
-/// Whether this node's own name is another's.
+/// State of a joining node's own name: free, or held by another node.
 #[derive(Debug)]
 pub(super) struct Names {
     patience: Duration,
-    /// Since when another has it.
+    /// Time since which another node has this node's name.
     since: Option<Duration>,
-    /// Where that one is.
+    /// Address of the other node that has this node's name.
     bearer: String,
 }
 
 impl Names {
     pub(super) fn new(times: MembershipTimes) -> Self {
         Self {
-            // Long enough for everybody to notice that the other one is silent.
+            // Long enough for all nodes to notice that the other one is silent.
             patience: times.away_after * 2,
             since: None,
             bearer: String::new(),
         }
     }
 
-    /// Another node has the name: what is waited for.
+    /// Records that another node has this node's name. Returns the reason for which this node waits.
     pub(super) fn wait(&mut self, bearer: &NodeInfo, now: Duration) -> String {
         self.since.get_or_insert(now);
         self.bearer = bearer.address.to_string();
         format!("a node at {} is already called '{}'", self.bearer, bearer.name)
     }
 
-    /// Why this node cannot be a member, once it has waited long enough.
+    /// Returns the reason for which this node cannot be a member, once it has waited long enough.
     pub(super) fn refusal(&self, me: &NodeInfo, now: Duration) -> Option<Unwelcome> {
         let waited = now.saturating_sub(self.since?);
         (waited > self.patience).then(|| Unwelcome::NameTaken {
@@ -47,7 +48,7 @@ impl Names {
     }
 }
 
-/// The living node that has this one's name: who beats, or one that it tells of.
+/// Returns the living node that has this node's name: the sender of a beat, or a member that the beat names.
 pub(super) fn taken<'a>(me: &NodeInfo, from: &'a NodeInfo, members: &'a [NodeInfo]) -> Option<&'a NodeInfo> {
     std::iter::once(from)
         .chain(members)

@@ -7,8 +7,8 @@ use protocol::wire::control::{NodeInfo, SILENT};
 
 use crate::node::roster::Roster;
 
-/// This node, which is in some state, and all that it knows, by name. A name stands there once: whoever is silent, or was
-/// only heard of, is not listed beside a living node that has it.
+/// Returns reports about this node, which is in this state, and about all nodes that it knows, sorted by name. A name
+/// occurs once: a node that is silent or was only heard of is not listed beside a living node of the same name.
 pub(super) fn reports(me: &NodeInfo, state: &str, roster: &Roster) -> Vec<NodeReport> {
     let mut reports = vec![report(me, state, None)];
     let (alive, silent): (Vec<_>, Vec<_>) = roster.members().partition(|member| member.alive);
@@ -62,7 +62,7 @@ mod tests {
         roster.beat(info(7), 100 * second);
         roster.answered(NodeId(7), second / 4);
         roster.does(NodeId(7), Phase::Settling);
-        // A rumour of what a living node was before, or of what it will be.
+        // Rumours of an earlier or a later process of a living node.
         roster.heard_of(
             NodeInfo {
                 name: "n7".into(),

@@ -1,12 +1,12 @@
-//! How long a beat and its answer take. Pure.
+//! Round-trip times of beats. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Beats whose answers are still counted.
+/// Number of newest beats whose answers still count.
 const SENT_MAX: usize = 64;
 
-/// Numbers beats, and remembers when the newest were sent.
+/// Number of the last beat, and the times at which the newest beats were sent.
 #[derive(Debug, Default)]
 pub(super) struct RoundTrips {
     last: u64,
@@ -14,7 +14,7 @@ pub(super) struct RoundTrips {
 }
 
 impl RoundTrips {
-    /// The number of a beat that is sent now.
+    /// Records that a beat is sent now, and returns its number.
     pub(super) fn send(&mut self, now: Duration) -> u64 {
         self.last += 1;
         self.sent.insert(self.last, now);
@@ -24,7 +24,7 @@ impl RoundTrips {
         self.last
     }
 
-    /// A beat was answered; how long that took, if it was sent of late.
+    /// Returns the round-trip time of a beat that was answered; `None` if the beat is too old.
     pub(super) fn answered(&self, number: u64, now: Duration) -> Option<Duration> {
         self.sent.get(&number).map(|&sent| now.saturating_sub(sent))
     }

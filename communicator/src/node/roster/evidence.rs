@@ -1,9 +1,9 @@
 //! Evidence that a member's process has ended, gathered by this node itself. A pure core.
 //!
-//! A refused connection alone proves nothing: a node behind a firewall, or with a wrong `--advertise`, is refused and alive.
-//! So a process counts as ended only at an address where this node has met its key before, after the other machine has
-//! closed or reset the last session with it, and then only if two dials some time apart are refused, or if another key
-//! answers there.
+//! A refused connection alone proves nothing: a node behind a firewall, or with a wrong `--advertise`, is refused and
+//! alive. So a process counts as ended only at an address where its key has answered this node before, after the other
+//! machine has closed or reset the last session with it, and then only if two dials some time apart are refused, or if
+//! another key answers there.
 
 use std::time::Duration;
 
@@ -22,39 +22,40 @@ pub(crate) enum DialOutcome {
     Failed,
 }
 
-/// What this node has seen of a member's process.
+/// Observations of this node about a member's process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Evidence {
-    /// The member's key has answered at its address.
+    /// True if the member's key has answered at its address.
     reached: bool,
-    /// The other machine has ended the last session.
+    /// True if the member's machine has closed or reset the last session.
     broken: bool,
-    /// The first refused dial since.
+    /// Time of the first refused dial since the member was last heard.
     refused: Option<Duration>,
-    /// All of it together: the process has ended.
+    /// True if this node's observations prove that the member's process has ended.
     pub(super) dead: bool,
 }
 
 impl Evidence {
-    /// The member has spoken: refusals before that say nothing. A message may arrive after the end of the session that
-    /// it came by, so the session's end still counts.
+    /// Records that the member has spoken: refusals before that prove nothing. A message may arrive after the end of
+    /// the session that it came by, so the session's end still counts.
     pub(super) fn heard(&mut self) {
         self.refused = None;
         self.dead = false;
     }
 
-    /// A session with the member is ready.
+    /// Records that a session with the member is ready.
     pub(super) fn linked(&mut self) {
         self.heard();
         self.broken = false;
     }
 
-    /// Whether this node has yet to find out that the member can be dialled.
+    /// Returns true if this node has yet to find out that the member can be dialled.
     pub(super) fn lacks_reach(&self) -> bool {
         !self.reached
     }
 
-    /// The last session with the member is gone. Returns whether dialling it now can tell whether its process has ended.
+    /// Records that the last session with the member is gone. Returns true if dialling the member now can tell if its
+    /// process has ended.
     pub(super) fn unlinked(&mut self, by_peer: bool) -> bool {
         self.broken |= by_peer;
         self.broken && self.reached
@@ -64,7 +65,7 @@ impl Evidence {
         self.reached || planted(Bug::UnreachedIsDead)
     }
 
-    /// The member's address was dialled. Returns whether a second refusal is still to be waited for.
+    /// Records the outcome of dialling the member's address. Returns true if a second refusal must still be waited for.
     pub(super) fn dialled(&mut self, outcome: DialOutcome, now: Duration, apart: Duration) -> bool {
         match outcome {
             DialOutcome::Reached => {
@@ -90,7 +91,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Whether a process is taken for dead after these dials, one every second.
+    /// Returns true if a process is taken for dead after these dials, one every second.
     fn dies(reached: bool, by_peer: bool, dials: &[DialOutcome]) -> bool {
         let mut evidence = Evidence::default();
         if reached {

@@ -1,4 +1,4 @@
-//! Names, silence, rumours and dialling, second by second.
+//! Tests of names, silence, rumours and dialling, second by second.
 
 use super::*;
 use crate::small_plan::small_node as info;
@@ -10,13 +10,13 @@ fn roster(me: u64) -> Roster {
     Roster::new(NodeId(me), Timing::DEFAULT.membership)
 }
 
-/// Dials all who are due. Returns those with whom there is no session.
+/// Dials all members that are due. Returns those with which there is no session.
 fn due(roster: &mut Roster, now: Duration) -> Vec<NodeInfo> {
     let due = roster.take_due(now).into_iter();
     due.filter(|due| !due.is_probe).map(|due| due.info).collect()
 }
 
-/// A dial came to nothing.
+/// Records that a dial has failed.
 fn failed(roster: &mut Roster, id: u64, now: Duration) {
     assert_eq!(roster.was_dialled(NodeId(id), DialOutcome::Failed, now), None);
 }
@@ -127,7 +127,7 @@ fn what_was_invented_is_bounded_dialled_a_little_and_soon_forgotten() {
         due(&mut roster, 3 * SECOND).is_empty(),
         "no further rumours are dialled before the first have answered"
     );
-    // One that is there is dialled whatever else is, and has a place whatever else had it.
+    // A node that is really there is dialled, and has a place, whatever rumours there are.
     let real = 10 + invented;
     assert_eq!(
         roster.beat(info(real), 3 * SECOND),
@@ -188,7 +188,8 @@ fn named(id: u64) -> NodeInfo {
     }
 }
 
-/// A roster that has reached node 7, called "desk", whose machine has ended the session with it.
+/// Returns a roster that has reached node 7, called "desk", and whose session with it was then ended by node 7's
+/// machine.
 fn broken() -> Roster {
     let mut roster = roster(5);
     roster.beat(named(7), SECOND);
@@ -246,7 +247,7 @@ fn a_name_belongs_to_the_living_and_passes_on_from_the_dead() {
     assert_eq!(roster.namesake(&named(7)), None, "a node is not its own namesake");
     assert_eq!(roster.namesake(&named(8)), Some(&named(7)));
     assert_eq!(roster.namesake(&info(8)), None);
-    // One that was only heard of stands for nobody.
+    // A node that was only heard of does not count as a bearer of its name.
     roster.heard_of(named(9), SECOND);
     roster.tick(10 * SECOND);
     assert_eq!(roster.namesake(&named(8)), None, "a silent node does not keep its name");

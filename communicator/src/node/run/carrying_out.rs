@@ -1,4 +1,4 @@
-//! What the run's core decides, carried out.
+//! Carries out the effects of the run's core.
 
 use protocol::reasons::Excluded;
 use protocol::wire::attach::ToWorker;
@@ -80,10 +80,10 @@ impl RunState {
         }
     }
 
-    /// Tells the exchange what the core wants of it, with the worker that it does not have yet.
+    /// Passes an order of the core to the exchange, with the worker that the exchange does not have yet.
     fn order(&self, order: ExchangeOrder) {
         let worker = match order.new_worker().map(|key| self.workers.get(&key)) {
-            // It has gone, and the core will hear so.
+            // The worker is gone, and the core will hear of it.
             Some(None) => return,
             Some(worker) => worker.cloned(),
             None => None,

@@ -1,4 +1,4 @@
-//! Looking through this node's checkpoints of an earlier run. Files are large: none of this is done on an actor's thread.
+//! Looks through this node's checkpoints of an earlier run. Files are large, so this never runs on an actor's thread.
 
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use protocol::wire::run_plan::Resumed;
 use crate::checkpoint::{self, Checkpoint, State};
 use crate::ledger::Ledger;
 
-/// What others have to know of the furthest checkpoint of a run that this node has.
+/// Returns the description of this node's furthest checkpoint of a run, as the coordinator needs it.
 pub(super) fn look(dir: &Path, run: RunId) -> Option<FoundCheckpoint> {
     let Checkpoint { header, snapshot } = checkpoint::newest(&dir.join(run.to_string()))?;
     Some(FoundCheckpoint {
@@ -26,8 +26,8 @@ pub(super) fn look(dir: &Path, run: RunId) -> Option<FoundCheckpoint> {
     })
 }
 
-/// The ledger that a run begins with here: that of the checkpoint that was chosen, if this node has it. Others come to it
-/// as latecomers do. And what this node's workers had alone.
+/// Returns the ledger with which a run begins here, and the states that only this node's workers had. The ledger is
+/// that of the chosen checkpoint if this node has it, or else `first`; such a node catches up like a latecomer.
 pub(super) fn restore(dir: &Path, run: RunId, resumed: Resumed, first: Ledger) -> (Ledger, Vec<State>) {
     let Some(Checkpoint { header, mut snapshot }) = checkpoint::newest(&dir.join(resumed.run.to_string())) else {
         return (first, Vec::new());

@@ -1,10 +1,10 @@
-//! Clients that wait for answers. The core knows them by tickets.
+//! Clients that wait for replies. The run's core knows them by tickets.
 
 use std::collections::BTreeMap;
 
 use crate::run::Ticket;
 
-/// Where answers go.
+/// Reply ports of the clients that wait, by ticket.
 #[derive(Debug)]
 pub(super) struct Clients<R> {
     last: u64,
@@ -21,7 +21,7 @@ impl<R> Default for Clients<R> {
 }
 
 impl<R> Clients<R> {
-    /// A client is to be answered there.
+    /// Adds a client's reply port and returns its ticket.
     pub(super) fn add(&mut self, reply: R) -> Ticket {
         self.last += 1;
         let ticket = Ticket(self.last);
@@ -29,7 +29,7 @@ impl<R> Clients<R> {
         ticket
     }
 
-    /// Where the answer goes. A client is answered once.
+    /// Removes and returns a client's reply port: a client is answered once.
     pub(super) fn take(&mut self, ticket: Ticket) -> Option<R> {
         self.waiting.remove(&ticket)
     }

@@ -1,4 +1,4 @@
-//! The weights that a run begins with, as workers find them in a model file, until the first ledger is made of them.
+//! The weights that a run begins with, as workers read them from a model file, until the first ledger is made of them.
 
 use std::collections::BTreeMap;
 
@@ -7,22 +7,22 @@ use protocol::ids::RunId;
 use crate::log_context::NEWS;
 use crate::run::WorkerKey;
 
-/// What workers have told so far: each tells the same, piece by piece.
+/// First weights that workers have sent so far: each worker sends the same, piece by piece.
 #[derive(Debug, Default)]
 pub(super) struct FirstCounts {
     by_worker: BTreeMap<WorkerKey, (RunId, First)>,
 }
 
-/// What one worker has told.
+/// First weights that one worker has sent.
 #[derive(Debug, Default)]
 pub(super) struct First {
     pub(super) counts: Vec<i32>,
-    /// The tensors that the model has not.
+    /// Names of the tensors that the model file lacks.
     afresh: Vec<String>,
 }
 
 impl First {
-    /// Tells people what the model has not.
+    /// Logs which tensors the model file lacks.
     pub(super) fn tell(&self) {
         if !self.afresh.is_empty() {
             let afresh = self.afresh.join(", ");
@@ -35,7 +35,7 @@ impl First {
 }
 
 impl FirstCounts {
-    /// A worker tells a further piece. What it told of another run is over.
+    /// Adds a further piece from a worker. Pieces of another run are dropped.
     pub(super) fn add(&mut self, run: RunId, worker: WorkerKey, counts: Vec<i32>, afresh: Vec<String>) {
         let (of, first) = self.by_worker.entry(worker).or_insert_with(|| (run, First::default()));
         if *of != run {
@@ -45,12 +45,13 @@ impl FirstCounts {
         first.afresh.extend(afresh);
     }
 
-    /// A worker is gone.
+    /// Drops the pieces of a worker that is gone.
     pub(super) fn forget(&mut self, worker: WorkerKey) {
         self.by_worker.remove(&worker);
     }
 
-    /// What was told of a run. All who have said that they are ready have told all; one of them is enough.
+    /// Takes the first weights of a run. All workers that have said that they are ready have sent all weights; those of
+    /// one are enough.
     pub(super) fn take(&mut self, run: RunId) -> Option<First> {
         let all = std::mem::take(&mut self.by_worker).into_values();
         let told = all.filter(|(of, _)| *of == run).map(|(_, first)| first);

@@ -1,4 +1,4 @@
-//! What the run's actor is told.
+//! Messages to the run's actor.
 
 use std::path::PathBuf;
 
@@ -17,61 +17,61 @@ use crate::node::workers::WorkersNotice;
 use crate::run::RunEvent;
 use crate::transport::Stream;
 
-/// What the run's actor is told.
+/// Message to the run's actor.
 #[derive(RactorMessage)]
 pub(crate) enum RunMessage {
-    /// The way to other nodes: the first message.
+    /// The membership's actor, which leads to other nodes; this message comes first.
     Membership(ActorRef<MembershipMessage>),
-    /// A client asks for something that concerns runs.
+    /// A client's request about runs.
     Request {
         request: Request,
-        /// Told when that has begun.
+        /// Port for the reply, which is sent when the request has begun to be carried out.
         reply: RpcReplyPort<Payload<Reply>>,
     },
-    /// Leave the run, because this node is about to end; answered when that is done.
+    /// Leave the run, because this node is about to end. The reply is sent when that is done.
     Leave(RpcReplyPort<()>),
-    /// Leave this node's run at once. Told when that has begun to be told to the others.
+    /// Leave this node's run at once. The reply is sent when the others are being told.
     LeaveUnfinished(RpcReplyPort<()>),
-    /// How far is the run?
+    /// Report the status of the run.
     Status(RpcReplyPort<Payload<Reply>>),
-    /// What is heard of this node's workers.
+    /// Notice of the worker supervisor about this node's workers.
     Workers(WorkersNotice),
-    /// What is heard of the exchange.
+    /// Notice of the exchange's actor.
     Exchange(ExchangeNotice),
-    /// Something happened that the core alone has to know.
+    /// An event that only the core has to know.
     Event(RunEvent),
-    /// What this node can offer was worked out.
+    /// This node's offer to a run was worked out.
     Offered {
         run: RunId,
-        /// What, with the ledger that it would begin with.
+        /// The offer and the ledger with which the run would begin, or the reason against an offer.
         offered: Result<(Offer, Box<Ledger>), Excluded>,
     },
-    /// The exchange of a run is there, or cannot be.
+    /// The exchange of a run has started, or could not start.
     Opened {
         run: RunId,
         opened: Result<ActorRef<ExchangeMessage>, Excluded>,
     },
-    /// Would a call for a link be taken?
+    /// Answer true if a node's call for a link would be accepted.
     Expects {
         run: RunId,
-        /// Who calls.
+        /// Node that calls for the link.
         from: NodeId,
         reply: RpcReplyPort<bool>,
     },
-    /// A peer called for a link, and was told that it stands.
+    /// A peer has called for a link, and was told that the link is up.
     Link {
         run: RunId,
-        /// Who calls.
+        /// Node that has called for the link.
         from: NodeId,
         stream: Stream,
     },
-    /// Where is the model of a run?
+    /// Find the model of a run.
     Model {
         run: RunId,
-        /// Where it is, if it is here.
+        /// Port for the model's path; `None` if the model is not here.
         reply: RpcReplyPort<Option<PathBuf>>,
     },
-    /// Some time has passed.
+    /// Periodic clock tick.
     Tick,
 }
 

@@ -1,4 +1,4 @@
-//! The run's actor: carries out what the run's core decides, and tells it what happens.
+//! The run's actor: carries out the effects of the run's core, and tells the core what happens.
 
 mod carrying_out;
 mod checkpoint_search;
@@ -37,20 +37,20 @@ use first_counts::FirstCounts;
 pub(crate) use messages::RunMessage;
 use records::Records;
 
-/// What the actor is started with.
+/// Arguments with which the run's actor is started.
 pub(crate) struct RunArguments {
     pub(crate) me: NodeInfo,
-    /// Where models are saved.
+    /// Folder in which models and checkpoints are saved.
     pub(crate) dir: PathBuf,
-    /// How peers are reached.
+    /// Protection of the connections to peers.
     pub(crate) security: Security,
-    /// Whether what a run has come to is kept in a checkpoint.
+    /// True to keep the final weights of a run in a checkpoint.
     pub(crate) keeps_runs: bool,
-    /// How many workers there are to be.
+    /// Number of workers that this node is to have.
     pub(crate) workers: usize,
-    /// How long this node waits for what.
+    /// Intervals and time limits of the node.
     pub(crate) timing: Timing,
-    /// Who keeps the records.
+    /// Actor that keeps the records.
     pub(crate) stats: ActorRef<StatsMessage>,
 }
 
@@ -70,14 +70,14 @@ pub(crate) struct RunState {
     stats: ActorRef<StatsMessage>,
     workers: BTreeMap<WorkerKey, WorkerHandle>,
     clients: Clients<RpcReplyPort<Payload<Reply>>>,
-    /// What workers have found that it begins with, until there is a ledger.
+    /// First weights that workers have read from a model file, until a ledger is made of them.
     first: FirstCounts,
-    /// The ledger that a run begins with, until there is an exchange.
+    /// The ledger with which a run begins, until its exchange is started.
     ledger: Option<(RunId, Ledger)>,
     exchange: Option<(RunId, ActorRef<ExchangeMessage>)>,
     usage: UsageMeter,
     records: Records,
-    /// Who waits for this node to have left its run.
+    /// Port for the reply when this node has left its run.
     leaving: Option<RpcReplyPort<()>>,
 }
 
@@ -141,7 +141,7 @@ impl Actor for RunActor {
         event: SupervisionEvent,
         state: &mut RunState,
     ) -> Result<(), ActorProcessingErr> {
-        // An exchange ends with its run; one that fails takes this node out of it.
+        // An exchange ends with its run; one that fails takes this node out of the run.
         if let SupervisionEvent::ActorFailed(actor, error) = event
             && let Some((run, _)) = state
                 .exchange
@@ -191,13 +191,14 @@ impl RunState {
             RunMessage::Exchange(ExchangeNotice::Happened(mut event)) => {
                 if let RunEvent::Settlement(_, settlement) = &mut *event {
                     settlement.usage = self.used();
-                    // Nobody ends the run before it has heard that this node has settled, and so has its record by then.
+                    // No node ends the run before it has heard that this node has settled, and it has this node's
+                    // record by then.
                     self.record_now();
                 }
                 self.event(*event);
             }
             RunMessage::Event(event) => self.event(event),
-            // A ledger of a run that nobody waits for must not take the place of one that somebody does.
+            // A late ledger of a run that no longer waits for it must not replace the one that a run waits for.
             RunMessage::Offered { run, .. } if !self.core.is_offering(run) => {}
             RunMessage::Offered { run, offered } => {
                 let offer = offered.map(|(offer, ledger)| {
@@ -226,7 +227,7 @@ impl RunState {
         }
     }
 
-    /// Tells the core what happened, and does what it says.
+    /// Passes an event to the core, and carries out the effects.
     fn event(&mut self, event: RunEvent) {
         let mut effects = std::mem::take(&mut self.effects);
         self.core.handle(event, self.start.elapsed(), &mut effects);
@@ -254,7 +255,7 @@ impl RunState {
 
     fn tell_membership(&self, message: MembershipMessage) {
         if let Some(membership) = &self.membership {
-            // Without it the node is about to stop.
+            // Without the membership, the node is about to stop.
             let _ = membership.cast(message);
         }
     }

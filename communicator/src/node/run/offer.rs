@@ -1,4 +1,4 @@
-//! What a node can offer to a run: whether the model fits its data and its memory, and the first weights.
+//! A node's offer to a run: checks that the model fits its data and memory, and computes the first weights.
 
 use std::path::PathBuf;
 
@@ -14,13 +14,13 @@ use thiserror::Error;
 use crate::ledger::Ledger;
 use crate::usage::{self, TooLarge, Workers};
 
-/// Why this node has nothing to offer.
+/// Reason for which this node has no offer to a run.
 #[derive(Debug, Error)]
 pub(super) enum OfferError {
     /// The model does not fit the data.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The model cannot be cut as the job says.
+    /// The model cannot be cut into stages as the job says.
     #[error(transparent)]
     Partition(#[from] PartitionError),
     /// The whole model exceeds this node's memory.
@@ -35,7 +35,7 @@ pub(super) enum OfferError {
     StageTooLarge {
         stages: usize,
         error: TooLarge,
-        /// The job leaves open where the model is cut.
+        /// True if the job leaves open where the model is cut.
         is_open: bool,
     },
     /// No worker has sent the weights that the run begins with.
@@ -49,8 +49,8 @@ impl From<OfferError> for Excluded {
     }
 }
 
-/// Works it out, with the ledger that the run would begin with: with the counts that a worker has found in a model, or those
-/// that follow from the seed. That takes a while for large models.
+/// Works out this node's offer and the ledger with which the run would begin: with the counts that a worker has read
+/// from a model, or with those that follow from the seed. That takes a while for large models.
 pub(super) fn make(
     run: RunId,
     job: &Job,
@@ -60,7 +60,8 @@ pub(super) fn make(
 ) -> Result<(Offer, Box<Ledger>), OfferError> {
     let job = &job.for_data(data.input);
     let layout = Layout::new(&job.model, data.input, data.target.outputs())?;
-    // What nodes cut has to fit for sure. Else a GPU says itself if it has too little: an estimate might refuse what fits.
+    // Stages that nodes cut themselves must fit for sure. Otherwise a GPU reports by itself if its memory is too small:
+    // an estimate might refuse a model that fits.
     let workers = Workers {
         gpu_bytes: workers.gpu_bytes.filter(|_| job.exchange.leaves_cut_open()),
         ..workers
@@ -80,8 +81,8 @@ pub(super) fn make(
     Ok((offer, Box::new(ledger)))
 }
 
-/// The same where the network is spread over nodes: which stage this node will hold is not known yet, so it must have memory
-/// for any. The ledger is made when it is known.
+/// Works out the offer to a run in pipelines. This node must have memory for any stage, because its own is not known
+/// yet; the ledger is made when it is known.
 fn of_stages(
     run: RunId,
     job: &Job,
@@ -95,7 +96,7 @@ fn of_stages(
     Ok((offer, Box::new(Ledger::new(run, Vec::new()))))
 }
 
-/// What these workers offer.
+/// Returns the offer of these workers.
 fn of(workers: Workers, data: DataInfo, digest: Digest, groups: u8) -> Offer {
     Offer {
         data,
@@ -108,7 +109,8 @@ fn of(workers: Workers, data: DataInfo, digest: Digest, groups: u8) -> Offer {
     }
 }
 
-/// The model in the groups that a job says, or in as few as fit this node's memory, and how many that are.
+/// Cuts the model into the groups that the job asks for, or into as few as fit this node's memory. Returns the number
+/// of groups, too.
 fn partition_for(
     job: &Job,
     layout: &Layout,
@@ -120,7 +122,7 @@ fn partition_for(
     let mut too_large = None;
     loop {
         let partition = match Partition::new(layout.clone(), &pipelines.decided(Cut::Into(groups))) {
-            // What needs more groups than there can be does not fit.
+            // A model that needs more groups than there can be does not fit.
             Err(
                 error @ (PartitionError::TooFew { .. }
                 | PartitionError::TooMany { .. }

@@ -1,4 +1,4 @@
-//! Starting the exchange of a run.
+//! Starts the exchange of a run.
 
 use protocol::ids::RunId;
 use protocol::reasons::Excluded;
@@ -13,7 +13,7 @@ use crate::run::RunEvent;
 use crate::run_exchange::RunExchangeArguments;
 
 impl RunState {
-    /// Starts the exchange, from this node's checkpoint where the run goes on from one.
+    /// Starts the exchange of a run, from this node's checkpoint if the run resumes from one.
     pub(super) fn open(&mut self, run: RunId, plan: RunPlan) {
         let Some((_, ledger)) = self.ledger.take_if(|(name, _)| *name == run) else {
             return self.event(RunEvent::Opened {
@@ -74,7 +74,7 @@ impl RunState {
                 self.exchange = Some((run, exchange));
                 self.usage.begin(pids(&self.workers));
             } else {
-                // The run ended meanwhile.
+                // The run has ended meanwhile.
                 exchange.stop(None);
             }
         });

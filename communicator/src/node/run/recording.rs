@@ -1,4 +1,5 @@
-//! Telling everybody what this node did: once a second, more often when a run begins, and when it settles and ends.
+//! Sends all nodes records of this node's work: once a second, more often when a run begins, and when the run settles
+//! and ends.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -13,13 +14,13 @@ use crate::node::stats::StatsMessage;
 use crate::node::workers::WorkerHandle;
 use crate::run::WorkerKey;
 
-/// The processes whose use of the machine is this node's.
+/// Returns the ids of the workers' processes, whose use of the machine is this node's.
 pub(super) fn pids(workers: &BTreeMap<WorkerKey, WorkerHandle>) -> impl Iterator<Item = u32> + '_ {
     workers.values().map(|worker| worker.info.pid)
 }
 
 impl RunState {
-    /// Tells everybody what this node did, when a record is due.
+    /// Sends all nodes a record of this node's work, if one is due.
     pub(super) fn record(&mut self) {
         let now = Instant::now();
         if let Some(elapsed) = self.records.take_due(now) {
@@ -27,7 +28,7 @@ impl RunState {
         }
     }
 
-    /// Tells everybody what this node did since its last record, due or not.
+    /// Sends all nodes a record of this node's work since the last record, due or not.
     pub(super) fn record_now(&mut self) {
         let now = Instant::now();
         let elapsed = self.records.take_now(now);
@@ -48,13 +49,13 @@ impl RunState {
         record.processes = used.processes;
         record.said = log_notices::take();
         let record = Box::new(record);
-        // What others are told is what is kept: whoever goes on with another node knows it again.
+        // Other nodes are sent the very record that is kept here, so a reader that changes nodes recognises it.
         let _ = self.stats.cast(StatsMessage::Record(record.clone()));
         let message = ControlMessage::Stats(record);
         self.tell_membership(MembershipMessage::Broadcast(Box::new(message)));
     }
 
-    /// What this node has taken of its machine since the run began here.
+    /// Returns the resources of its machine that this node has used since the run began here.
     pub(super) fn used(&mut self) -> NodeUsage {
         self.usage.since_begin(pids(&self.workers))
     }

@@ -1,4 +1,4 @@
-//! What this node did since its last record, made of what its workers and its exchange have told. Pure.
+//! Makes the records of this node's work from the reports of its workers and its exchange. Pure.
 
 use std::time::{Duration, Instant};
 
@@ -10,28 +10,28 @@ use protocol::stats::{StatsRecord, Work, WorkerStats, record_interval};
 use crate::node::exchange::Report;
 use crate::run::RunReport;
 
-/// What records are made from.
+/// Maker of records: the sums at the last record, and the newest reports.
 #[derive(Debug)]
 pub(super) struct Records {
     every: Duration,
     recorded: Instant,
-    /// The time of the first step of the run that the newest report is of.
+    /// Time of the first step of the run that the newest report is about.
     begun: Instant,
-    /// The newest report of the exchange.
+    /// Newest report of the exchange, with its run.
     report: Option<(RunId, Report)>,
-    /// The newest evaluation that was told of, in seconds of its run.
+    /// Newest evaluation that a record has carried, as its run and its second in the run.
     evaluated: Option<(RunId, f64)>,
-    /// Sums at the last record.
+    /// Sums at the last record: statistics of the workers, and time for which they were throttled.
     before: (WorkerStats, Duration),
 }
 
 impl Records {
-    /// A record is due so often from now on.
+    /// Creates the maker of records, with one record due every `every` from now on.
     pub(super) fn new(every: Duration, now: Instant) -> Self {
         Self {
             every,
             recorded: now,
-            // No run has begun: records come as often as usual.
+            // No run has begun: records come at the usual interval.
             begun: now.checked_sub(2 * every).unwrap_or(now),
             report: None,
             evaluated: None,
@@ -39,35 +39,35 @@ impl Records {
         }
     }
 
-    /// The exchange of a run tells what it has done so far.
+    /// Takes a report of a run's exchange.
     pub(super) fn reported(&mut self, run: RunId, report: Report, now: Instant) {
         if self.report.as_ref().is_none_or(|(known, _)| *known != run) {
             self.before = (WorkerStats::default(), Duration::ZERO);
             let age = Duration::try_from_secs_f64(report.moment.seconds).unwrap_or_default();
             self.begun = now.checked_sub(age).unwrap_or(now);
-            // The first record of a run is of the time since its first step.
+            // The first record of a run is about the time since its first step.
             self.recorded = self.recorded.max(self.begun);
         }
         self.report = Some((run, report));
     }
 
-    /// The time since the last record, if another one is due; then it counts as made.
+    /// Returns the time since the last record if another one is due, which then counts as made.
     pub(super) fn take_due(&mut self, now: Instant) -> Option<Duration> {
         let elapsed = now.saturating_duration_since(self.recorded);
         let age = now.saturating_duration_since(self.begun);
         (elapsed >= record_interval(age, self.every)).then(|| self.take_now(now))
     }
 
-    /// The time since the last record; another one counts as made.
+    /// Returns the time since the last record; another one then counts as made.
     pub(super) fn take_now(&mut self, now: Instant) -> Duration {
         let elapsed = now.saturating_duration_since(self.recorded);
         self.recorded = now;
-        // Speeds are numbers, however short the time.
+        // Rates must be finite, however short the time is.
         elapsed.max(Duration::from_millis(1))
     }
 
-    /// The record of the time since the last one. `exchange` is the run that there is an exchange of: what was heard of an
-    /// earlier one is over.
+    /// Makes the record of the time since the last one. `exchange` is the run whose exchange is running: reports of
+    /// another one are outdated.
     pub(super) fn make(
         &mut self,
         status: Option<RunReport>,
@@ -119,7 +119,7 @@ impl Records {
         record.queue = report.peers.iter().map(|peer| peer.queue).sum();
         record.paused_share = (report.paused.saturating_sub(paused_before).as_secs_f64() / seconds).min(1.0);
         (record.ledger_samples, record.seconds) = (report.moment.samples, report.moment.seconds);
-        // It can be more than a record may say.
+        // The sum can exceed the limit of a record's number.
         record.bytes_dense = total.bytes_dense(report.weights, report.peers.len() + 1).min(COUNT_MAX);
         record.peers.clone_from(&report.peers);
         record

@@ -1,4 +1,4 @@
-//! This node's workers: who is attached, and what they say.
+//! This node's workers: which are attached, and their messages.
 
 use protocol::wire::attach::FromWorker;
 
@@ -32,7 +32,7 @@ impl RunState {
         }
     }
 
-    /// What this node's workers are and have, as far as so many of them are needed.
+    /// Returns the resources of this node's workers, if this many of them are needed.
     pub(super) fn workers(&self, count: usize) -> Workers {
         let gpus = self.workers.values().filter_map(|worker| worker.info.gpu_bytes);
         let speeds = self.workers.values().map(|worker| worker.speed);
@@ -42,7 +42,7 @@ impl RunState {
         }
     }
 
-    /// Tells others what this node is now.
+    /// Sends this node's new description to other nodes.
     fn describe(&mut self) {
         self.me.workers = self.workers.len();
         if let Some(worker) = self.workers.values().next() {
@@ -57,7 +57,7 @@ impl RunState {
             worker.speed = *speed;
         }
         if let FromWorker::First { run, counts, afresh } = message {
-            // One that takes another's place is given the ledger.
+            // A worker that replaces another is given the ledger instead.
             if self.exchange.as_ref().is_none_or(|(name, _)| *name != run) {
                 self.first.add(run, key, counts, afresh);
             }

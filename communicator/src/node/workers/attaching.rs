@@ -1,4 +1,4 @@
-//! Processes that attach: each is asked who it is, and then read and written until its socket closes.
+//! Serves processes that attach: each says who it is, and is then read from and written to until its socket closes.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
@@ -26,12 +26,12 @@ use crate::run::WorkerKey;
 use crate::run_exchange::RunExchangeEvent;
 use crate::timing::WorkerTimes;
 
-/// Messages of one worker that were read and not dealt with.
+/// Maximum number of messages from one worker that were read and not handled yet.
 const INBOX_MAX: usize = 64;
-/// Messages on their way to one worker.
+/// Maximum number of messages that wait to be written to one worker.
 const OUTBOX_MAX: usize = 8192;
 
-/// Takes processes that attach.
+/// Accepts processes that attach, until the node stops.
 pub(super) async fn accept(
     mut listener: WorkerSocket,
     version: String,
@@ -136,12 +136,12 @@ async fn serve(
         written = write(BufWriter::with_capacity(CHUNK_BYTES, writer), messages, &queued) => written,
         () = set(&mut hung_up) => Ok(()),
     };
-    // Mostly because it has ended. If it has not, it does now.
+    // Mostly the process has ended. If it has not, it is ended now.
     detached.send_if_modified(|all| all.insert(process));
     ended
 }
 
-/// Reads what a worker sends: batches go where its seat is, reports to the node.
+/// Reads a worker's messages: batches go to the exchange in which the worker has a seat, reports to the run's actor.
 async fn read(
     reader: &mut (impl tokio::io::AsyncRead + Unpin),
     key: WorkerKey,
@@ -155,7 +155,7 @@ async fn read(
         let Some((kind, contents)) = read.unwrap_or(Err(LinkError::Silent))? else {
             return Ok(());
         };
-        // One that has no seat any more, or not yet, has nobody to take its batches.
+        // Batches of a worker without a seat are dropped.
         let to_seat = |event, permit| {
             if let Some(to) = &*route.lock().unwrap_or_else(PoisonError::into_inner) {
                 let _ = to.send_message(SeatNotice { event, permit });
@@ -179,7 +179,7 @@ async fn read(
                 to_seat(RunExchangeEvent::Prefix { worker, prefix }, permit);
             }
             Kind::Message => match wire::decode(&contents)? {
-                // It is about the batches before it, and must not be overtaken by those after it.
+                // The message is about the batches before it, and must not be overtaken by those after it.
                 FromWorker::Saved { sequence, path } => {
                     to_seat(RunExchangeEvent::Saved { worker, sequence, path }, None);
                 }

@@ -1,4 +1,4 @@
-//! The way to an attached worker, and what is heard of it.
+//! Handles of attached workers, and notices about them.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,78 +11,78 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use crate::run::WorkerKey;
 use crate::run_exchange::RunExchangeEvent;
 
-/// Bytes on their way to one worker. A worker that lags further behind is started afresh.
+/// Maximum number of bytes that wait to be written to one worker. A worker that lags further behind is started afresh.
 const OUTBOX_BYTES_MAX: usize = 256 << 20;
 
-/// What the supervisor tells of its workers.
+/// Notice of the workers' supervisor to its parent.
 pub(crate) enum WorkersNotice {
-    /// A worker is there.
+    /// A worker has attached.
     Attached(WorkerHandle),
-    /// A worker is gone.
+    /// A worker has disconnected.
     Gone(WorkerKey),
-    /// A worker says something.
+    /// A worker has sent a message.
     Said { key: WorkerKey, message: Box<FromWorker> },
 }
 
-/// What a worker with a seat sends to the exchange.
+/// Message of a worker with a seat to the exchange.
 pub(crate) struct SeatNotice {
-    /// What has happened by it.
+    /// Event that the message is for the exchange.
     pub(crate) event: RunExchangeEvent,
-    /// Room for the next message of its size, when this is done.
+    /// Permit that makes room for the worker's next message when this one is handled.
     pub(crate) permit: Option<OwnedSemaphorePermit>,
 }
 
-/// What is written to a worker.
+/// Message that is written to a worker.
 #[derive(Debug)]
 pub(super) enum Outbound {
     Message(ToWorker),
-    /// The contents of a frame of this kind.
+    /// A frame of this kind with these contents.
     Frame(Kind, Arc<[u8]>),
 }
 
-/// Where a worker's batches go: nowhere, unless it has a seat.
+/// Receiver of a worker's batches; `None` unless the worker has a seat.
 pub(super) type Route = Arc<Mutex<Option<DerivedActorRef<SeatNotice>>>>;
 
-/// The way to an attached worker.
+/// Handle of an attached worker.
 #[derive(Clone)]
 pub(crate) struct WorkerHandle {
-    /// Its name here.
+    /// Key of the worker on this node.
     pub(crate) key: WorkerKey,
     pub(crate) info: WorkerInfo,
-    /// How fast it has said that it is.
+    /// Speed that the worker has reported, in million products per second.
     pub(crate) speed: u64,
     pub(super) outbox: mpsc::Sender<Outbound>,
-    /// Bytes of batches in the outbox.
+    /// Bytes of the frames that wait in the outbox.
     pub(super) queued: Arc<AtomicUsize>,
     pub(super) hang_up: Arc<watch::Sender<bool>>,
     pub(super) route: Route,
 }
 
 impl WorkerHandle {
-    /// Sends its batches there from now on, straight from its socket.
+    /// Sends the worker's batches to this receiver from now on, straight from the worker's socket.
     pub(crate) fn route_batches(&self, to: Option<DerivedActorRef<SeatNotice>>) {
         *self.route.lock().unwrap_or_else(PoisonError::into_inner) = to;
     }
 
-    /// Tells it something.
+    /// Sends a message to the worker.
     pub(crate) fn tell(&self, message: ToWorker) {
         self.send(Outbound::Message(message), 0);
     }
 
-    /// Hands it the contents of a frame: what others have made.
+    /// Sends the worker a frame that others have made, such as a batch.
     pub(crate) fn deliver(&self, kind: Kind, contents: Arc<[u8]>) {
         let bytes = contents.len();
         self.send(Outbound::Frame(kind, contents), bytes);
     }
 
-    /// Takes the socket from it: the process ends, and is started again.
+    /// Closes the worker's socket: its process ends, and is started again.
     pub(crate) fn hang_up(&self) {
         self.hang_up.send_replace(true);
     }
 
     fn send(&self, message: Outbound, bytes: usize) {
         let queued = self.queued.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        // Nobody waits for a worker. One that takes nothing has lost its way and begins again from the ledger.
+        // A worker is never waited for. One that takes no messages has lost its way, and begins again from the ledger.
         if queued > OUTBOX_BYTES_MAX || self.outbox.try_send(message).is_err() {
             self.hang_up();
         }

@@ -1,7 +1,7 @@
 //! The worker supervisor: keeps worker processes running and attached.
 //!
-//! Workers attach to a socket that only this user can open. The node starts its own and starts them again when they end,
-//! after a pause that grows, or when they are stuck; others can be attached by hand.
+//! Workers attach to a socket that only this user can open. The node starts its own workers, and starts them again,
+//! after a pause that grows, when they end or are stuck; others can be attached by hand.
 
 mod attaching;
 mod handle;
@@ -28,23 +28,23 @@ use process::keep_running;
 use signals::Detached;
 use socket::WorkerSocket;
 
-/// The supervisor is told nothing: it acts on processes and sockets.
+/// Messages to the worker supervisor: there are none, because it acts on processes and sockets.
 #[derive(RactorMessage)]
 pub(crate) enum WorkersMessage {}
 
-/// What the supervisor is started with.
+/// Arguments with which the worker supervisor is started.
 pub(crate) struct WorkersArguments {
-    /// Where workers attach.
+    /// Path of the socket to which workers attach.
     pub(crate) socket: PathBuf,
-    /// How they are started.
+    /// Command that starts workers.
     pub(crate) command: WorkerCommand,
-    /// The release that they must be of.
+    /// Release that workers must be of.
     pub(crate) version: String,
-    /// How often their socket is looked for.
+    /// Interval at which the supervisor checks that the socket is still there.
     pub(crate) socket_look: Duration,
-    /// How long they are waited for.
+    /// Times of worker processes.
     pub(crate) times: WorkerTimes,
-    /// Who is told of them.
+    /// Actor that gets the notices about workers.
     pub(crate) parent: DerivedActorRef<WorkersNotice>,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct WorkersActor;
 pub(crate) struct Workers {
     socket: PathBuf,
     stop: watch::Sender<bool>,
-    /// Held by every process's task; the last one gone tells that all are.
+    /// Channel that closes when the tasks of all processes are gone: each task holds a sender.
     gone: Option<mpsc::Receiver<()>>,
 }
 
@@ -104,7 +104,7 @@ impl Actor for WorkersActor {
     ) -> Result<(), ActorProcessingErr> {
         state.stop.send_replace(true);
         if let Some(mut gone) = state.gone.take() {
-            // Nothing is ever sent: it ends when all holders are gone.
+            // Nothing is ever sent: the channel closes when all senders are gone.
             let _ = gone.recv().await;
         }
         WorkerSocket::remove(&state.socket);

@@ -1,4 +1,4 @@
-//! Worker processes: started, and started again when they end or are stuck.
+//! Starts worker processes, and starts them again when they end or are stuck.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -14,33 +14,34 @@ use super::restart_pause::RestartPause;
 use super::signals::{Detached, set};
 use crate::timing::WorkerTimes;
 
-/// How worker processes are started.
+/// Command that starts worker processes.
 #[derive(Clone, Debug)]
 pub struct WorkerCommand {
-    /// The program.
+    /// Path of the program.
     pub program: PathBuf,
-    /// Its arguments; the socket's path is appended.
+    /// Arguments of the program; the socket's path is appended.
     pub arguments: Vec<OsString>,
-    /// What its environment has besides this process's.
+    /// Environment variables of the program besides those of this process.
     pub environment: Vec<(OsString, OsString)>,
-    /// How many are started.
+    /// Number of workers that are started.
     pub count: usize,
 }
 
-/// Waits until a process has ended. One that has lost its socket, for whatever reason, and does not end is killed.
+/// Waits until a process has ended. A process that has lost its socket, for whatever reason, and does not end is
+/// killed.
 async fn end_of(child: &mut Child, detached: &Detached, limit: Duration) {
     let process = child.id();
-    // Its number may have been another's before.
+    // The id of the process may have been another's before.
     detached.send_if_modified(|all| process.is_some_and(|process| all.remove(&process)));
     let mut news = detached.subscribe();
     let lost = async {
         let found = |all: &BTreeSet<u32>| process.is_some_and(|process| all.contains(&process));
-        // Its sender is at hand, so there is nothing to fail.
+        // The sender is alive here, so waiting cannot fail.
         let _ = news.wait_for(found).await;
     };
     tokio::select! {
         status = child.wait() => match status {
-            // It has been told to, or its node is about to stop: a reason to worry would have another status.
+            // The process was told to end, or its node is about to stop: a failure would have another status.
             Ok(status) if status.success() => tracing::debug!(
                 event = "worker_exited",
                 "a worker process has ended and is restarted"
@@ -66,7 +67,7 @@ async fn end_of(child: &mut Child, detached: &Detached, limit: Duration) {
     }
 }
 
-/// Keeps one process running until the node stops.
+/// Keeps one worker process running until the node stops.
 pub(super) async fn keep_running(
     command: WorkerCommand,
     socket: PathBuf,
@@ -92,7 +93,8 @@ pub(super) async fn keep_running(
             Ok(mut child) => tokio::select! {
                 () = end_of(&mut child, &detached, times.end) => {}
                 () = set(&mut stopped) => {
-                    // Its socket is closed by now; dropping it kills what does not end by itself.
+                    // The worker's socket is closed by now. Dropping `child` kills a process that does not end by
+                    // itself.
                     let _ = timeout(times.end, child.wait()).await;
                     return;
                 }

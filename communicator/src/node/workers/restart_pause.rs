@@ -1,18 +1,18 @@
-//! How long to wait before a worker is started again. Pure.
+//! Pauses before a worker is started again. Pure.
 
 use std::time::Duration;
 
 use crate::timing::WorkerTimes;
 
-/// The pause after a process has ended. It doubles while processes end soon after they were started, so that a worker that
-/// cannot run does not keep the machine busy.
+/// Pause after a worker process has ended. It doubles while processes end soon after they were started, so that a
+/// worker that cannot run does not keep the machine busy.
 pub(super) struct RestartPause {
     times: WorkerTimes,
     pause: Duration,
 }
 
 impl RestartPause {
-    /// For a process that has never ended.
+    /// Creates the pause for a process that has never ended.
     pub(super) fn new(times: WorkerTimes) -> Self {
         Self {
             times,
@@ -20,7 +20,7 @@ impl RestartPause {
         }
     }
 
-    /// The pause after a process that has lived for so long.
+    /// Returns the pause after a process that has lived for this time.
     pub(super) fn after(&mut self, lived: Duration) -> Duration {
         self.pause = if lived > self.times.steady {
             self.times.restart_pause

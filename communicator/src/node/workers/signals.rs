@@ -1,11 +1,11 @@
-//! What the supervisor's tasks tell each other.
+//! Signals between the tasks of the worker supervisor.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use tokio::sync::watch;
 
-/// Processes that have lost their sockets.
+/// Ids of the processes that have lost their sockets.
 pub(super) type Detached = Arc<watch::Sender<BTreeSet<u32>>>;
 
 /// Waits until a flag is set, or can be set no more.

@@ -1,5 +1,5 @@
-//! The socket that workers attach to: only this user can open it, from its first moment on, and it is there again when somebody
-//! has removed it.
+//! The socket that workers attach to. Only this user can open it, from its first moment on, and it is made again if it
+//! is removed.
 
 use std::fs::Permissions;
 use std::io;
@@ -10,17 +10,17 @@ use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-/// A socket in the node's folder.
+/// The listening socket for workers, in the node's folder.
 pub(super) struct WorkerSocket {
     path: PathBuf,
     listener: UnixListener,
-    /// Which file it is.
+    /// Inode of the socket's file, by which a replaced file is recognised.
     inode: u64,
     look: Interval,
 }
 
 impl WorkerSocket {
-    /// Makes the socket, and looks so often whether it is still there.
+    /// Makes the socket. `look_every` is the interval at which it is checked.
     pub(super) fn bind(path: &Path, look_every: Duration) -> io::Result<Self> {
         let (listener, inode) = listen(path)?;
         let mut look = interval(look_every);
@@ -33,7 +33,7 @@ impl WorkerSocket {
         })
     }
 
-    /// Waits for the next process that attaches. May be dropped at any time.
+    /// Waits for the next process that attaches. The future may be dropped at any time.
     pub(super) async fn accept(&mut self) -> io::Result<UnixStream> {
         loop {
             tokio::select! {
@@ -43,7 +43,7 @@ impl WorkerSocket {
         }
     }
 
-    /// Makes it again where it is gone: whoever cleared the folder did not mean the workers that are still to come.
+    /// Makes the socket again if its file is gone: clearing the folder is not meant to keep later workers out.
     fn renew(&mut self) -> io::Result<()> {
         if inode(&self.path).ok() == Some(self.inode) {
             return Ok(());
@@ -59,7 +59,7 @@ impl WorkerSocket {
         Ok(())
     }
 
-    /// Removes it.
+    /// Removes the socket's file.
     pub(super) fn remove(path: &Path) {
         let _ = std::fs::remove_file(path);
     }
@@ -69,11 +69,12 @@ fn inode(path: &Path) -> io::Result<u64> {
     std::fs::symlink_metadata(path).map(|found| found.ino())
 }
 
-/// A listening socket, and which file it is. A socket is made with the rights that the user's mask leaves, and those are
-/// taken away a moment later; so it is made in a folder that nobody else can enter, and then moved to its place.
+/// Makes a listening socket, and returns the inode of its file. A socket is made with the rights that the user's mask
+/// leaves, which are taken away a moment later; so it is made in a folder that no other user can enter, and then moved
+/// to its place.
 fn listen(path: &Path) -> io::Result<(UnixListener, u64)> {
     let folder = path.parent().unwrap_or(Path::new("."));
-    // The names are shorter than any socket's of ours, so they fit where that fits.
+    // These names are shorter than the names of Tau's sockets, so this path is not too long if the final one is not.
     let private = tempfile::Builder::new()
         .prefix(".s")
         .rand_bytes(6)
@@ -96,7 +97,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(30);
     const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-    /// Connects as soon as there is somebody to connect to.
+    /// Connects as soon as the socket is there.
     async fn connect(path: &Path) -> UnixStream {
         let trying = async {
             loop {

@@ -1,4 +1,4 @@
-//! The supervisor with real sockets and processes, and short times.
+//! Tests of the worker supervisor with real sockets and processes, and short times.
 
 use std::path::Path;
 
@@ -17,7 +17,7 @@ use crate::timing::Timing;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A supervisor in a folder that starts so many processes, which run this script.
+/// Starts a supervisor in a folder, with this many processes that run this script.
 async fn supervisor(folder: &Path, count: usize, script: &str) -> (ActorRef<WorkersMessage>, UnboundedReceiver<Heard>) {
     let (parent, heard) = listen().await;
     let timing = Timing::DEFAULT.faster(100);
@@ -57,7 +57,7 @@ async fn say_hello(stream: &mut UnixStream, version: &str) {
     stream.flush().await.unwrap();
 }
 
-/// Whether the other end hangs up, and says nothing before.
+/// Returns true if the other end closes the connection without sending anything.
 async fn is_hung_up(stream: &mut UnixStream) -> bool {
     let mut said = Vec::new();
     let read = timeout(PATIENCE, stream.read_to_end(&mut said)).await;

@@ -1,4 +1,4 @@
-//! Nodes of one or two pipelines at the end of a run, with workers that die.
+//! Tests of nodes in one or two pipelines at the end of a run, with workers that die.
 
 use protocol::reasons::waiting::{NodeTask, WaitingFor};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -30,17 +30,17 @@ const SCORES: Scores = Scores {
     mae: None,
 };
 
-/// Nodes that have agreed on their batches, in pipelines of two stages. Every message arrives at once.
+/// Nodes in pipelines of two stages that have agreed on their batches. Every message arrives at once.
 struct Nodes {
     plan: RunPlan,
     cores: BTreeMap<NodeId, RunCore>,
     now: Duration,
     queue: VecDeque<(NodeId, RunEvent)>,
-    /// The worker that saves at each node, and how, until it has.
+    /// The worker that saves at each node and its options, until the worker has saved.
     saving: BTreeMap<NodeId, (WorkerKey, Saving)>,
     reseated: Vec<WorkerKey>,
     workers: u64,
-    /// The node whose own place takes no file.
+    /// The node whose model folder takes no file.
     full: Option<NodeId>,
 }
 
@@ -73,7 +73,7 @@ impl Nodes {
         nodes
     }
 
-    /// Adds a node whose worker has the number of the node.
+    /// Adds a node; the key of its worker is the id of the node.
     fn add(&mut self, me: NodeId) {
         let (plan, now) = (&self.plan, self.now);
         let mut core = RunCore::new(small_node(me.0), 1, &Timing::DEFAULT.run);
@@ -114,7 +114,7 @@ impl Nodes {
             .push_back((me, RunEvent::Settlement(RUN, Box::new(settlement))));
     }
 
-    /// Lets everything happen that follows from what has happened.
+    /// Handles queued events and their effects until none are left.
     fn carry_on(&mut self) {
         while let Some((at, event)) = self.queue.pop_front() {
             let mut effects = Vec::new();
@@ -166,7 +166,7 @@ impl Nodes {
         }
     }
 
-    /// The worker of a node that was told to save has saved.
+    /// Lets the worker that was told to save at a node report that it has saved.
     fn saves(&mut self, at: NodeId, scores: Option<Scores>) {
         let (worker, saving) = self.saving.remove(&at).expect("a worker was told to save");
         let is_full = self.full == Some(at) && !saving.spare;
@@ -175,13 +175,13 @@ impl Nodes {
         self.queue.push_back((at, RunEvent::Worker(worker, message)));
     }
 
-    /// The leader of a pipeline has measured it.
+    /// Lets the leader of a pipeline report that it has measured it.
     fn measures(&mut self, at: u64) {
         self.saves(NodeId(at), Some(SCORES));
         self.carry_on();
     }
 
-    /// A node's worker dies, and the next one attaches.
+    /// Kills a node's worker and attaches the next one.
     fn replace_worker(&mut self, at: u64, worker: u64) -> u64 {
         self.lose_worker(at, worker);
         self.workers += 1;
@@ -219,7 +219,7 @@ impl Nodes {
         self.cores.keys().all(finished)
     }
 
-    /// The worker that is measuring the pipeline of a leader.
+    /// Returns the worker that measures the pipeline of a leader.
     fn measuring(&self, at: u64) -> Option<u64> {
         let (worker, saving) = self.saving.get(&NodeId(at))?;
         saving.measures_pipeline.then_some(worker.0)

@@ -1,4 +1,4 @@
-//! What a run has while there is an exchange: seats of workers, and how far the exchange is.
+//! Data of a run while its exchange runs: the seats of workers, and the progress of the exchange.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,37 +15,37 @@ use crate::run::event::{Progress, WorkerKey};
 use crate::run::stalling::Stall;
 use crate::timing::RunLimits;
 
-/// What a run has while there is an exchange.
+/// Data of a run while its exchange runs.
 pub(crate) struct Exchanging {
     pub(crate) plan: RunPlan,
     pub(crate) seats: BTreeMap<usize, Seat>,
-    /// Workers that were asked to open the data, have opened it, and cannot.
+    /// Workers that were asked to open the data and have not answered; `ready` and `refused` hold those that have.
     pub(crate) asked: BTreeSet<WorkerKey>,
     pub(crate) ready: BTreeSet<WorkerKey>,
     pub(crate) refused: BTreeSet<WorkerKey>,
-    /// The one that was given the ledger to save it.
+    /// The worker without a seat that was given the ledger in order to save it.
     pub(crate) measures: Option<WorkerKey>,
     pub(crate) progress: Progress,
     pub(crate) opened: Duration,
-    /// When workers were put to work. Then this node had what the others had.
+    /// Time at which seats were first opened to workers. By then this node had the batches that the others had.
     pub(crate) seated: Option<Duration>,
     pub(crate) checkpointed: Duration,
-    /// The ledger was kept because no pipeline is complete without the nodes that have left.
+    /// True if the ledger was kept because no pipeline is complete without the nodes that have left.
     pub(crate) kept_incomplete: bool,
-    /// Since when participants are given up, or have left.
+    /// Times since which participants have been given up or have left.
     pub(crate) lost_since: BTreeMap<NodeId, Duration>,
     pub(crate) evaluate_at: u64,
-    /// Workers were told to take no further step.
+    /// True if workers were told to make no further steps.
     pub(crate) stopped: bool,
-    /// The worker that has measured weights which may be kept. When all others have closed it brings them back.
+    /// The worker that has measured weights to be kept. It stands by, and restores them when all others have closed.
     pub(crate) stands_by: Option<WorkerKey>,
-    /// It was told to.
+    /// True if the worker that stands by was told to restore the weights that it has measured.
     pub(crate) goes_back: bool,
-    /// Since when nobody has had anything to give to this node, which has nothing.
+    /// Time since which no node has been able to give this node a ledger, of which it has none.
     pub(crate) stranded: Option<Duration>,
-    /// When parcels last moved.
+    /// Time at which a large transfer, such as a snapshot, last made progress.
     pub(crate) moved: Option<Duration>,
-    /// Whether it makes no progress.
+    /// Detection of a run that makes no progress.
     pub(crate) stall: Stall,
 }
 
@@ -78,7 +78,8 @@ impl Exchanging {
         }
     }
 
-    /// Returns whether a worker is to open the data, which it was not asked for before: as many are as seats are empty.
+    /// Returns true if this worker is to be asked to open the data, and marks it as asked. As many workers are asked as
+    /// seats are empty.
     pub(crate) fn ask_if_wanted(&mut self, worker: WorkerKey) -> bool {
         let known = [&self.asked, &self.ready, &self.refused]
             .iter()
@@ -93,7 +94,7 @@ impl Exchanging {
         self.seats.values_mut().find(|seat| seat.worker == Some(worker))
     }
 
-    /// A worker has opened the data, or cannot. Returns whether it can take part, as far as it was asked.
+    /// Records a worker's answer about the data. Returns false if the worker was asked and cannot take part.
     pub(crate) fn prepared(&mut self, worker: WorkerKey, data: Result<DataInfo, Excluded>) -> bool {
         if !self.asked.remove(&worker) {
             return true;
@@ -117,7 +118,7 @@ impl Exchanging {
         false
     }
 
-    /// A worker is gone; whether it had a seat.
+    /// Removes a worker that has disconnected. Returns true if the worker had a seat.
     pub(crate) fn detached(&mut self, worker: WorkerKey) -> bool {
         for set in [&mut self.asked, &mut self.ready, &mut self.refused] {
             set.remove(&worker);
@@ -130,38 +131,39 @@ impl Exchanging {
         seated
     }
 
-    /// Whether a worker is gone before its time, and none has come in its place.
+    /// Returns true if a seat has lost its worker before the end and has no new one yet.
     pub(crate) fn is_unmanned(&self) -> bool {
         self.seats.values().any(|seat| seat.worker.is_none() && seat.lost)
     }
 
-    /// A worker has measured weights that may be kept. Where all were told to stop already, it is too late for them.
+    /// Makes a worker that has measured weights to be kept stand by. If workers were told to stop already, it is too
+    /// late.
     pub(crate) fn note_measured(&mut self, worker: WorkerKey) {
         if !self.stopped && self.seat_of(worker).is_some() {
             self.stands_by = Some(worker);
         }
     }
 
-    /// Whether a worker here waits to bring back what it has measured, or is at it.
+    /// Returns true if a worker of this node waits to restore its measured weights, or is restoring them.
     pub(crate) fn is_standing_by(&self) -> bool {
         let open = |seat: &Seat| seat.worker.is_some() && seat.worker == self.stands_by && !seat.closed;
         self.seats.values().any(open)
     }
 
-    /// Whether all others' origins here are closed.
+    /// Returns true if all origins of this node are closed except that of the worker that stands by.
     pub(crate) fn is_closed_but_for_it(&self) -> bool {
         let done = |seat: &Seat| seat.closed || seat.worker.is_none() || seat.worker == self.stands_by;
         self.seats.values().all(done)
     }
 
-    /// A worker that has opened the data is given the ledger to save it.
+    /// Takes a worker that has opened the data, in order to give it the ledger to save.
     pub(crate) fn take_ready(&mut self) -> Option<WorkerKey> {
         let worker = self.ready.pop_first()?;
         self.measures = Some(worker);
         Some(worker)
     }
 
-    /// A worker that has told its digest leaves its seat.
+    /// Takes the seat from a worker that has reported its digest.
     pub(crate) fn take_finished(&mut self) -> Option<WorkerKey> {
         let seat = self
             .seats
@@ -172,8 +174,8 @@ impl Exchanging {
         Some(worker)
     }
 
-    /// All origins of this node are closed, or have lost their workers: no further batch will be made here. A seat that
-    /// is empty makes none either.
+    /// Returns true if no further batch will be made here: all origins of this node are closed or have lost their
+    /// workers. An empty seat makes no batch either.
     pub(crate) fn is_closed(&self) -> bool {
         let done = |seat: &Seat| seat.closed || seat.worker.is_none() && !planted(Bug::EmptySeatUntold);
         self.seats.values().all(done)
@@ -192,17 +194,17 @@ impl Exchanging {
         self.progress = progress;
     }
 
-    /// Whether a large parcel is on its way here or from here.
+    /// Returns true if a large transfer to or from this node has made progress a moment ago.
     pub(crate) fn is_moving(&self, now: Duration, limits: &RunLimits) -> bool {
         self.moved.is_some_and(|at| now.saturating_sub(at) < limits.moving)
     }
 
-    /// Whether this node begins with what everybody begins with, so that it needs nothing from others first.
+    /// Returns true if this node begins with the same weights as all others, so that it needs nothing from them first.
     pub(crate) fn begins_alike(&self, me: NodeId) -> bool {
         !self.plan.is_guest(me) && self.plan.resumed.is_empty()
     }
 
-    /// Whether this node has never had what the others have.
+    /// Returns true if this node has never had the batches that the others have.
     pub(crate) fn is_behind(&self, me: NodeId) -> bool {
         self.seated.is_none() && !self.progress.ready && !self.begins_alike(me)
     }

@@ -1,4 +1,5 @@
-//! What a run has whose model is measured and saved: with whom it ends, who saves, and where the ledger is kept.
+//! Data of a run whose model is measured and saved: the members of the end, the worker that saves, and the place of the
+//! ledger.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -9,37 +10,39 @@ use protocol::stats::measured::Scores;
 
 use crate::run::event::{Settlement, WorkerKey};
 
-/// Lost workers after which the time to save begins again. One that dies whenever it saves must not hold up the end.
+/// Number of lost workers up to which the time limit for saving begins again. A worker that dies whenever it saves must
+/// not hold up the end.
 const LOSSES_MAX: u32 = 3;
 
-/// A run whose model is measured and saved.
+/// Data of a run whose model is measured and saved.
 #[derive(Debug)]
 pub(crate) struct Finishing {
-    /// With whom it ends.
+    /// Members with which this node ends the run.
     pub(crate) members: BTreeSet<NodeId>,
     pub(crate) since: Duration,
-    /// What the exchange ends with, and when that was known.
+    /// Final figures of the exchange, and the time at which they came.
     pub(crate) settlement: Option<(Box<Settlement>, Duration)>,
-    /// The exchange was asked once more, because its ledger had to be replaced.
+    /// True if the exchange was asked to settle once more, because its ledger had to be replaced.
     pub(crate) asked_again: bool,
     pub(crate) saver: Saver,
-    /// The worker that saves was told to measure the whole pipeline first.
+    /// True if the worker that saves was told to measure the whole pipeline first.
     pub(crate) measures_pipeline: bool,
-    /// The model is saved elsewhere, because the place where it belongs takes no file; and since when somebody tries.
+    /// True if the model is saved among temporary files, because its own folder takes no file.
     pub(crate) spare: bool,
+    /// Time at which the present attempt to save the model began.
     pub(crate) tries: Duration,
-    /// Workers that were lost while they saved.
+    /// Number of workers that were lost while they saved the model.
     losses: u32,
-    /// Where the ledger is kept, if nobody could save the model.
+    /// State of the checkpoint that keeps the ledger if no node could save the model.
     pub(crate) kept: LastCheckpoint,
 }
 
-/// Who saves the model.
+/// The worker that saves the model, if there is one, and its result.
 #[derive(Debug)]
 pub(crate) enum Saver {
-    /// Nobody yet: no worker is there.
+    /// No worker was ordered to save the model yet.
     None,
-    /// A worker that was seated, or one that was given the ledger for it.
+    /// This worker was ordered to save; it has a seat, or was given the ledger for this.
     Ordered(WorkerKey),
     Done(Result<Option<Scores>, String>),
 }
@@ -71,7 +74,8 @@ impl Finishing {
         !matches!(self.saver, Saver::Done(_))
     }
 
-    /// The worker that saves is gone: another one has to, and gets the full time for it, unless too many were lost.
+    /// Handles the loss of the worker that saves. Another one has to, and gets the full time for it unless too many
+    /// were lost.
     pub(crate) fn detached(&mut self, worker: WorkerKey, now: Duration) {
         if matches!(self.saver, Saver::Ordered(saver) if saver == worker) {
             self.saver = Saver::None;
@@ -82,7 +86,7 @@ impl Finishing {
         }
     }
 
-    /// The model is saved and measured, or could not be.
+    /// Records that the worker has saved and measured the model, or could not.
     pub(crate) fn saved(&mut self, worker: WorkerKey, saved: Result<Option<Scores>, String>) {
         if matches!(self.saver, Saver::Ordered(saver) if saver == worker) {
             if let Err(reason) = &saved {

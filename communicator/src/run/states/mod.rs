@@ -1,4 +1,4 @@
-//! What a run has in each of its states. What it does there is in the files beside this folder.
+//! Data of a run in each of its states. The files beside this folder act on it.
 
 mod exchanging;
 mod finishing;

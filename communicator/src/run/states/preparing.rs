@@ -1,4 +1,4 @@
-//! What a run has that has not begun here: what its workers found, and what this node offers.
+//! Data of a run that has not begun on this node: the workers' answers, and this node's offer.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,27 +10,27 @@ use protocol::wire::run_plan::RunPlan;
 
 use crate::run::event::WorkerKey;
 
-/// A run that has not begun here.
+/// Data of a run that has not begun on this node.
 pub(crate) struct Preparing {
     pub(crate) since: Duration,
-    /// What workers said; none while they are at it.
+    /// Workers that were asked to open the data, with their answers; `None` for a worker that is still at it.
     pub(crate) workers: BTreeMap<WorkerKey, Option<Result<DataInfo, Excluded>>>,
     pub(crate) offer: OfferState,
-    /// A run that others have begun without this node, which is going to be its guest.
+    /// Plan of a run that others have begun, which this node is going to join as a guest.
     pub(crate) joins: Option<RunPlan>,
 }
 
 pub(crate) enum OfferState {
-    /// Workers are waited for.
+    /// The offer is not due: workers are still opening the data.
     None,
-    /// It is being worked out.
+    /// The offer is being worked out.
     Asked,
     Made(Offer),
     Refused(Excluded),
 }
 
 impl Preparing {
-    /// All attached workers are asked. With a run to join, it is as its guest.
+    /// Starts the preparation of a run. With a plan in `joins`, this node is going to be a guest of that run.
     pub(crate) fn new(joins: Option<RunPlan>, now: Duration) -> Self {
         Self {
             since: now,
@@ -44,12 +44,12 @@ impl Preparing {
         self.joins.is_some()
     }
 
-    /// Whose workers have not answered.
+    /// Returns true while this node has made no offer.
     pub(crate) fn is_waiting(&self) -> bool {
         !matches!(self.offer, OfferState::Made(_))
     }
 
-    /// Returns whether a worker is to open the data, which it was not asked for before.
+    /// Returns true if a worker is to be asked to open the data, and marks it as asked. Each worker is asked once.
     pub(crate) fn ask_if_wanted(&mut self, worker: WorkerKey) -> bool {
         let wanted = matches!(self.offer, OfferState::None) && !self.workers.contains_key(&worker);
         if wanted {

@@ -1,4 +1,4 @@
-//! A worker's place in a run on this node. Workers may come and go; the place stays.
+//! A seat: the place of one worker on this node in a run. Workers come and go; the seat stays.
 
 use protocol::stats::WorkerStats;
 use protocol::weights::digest::Digest;
@@ -9,23 +9,23 @@ use crate::run::event::WorkerKey;
 #[expect(clippy::struct_excessive_bools, reason = "the flags are independent of each other")]
 #[derive(Debug, Default)]
 pub(crate) struct Seat {
-    /// Who sits here.
+    /// The worker that has this seat.
     pub(crate) worker: Option<WorkerKey>,
-    /// What workers did that sat here before.
+    /// Statistics of the workers that had this seat before.
     before: WorkerStats,
-    /// What the present one did.
+    /// Statistics of the worker that has the seat now.
     now: WorkerStats,
-    /// The samples that the present one waits for, if it has nothing to train.
+    /// Samples that the present worker waits for; `None` if it has some to train.
     pub(crate) starved: Option<Vec<Missing>>,
-    /// Its origin is closed.
+    /// True if the present worker's origin is closed.
     pub(crate) closed: bool,
-    /// Who sat here is gone before its time.
+    /// True if the last worker of this seat was lost before it closed its origin.
     pub(crate) lost: bool,
-    /// Its worker was told that all batches have come.
+    /// True if the worker was told that all batches have come.
     pub(crate) ordered: bool,
-    /// It has applied them all.
+    /// True if the worker has applied all batches and reported its digest.
     pub(crate) finished: bool,
-    /// The digest of its weights then; none if one has left the lattice.
+    /// Digest of the worker's weights at the end of the run; `None` if a weight has left the lattice.
     pub(crate) digest: Option<Digest>,
 }
 
@@ -56,7 +56,8 @@ impl Seat {
         self.now = stats;
     }
 
-    /// What was done here over the whole run. Readings are the present worker's.
+    /// Returns the statistics of this seat over the whole run: sums over all its workers, and the present worker's τ,
+    /// staleness, residual norm and GPU memory.
     pub(crate) fn stats(&self) -> WorkerStats {
         let sums = WorkerStats::combined([self.before, self.now].iter());
         WorkerStats {

@@ -1,20 +1,20 @@
-//! What a run has while its participants agree on how it ends.
+//! Data of a run whose participants agree on how it ends.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use protocol::ids::NodeId;
 
-/// A run that ends.
+/// Data of a run whose participants agree on how it ends.
 pub(crate) struct Settling {
-    /// With whom this node would end it.
+    /// Members with which this node would end the run.
     pub(crate) members: BTreeSet<NodeId>,
-    /// Counts how often the exchange was told to take no further batches, so that an old answer is not taken for the
-    /// newest's.
+    /// Number of freeze orders given to the exchange, so that an answer to an old one is not taken for the newest's.
     pub(crate) freezes: u64,
     pub(crate) freezing: bool,
-    /// What all stood at, and since when that has not changed.
+    /// Fingerprints of all members' batches when one of them last changed.
     pub(crate) fingerprints: Vec<u64>,
+    /// Time since which the members' batches have not changed, by their fingerprints.
     pub(crate) unmoved: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! How arrays and folders of images are read.
+//! Options for reading arrays and folders of images.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,26 +7,26 @@ use super::test_split::{DEFAULT_SHARE, share};
 use super::{DataSpecError, TargetKind};
 use crate::text_options::words;
 
-/// The longest side of an image that is believed.
+/// Longest side of an image in pixels that the option `size=` may ask for.
 const SIDE_MAX: u32 = 1 << 12;
 
-/// What is said of a file of arrays.
+/// Options for reading a file of arrays.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ArrayOptions {
-    /// The share of samples kept for testing, if one is given. A file with test samples of its own has none.
+    /// Share of the samples that become test rows, if one is given. A file with test samples of its own has none.
     pub test: Option<f64>,
-    /// Whether labels are classes or numbers; found out from what they are where nothing is said.
+    /// Kind of the labels, classes or numbers. `None`: the kind is inferred from their values.
     pub target: Option<TargetKind>,
 }
 
 impl ArrayOptions {
-    /// The share of samples kept for testing where the file does not tell them apart itself.
+    /// Returns the share of the samples that become test rows, for a file that does not mark test samples itself.
     #[must_use]
     pub fn test_share(&self) -> f64 {
         self.test.unwrap_or(DEFAULT_SHARE)
     }
 
-    /// Takes an option; false if arrays have none of this name.
+    /// Sets an option. Returns `false` if arrays have no option of this name.
     pub(super) fn take(&mut self, key: &str, value: &str) -> Result<bool, DataSpecError> {
         match key {
             "test" => self.test = Some(share(value)?),
@@ -47,7 +47,7 @@ impl fmt::Display for ArrayOptions {
     }
 }
 
-/// Writes the options that are given, after a `?`.
+/// Writes the options that are given, after a `?` and separated by `&`.
 fn write_options(f: &mut fmt::Formatter<'_>, options: impl IntoIterator<Item = Option<String>>) -> fmt::Result {
     for (place, option) in options.into_iter().flatten().enumerate() {
         write!(f, "{}{option}", if place == 0 { '?' } else { '&' })?;
@@ -55,45 +55,45 @@ fn write_options(f: &mut fmt::Formatter<'_>, options: impl IntoIterator<Item = O
     Ok(())
 }
 
-/// What is said of a folder of images.
+/// Options for reading a folder of images.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ImageOptions {
-    /// What every image is made; without it all must be of one size.
+    /// Size that every image is brought to. `None`: all images must have the same size.
     pub size: Option<Size>,
-    /// Whether images have colours; what the first one has where nothing is said.
+    /// Colours that every image is brought to. `None`: the colours of the first image.
     pub colour: Option<Colour>,
-    /// The share of samples kept for testing, if one is given. A folder with test samples of its own has none.
+    /// Share of the samples that become test rows, if one is given. A folder with test samples of its own has none.
     pub test: Option<f64>,
 }
 
-/// The size of an image, in pixels.
+/// Size of an image in pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// How wide it is.
+    /// Width of the image in pixels.
     pub width: u32,
-    /// How high it is.
+    /// Height of the image in pixels.
     pub height: u32,
 }
 
-/// The colours of images.
+/// Colour channels of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Colour {
-    /// One channel.
+    /// One channel: shades of grey.
     Grey,
-    /// Three channels.
+    /// Three channels: red, green and blue.
     Rgb,
 }
 
 words!(Colour, DataSpecError, DataSpecError::Colour, "grey" => Self::Grey, "rgb" => Self::Rgb);
 
 impl ImageOptions {
-    /// The share of samples kept for testing where the folder does not tell them apart itself.
+    /// Returns the share of the samples that become test rows, for a folder that does not mark test samples itself.
     #[must_use]
     pub fn test_share(&self) -> f64 {
         self.test.unwrap_or(DEFAULT_SHARE)
     }
 
-    /// Takes an option; false if images have none of this name.
+    /// Sets an option. Returns `false` if images have no option of this name.
     pub(super) fn take(&mut self, key: &str, value: &str) -> Result<bool, DataSpecError> {
         match key {
             "size" => self.size = Some(value.parse()?),

@@ -1,21 +1,22 @@
-//! A column of a table, as people name it.
+//! A column of a table, given by its name or position.
 
 use std::fmt;
 use std::str::FromStr;
 
 use super::DataSpecError;
 
-/// A column of a table. Its text holds neither `&` nor `,`: a column whose name does is given by its position.
+/// Column of a table, given by its name or position. Its text cannot hold `&` or `,`, so a column whose name does is
+/// given by its position.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Column {
-    /// The column with this name in the header. Never a whole number: that reads as a position.
+    /// Column with this name in the header. The name is never a whole number, because that reads as a position.
     Name(String),
-    /// The column at this position: from 0 at the left, or from -1 at the right.
+    /// Column at this position: from 0 at the left, or from -1 at the right.
     Position(i64),
 }
 
 impl Column {
-    /// The last column, where most files keep the label.
+    /// Last column, where most files keep the label.
     pub const LAST: Self = Self::Position(-1);
 }
 
@@ -45,7 +46,7 @@ pub(super) fn list(text: &str) -> Result<Vec<Column>, DataSpecError> {
     text.split(',').map(str::parse).collect()
 }
 
-/// Columns as [`list`] reads them.
+/// List of columns that is written as [`list`] reads it.
 pub(super) struct Listed<'a>(pub(super) &'a [Column]);
 
 impl fmt::Display for Listed<'_> {

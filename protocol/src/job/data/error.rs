@@ -1,95 +1,95 @@
-//! Why a text does not say where samples come from.
+//! Errors for texts that do not describe a data source.
 
 use thiserror::Error;
 
-/// Why a text does not say where samples come from.
+/// Error for a text that does not describe a data source.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DataSpecError {
     /// The text starts with none of the known schemes.
     #[error("'{0}' is not a data source: write builtin:mnist, csv:FILE, npz:FILE, images:DIR, cifar:DIR or idx:DIR")]
     UnknownScheme(String),
-    /// A file without what it is.
+    /// The text names a file without the scheme that says how to read it.
     #[error("'{text}' lacks the format of its data: write {instead}")]
     NoScheme {
-        /// The text.
+        /// Text that was given.
         text: String,
-        /// What its name says that it is.
+        /// Text to write instead, judging by the file's name.
         instead: String,
     },
-    /// A pipe.
+    /// The data is a pipe, which can be read only once.
     #[error(
         "'{0}:-' is a pipe, but every node reads the data, and more than once: save the data to a file, and write \
          {0}:FILE"
     )]
     Pipe(&'static str),
-    /// No such dataset is built in.
+    /// No dataset of this name is built in.
     #[error("no dataset '{0}' is built in: write builtin:mnist, the only one")]
     UnknownBuiltin(String),
-    /// A kind of data without the place where it is.
+    /// The path behind a scheme is empty.
     #[error("nothing follows '{kind}:': write {kind}:{place} with the path of {what}")]
     NoPath {
-        /// The kind.
+        /// Scheme of the data source, whose path is empty.
         kind: &'static str,
-        /// A file or a directory.
+        /// Placeholder for the path in the error: `FILE` or `DIR`.
         place: &'static str,
-        /// What lies there.
+        /// Description of the file or directory that the path must name.
         what: &'static str,
     },
-    /// An option that arrays do not have.
+    /// The option is unknown: arrays have no option of this name.
     #[error("'{0}' is not an option of npz: write test=SHARE or target=class|number, separated by '&'")]
     ArrayOption(String),
-    /// An option that images do not have.
+    /// The option is unknown: images have no option of this name.
     #[error("'{0}' is not an option of images: write size=32x32, colour=grey|rgb or test=SHARE, separated by '&'")]
     ImageOption(String),
-    /// No colours.
+    /// The value of `colour=` names no colours.
     #[error("colour={0} is not known: write colour=grey or colour=rgb")]
     Colour(String),
-    /// No size of an image.
+    /// The value of `size=` is not the size of an image.
     #[error("size={0} is not an image size: write width and height in pixels, such as size=32x32")]
     Size(String),
-    /// An option that tables do not have.
+    /// The option is unknown: tables have no option of this name.
     #[error(
         "'{0}' is not an option of a table: write label=, test=, testfile=, target=, sep=, missing=, text=, onehot=, \
          hash=, words=, date= or drop=, separated by '&' (give a column whose name holds '&' or ',' by its position)"
     )]
     UnknownOption(String),
-    /// The same option twice.
+    /// An option is given twice.
     #[error("the option '{0}' is given twice: keep one of the two")]
     RepeatedOption(String),
-    /// A column without a name.
+    /// The name of a column is empty.
     #[error("a column name is empty: write the column's name or position, such as label=kind or label=-1")]
     EmptyColumn,
-    /// A share of test samples that is no share.
+    /// The value of `test=` is not a share of the samples.
     #[error("test={0} is not a share of the samples: write a number above 0 and at most 1")]
     TestFraction(String),
-    /// `testfile=` without a value.
+    /// `testfile=` has no value.
     #[error("no file follows 'testfile=': write testfile=FILE with the path of the samples to test on")]
     NoTestFile,
-    /// Two ways to hold samples out.
+    /// Two ways to choose the test rows are given.
     #[error("test= and testfile= are both given: keep one of the two")]
     TwoTests,
-    /// None of the separators.
+    /// The value of `sep=` names no known separator.
     #[error("sep={0} is not a known separator: write sep=comma, sep=semicolon, sep=tab or sep=bar")]
     Separator(String),
-    /// None of what can become of missing numbers.
+    /// The value of `missing=` names no known treatment of missing numbers.
     #[error("missing={0} is not known: write missing=mean, missing=zero or missing=error")]
     Missing(String),
-    /// None of what can become of texts.
+    /// The value of `text=` names no known treatment of texts.
     #[error("text={0} is not known: write text=onehot, text=hash:32 or text=drop")]
     TextRule(String),
-    /// A number of inputs that texts cannot be hashed to.
+    /// Texts cannot be hashed to this number of inputs.
     #[error("texts cannot be hashed to '{0}' inputs: write a whole number from 2 to 65536, such as hash=colour:32")]
     Buckets(String),
-    /// A column in two lists.
+    /// A column is named in two options that exclude each other.
     #[error(
         "column '{0}' is named twice: name a column in only one of label=, onehot=, hash=, words=, date= and \
          drop="
     )]
     TwoRules(String),
-    /// A label is either a class or a number.
+    /// The value of `target=` is neither `class` nor `number`.
     #[error("target={0} is not a known target: write target=class or target=number")]
     Target(String),
-    /// Several classes for one sample.
+    /// Several label columns are to be classes, but a sample has only one class.
     #[error(
         "several label columns can only be numbers, not classes: keep one label column, or leave out \
          target=class"

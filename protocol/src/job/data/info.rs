@@ -1,32 +1,32 @@
-//! What nodes of a run must agree on about their data.
+//! The properties of a dataset that all nodes of a run must agree on.
 
 use serde::{Deserialize, Serialize};
 
 use crate::job::model::Shape;
 use crate::job::target::TargetInfo;
 
-/// The properties of a dataset that all nodes of a run must agree on.
+/// Properties of a dataset that all nodes of a run must agree on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataInfo {
-    /// SHA-256 of its contents.
+    /// SHA-256 of the dataset's contents.
     pub hash: [u8; 32],
-    /// The shape of a sample.
+    /// Shape of one sample.
     pub input: Shape,
-    /// What is to be predicted.
+    /// Target that a model predicts: classes or numbers.
     pub target: TargetInfo,
-    /// Samples to learn from.
+    /// Number of training samples, without the validation samples.
     pub train: u64,
-    /// Samples kept for measuring.
+    /// Number of test samples.
     pub test: u64,
-    /// Samples set aside from the training part for the run's own decisions.
+    /// Number of samples taken from the training part for the run's own decisions.
     pub validation: u64,
-    /// How many of the test samples are of the most frequent class; 0 where samples have no classes.
+    /// Number of test samples of the most frequent class; 0 if samples have no classes.
     pub most_frequent: u64,
 }
 
 #[cfg(test)]
 impl DataInfo {
-    /// Returns a small one.
+    /// Returns a small dataset's properties.
     pub(crate) fn example() -> Self {
         Self {
             hash: [0; 32],

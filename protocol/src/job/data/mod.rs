@@ -1,4 +1,4 @@
-//! Where the samples of a run come from, as one line of text.
+//! The source of a run's samples, as one line of text.
 //!
 //! The same text is typed on the command line, written in a job's TOML file, sent to other nodes and kept in model
 //! files, so [`DataSpec`] is stored and sent as that text and nothing else:
@@ -10,8 +10,8 @@
 //! - `images:DIR?size=32x32&colour=rgb`
 //! - `cifar:DIR`
 //!
-//! There are no escapes: everything up to the first `?` is the file, and options end at `&`. A column whose name holds an
-//! `&` or a comma is given by its position instead.
+//! There are no escapes: everything up to the first `?` is the file, and options end at `&`. A column whose name holds
+//! an `&` or a comma is given by its position instead.
 
 mod arrays;
 mod column;
@@ -36,55 +36,55 @@ pub use test_split::TestSplit;
 
 use crate::text_options::serde_as_text;
 
-/// Where a run's samples come from.
+/// Source of a run's samples.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DataSpec {
-    /// The MNIST digits inside the program.
+    /// The MNIST digits that are built into the program.
     BuiltinMnist,
     /// Four files of images and labels in IDX format.
     Idx {
-        /// Where the four files are.
+        /// Directory of the four files.
         directory: PathBuf,
     },
-    /// One file of separated values.
+    /// Text file with one sample per line, whose cells are separated by a character.
     Csv {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// What stands between its cells; found out where nothing is said.
+        /// Character between the cells of a line. `None`: the character is inferred from the file.
         separator: Option<Separator>,
-        /// How it is read.
+        /// Options for reading the table.
         table: TableOptions,
     },
-    /// One Parquet file.
+    /// Table in a Parquet file.
     Parquet {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// How it is read.
+        /// Options for reading the table.
         table: TableOptions,
     },
-    /// Arrays in one file of `NumPy`'s.
+    /// Arrays in an `.npz` file, as `NumPy` writes it.
     Npz {
-        /// The file.
+        /// Path of the file.
         file: PathBuf,
-        /// How it is read.
+        /// Options for reading the arrays.
         arrays: ArrayOptions,
     },
-    /// A folder of images for each class.
+    /// Folder that holds a folder of images for each class.
     Images {
-        /// The folder of those folders.
+        /// Path of the outer folder.
         directory: PathBuf,
-        /// How they are read.
+        /// Options for reading the images.
         images: ImageOptions,
     },
-    /// The binary files of CIFAR-10 or CIFAR-100.
+    /// Binary files of CIFAR-10 or CIFAR-100.
     Cifar {
-        /// Where the files are.
+        /// Directory of the files.
         directory: PathBuf,
     },
 }
 
 impl DataSpec {
-    /// Every path that it names.
+    /// Returns all paths that the source names, so that the caller can change them.
     pub fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
         match self {
             Self::BuiltinMnist => Vec::new(),
@@ -98,7 +98,7 @@ impl DataSpec {
         }
     }
 
-    /// The file or folder of the samples to train on.
+    /// Returns the file or folder of the training samples; `None` for a built-in dataset.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match self {
@@ -112,7 +112,7 @@ impl DataSpec {
         }
     }
 
-    /// The same data with all samples for testing, except where the data itself tells its parts apart.
+    /// Returns the same source with all samples as test rows, except where the format itself marks the test samples.
     #[must_use]
     pub fn for_testing(mut self) -> Self {
         match &mut self {
@@ -125,7 +125,7 @@ impl DataSpec {
     }
 }
 
-/// Whether a data text says itself which samples are for testing, rather than leaving it to the default.
+/// True if a data text chooses its test rows (`test=` or `testfile=`) instead of leaving them to the default.
 #[must_use]
 pub fn names_test_part(text: &str) -> bool {
     let (_, options) = parts(text);
@@ -155,7 +155,8 @@ impl FromStr for DataSpec {
     }
 }
 
-/// What to write in place of a text without a known scheme, as the end of its name tells.
+/// Returns the error for a text without a known scheme, with a text to write instead that follows from the file's
+/// extension.
 fn unknown(text: &str) -> DataSpecError {
     let (file, _) = parts(text);
     let small = file.to_ascii_lowercase();
@@ -173,7 +174,7 @@ fn unknown(text: &str) -> DataSpecError {
     }
 }
 
-/// A path that must be there.
+/// Reads a path, which must be neither empty nor a pipe (`-`).
 fn path(kind: &'static str, place: &'static str, what: &'static str, text: &str) -> Result<PathBuf, DataSpecError> {
     if text.is_empty() {
         return Err(DataSpecError::NoPath { kind, place, what });
@@ -184,7 +185,7 @@ fn path(kind: &'static str, place: &'static str, what: &'static str, text: &str)
     Ok(text.into())
 }
 
-/// What stands before the options, and the options.
+/// Splits a text at its first `?` into the path and the options.
 fn parts(text: &str) -> (&str, Option<&str>) {
     match text.split_once('?') {
         Some((path, options)) => (path, Some(options)),
@@ -249,7 +250,7 @@ fn parse_images(text: &str) -> Result<DataSpec, DataSpecError> {
     Ok(DataSpec::Images { directory, images })
 }
 
-/// Hands out each option once; `take` says whether it knows the key.
+/// Passes each option to `take`, which returns `false` for an unknown key. Unknown and repeated options are errors.
 fn each_option(
     options: Option<&str>,
     unknown: fn(String) -> DataSpecError,
@@ -268,7 +269,7 @@ fn each_option(
     Ok(())
 }
 
-/// The text that reads back as the same value.
+/// Writes the text that reads back as the same source.
 impl fmt::Display for DataSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

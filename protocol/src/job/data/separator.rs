@@ -1,26 +1,26 @@
-//! What stands between the cells of a line.
+//! The character between the cells of a line.
 
 use super::DataSpecError;
 use crate::text_options::words;
 
-/// What stands between the cells of a line.
+/// Character between the cells of a line in a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Separator {
-    /// `,`
+    /// Comma: `,`.
     Comma,
-    /// `;`
+    /// Semicolon: `;`.
     Semicolon,
-    /// A tab.
+    /// Tab character.
     Tab,
-    /// `|`
+    /// Vertical bar: `|`.
     Bar,
 }
 
 impl Separator {
-    /// Every separator, with those first that hardly ever stand in a cell.
+    /// All separators; those that rarely occur within a cell come first.
     pub const ALL: [Self; 4] = [Self::Tab, Self::Semicolon, Self::Bar, Self::Comma];
 
-    /// The byte itself.
+    /// Returns the separator as a byte.
     #[must_use]
     pub const fn byte(self) -> u8 {
         match self {
@@ -31,7 +31,7 @@ impl Separator {
         }
     }
 
-    /// Reads its name, or the character itself.
+    /// Reads a separator from its name, or from the character itself.
     pub(super) fn read(text: &str) -> Result<Self, DataSpecError> {
         let of_byte = |byte: u8| Self::ALL.into_iter().find(|separator| separator.byte() == byte);
         match text.as_bytes() {

@@ -1,4 +1,4 @@
-//! How a table is read: which columns are to be predicted, and what becomes of the others.
+//! Options for reading a table: the columns to be predicted, and the treatment of all other columns.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -9,33 +9,34 @@ use super::column::{Column, Listed, list};
 use super::test_split::TestSplit;
 use crate::text_options::words;
 
-/// The places that texts are hashed to when nothing else was asked for.
+/// Number of inputs that the texts of a column are hashed to by default.
 const DEFAULT_BUCKETS: u32 = 32;
-/// The inputs that the words of a text are hashed to when nothing else was asked for.
+/// Number of inputs that the words of a text are hashed to by default.
 const DEFAULT_WORDS: u32 = 4096;
-/// More would make a table wider than anybody means.
+/// Most inputs that a column can be hashed to: more would make the table too wide to be meant.
 const BUCKETS_MAX: u32 = 1 << 16;
 
-/// What is said of a table beside its file.
+/// Options for reading a table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableOptions {
-    /// The columns that are to be predicted, at least one: a class or a number in one, or a number in each.
+    /// Columns to be predicted, at least one: a class or a number if there is one column, a number each if there are
+    /// several.
     pub label: Vec<Column>,
-    /// What is kept for testing.
+    /// Choice of the test rows: a share of the rows, or another file.
     pub test_split: TestSplit,
-    /// Whether the label is a class or a number; found out from what it holds where nothing is said.
+    /// Kind of the label, class or number. `None`: the kind is inferred from its values.
     pub target: Option<TargetKind>,
-    /// What becomes of numbers that are not there.
+    /// Treatment of missing numbers.
     pub missing: Missing,
-    /// What becomes of columns of texts that have no rule of their own.
+    /// Treatment of text columns that have no rule of their own, if one is given.
     pub text: Option<TextRule>,
-    /// Columns whose texts are categories, each of which becomes an input.
+    /// Text columns whose texts are categories. Each category becomes an input.
     pub onehot: Vec<Column>,
-    /// Columns whose texts are hashed, and to how many inputs.
+    /// Text columns whose texts are hashed, each with the number of inputs that they are hashed to.
     pub hash: Vec<(Column, u32)>,
-    /// Columns whose texts are taken apart into words, and how many inputs those are hashed to.
+    /// Text columns that are split into words, each with the number of inputs that the words are hashed to.
     pub words: Vec<(Column, u32)>,
-    /// Columns of dates.
+    /// Columns of dates or times.
     pub date: Vec<Column>,
     /// Columns that are not read.
     pub drop: Vec<Column>,
@@ -58,34 +59,34 @@ impl Default for TableOptions {
     }
 }
 
-/// What a label is taken for.
+/// Kind of a label.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TargetKind {
-    /// Each different text is a class.
+    /// The label is a class: each different text is a class of its own.
     Class,
-    /// It is a number.
+    /// The label is a number to be predicted.
     Number,
 }
 
-/// What becomes of numbers that are not there.
+/// Treatment of missing numbers in a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// The data is refused.
+    /// A table with missing numbers is refused.
     Error,
-    /// The mean of their column over the training part takes their place.
+    /// A missing number is replaced by the mean of its column over the training rows.
     Mean,
-    /// 0 takes their place.
+    /// A missing number is replaced by 0.
     Zero,
 }
 
-/// What becomes of a column of texts.
+/// Treatment of a column of texts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextRule {
     /// Each different text becomes an input that is 1 or 0.
     OneHot,
-    /// Each text makes one of so many inputs 1.
+    /// Each text is hashed to one of this number of inputs, which is then 1.
     Hash(u32),
-    /// It is not read.
+    /// The column is not read.
     Drop,
 }
 
@@ -124,7 +125,8 @@ fn buckets(text: &str) -> Result<u32, DataSpecError> {
         .ok_or_else(|| DataSpecError::Buckets(text.to_owned()))
 }
 
-/// Reads `colour:32,shape`. A name may hold a colon if a number of inputs follows it.
+/// Reads hashed columns such as `colour:32,shape`; `default` is the number of inputs where none is given. A column's
+/// name may hold a colon if a number of inputs follows it.
 fn hashed(text: &str, default: u32) -> Result<Vec<(Column, u32)>, DataSpecError> {
     let one = |text: &str| match text.rsplit_once(':') {
         Some((column, count)) => Ok((column.parse()?, buckets(count)?)),
@@ -134,7 +136,7 @@ fn hashed(text: &str, default: u32) -> Result<Vec<(Column, u32)>, DataSpecError>
 }
 
 impl TableOptions {
-    /// Takes an option; false if tables have none of this name.
+    /// Sets an option. Returns `false` if tables have no option of this name.
     pub(super) fn take(&mut self, key: &str, value: &str) -> Result<bool, DataSpecError> {
         match key {
             "label" => self.label = list(value)?,
@@ -151,7 +153,7 @@ impl TableOptions {
         Ok(true)
     }
 
-    /// What is left when all options are taken.
+    /// Checks that the options fit together, when all of them have been set.
     pub(super) fn check(self) -> Result<Self, DataSpecError> {
         if self.target == Some(TargetKind::Class) && self.label.len() > 1 {
             return Err(DataSpecError::SeveralClasses);
@@ -167,7 +169,7 @@ impl TableOptions {
         }
     }
 
-    /// Files beside the table itself.
+    /// Returns the path of the file of test rows, if there is one.
     pub(super) fn paths_mut(&mut self) -> Option<&mut PathBuf> {
         match &mut self.test_split {
             TestSplit::Share(_) => None,
@@ -176,8 +178,8 @@ impl TableOptions {
     }
 }
 
-/// Label and what is set aside are always written out, so that a text kept in a model file means the same should a default
-/// ever change.
+/// Writes the options. The label and the choice of test rows are always included, so that a text in a model file keeps
+/// its meaning if a default changes.
 impl fmt::Display for TableOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "label={}&{}", Listed(&self.label), self.test_split)?;

@@ -1,19 +1,19 @@
-//! What is kept for testing.
+//! The choice of test rows in a table.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use super::DataSpecError;
 
-/// The share of samples that is kept for testing when nothing else was asked for.
+/// Share of the samples that become test rows by default.
 pub(super) const DEFAULT_SHARE: f64 = 0.2;
 
-/// What is kept for testing.
+/// Choice of the test rows of a table.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TestSplit {
-    /// So large a share of the samples, above 0 and at most 1.
+    /// This share of the rows, above 0 and at most 1.
     Share(f64),
-    /// Those of another file.
+    /// All rows of another file.
     File(PathBuf),
 }
 
@@ -24,7 +24,7 @@ impl Default for TestSplit {
 }
 
 impl TestSplit {
-    /// Takes `test=SHARE` or `testfile=FILE`; false for another key.
+    /// Sets the choice from `test=SHARE` or `testfile=FILE`. Returns `false` for another key.
     pub(super) fn take(&mut self, key: &str, value: &str) -> Result<bool, DataSpecError> {
         let given = match key {
             "test" => Self::Share(share(value)?),
@@ -32,7 +32,7 @@ impl TestSplit {
             "testfile" => Self::File(value.into()),
             _ => return Ok(false),
         };
-        // A share that is the default may have been given as well, and says nothing.
+        // A share that equals the default may never have been given, so it does not exclude a file.
         match (&*self, &given) {
             (Self::File(_), Self::Share(_)) => Err(DataSpecError::TwoTests),
             (Self::Share(already), Self::File(_)) if *already != DEFAULT_SHARE => Err(DataSpecError::TwoTests),
@@ -53,7 +53,7 @@ impl fmt::Display for TestSplit {
     }
 }
 
-/// Reads the value of `test=`.
+/// Reads the value of `test=`, a share above 0 and at most 1.
 pub(super) fn share(text: &str) -> Result<f64, DataSpecError> {
     text.parse()
         .ok()

@@ -1,4 +1,4 @@
-//! Texts that say where samples come from, right and wrong.
+//! Tests of data texts, valid and invalid.
 
 use super::*;
 use proptest::prelude::*;

@@ -1,26 +1,26 @@
-//! Activations: layers that change each number by itself.
+//! Activations: layers that apply a function to each number by itself.
 
 use std::fmt;
 
-/// An activation: a function of each number by itself.
+/// Activation: a function that a layer applies to each number by itself.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Activation {
-    /// max(x, 0)
+    /// Rectifier: max(x, 0).
     Relu,
-    /// x above 0, and this much of it below.
+    /// Leaky rectifier: x above 0, and this slope times x below.
     LeakyRelu(f64),
-    /// x / (1 + e^-x)
+    /// Sigmoid linear unit: x / (1 + e^-x).
     Silu,
-    /// x Φ(x), exactly, as PyTorch's default has it.
+    /// Gaussian error linear unit: x Φ(x), computed exactly, which is PyTorch's default.
     Gelu,
-    /// tanh x
+    /// Hyperbolic tangent: tanh x.
     Tanh,
-    /// 1 / (1 + e^-x)
+    /// Logistic function: 1 / (1 + e^-x).
     Sigmoid,
 }
 
 impl Activation {
-    /// All activations, in the order in which help texts list them; a slope has PyTorch's default value.
+    /// All activations, in the order in which help texts list them. A slope has PyTorch's default value.
     pub const ALL: [Self; 6] = [
         Self::Relu,
         Self::LeakyRelu(0.01),
@@ -30,7 +30,7 @@ impl Activation {
         Self::Sigmoid,
     ];
 
-    /// The activation's name in the layer grammar.
+    /// Returns the activation's name in the layer grammar.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -43,7 +43,7 @@ impl Activation {
         }
     }
 
-    /// The slope below zero, where it can be set.
+    /// Returns the slope below zero, if the activation has one that can be set.
     #[must_use]
     pub fn slope(self) -> Option<f64> {
         match self {
@@ -52,7 +52,7 @@ impl Activation {
         }
     }
 
-    /// The same activation with a slope that was set.
+    /// Returns the activation with this slope below zero, if the activation has one.
     pub(super) fn with_slope(self, slope: f64) -> Self {
         match self {
             Self::LeakyRelu(_) => Self::LeakyRelu(slope),
@@ -60,7 +60,7 @@ impl Activation {
         }
     }
 
-    /// Where it stands in [`Activation::ALL`], by which kernels on GPUs know it.
+    /// Returns the activation's index in [`Activation::ALL`], by which GPU kernels know it.
     #[must_use]
     pub fn number(self) -> usize {
         match self {
@@ -73,13 +73,13 @@ impl Activation {
         }
     }
 
-    /// The activation of this name, with its default slope.
+    /// Returns the activation of this name, with its default slope.
     pub(super) fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|activation| activation.name() == name)
     }
 }
 
-/// How it is written in the layer grammar.
+/// Writes the activation as the layer grammar has it.
 impl fmt::Display for Activation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.slope() {

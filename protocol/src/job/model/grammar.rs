@@ -1,4 +1,5 @@
-//! The layer grammar: `conv OUT KxK [stride S] [pad P], maxpool K, …`, separated by commas; blocks of layers in brackets.
+//! The layer grammar: `conv OUT KxK [stride S] [pad P], maxpool K, …`, with layers separated by commas and blocks in
+//! brackets.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,59 +7,59 @@ use std::str::FromStr;
 use super::activation::Activation;
 use crate::text_options::serde_as_text;
 
-/// Sizes above this are taken for a slip of the hand.
+/// Largest size that a layer may have; a larger one is taken for a typing error.
 const SIZE_MAX: usize = 1 << 20;
-/// Blocks within blocks: more are no network that anybody wrote.
+/// Most blocks that may be nested; deeper nesting is taken for a mistake.
 const DEPTH_MAX: usize = 8;
 
 /// One layer of a model.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Layer {
-    /// A convolution with square kernels.
+    /// Convolution with square kernels.
     Conv {
-        /// Output channels.
+        /// Number of output channels.
         out: usize,
-        /// Rows and columns of a kernel.
+        /// Number of rows, and of columns, of a kernel.
         kernel: usize,
-        /// Distance between two applications of a kernel.
+        /// Distance between neighbouring positions of a kernel, in pixels.
         stride: usize,
-        /// Zeros around the image.
+        /// Width of the border of zeros around the image, in pixels.
         pad: usize,
-        /// Whether each output channel has a number added.
+        /// True if a trained number (bias) is added to each output channel.
         bias: bool,
     },
-    /// The largest value of every square of so many rows and columns.
+    /// Takes the largest value of each square of this number of rows and columns.
     MaxPool(usize),
-    /// The mean of every square of so many rows and columns.
+    /// Takes the mean of each square of this number of rows and columns.
     AvgPool(usize),
-    /// The mean of every channel.
+    /// Takes the mean of each channel.
     GlobalAvgPool,
-    /// An image as a vector.
+    /// Turns an image into a vector.
     Flatten,
-    /// A fully connected layer with so many outputs, or as many as the data asks for.
+    /// Fully connected layer with this number of outputs; `None` for the number that the data needs.
     Dense(Option<usize>),
-    /// Each channel is shifted and scaled to mean 0 and variance 1 over the minibatch.
+    /// Normalises each channel to mean 0 and variance 1 over the minibatch.
     BatchNorm,
     /// Normalises each sample over all of its values.
     LayerNorm,
     /// Normalises each sample's channels in this many groups.
     GroupNorm(usize),
-    /// What comes in is added to what these layers make of it.
+    /// Adds the block's input to the output of these layers.
     Residual(Vec<Layer>),
-    /// A function of each number by itself.
+    /// Applies a function to each number by itself.
     Activation(Activation),
-    /// In training, each value is dropped with this probability and the rest scaled up.
+    /// Sets each value to 0 with this probability and scales up the others, in training only.
     Dropout(f64),
 }
 
-/// A model as its list of layers.
+/// Model as a list of layers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ModelSpec {
-    /// The layers, first to last.
+    /// Layers of the model, first to last.
     pub layers: Vec<Layer>,
 }
 
-/// The activations as the grammar takes them, separated by commas.
+/// Returns all activations as the grammar takes them, separated by commas.
 fn activations() -> String {
     let forms = Activation::ALL.map(|activation| match activation.slope() {
         Some(_) => format!("{} [SLOPE]", activation.name()),
@@ -67,7 +68,7 @@ fn activations() -> String {
     forms.join(", ")
 }
 
-/// The layers as the grammar takes them, separated by commas.
+/// Returns all layers as the grammar takes them, separated by commas.
 fn forms() -> String {
     format!(
         "conv OUT KxK [stride S] [pad P] [nobias], maxpool K, avgpool K, globalavgpool, flatten, dense [OUT], \
@@ -76,7 +77,7 @@ fn forms() -> String {
     )
 }
 
-/// The help text of the key that takes a model.
+/// Returns the help text of the job key `model`.
 #[cfg(feature = "clap")]
 pub(in crate::job) fn help() -> String {
     format!(
@@ -134,7 +135,7 @@ fn conv<'a>(words: &mut impl Iterator<Item = &'a str>, text: &str) -> Result<Lay
     })
 }
 
-/// A number of its own kind, in a range that it has a name for.
+/// Reads a number in a range; `what` names the number in the error.
 fn share(word: &str, text: &str, what: &str, range: std::ops::Range<f64>) -> Result<f64, String> {
     match word.parse() {
         Ok(value) if range.contains(&value) => Ok(value),
@@ -145,7 +146,7 @@ fn share(word: &str, text: &str, what: &str, range: std::ops::Range<f64>) -> Res
     }
 }
 
-/// The texts between commas that are in no brackets.
+/// Splits a text at the commas outside of brackets.
 fn split(text: &str) -> Result<Vec<&str>, String> {
     let (mut parts, mut depth, mut start) = (Vec::new(), 0usize, 0);
     for (at, letter) in text.char_indices() {
@@ -166,13 +167,13 @@ fn split(text: &str) -> Result<Vec<&str>, String> {
     Ok(parts)
 }
 
-/// Layers, one after the other, in so many blocks.
+/// Reads layers that lie within `depth` nested blocks.
 fn layers(text: &str, depth: usize) -> Result<Vec<Layer>, String> {
     let parts = split(text)?;
     parts.into_iter().map(|part| layer(part, depth)).collect()
 }
 
-/// What stands in the brackets of a block.
+/// Reads a block with its layers in brackets.
 fn residual(text: &str, depth: usize) -> Result<Layer, String> {
     let within = text
         .strip_prefix("residual")
@@ -271,7 +272,7 @@ impl fmt::Display for Layer {
     }
 }
 
-/// Layers as they are written.
+/// Writes layers as the grammar takes them.
 fn listed(layers: &[Layer]) -> String {
     let layers: Vec<String> = layers.iter().map(Layer::to_string).collect();
     layers.join(", ")

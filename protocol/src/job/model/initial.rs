@@ -1,21 +1,23 @@
-//! Initial weights: the same on every node, from the run's seed alone.
+//! Initial weights, which every node draws from the run's seed alone.
 
 use super::{Layout, Role, TensorSlot};
 use crate::rng::CounterRng;
 use crate::weights::lattice::STEPS_PER_UNIT;
 
-/// The stream of the run's seed from which weights are drawn.
+/// Number of the seed's random stream from which initial weights are drawn.
 const STREAM: u64 = 1;
-/// Half of a 53-bit range: what turns a random word into a number from -1 to 1 without rounding.
+/// Half of the range of a 53-bit random word: dividing by it and subtracting 1 gives a number from -1 to 1 without
+/// rounding.
 const HALF_RANGE: f64 = (1u64 << 52) as f64;
 
-/// Draws every weight evenly from `±√(6 / fan_in)` and rounds it to the lattice; biases are 0, and gains 1.
+/// Returns the initial weights as counts. Each weight is drawn evenly from `±√(6 / fan_in)` and rounded to the lattice;
+/// biases are 0, and gains 1.
 ///
-/// With that spread (He's) activations keep their size through layers of rectifiers, so gradients are large from the
-/// first step on: it saves up to half of the samples that other spreads need to get going, and most with many workers.
+/// With this spread (He's) activations keep their size through layers of rectifiers, so gradients are large from the
+/// first step on. That saves up to half of the samples that other spreads need to get going, most with many workers.
 ///
-/// A square root and products of `f64` are fixed to the bit by IEEE 754; logarithms or cosines, which normal
-/// distributions need, are not, and would differ between platforms.
+/// Only a square root and products of `f64` are used, which IEEE 754 fixes to the bit. Normal distributions need
+/// logarithms or cosines, which differ between platforms.
 #[must_use]
 pub fn initial_counts(layout: &Layout, seed: u64) -> Vec<i32> {
     let mut counts = Vec::with_capacity(layout.weights);
@@ -25,7 +27,7 @@ pub fn initial_counts(layout: &Layout, seed: u64) -> Vec<i32> {
     counts
 }
 
-/// Those of one tensor, which begins at this index of the whole model.
+/// Returns the initial counts of one tensor whose first weight has the index `place` in the whole model.
 #[must_use]
 pub fn initial_counts_at(tensor: &TensorSlot, place: usize, seed: u64) -> Vec<i32> {
     let elements = tensor.elements();
@@ -73,7 +75,7 @@ mod tests {
 
     #[test]
     fn golden_digest() {
-        // All nodes of a run start from this; a change of it is a change of the protocol.
+        // All nodes of a run start from these weights, so a change of them is a change of the protocol.
         let layout = Layout::new(&"dense 3".parse().unwrap(), Shape::Flat(4), 3).unwrap();
         assert_eq!(
             Digest::of_counts(&initial_counts(&layout, 1)).to_string(),

@@ -1,57 +1,60 @@
-//! Layer ranges: neighbouring layers that a machine goes through without a word from others.
+//! Layer ranges: consecutive layers that a stage computes without a message from another node.
 //!
-//! Where groups are not divided, a group is a layer range. Where they are, every layer with weights begins one: it needs all
-//! that the layers before it have made, and those are divided among machines. What comes after it, number by number or
-//! channel by channel, is divided as it is.
+//! A group that is not divided into slices is one layer range. In a divided group every layer with weights begins a
+//! layer range: the layer needs the whole output of the layers before it, which lies on several machines. The layers
+//! after it work number by number or channel by channel, so their inputs and outputs stay divided in the same way.
 
 use std::ops::Range;
 
 use super::{Layer, Layout, PlacedLayer, Shape};
 
-/// Neighbouring layers, and how they are divided.
+/// Consecutive layers that a stage computes without a message from another node, and the division of their output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerRange {
-    /// Which of the model's layers.
+    /// Layers of the model that belong to this layer range.
     pub layers: Range<usize>,
-    /// The first of the stages that it is divided among.
+    /// Number of the first pipeline stage that the layer range is divided among.
     first: usize,
-    /// Which of a sample's numbers after its last layer each of those makes.
+    /// For each stage that the layer range is divided among, the range of a sample's output numbers that the stage
+    /// computes.
     shares: Vec<Range<usize>>,
 }
 
 impl LayerRange {
-    /// The stages that it is divided among.
+    /// Returns the stages that the layer range is divided among.
     #[must_use]
     pub fn owners(&self) -> Range<usize> {
         self.first..self.first + self.shares.len()
     }
 
-    /// Which of a sample's numbers after its last layer a stage makes.
+    /// Returns the range of a sample's output numbers that a stage computes; `None` if the stage has no part in this
+    /// layer range.
     #[must_use]
     pub fn share(&self, stage: usize) -> Option<Range<usize>> {
         self.shares.get(stage.checked_sub(self.first)?).cloned()
     }
 
-    /// The same of all holders, in order.
+    /// Returns, for each owning stage in order, the range of a sample's output numbers that the stage computes.
     #[must_use]
     pub fn shares(&self) -> &[Range<usize>] {
         &self.shares
     }
 
-    /// Numbers of a sample after its last layer.
+    /// Returns the number of output numbers of one sample.
     #[must_use]
     pub fn outputs(&self) -> usize {
         self.shares.last().map_or(0, |share| share.end)
     }
 }
 
-/// The layer ranges of a model in groups, each of which is divided into so many slices.
+/// Returns the layer ranges of a model that is cut into groups, each of which is divided into `slices` slices.
 pub(super) fn layer_ranges(whole: &Layout, groups: &[Range<usize>], slices: usize) -> Vec<LayerRange> {
     let last = whole.layers.iter().rposition(|layer| layer.weights() > 0);
     let mut found = Vec::new();
     for (group, layers) in groups.iter().enumerate() {
         let weighty = layers.clone().filter(|&at| whole.layers[at].weights() > 0);
-        // What lies before the first of them is computed by all that begin with it.
+        // Layers before the group's first layer with weights are computed by all stages that hold a slice of that
+        // layer.
         let begins = std::iter::once(layers.start).chain(weighty.skip(1));
         let begins: Vec<usize> = if slices == 1 {
             vec![layers.start]
@@ -61,7 +64,7 @@ pub(super) fn layer_ranges(whole: &Layout, groups: &[Range<usize>], slices: usiz
         let ends = begins.iter().skip(1).copied().chain([layers.end]);
         for (from, to) in begins.iter().copied().zip(ends) {
             let outputs = whole.layers[to - 1].output.elements();
-            // The last layer is narrow as a rule, and the loss wants all of it at one place.
+            // The last layer with weights is usually narrow, and the loss needs its whole output in one place.
             let is_last = last.is_none_or(|last| to > last);
             let channels = neurons(&whole.layers[from..to]).filter(|&channels| !is_last && channels >= slices);
             let shares = match channels {
@@ -80,7 +83,7 @@ pub(super) fn layer_ranges(whole: &Layout, groups: &[Range<usize>], slices: usiz
     found
 }
 
-/// The neurons or channels of the layer that a layer range is divided by; none if it cannot be.
+/// Returns the number of neurons or channels by which layers are divided; `None` if they cannot be divided.
 fn neurons(layers: &[PlacedLayer]) -> Option<usize> {
     let divides = layers.iter().find(|layer| layer.weights() > 0)?;
     match (&divides.layer, divides.output) {
@@ -90,7 +93,7 @@ fn neurons(layers: &[PlacedLayer]) -> Option<usize> {
     }
 }
 
-/// One of so many parts of a number of things, as equal as can be.
+/// Returns the part with number `part` of `all` things that are divided into `parts` parts as equal as possible.
 fn part(all: usize, part: usize, parts: usize) -> Range<usize> {
     all * part / parts..all * (part + 1) / parts
 }
@@ -99,8 +102,8 @@ fn scaled(range: Range<usize>, by: usize) -> Range<usize> {
     range.start * by..range.end * by
 }
 
-/// The layers of a layer range as one holder of it has them, each with the rows of its weights that are there; all of them
-/// where nothing is said.
+/// Returns the layers of a layer range as one of its owners holds them, each with the rows of its weights that the
+/// owner has; `None` for all rows.
 pub(super) fn owned(layers: &[PlacedLayer], owner: usize, owners: usize) -> Vec<(PlacedLayer, Option<Range<usize>>)> {
     let whole = |layer: &PlacedLayer| (layer.clone(), None);
     let Some(all) = neurons(layers).filter(|_| owners > 1) else {

@@ -1,4 +1,4 @@
-//! Shape inference, and where each layer's weights lie in the flat index space.
+//! Shape inference, and the place of each layer's weights in the model's flat index space.
 
 use std::ops::Range;
 
@@ -7,69 +7,70 @@ use thiserror::Error;
 use super::{Layer, ModelSpec, Shape};
 use crate::weights::changes::WEIGHTS_MAX;
 
-/// What the numbers of a tensor are for.
+/// Use that a layer makes of a tensor's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// A layer multiplies by it and sums up.
+    /// Weights: the layer multiplies its inputs by these numbers and adds the products up.
     Weight,
-    /// A layer adds it.
+    /// The layer adds these numbers to its outputs.
     Bias,
-    /// A layer multiplies each number by it, and sums up nothing.
+    /// Scale factors: the layer multiplies each value by one of these numbers and adds nothing up.
     Gain,
-    /// It is measured, not trained.
+    /// Statistics that training measures and does not train: the running means and variances of a batchnorm.
     Statistic,
 }
 
-/// A tensor: its place in a flat index space and its name in a model file.
+/// Tensor of a model: its place in the flat index space and its name in a model file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSlot {
-    /// The key that `torch.nn.Sequential` has for it: `0.weight`.
+    /// Key of the tensor in a model file, as `torch.nn.Sequential` names it: `0.weight`.
     pub key: String,
-    /// Its dimensions, outermost first.
+    /// Dimensions of the tensor, outermost first.
     pub dims: Vec<usize>,
-    /// What it is for.
+    /// Use that the tensor's layer makes of its numbers.
     pub role: Role,
-    /// The index of its first number.
+    /// Index of the tensor's first number in the flat index space.
     pub offset: usize,
-    /// How many inputs one output of its layer sums up: what initial weights are scaled by.
+    /// Number of inputs that one output of the layer adds up. Initial weights are scaled by it.
     pub fan_in: usize,
 }
 
 impl TensorSlot {
-    /// How many weights it has.
+    /// Returns the number of weights in the tensor.
     #[must_use]
     pub fn elements(&self) -> usize {
         self.dims.iter().product()
     }
 
-    /// Its part of the flat index space.
+    /// Returns the tensor's range in the flat index space of all weights.
     #[must_use]
     pub fn range(&self) -> Range<usize> {
         self.offset..self.offset + self.elements()
     }
 }
 
-/// A layer with its shapes and, where it has numbers of its own, their places.
+/// Layer of a model with its input and output shapes and the place of its weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlacedLayer {
-    /// What the layer does.
+    /// Kind of layer with its settings.
     pub layer: Layer,
-    /// What the keys of its tensors begin with.
+    /// Prefix of the keys of the layer's tensors, such as `3.body.0`.
     pub path: String,
-    /// One sample before it.
+    /// Shape of one sample before the layer.
     pub input: Shape,
-    /// One sample after it.
+    /// Shape of one sample after the layer.
     pub output: Shape,
-    /// The flat indices of its weights and of its biases, of which there may be none.
+    /// Flat indices of the layer's weights and of its biases (an empty range without biases); `None` for a layer
+    /// without weights.
     pub parameters: Option<(Range<usize>, Range<usize>)>,
-    /// Where its means and its variances lie among the statistics.
+    /// Indices of a batchnorm's means and variances among the model's statistics.
     pub statistics: Option<(Range<usize>, Range<usize>)>,
-    /// The layers of a block, and those that what comes in goes through beside them.
+    /// Inner layers, if the layer is a residual block.
     pub block: Option<PlacedBlock>,
 }
 
 impl PlacedLayer {
-    /// How many weights and biases it has, those of a block's layers included.
+    /// Returns the number of weights and biases of the layer, including those of the layers inside a block.
     #[must_use]
     pub fn weights(&self) -> usize {
         let own = self.parameters.as_ref();
@@ -78,41 +79,41 @@ impl PlacedLayer {
     }
 }
 
-/// The two ways through a block.
+/// Two paths through a residual block, whose outputs are added.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlacedBlock {
-    /// The layers that are written in it.
+    /// Layers that are written inside the block.
     pub body: Vec<PlacedLayer>,
-    /// What gives the block's input the shape of its output, where they differ.
+    /// Layers that give the block's input the shape of its output; empty if both have the same shape.
     pub skip: Vec<PlacedLayer>,
 }
 
-/// A model fitted to a dataset.
+/// Model with the shapes of all layers and the places of all weights, for samples of a given shape.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layout {
-    /// The layers, first to last.
+    /// Layers of the model, first to last.
     pub layers: Vec<PlacedLayer>,
-    /// The tensors in the order of the flat index space, which is the order of a model file: by key.
+    /// Tensors in the order of the flat index space, which is that of a model file: sorted by key.
     pub tensors: Vec<TensorSlot>,
-    /// The number of weights.
+    /// Number of weights of the model.
     pub weights: usize,
-    /// What is measured for the model when it is trained, in an index space of its own, by key.
+    /// Tensors of the numbers that training measures and does not train, sorted by key, in an index space of their own.
     pub statistics: Vec<TensorSlot>,
 }
 
-/// Why a model does not fit a dataset.
+/// Reason why a model does not fit a dataset.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ModelError {
-    /// A layer cannot take what comes to it.
+    /// A layer cannot take input of the shape that reaches it.
     #[error("layer {number} ('{layer}') cannot take its input of shape {input}: {why}")]
     DoesNotFit {
-        /// Its place in the list, from 0, as `torch.nn.Sequential` counts.
+        /// Place of the layer in the list, from 0, as `torch.nn.Sequential` counts.
         number: String,
-        /// Its text.
+        /// Text of the layer.
         layer: String,
-        /// The shape that comes to it.
+        /// Shape of the layer's input.
         input: Shape,
-        /// What is wrong and what to do.
+        /// Description of what is wrong and what to do, for people.
         why: String,
     },
     /// The last layer does not give one number per class.
@@ -121,32 +122,32 @@ pub enum ModelError {
          {classes}', or 'dense' alone"
     )]
     WrongClassCount {
-        /// The model's output.
+        /// Shape of the model's output.
         found: Shape,
-        /// The number of classes.
+        /// Number of classes in the data.
         classes: usize,
     },
-    /// One sample takes more room than is sensible.
+    /// A layer works on more than 2^28 numbers for one sample.
     #[error("layer {number} ('{layer}') works on more than 2^28 numbers per sample: make the layers smaller")]
     TooLarge {
-        /// Its place in the list, from 0.
+        /// Place of the layer in the model's list of layers, from 0.
         number: String,
-        /// Its text.
+        /// Text of the layer.
         layer: String,
     },
-    /// More weights than indices.
+    /// The model has more weights than a change can index.
     #[error("the model has more than 2^31 weights: make the layers smaller")]
     TooManyWeights,
-    /// Nothing to train.
+    /// The model has no weights to train.
     #[error("the model has no weights: add a 'dense' or a 'conv' layer")]
     NoWeights,
 }
 
-/// The most numbers that a layer may work on for one sample.
+/// Most numbers that a layer may work on for one sample.
 const SAMPLE_ELEMENTS_MAX: usize = 1 << 28;
 
-/// How many positions a window of `kernel` takes on a padded side. A side is what a stranger's file may say: more than
-/// can be counted count as the most that can, and are too large for what follows.
+/// Returns the number of positions that a window of `kernel` pixels takes along a padded side. The size of the side may
+/// come from a hostile file: the sum saturates, and later checks refuse the result.
 fn positions(side: usize, kernel: usize, stride: usize, pad: usize) -> Option<usize> {
     Some(side.saturating_add(2 * pad).checked_sub(kernel)? / stride + 1)
 }
@@ -177,7 +178,7 @@ fn image(channels: usize, height: usize, width: usize) -> Shape {
     }
 }
 
-/// The shape after a layer that is no block, and the dimensions of its weights where it has some.
+/// Returns the output shape of a layer that is not a block, and the dimensions of its weights if it has any.
 fn infer(layer: &Layer, input: Shape, outputs: Option<usize>) -> Result<(Shape, Option<Vec<usize>>), String> {
     match *layer {
         Layer::Conv {
@@ -199,7 +200,7 @@ fn infer(layer: &Layer, input: Shape, outputs: Option<usize>) -> Result<(Shape, 
             Ok((image(channels, 1, 1), None))
         }
         Layer::Flatten => Ok((Shape::Flat(input.elements()), None)),
-        // An image is taken as a vector.
+        // Dense layers take an image as a vector.
         Layer::Dense(out) => {
             let out = out.or(outputs);
             let out = out
@@ -218,7 +219,7 @@ fn infer(layer: &Layer, input: Shape, outputs: Option<usize>) -> Result<(Shape, 
     }
 }
 
-/// The channels of a sample: each number of a vector is one.
+/// Returns the number of channels of a sample; each number of a vector is one channel.
 fn channels(shape: Shape) -> usize {
     match shape {
         Shape::Image { channels, .. } => channels,
@@ -226,8 +227,8 @@ fn channels(shape: Shape) -> usize {
     }
 }
 
-/// What gives a block's input the shape of its output: a convolution of single pixels, or a dense layer. Where the block ends
-/// in a batchnorm, so does this, or the two would not weigh the same.
+/// Returns the layers that give a block's input the shape of its output: a convolution with kernels of one pixel, or a
+/// dense layer. If the block ends in a batchnorm, these layers do, too, so that both summands have a similar weight.
 fn projection(body: &[Layer], from: Shape, to: Shape) -> Result<Vec<Layer>, String> {
     if from == to {
         return Ok(Vec::new());
@@ -265,7 +266,7 @@ fn projection(body: &[Layer], from: Shape, to: Shape) -> Result<Vec<Layer>, Stri
         .collect())
 }
 
-/// Layers and tensors as they are found, before tensors have their places.
+/// Tensors found while a model's layers are placed, before the tensors have their offsets.
 #[derive(Default)]
 struct LayoutTensors {
     tensors: Vec<TensorSlot>,
@@ -273,7 +274,8 @@ struct LayoutTensors {
 }
 
 impl LayoutTensors {
-    /// Fits layers to what comes to them. The last one may take its outputs from the data, where that is allowed here.
+    /// Infers the shapes of consecutive layers and notes their tensors. If `outputs` is given, the last layer may take
+    /// its number of outputs from there.
     fn chain(
         &mut self,
         layers: &[Layer],
@@ -320,7 +322,7 @@ impl LayoutTensors {
             block = Some(PlacedBlock { body: placed, skip });
             output = shape;
         }
-        // A convolution unfolds its input: that is the most that any layer holds of one sample.
+        // A convolution unfolds its input, which is the most that any layer holds of one sample.
         let unfolded = match (layer, &dims) {
             (Layer::Conv { out, .. }, Some(dims)) => (output.elements() / out).saturating_mul(product(&dims[1..])),
             _ => 0,
@@ -337,14 +339,14 @@ impl LayoutTensors {
             path,
             input,
             output,
-            // They are known when all tensors are.
+            // Filled in by `tell` when all tensors are known.
             parameters: None,
             statistics: None,
             block,
         })
     }
 
-    /// Notes the tensors of a layer with weights of these dimensions.
+    /// Notes the tensors of a layer whose weights have these dimensions.
     fn tensors_of(&mut self, layer: &Layer, path: &str, dims: &[usize]) {
         let slot = |name: &str, dims: &[usize], role, fan_in| TensorSlot {
             key: format!("{path}.{name}"),
@@ -374,12 +376,13 @@ impl LayoutTensors {
     }
 }
 
-/// The product of dimensions. What a stranger's file says may be more than can be counted.
+/// Returns the product of dimensions. The dimensions may come from a hostile file, so the product saturates.
 fn product(dims: &[usize]) -> usize {
     dims.iter().fold(1, |product: usize, &dim| product.saturating_mul(dim))
 }
 
-/// Gives tensors their places: the safetensors format stores tensors of one type by key, and so does a flat index space.
+/// Gives each tensor its offset in the order of the keys, which is also the order of tensors of one type in the
+/// safetensors format. Returns the total number of weights, or `None` if there are too many.
 fn place(tensors: &mut [TensorSlot]) -> Option<usize> {
     tensors.sort_by(|a, b| a.key.cmp(&b.key));
     let mut total = 0usize;
@@ -394,7 +397,7 @@ fn place(tensors: &mut [TensorSlot]) -> Option<usize> {
     Some(total)
 }
 
-/// Tells layers, and those within them, where their numbers lie.
+/// Tells each layer, including those inside blocks, the index ranges of its weights and statistics.
 fn tell(layers: &mut [PlacedLayer], found: &LayoutTensors) {
     let range = |tensors: &[TensorSlot], path: &str, name: &str| {
         let key = format!("{path}.{name}");
@@ -413,8 +416,8 @@ fn tell(layers: &mut [PlacedLayer], found: &LayoutTensors) {
     }
 }
 
-/// A layout of some layers and their tensors, in an index space of their own. They are some of a whole model's, so that
-/// there are not too many.
+/// Returns the layout of some layers of a whole model and their tensors, in an index space of their own. The whole
+/// model has been checked, so the number of weights is within its limit.
 pub(super) fn placed(mut layers: Vec<PlacedLayer>, tensors: Vec<TensorSlot>) -> Layout {
     let mut found = LayoutTensors {
         tensors,
@@ -431,14 +434,14 @@ pub(super) fn placed(mut layers: Vec<PlacedLayer>, tensors: Vec<TensorSlot>) -> 
 }
 
 impl Layout {
-    /// Fits a model to samples of a shape and a number of classes.
+    /// Infers the layout of a model for samples of this shape and this number of classes.
     pub fn new(model: &ModelSpec, input: Shape, classes: usize) -> Result<Self, ModelError> {
         let mut found = LayoutTensors::default();
         let (mut layers, shape) = found.chain(&model.layers, "", input, Some(classes))?;
         if found.tensors.is_empty() {
             return Err(ModelError::NoWeights);
         }
-        // Of two classes, one number says which.
+        // One number is enough to tell two classes apart.
         if shape != Shape::Flat(classes) && (shape, classes) != (Shape::Flat(1), 2) {
             return Err(ModelError::WrongClassCount { found: shape, classes });
         }
@@ -453,13 +456,13 @@ impl Layout {
         })
     }
 
-    /// How many outputs it has.
+    /// Returns the number of the model's outputs.
     #[must_use]
     pub fn outputs(&self) -> usize {
         self.layers.last().map_or(0, |layer| layer.output.elements())
     }
 
-    /// How many numbers are measured for it.
+    /// Returns the number of statistics that training measures for the model.
     #[must_use]
     pub fn measured(&self) -> usize {
         self.statistics.iter().map(TensorSlot::elements).sum()

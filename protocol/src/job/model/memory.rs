@@ -1,27 +1,28 @@
-//! About how much memory a model takes while it is trained.
+//! Estimates of the memory that a model takes in training.
 
 use super::{Layer, Layout, PlacedLayer};
 
 const NUMBER: u64 = size_of::<f32>() as u64;
 
 impl Layout {
-    /// About how much memory training takes, the dataset aside: weights, gradient, residual, optimiser state and
-    /// ledger, and what a minibatch leaves in every layer on its way there and back.
+    /// Returns an estimate of the bytes that training takes, without the dataset: weights, gradient, residual, ledger,
+    /// `state_arrays` arrays of optimiser state, and the activations and gradients of a minibatch in all layers.
     #[must_use]
     pub fn training_bytes(&self, minibatch: usize, state_arrays: usize) -> u64 {
         let arrays = 4 + state_arrays as u64;
         NUMBER * (arrays * self.weights as u64 + 2 * activations(&self.layers) * minibatch as u64)
     }
 
-    /// The same for what convolutions unfold a minibatch to, on a device that does so: on the way there and back, of all of
-    /// them or, where they do so in one place, of the largest.
+    /// Returns an estimate of the bytes to which convolutions unfold a minibatch, forward and backward, on a device
+    /// that unfolds: of all convolutions or, if they share one buffer (`in_one_place`), of the largest.
     #[must_use]
     pub fn unfolding_bytes(&self, minibatch: usize, in_one_place: bool) -> u64 {
         let (all, largest) = unfolded(&self.layers);
         2 * NUMBER * minibatch as u64 * if in_one_place { largest } else { all }
     }
 
-    /// What such a device takes to measure a minibatch, the weights aside.
+    /// Returns an estimate of the bytes that the evaluation of a minibatch takes on a device that unfolds convolutions,
+    /// without the weights.
     #[must_use]
     pub fn measuring_bytes(&self, minibatch: usize) -> u64 {
         let (_, largest) = unfolded(&self.layers);
@@ -29,7 +30,7 @@ impl Layout {
     }
 }
 
-/// Numbers that all layers write for one sample.
+/// Returns the number of values that all layers together write for one sample.
 pub(super) fn activations(layers: &[PlacedLayer]) -> u64 {
     let numbers = layers.iter().map(|layer| {
         let within = layer.block.as_ref();
@@ -39,7 +40,7 @@ pub(super) fn activations(layers: &[PlacedLayer]) -> u64 {
     numbers.sum()
 }
 
-/// Numbers that convolutions unfold one sample to: all of them, and the largest.
+/// Returns the number of values that convolutions unfold one sample to: of all of them, and of the largest.
 fn unfolded(layers: &[PlacedLayer]) -> (u64, u64) {
     let of = |placed: &PlacedLayer| {
         if let Some(block) = &placed.block {
@@ -47,7 +48,7 @@ fn unfolded(layers: &[PlacedLayer]) -> (u64, u64) {
             return (body.0 + skip.0, body.1.max(skip.1));
         }
         match (&placed.layer, &placed.parameters) {
-            // Kernels of one pixel look at images as they are.
+            // Convolutions with kernels of one pixel read images without unfolding.
             (
                 Layer::Conv {
                     kernel: 1,

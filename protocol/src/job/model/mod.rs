@@ -1,7 +1,8 @@
-//! Models: what a user writes (`dense 512, relu, dense 10`), what it means for shapes, where its weights lie.
+//! Models: the layer grammar that users write (`dense 512, relu, dense 10`), the shapes that follow, and the place of
+//! each weight.
 //!
-//! All weights of a model share one flat index space, in the order in which a model file stores them: tensors by
-//! their key, each row-major. Changes, digests and ledgers speak of nothing but these indices.
+//! All weights of a model share one flat index space, in the order in which a model file stores them: tensors sorted by
+//! key, each row-major. Changes, digests and ledgers name weights by these indices only.
 
 mod activation;
 mod grammar;

@@ -1,27 +1,27 @@
-//! The shape of one sample on its way through a model.
+//! The shape of one sample before or after a layer of a model.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What one sample looks like before or after a layer.
+/// Shape of one sample before or after a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Shape {
-    /// A vector of so many numbers.
+    /// Vector of this many numbers.
     Flat(usize),
-    /// An image: channels, then rows, then columns, as PyTorch stores it.
+    /// Image, stored by channel, then row, then column, as PyTorch does.
     Image {
-        /// Number of planes.
+        /// Number of channels.
         channels: usize,
-        /// Rows of a plane.
+        /// Number of rows of each channel.
         height: usize,
-        /// Columns of a plane.
+        /// Number of columns of each channel.
         width: usize,
     },
 }
 
 impl Shape {
-    /// How many numbers one sample holds; more than can be counted count as the most that can.
+    /// Returns the number of numbers in one sample; `usize::MAX` if there are more than a `usize` can count.
     #[must_use]
     pub fn elements(&self) -> usize {
         match *self {
@@ -34,7 +34,7 @@ impl Shape {
         }
     }
 
-    /// Its dimensions, outermost first.
+    /// Returns the dimensions, outermost first.
     #[must_use]
     pub fn dims(&self) -> Vec<usize> {
         match *self {

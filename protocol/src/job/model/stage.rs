@@ -1,9 +1,9 @@
-//! A model cut into groups of neighbouring layers, and those into slices of neurons, so that each machine holds a stage of
-//! the weights only: a slice of a group.
+//! A model cut into groups of neighbouring layers, and each group into slices of neurons, so that each machine of a
+//! pipeline holds only one stage of the weights: one slice of one group.
 //!
-//! A stage has a flat index space of its own, which is that of the whole model with everything else left out: tensors stay
-//! in the order of their keys. Its weights begin with the same numbers as in the whole model, and its digest is its part of
-//! the whole model's, so that what stages have come to adds up to what one machine would have.
+//! A stage has a flat index space of its own: that of the whole model without the weights of other stages, still sorted
+//! by key. Its weights start with the same numbers as in the whole model, and its digest is its part of the whole
+//! model's digest, so the digests of all stages add up to that of the whole model.
 
 use std::ops::Range;
 
@@ -17,101 +17,101 @@ use crate::job::{Cut, Cuts, PipelineSpec, STAGES_MAX};
 use crate::log::batch::BATCH_BYTES_MAX;
 use crate::weights::digest::Digest;
 
-/// Where a model is cut.
+/// Model that is cut into pipeline stages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Partition {
     whole: Layout,
     cut: Cut,
-    /// The layers of each group.
+    /// Layers of the model that belong to each group.
     groups: Vec<Range<usize>>,
-    /// Into how many slices each group is divided.
+    /// Number of slices of neurons that each group of layers is divided into.
     slices: usize,
     layer_ranges: Vec<LayerRange>,
 }
 
-/// Why a model cannot be cut so.
+/// Reason why a model cannot be cut as the job asks.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PartitionError {
-    /// There are fewer layers with weights than groups.
+    /// The job asks for more groups than the model has layers with weights.
     #[error(
         "{groups} groups need at least {groups} layers with weights, but the model has {layers}: ask for fewer \
          groups"
     )]
     TooFew {
-        /// How many are wanted.
+        /// Number of groups of layers that the job asks for.
         groups: usize,
-        /// How many there can be.
+        /// Most groups of layers that the model can be cut into.
         layers: usize,
     },
-    /// A group begins where none can.
+    /// A group begins at a layer where no group can begin.
     #[error("no group can begin at layer {layer}: groups can begin at these layers with weights: {those}")]
     NoWeights {
-        /// The layer.
+        /// Layer at which the group begins.
         layer: usize,
-        /// Where groups can begin.
+        /// Layers at which groups can begin, separated by commas.
         those: String,
     },
-    /// Something in the model needs all samples of a minibatch and all layers at one place.
+    /// The model has a batchnorm, which needs all samples of a minibatch and all layers on one machine.
     #[error(
         "a network that is split over nodes cannot have batchnorm, which needs all layers on one node: use \
          groupnorm or layernorm"
     )]
     BatchNorm,
-    /// Some machines would hold nothing.
+    /// A group cannot be divided into this number of slices: some machines would hold nothing.
     #[error(
         "no layer of group {group} can be divided into {slices} slices: only dense and conv layers with at least \
          {slices} neurons can, except the model's last layer; ask for fewer groups or no slices"
     )]
     Undivided {
-        /// The group, from 1.
+        /// Number of the group of layers, from 1.
         group: usize,
-        /// How many slices are wanted.
+        /// Number of slices that the job asks for in each group.
         slices: usize,
     },
-    /// More machines than a pipeline can have.
+    /// The job asks for more stages than a pipeline can have.
     #[error("{groups} groups of {slices} slices are more than 64 pipeline stages: ask for fewer groups or slices")]
     TooMany {
-        /// How many groups are wanted.
+        /// Number of groups of layers that the job asks for.
         groups: usize,
-        /// How many slices of each.
+        /// Number of slices of each group that the job asks for.
         slices: usize,
     },
-    /// More layers than messages can name.
+    /// The model has more layer ranges than messages can number.
     #[error("the model has more than 255 layers with weights, which is too many for slices: ask for groups only")]
     TooDeep,
-    /// The number of groups was left to nodes, and none has decided.
+    /// The job left the number of groups to the nodes, and they have not decided yet.
     #[error("the number of groups that the network is split into is not decided yet")]
     Undecided,
 }
 
-/// What one machine holds: a slice of a group.
+/// Pipeline stage: the slice of a group of layers that one machine holds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PipelineStage {
-    /// Which it is, from 0: slice by slice, group by group.
+    /// Number of the stage in the pipeline, from 0: all slices of the first group, then those of the next.
     pub number: usize,
-    /// Where the model is cut.
+    /// Choice of the layers at which the model is cut.
     pub cut: Cut,
-    /// Its layers and tensors, in an index space of their own.
+    /// Layers and tensors of the stage, in an index space of their own.
     pub layout: Layout,
-    /// What it has of the model's layer ranges, in order.
+    /// Parts that the stage has of the model's layer ranges, in order.
     pub layer_ranges: Vec<StageSlice>,
-    /// Where each of its tensors begins in the whole model.
+    /// Index in the whole model at which each of the stage's tensors begins.
     places: Vec<usize>,
 }
 
-/// What a stage has of a layer range.
+/// A pipeline stage's part of a layer range, with the place of its layers in the stage and in the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StageSlice {
-    /// Which layer range it is.
+    /// Number of the layer range among all layer ranges of the model.
     pub number: usize,
-    /// Its layers among those of the stage.
+    /// Layers of the layer range, as indices into the stage's layers.
     pub layers: Range<usize>,
-    /// How many layers of the model lie before it.
+    /// Number of the model's layers before the layer range.
     pub before: usize,
 }
 
 impl Partition {
-    /// Cuts a model as a job says.
+    /// Cuts a model into the stages that a job asks for.
     pub fn new(whole: Layout, pipelines: &PipelineSpec) -> Result<Self, PartitionError> {
         if !whole.statistics.is_empty() {
             return Err(PartitionError::BatchNorm);
@@ -162,8 +162,8 @@ impl Partition {
         })
     }
 
-    /// Where to cut a model into as many groups as there are speeds, so that machines that are so fast, group by group, take as
-    /// long as each other, as far as that can be.
+    /// Returns the cut of a model into one group for each of `speeds`, so that machines of these speeds, group by
+    /// group, take as equal a time as possible.
     pub fn by_speed(whole: &Layout, slices: u8, speeds: &[f64]) -> Result<Cut, PartitionError> {
         let starts: Vec<usize> = starts(&whole.layers, usize::from(slices)).collect();
         let begins = balanced(whole, &starts, |layers| work(&whole.layers[layers]) as f64, speeds)?;
@@ -172,37 +172,37 @@ impl Partition {
         cuts.map(Cut::At).ok_or(PartitionError::TooDeep)
     }
 
-    /// How many stages there are.
+    /// Returns the number of pipeline stages.
     #[must_use]
     pub fn len(&self) -> usize {
         self.groups.len() * self.slices
     }
 
-    /// Whether there are none, which cannot be.
+    /// True if there are no pipeline stages, which cannot happen.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }
 
-    /// How many groups there are.
+    /// Returns the number of groups of layers.
     #[must_use]
     pub fn groups(&self) -> usize {
         self.groups.len()
     }
 
-    /// The model that is cut.
+    /// Returns the layout of the whole model.
     #[must_use]
     pub fn whole(&self) -> &Layout {
         &self.whole
     }
 
-    /// The layer ranges that are gone through one after the other.
+    /// Returns the layer ranges in the order in which samples go through them.
     #[must_use]
     pub fn layer_ranges(&self) -> &[LayerRange] {
         &self.layer_ranges
     }
 
-    /// Numbers of a sample that one machine sends to another, at most.
+    /// Returns the most numbers of one sample that one machine sends to another.
     #[must_use]
     pub fn widest(&self) -> usize {
         let between = self.layer_ranges.iter().rev().skip(1);
@@ -210,18 +210,18 @@ impl Partition {
         shares.max().unwrap_or(0)
     }
 
-    /// Whether what passes between two machines fits into messages, with so many samples at a time.
+    /// True if the activations of `samples` samples that pass between two machines fit into one message.
     #[must_use]
     pub fn fits_messages(&self, samples: usize) -> bool {
-        // A message names its samples, too, and says a few things more.
+        // Half of the limit remains for the message's header and the numbers of its samples.
         let bytes = samples.saturating_mul(self.widest()).saturating_mul(size_of::<f32>());
         bytes <= BATCH_BYTES_MAX / 2
     }
 
-    /// What a machine holds.
+    /// Returns the pipeline stage with this number.
     ///
     /// # Panics
-    /// If there is no such stage.
+    /// If the number is not below the number of stages.
     #[must_use]
     pub fn stage(&self, number: usize) -> PipelineStage {
         assert!(
@@ -259,12 +259,13 @@ impl Partition {
         }
     }
 
-    /// All stages, in order.
+    /// Returns all pipeline stages, in order.
     pub fn stages(&self) -> impl Iterator<Item = PipelineStage> + '_ {
         (0..self.len()).map(|number| self.stage(number))
     }
 
-    /// The digest of the whole model's first weights, of which no more than one tensor is held at a time.
+    /// Returns the digest of the whole model's initial weights, of which no more than one tensor is in memory at a
+    /// time.
     #[must_use]
     pub fn first_digest(&self, seed: u64) -> Digest {
         let tensors = self.whole.tensors.iter();
@@ -275,7 +276,7 @@ impl Partition {
     }
 }
 
-/// Some rows of a tensor, or all, and where they begin in the whole model.
+/// Returns some rows of a tensor (all for `None`), and the index in the whole model at which they begin.
 fn part_of_tensor(tensor: &TensorSlot, rows: Option<Range<usize>>) -> (TensorSlot, usize) {
     let mut part = tensor.clone();
     let Some((rows, all)) = rows.zip(part.dims.first_mut()) else {
@@ -287,7 +288,7 @@ fn part_of_tensor(tensor: &TensorSlot, rows: Option<Range<usize>>) -> (TensorSlo
 }
 
 impl PipelineStage {
-    /// Its weights at the beginning of a run: the whole model's.
+    /// Returns the stage's initial weights as counts, which are the same as in the whole model.
     #[must_use]
     pub fn initial_counts(&self, seed: u64) -> Vec<i32> {
         let mut counts = Vec::with_capacity(self.layout.weights);
@@ -297,10 +298,10 @@ impl PipelineStage {
         counts
     }
 
-    /// What its counts add to the whole model's digest.
+    /// Returns the amount that the stage's counts add to the whole model's digest.
     ///
     /// # Panics
-    /// If there are fewer than it has weights.
+    /// If there are fewer counts than the stage has weights.
     #[must_use]
     pub fn digest(&self, counts: &[i32]) -> Digest {
         self.tensors().fold(Digest::default(), |sum, (tensor, place)| {
@@ -308,14 +309,15 @@ impl PipelineStage {
         })
     }
 
-    /// Its tensors, and where each begins in the whole model.
+    /// Returns the stage's tensors, each with the index in the whole model at which it begins.
     pub fn tensors(&self) -> impl Iterator<Item = (&TensorSlot, usize)> {
         self.layout.tensors.iter().zip(self.places.iter().copied())
     }
 }
 
-/// The layers at which a group can begin: the first one, and all with weights but the first of those, before which there
-/// would be none. The last of them is not divided, and is no group of its own where others are.
+/// Returns the layers at which a group can begin: the first layer, and every layer with weights except the first such
+/// layer, before which there would be no weights. With slices the last layer with weights is left out, because it is
+/// not divided and cannot be a group of its own.
 fn starts(layers: &[PlacedLayer], slices: usize) -> impl Iterator<Item = usize> + '_ {
     let weighty = layers.iter().enumerate().filter(|(_, layer)| layer.weights() > 0);
     let weighty: Vec<usize> = weighty.map(|(at, _)| at).collect();
@@ -323,13 +325,14 @@ fn starts(layers: &[PlacedLayer], slices: usize) -> impl Iterator<Item = usize> 
     std::iter::once(0).chain(weighty.into_iter().take(most).skip(1))
 }
 
-/// Whether a tensor is a layer's, or one of those within it.
+/// True if the tensor with this key belongs to the layer, or to a layer inside the layer's block.
 fn has(layer: &PlacedLayer, key: &str) -> bool {
     key.strip_prefix(layer.path.as_str())
         .is_some_and(|rest| rest.starts_with('.'))
 }
 
-/// Where as many groups begin as there are speeds, so that the one that takes longest takes as little as can be.
+/// Returns the layers at which groups begin, one group for each speed, such that the slowest group takes as little time
+/// as possible.
 fn balanced(
     whole: &Layout,
     starts: &[usize],
@@ -342,7 +345,8 @@ fn balanced(
     }
     let ends = starts.iter().skip(1).copied().chain([whole.layers.len()]);
     let costs: Vec<f64> = starts.iter().zip(ends).map(|(&from, to)| cost(from..to)).collect();
-    // Of all ways to cut the first so many pieces into so many groups, the best one's largest group, and where its last begins.
+    // For the first `to` pieces in `group + 1` groups, `best` holds the smallest possible time of the slowest group and
+    // the piece at which the last group begins.
     let time = |group: usize, from: usize, to: usize| costs[from..to].iter().sum::<f64>() / speeds[group];
     let mut best: Vec<Vec<(f64, usize)>> = vec![(0..=layers).map(|to| (time(0, 0, to), 0)).collect()];
     for group in 1..groups {
@@ -364,7 +368,7 @@ fn balanced(
     Ok(begins)
 }
 
-/// What some layers take of all that the model computes for a sample and of all that it holds.
+/// Returns the layers' share of the computation for a sample, plus their share of the weights.
 fn cost(whole: &Layout, layers: Range<usize>) -> f64 {
     let share =
         |of: &dyn Fn(&[PlacedLayer]) -> u64| of(&whole.layers[layers.clone()]) as f64 / of(&whole.layers).max(1) as f64;
@@ -372,14 +376,14 @@ fn cost(whole: &Layout, layers: Range<usize>) -> f64 {
 }
 
 impl Layout {
-    /// Products that the model computes for one sample, about.
+    /// Returns about the number of products that the model computes for one sample.
     #[must_use]
     pub fn products(&self) -> u64 {
         work(&self.layers)
     }
 }
 
-/// Products that some layers compute for one sample, about.
+/// Returns about the number of products that these layers compute for one sample.
 fn work(layers: &[PlacedLayer]) -> u64 {
     let of = |layer: &PlacedLayer| {
         let block = layer.block.as_ref();
@@ -397,7 +401,7 @@ fn work(layers: &[PlacedLayer]) -> u64 {
     layers.iter().map(of).sum::<u64>() + activations(layers)
 }
 
-/// The most layer ranges: messages name them with a byte.
+/// Most layer ranges of a model: messages number them with one byte.
 const LAYER_RANGES_MAX: usize = u8::MAX as usize;
 
 const _: () = assert!(STAGES_MAX <= u8::MAX as usize);

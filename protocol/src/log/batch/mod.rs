@@ -1,8 +1,8 @@
-//! A batch: what one worker lets out at a time, with what rides on it, as bytes on the wire.
+//! A batch: the changes of weights that a worker emits at one time, with their header, and their form on the wire.
 //!
-//! Encoded: one byte of version, the header in postcard, the payload, a CRC-32 over all of that. A batch is known by
-//! `(origin, sequence)`, for ever; what a decoder accepts is valid in itself: its indices are in range, its digest is
-//! the digest of its changes.
+//! Encoding: one byte of version, the header in postcard, the payload, and a CRC-32 over all of these.
+//! `(origin, sequence)` names a batch for ever. A decoder accepts only batches that are valid in themselves: their
+//! indices are in range, and their changes have the digest in the header.
 
 mod payload;
 
@@ -19,28 +19,28 @@ use crate::weights::encoding::PayloadError;
 use self::payload::Form;
 pub use self::payload::Payload;
 
-/// The version this program writes and reads.
+/// Version of the batch format that this program writes and reads.
 pub const VERSION: u8 = 5;
-/// The longest batch, encoded. What is larger travels in pieces.
+/// Longest encoded batch in bytes. Longer data travels in several messages.
 pub const BATCH_BYTES_MAX: usize = 16 << 20;
-/// A minibatch may touch several shards, but not more than this.
+/// Most cursors in one batch. The samples of one step lie in several shards, but never in more than this number.
 pub const CURSORS_MAX: usize = 64;
 
-/// The status of an origin after one of its batches, as the batch tells it.
+/// State of an origin (one life of a worker) after one of its batches, which the batch carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "(u8, u64)", try_from = "(u8, u64)")]
 pub struct OriginStatus {
-    /// The origin's last batch: it is closed after this one.
+    /// True if this is the origin's last batch, after which the origin is closed.
     pub last: bool,
-    /// The origin has seen the run's stop.
+    /// True if the origin has seen the request to stop the run.
     pub stop: bool,
-    /// Where its strategy has rounds, what it does in the one that it has come to.
+    /// Phase of the round that the origin has reached, for strategies with rounds.
     pub round_phase: RoundPhase,
-    /// That round.
+    /// Number of the round that the origin has reached.
     pub round: u64,
 }
 
-/// The phase of the round that an origin has reached.
+/// Phase of a round that an origin has reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RoundPhase {
     /// The batch carries the worker's contribution to the round.
@@ -53,14 +53,15 @@ pub enum RoundPhase {
 }
 
 impl OriginStatus {
-    /// How far the origin has come: a round has a phase before its share is out, and one after.
+    /// Returns the origin's progress as one number: twice the round, plus 1 unless the origin has only announced its
+    /// loss yet.
     #[must_use]
     pub fn phase(&self) -> u64 {
         self.round.saturating_mul(2) + u64::from(self.round_phase != RoundPhase::Announces)
     }
 }
 
-/// On the wire: two bits, what it does, and the round.
+/// Form of the status on the wire: two flag bits with the phase of the round, and the round's number.
 impl From<OriginStatus> for (u8, u64) {
     fn from(status: OriginStatus) -> Self {
         let OriginStatus {
@@ -98,46 +99,46 @@ impl TryFrom<(u8, u64)> for OriginStatus {
     }
 }
 
-/// Everything about a batch but its changes.
+/// Metadata of a batch: everything except its changes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Header {
-    /// The run it belongs to.
+    /// Run that the batch belongs to.
     pub run: RunId,
-    /// The incarnation of a worker that made it.
+    /// Origin that emitted the batch.
     pub origin: OriginId,
-    /// Its number at its origin, from 1.
+    /// Number of the batch at its origin, counted from 1.
     pub sequence: u64,
-    /// How many batches, of all origins, were in the weights that its gradient was computed on. Whoever applies it
-    /// tells from this how stale it is.
+    /// Number of batches, of all origins, in the weights at which the gradient was computed. The receiver derives the
+    /// batch's staleness from it.
     pub seen: u64,
-    /// What it adds to a replica's digest.
+    /// Amount that the batch adds to a replica's digest.
     pub digest: Digest,
-    /// How far the samples behind it have come in their shards.
+    /// Cursors that the batch's samples move, each to its new place in a shard.
     #[serde(deserialize_with = "bounded_cursors")]
     pub cursors: Vec<CursorAdvance>,
-    /// How many samples it was computed from.
+    /// Number of samples that the batch was computed from.
     pub samples: u32,
-    /// Their mean loss.
+    /// Mean loss of the samples that the batch was computed from.
     pub loss: f32,
-    /// How its origin stands.
+    /// State of the origin after this batch.
     pub status: OriginStatus,
 }
 
-/// Reads no further than one cursor too many, so that a batch full of them takes no memory.
+/// Reads a list of cursors and stops at the first one beyond [`CURSORS_MAX`], so that a forged list takes no memory.
 fn bounded_cursors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<CursorAdvance>, D::Error> {
     BoundedVec::<_, CURSORS_MAX>::deserialize(deserializer).map(BoundedVec::into_vec)
 }
 
-/// A batch as a replica applies it.
+/// Decoded batch that a replica can apply.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
-    /// What is known of it.
+    /// Metadata of the batch.
     pub header: Header,
-    /// Its changes.
+    /// Changes of weights that the batch carries.
     pub payload: Payload,
 }
 
-/// The header as it stands in the bytes: with how its payload is written.
+/// Header as it is encoded, with the form and length of the payload that follows.
 #[derive(Serialize, Deserialize)]
 struct WireHeader {
     header: Header,
@@ -146,40 +147,40 @@ struct WireHeader {
     payload_bytes: u32,
 }
 
-/// Why a batch or a range is refused.
+/// Reason why a batch, a merged range or a bundle is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BatchError {
-    /// Longer than a batch may be.
+    /// The message is longer than [`BATCH_BYTES_MAX`].
     #[error("the batch is {0} bytes long, but at most {BATCH_BYTES_MAX} bytes are allowed")]
     Oversize(usize),
-    /// Another version of the format.
+    /// The message has another version of the format than this program.
     #[error(
         "the batch has version {0}, but this program speaks version {VERSION}; bring all nodes to the same release"
     )]
     UnknownVersion(u8),
-    /// Cut off, or with more behind it.
+    /// The length of the message differs from the length in its header.
     #[error("the batch's length differs from the length in its header")]
     WrongLength,
     /// The checksum does not match.
     #[error("the batch was damaged in transit: its checksum does not match")]
     Damaged,
-    /// The header is not one.
+    /// The header cannot be decoded, or exceeds a limit.
     #[error("the batch's header cannot be decoded or advances more than {CURSORS_MAX} cursors")]
     BadHeader,
-    /// Sequences count from 1.
+    /// The sequence is 0 although sequences count from 1, or a range contains no sequence.
     #[error("the batch has sequence 0, but sequences count from 1")]
     NoSequence,
-    /// The payload is refused.
+    /// The payload is invalid.
     #[error(transparent)]
     Payload(#[from] PayloadError),
-    /// The changes do not have the digest that the header claims.
+    /// The digest of the changes differs from the digest in the header.
     #[error("the digest of the batch's changes differs from the digest in its header")]
     DigestDisagrees,
 }
 
 impl Header {
-    /// Appends the bytes of a batch with this header and these changes, in their shortest encoding, and returns how many
-    /// these are. The changes must be valid: what a decoder of the same model would refuse may be written all the same.
+    /// Appends the bytes of a batch with this header and payload, in the shortest encoding, and returns their number.
+    /// The changes must be valid: they are not checked here, and a decoder would refuse invalid ones.
     pub fn encode(&self, payload: &Payload, out: &mut Vec<u8>) -> Result<usize, BatchError> {
         let start = out.len();
         let mut encoded = Vec::with_capacity(payload.len() * 2);
@@ -204,7 +205,8 @@ impl Header {
 }
 
 impl Batch {
-    /// Reads a whole batch for a model of so many weights. Nothing is trusted: an error has had no effect.
+    /// Decodes a batch for a model of `weights` weights. All claims in the bytes are checked, and an error has no
+    /// effect.
     pub fn decode(bytes: &[u8], weights: usize) -> Result<Self, BatchError> {
         let batch = Self::reread(bytes, weights)?;
         if batch.payload.digest() != batch.header.digest {
@@ -213,7 +215,7 @@ impl Batch {
         Ok(batch)
     }
 
-    /// Reads a batch that was decoded before, by a process that is trusted: its checksum tells whether it is the same, and
+    /// Decodes a batch that a trusted process has decoded before. The checksum shows that its bytes are the same, so
     /// its digest is not computed again.
     pub fn reread(bytes: &[u8], weights: usize) -> Result<Self, BatchError> {
         if bytes.len() > BATCH_BYTES_MAX {
@@ -237,8 +239,8 @@ impl Batch {
     }
 }
 
-/// What batches, ranges and bundles have in common: their header, of which one byte of version says how it is read, then
-/// what they do to weights, then their checksum. Returns the first two.
+/// Takes apart a batch, a merged range or a bundle: checks the checksum at its end and the version in its first byte,
+/// and returns its header and the payload that follows.
 pub(crate) fn open<'a, Head: Deserialize<'a>>(bytes: &'a [u8], expected: u8) -> Result<(Head, &'a [u8]), BatchError> {
     let body = checksum::open(bytes).ok_or(BatchError::Damaged)?;
     let (&version, body) = body.split_first().ok_or(BatchError::WrongLength)?;

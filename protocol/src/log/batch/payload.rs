@@ -1,7 +1,7 @@
-//! What a batch adds to a replica: steps of one size, or any sum, of few weights or of nearly all.
+//! The payload of a batch: steps of one size, or sums of any size, of few weights or of nearly all.
 //!
-//! All are exact on the lattice and all commute, so a replica, a log, a range and a snapshot treat them alike. Which of
-//! them a batch carries is the choice of the strategy that made it.
+//! All payloads are exact on the lattice and commute, so a replica, a log, a merged range and a snapshot treat them
+//! alike. The strategy that makes a batch chooses its form.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,23 +12,23 @@ use crate::weights::encoding::{self, DENSE_MAX, Encoding, PayloadError, SUMS_MAX
 use crate::weights::lattice::{BATCH_STEPS_MAX, Range, RangeError, Tau};
 use crate::weights::sums::Sums;
 
-/// The changes of a batch, valid for the model that they were decoded for.
+/// Changes of a batch, valid for the model that they were decoded for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Payload {
-    /// Weights that move by plus or minus one size; a change that repeats moves its weight again.
+    /// Weights that move by plus or minus τ. A change that repeats moves its weight again.
     Steps {
-        /// How far each change moves its weight.
+        /// Distance by which each change moves its weight.
         tau: Tau,
-        /// The changes: sorted, in range, one sign per weight.
+        /// Changes, each as `index << 1 | plus`: sorted, in range, one sign per weight.
         changes: Vec<u32>,
     },
-    /// Weights that move by whole lattice steps, each by its own number of them, below 2^24.
+    /// Weights that move by whole lattice steps, each by a number of its own below 2^24.
     Sums(Sums),
-    /// Neighbouring weights that move by whole lattice steps, nearly all of them.
+    /// Neighbouring weights, of which nearly all move, each by a number of lattice steps of its own.
     Dense(Dense),
 }
 
-/// How a payload is written, as it stands in a batch's header.
+/// Encoding of a payload, as a batch's header states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Form {
     Steps { tau: Tau, encoding: Encoding },
@@ -46,7 +46,7 @@ impl Default for Payload {
 }
 
 impl Payload {
-    /// What it adds to a replica's digest.
+    /// Returns the amount that the payload adds to a replica's digest.
     #[must_use]
     pub fn digest(&self) -> Digest {
         match self {
@@ -56,13 +56,13 @@ impl Payload {
         }
     }
 
-    /// Whether it tells of nearly all weights.
+    /// True if the payload is dense: it holds steps of nearly all weights.
     #[must_use]
     pub fn is_dense(&self) -> bool {
         matches!(self, Self::Dense(_))
     }
 
-    /// How many changes it holds.
+    /// Returns the number of changes in the payload.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -72,16 +72,16 @@ impl Payload {
         }
     }
 
-    /// Whether it changes nothing.
+    /// True if the payload changes nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Adds it to a replica held as counts.
+    /// Adds the payload to a replica held as counts.
     ///
     /// # Panics
-    /// If it is of a model with more weights.
+    /// If the payload is of a model with more weights.
     pub fn apply_to_counts(&self, counts: &mut [i32]) -> Result<Range, RangeError> {
         match self {
             Self::Steps { tau, changes } => changes::apply_to_counts(changes, *tau, counts),
@@ -90,7 +90,7 @@ impl Payload {
         }
     }
 
-    /// Appends its bytes, in their shortest form, and says how they are written.
+    /// Appends the payload's bytes in their shortest encoding, and returns this encoding.
     pub(super) fn encode(&self, out: &mut Vec<u8>) -> Form {
         match self {
             Self::Steps { tau, changes } => Form::Steps {
@@ -108,7 +108,7 @@ impl Payload {
         }
     }
 
-    /// Reads so many changes for a model of so many weights. Nothing is trusted.
+    /// Decodes `count` changes for a model of `weights` weights. All claims in the bytes are checked.
     pub(super) fn decode(form: Form, bytes: &[u8], count: usize, weights: usize) -> Result<Self, PayloadError> {
         match form {
             Form::Steps { tau, encoding } => {
@@ -121,7 +121,7 @@ impl Payload {
             Form::Sums if count > SUMS_MAX => Err(PayloadError::TooManySums(count)),
             Form::Sums => {
                 let entries = encoding::sums::decode(bytes, count, weights)?;
-                // A batch moves no weight so far that a float could not follow.
+                // A batch moves no weight further than a float can follow exactly.
                 if let Some(far) = entries.iter().find(|entry| entry.1.unsigned_abs() >= BATCH_STEPS_MAX) {
                     return Err(ChangesError::MovesTooFar(far.0).into());
                 }

@@ -124,7 +124,8 @@ proptest! {
         prop_assert!(Batch::decode(&bytes, WEIGHTS).is_err());
     }
 
-    /// A hostile sender computes the checksum too: what it then gets through must be a valid batch.
+    /// Checks forged bytes with a valid checksum, which a hostile sender can compute: the decoder must refuse them, or
+    /// they must be a valid batch.
     #[test]
     fn forged_batches_are_refused_or_valid(batch in any_batch(), position: prop::sample::Index, value: u8) {
         let mut bytes = encoded(&batch);
@@ -159,7 +160,8 @@ fn golden_bytes() {
         5,
         steps(tau, vec![change(1, true), change(3, false), change(8, true)]),
     ));
-    // version, run, origin, sequence, seen; digest; cursors; samples, loss, status; form, count, bytes; payload; checksum
+    // Fields: version, run, origin, sequence, seen; digest; cursors; samples, loss, status; form, count, bytes;
+    // payload; checksum.
     let golden = "05 a222 c466 05 c801 e4a1aede8a8bc48c7c 01010240 40 0000003f 05ac02 00 ac02 01 03 03 01170e 045babf9";
     assert_eq!(bytes, crate::weights::encoding::tests::bytes(golden));
     let bytes = encoded(&batch(5, sums(vec![(1, 300), (3, -2), (8, 7)])));

@@ -1,10 +1,10 @@
-//! How far each shard has been trained: the part of the replicated state that says which samples are done.
+//! Cursors: the progress in each shard. They are the part of the replicated state that says which samples are done.
 //!
-//! A cursor is the number of contiguous samples done from the start of a shard. Cursors ride on the batches
-//! that carry the work they count, and merge by maximum, so batches may arrive late, twice or in any order.
+//! A cursor is the number of contiguous samples done from the start of a shard. Cursors travel with the batches whose
+//! work they count, and merge by maximum, so batches may arrive late, twice or in any order.
 //!
-//! A shard has as many samples in every epoch, so where epochs are done its cursor is the same in all of them. Cursors
-//! are therefore kept as epoch spans, and take no more room after a million epochs than after one.
+//! A shard has the same number of samples in every epoch, so its cursor is the same in all epochs that are done.
+//! Cursors are therefore kept as epoch spans, and take no more room after a million epochs than after one.
 
 #[cfg(test)]
 mod tests;
@@ -16,49 +16,49 @@ use serde::{Deserialize, Serialize};
 
 use crate::bounded::BoundedVec;
 
-/// The most epoch spans that a set of cursors holds: three for each shard of 5,000 workers. Only a member that lies makes
-/// more, and what it says beyond that is not taken note of; at worst, samples are trained again.
+/// Most epoch spans in a set of cursors: three for each shard of 5,000 workers. Only a hostile member needs more.
+/// Further spans are ignored; at worst, their samples are trained again.
 pub const EPOCH_SPANS_MAX: usize = 1 << 18;
 
-/// The name of a shard in the whole run.
+/// Name of a shard, unique within a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ShardId {
-    /// The epoch, from zero.
+    /// Epoch of the shard, counted from 0.
     pub epoch: u32,
-    /// The number of the shard in its epoch's plan.
+    /// Number of the shard in its epoch's plan.
     pub shard: u32,
 }
 
-/// The news that a shard is done up to some sample. It rides on the batch that holds the work.
+/// New value of a shard's cursor. It travels with the batch that holds the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CursorAdvance {
-    /// The shard.
+    /// Shard whose cursor advances.
     pub shard: ShardId,
-    /// Contiguous samples done from the start of the shard, these included.
+    /// Number of contiguous samples done from the start of the shard, including those of the batch.
     pub done: u32,
 }
 
-/// Consecutive epochs in which a shard is done up to the same sample.
+/// Consecutive epochs in which a shard has the same cursor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct EpochSpan {
-    /// The number of the shard in the plans of these epochs.
+    /// Number of the shard in the plans of these epochs.
     pub shard: u32,
-    /// The first of the epochs.
+    /// First epoch of the span.
     pub first: u32,
-    /// The last of them.
+    /// Last epoch of the span.
     pub last: u32,
-    /// Contiguous samples done from the start of the shard.
+    /// Number of contiguous samples done from the start of the shard, in each of these epochs.
     pub done: u32,
 }
 
 impl EpochSpan {
-    /// Whether it says something of a shard.
+    /// True if the shard is in this span.
     #[must_use]
     pub const fn contains(&self, shard: ShardId) -> bool {
         self.shard == shard.shard && self.first <= shard.epoch && shard.epoch <= self.last
     }
 
-    /// What it says of the only shard that it says something of, if it is of one epoch.
+    /// Returns the cursor of the span's only shard; `None` if the span covers more than one epoch.
     #[must_use]
     pub fn single(self) -> Option<CursorAdvance> {
         let shard = ShardId {
@@ -69,7 +69,7 @@ impl EpochSpan {
         (self.first == self.last).then_some(CursorAdvance { shard, done })
     }
 
-    /// The shards that it says something of.
+    /// Returns the shards in this span, one for each epoch.
     pub fn shards(self) -> impl Iterator<Item = ShardId> {
         let shard = self.shard;
         (self.first..=self.last).map(move |epoch| ShardId { epoch, shard })
@@ -88,29 +88,29 @@ impl From<CursorAdvance> for EpochSpan {
     }
 }
 
-/// What was new in something that was taken note of.
+/// Progress that was new to a set of cursors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct News {
-    /// Samples that were not known to be done.
+    /// Number of samples that were not known to be done.
     pub samples: u64,
-    /// Shards of which none were.
+    /// Number of shards of which no sample was known to be done.
     pub begun: u64,
 }
 
-/// The cursors of all shards.
+/// Cursors of all shards.
 ///
-/// Two sets of cursors are equal if they say the same of every shard: a shard that was not begun has no
-/// entry, and epoch spans are as long as can be.
+/// Two sets of cursors are equal if they agree on every shard: a shard that was not begun has no entry, and epoch spans
+/// are as long as possible.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "BoundedVec<EpochSpan, EPOCH_SPANS_MAX>")]
 pub struct Cursors {
-    /// By shard and first epoch.
+    /// Ends of the epoch spans, by shard and first epoch.
     epoch_spans: BTreeMap<(u32, u32), SpanEnd>,
-    /// The sum over all shards, kept so that progress can be asked for at any time.
+    /// Samples done in all shards, kept up to date so that progress can be read at any time.
     samples_done: u64,
 }
 
-/// What an epoch span has beside its key.
+/// Fields of an epoch span that are not part of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SpanEnd {
     last: u32,
@@ -118,13 +118,13 @@ struct SpanEnd {
 }
 
 impl Cursors {
-    /// Takes note of an advance, and returns how many samples were not known to be done before.
+    /// Notes an advance, and returns the number of samples that were not known to be done.
     pub fn advance(&mut self, advance: CursorAdvance) -> u32 {
-        // No more than `done`, which is as large.
+        // This is at most `done`, which is a `u32`.
         self.raise(advance.into()).samples as u32
     }
 
-    /// Takes note that a shard is done that far in some consecutive epochs.
+    /// Notes that a shard's cursor has reached a value in some consecutive epochs, and returns what was new.
     pub fn raise(&mut self, to: EpochSpan) -> News {
         let mut news = News::default();
         let mut first = to.first;
@@ -145,20 +145,20 @@ impl Cursors {
         news
     }
 
-    /// Takes note of all that another set of cursors knows.
+    /// Merges another set of cursors into this one, by the maximum of each shard.
     pub fn merge(&mut self, other: &Self) {
         for epoch_span in other.epoch_spans() {
             self.raise(epoch_span);
         }
     }
 
-    /// The contiguous samples done of a shard.
+    /// Returns the number of contiguous samples done in a shard.
     #[must_use]
     pub fn done(&self, shard: ShardId) -> u32 {
         self.epoch_span_at(shard).map_or(0, |epoch_span| epoch_span.done)
     }
 
-    /// The epoch span that a shard is in, if it was begun.
+    /// Returns the epoch span of a shard; `None` if the shard was not begun.
     #[must_use]
     pub fn epoch_span_at(&self, shard: ShardId) -> Option<EpochSpan> {
         let ShardId { epoch, shard } = shard;
@@ -166,28 +166,29 @@ impl Cursors {
         before.map(epoch_span).filter(|found| found.last >= epoch)
     }
 
-    /// The samples done in all shards together.
+    /// Returns the number of samples done in all shards together.
     #[must_use]
     pub const fn samples_done(&self) -> u64 {
         self.samples_done
     }
 
-    /// All that is known, by shard and epoch.
+    /// Returns all epoch spans, sorted by shard and epoch.
     pub fn epoch_spans(&self) -> impl Iterator<Item = EpochSpan> + '_ {
         self.epoch_spans.iter().map(epoch_span)
     }
 
-    /// How far the shard is done in an epoch, and up to which epoch, at most `limit`, it is done as far.
+    /// Returns the last epoch, at most `limit`, up to which a shard has the same cursor as in `epoch`, and that cursor.
     fn level(&self, shard: u32, epoch: u32, limit: u32) -> (u32, u32) {
         if let Some(here) = self.epoch_span_at(ShardId { epoch, shard }) {
             return (here.last.min(limit), here.done);
         }
-        // Nothing begins at the epoch itself, so what is found is behind it.
+        // No span contains the epoch itself, so a span that is found lies behind it.
         let next = self.epoch_spans.range((shard, epoch)..=(shard, limit)).next();
         (next.map_or(limit, |(&(_, first), _)| first - 1), 0)
     }
 
-    /// Puts a shard further in epochs in which it was equally far. Refuses what would be one epoch span too many.
+    /// Raises the cursor of a shard in a span of epochs in which the cursor was the same. Returns `false`, without
+    /// effect, if that would exceed the limit of epoch spans.
     fn set(&mut self, to: EpochSpan) -> bool {
         let EpochSpan {
             shard,
@@ -199,14 +200,15 @@ impl Cursors {
         let cut = self.epoch_span_at(at(first));
         let left = cut.filter(|cut| cut.first < first);
         let right = cut.filter(|cut| cut.last > last);
-        // What is left of the epoch span that is cut is less far, so it is the neighbours alone that may go on in this one.
+        // The remaining ends of the span that is cut have a lower cursor, so only neighbouring spans can join the new
+        // one.
         let neighbour = |epoch: Option<u32>| {
             let found = epoch.and_then(|epoch| self.epoch_span_at(at(epoch)));
             found.filter(|found| found.done == done)
         };
         let before = neighbour(first.checked_sub(1));
         let after = neighbour(last.checked_add(1));
-        // Mostly an epoch is done after those before it were, and their epoch span becomes longer.
+        // Usual case: an epoch is done after the epochs before it, and their span becomes longer.
         if let (None, Some(before), None) = (cut, before, after) {
             self.epoch_spans.insert((shard, before.first), SpanEnd { last, done });
             return true;

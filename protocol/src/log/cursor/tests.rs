@@ -10,7 +10,7 @@ use crate::job::JobDraft;
 use crate::log::batch::BATCH_BYTES_MAX;
 use crate::wire::attach::Assignment;
 
-/// Few shards and small numbers, so that advances meet.
+/// Advances of few shards by small numbers, so that many of them meet.
 fn advances() -> impl Strategy<Value = Vec<CursorAdvance>> {
     let advance = (0u32..5, 0u32..3, 0u32..5).prop_map(|(epoch, shard, done)| CursorAdvance {
         shard: ShardId { epoch, shard },
@@ -22,7 +22,7 @@ fn advances() -> impl Strategy<Value = Vec<CursorAdvance>> {
 fn some_epoch_spans() -> impl Strategy<Value = Vec<EpochSpan>> {
     let epoch_span =
         (0u32..3, 0u32..9, 0u32..9, 0u32..5, any::<bool>()).prop_map(|(shard, first, span, done, late)| {
-            // The last epochs that there can be are not beyond the last.
+            // Half of the spans lie at the last possible epochs.
             let first = if late { u32::MAX - first } else { first };
             EpochSpan {
                 shard,
@@ -50,7 +50,7 @@ fn merged(a: &Cursors, b: &Cursors) -> Cursors {
     both
 }
 
-/// Every shard by itself.
+/// Returns the cursor of each shard by itself.
 fn singly(cursors: &Cursors) -> BTreeMap<ShardId, u32> {
     let each = |epoch_span: EpochSpan| epoch_span.shards().map(move |shard| (shard, epoch_span.done));
     cursors.epoch_spans().flat_map(each).collect()
@@ -74,7 +74,7 @@ fn a_shard_at_zero_is_a_shard_not_begun() {
     assert_eq!(cursors, Cursors::default());
 }
 
-/// Forty samples among ten slots, each with four of them, in four shards.
+/// Forty samples among ten slots, each with four samples in four shards.
 #[test]
 fn a_million_epochs_take_the_room_of_one() {
     const EPOCHS: u32 = 1_000_000;
@@ -86,7 +86,7 @@ fn a_million_epochs_take_the_room_of_one() {
     let mut most = 0;
     for step in 0..SINGLY + 20 {
         for shard in 0..SHARDS {
-            // Slots are up to two epochs apart, and of every fourth one batches come a second time, later.
+            // Slots are up to two epochs apart, and the batches of every fourth slot come a second time, later.
             let late = (shard / 4).is_multiple_of(4).then_some(5 + shard % 7);
             for lag in [Some(shard % 3), late].into_iter().flatten() {
                 if let Some(epoch) = step.checked_sub(lag).filter(|&epoch| epoch < SINGLY) {
@@ -100,7 +100,7 @@ fn a_million_epochs_take_the_room_of_one() {
             after_ten = (cursors.epoch_spans.len(), bytes(&cursors));
         }
     }
-    // The others come as ranges of one slot's batches each, which a member gets that was away.
+    // The remaining epochs come as merged ranges of one slot's batches each, as for a member that was away.
     for first in (SINGLY..EPOCHS).step_by(1000) {
         for slot in 0..10 {
             let mut range = Cursors::default();
@@ -120,7 +120,7 @@ fn a_million_epochs_take_the_room_of_one() {
     }
     assert_eq!(cursors.samples_done(), u64::from(EPOCHS) * u64::from(SHARDS));
     assert_eq!((cursors.epoch_spans.len(), after_ten.0, most), (40, 40, 40));
-    // Numbers of epochs have become longer, and nothing else.
+    // Only the numbers of epochs have become longer.
     assert_eq!((after_ten.1, bytes(&cursors)), (161, 241));
     let job = Box::new(JobDraft::default().resolve().unwrap());
     let job_bytes = JobDraft::from(&*job).to_toml().unwrap().len();
@@ -161,7 +161,7 @@ fn the_most_cursors_that_can_be_held_fit_into_a_message_and_no_more_are_taken() 
     let before = cursors.clone();
     assert_eq!(cursors.raise(every_other(EPOCH_SPANS_MAX as u32)), News::default());
     assert_eq!(cursors, before);
-    // What lies between two of them makes three into one, and there is room again.
+    // An advance between two spans joins them into one, which makes room for another span.
     let between = EpochSpan {
         first: u32::MAX - 1,
         last: u32::MAX - 1,
@@ -172,7 +172,7 @@ fn the_most_cursors_that_can_be_held_fit_into_a_message_and_no_more_are_taken() 
     let mut bytes = postcard::to_stdvec(&before.epoch_spans().collect::<Vec<_>>()).unwrap();
     let one_more = postcard::to_stdvec(&every_other(EPOCH_SPANS_MAX as u32)).unwrap();
     assert!(postcard::from_bytes::<Cursors>(&bytes).is_ok());
-    // A list of one more, in front.
+    // The same list with one more span in front.
     let count = postcard::to_stdvec(&(EPOCH_SPANS_MAX as u32)).unwrap().len();
     let announced = postcard::to_stdvec(&(EPOCH_SPANS_MAX as u32 + 1)).unwrap();
     bytes.splice(..count, announced.into_iter().chain(one_more));
@@ -210,7 +210,7 @@ fn lists_that_nobody_writes_are_refused() {
 }
 
 proptest! {
-    /// What they are is what a plain map of all shards would be.
+    /// Checks that the spans agree with a plain map of all shards.
     #[test]
     fn epoch_spans_say_what_single_cursors_would(epoch_spans in some_epoch_spans()) {
         let mut plain: BTreeMap<ShardId, u32> = BTreeMap::new();
@@ -230,7 +230,7 @@ proptest! {
         for (shard, done) in plain {
             prop_assert_eq!(cursors.done(shard), done);
         }
-        // They are as long as can be.
+        // The spans are as long as possible.
         let all: Vec<EpochSpan> = cursors.epoch_spans().collect();
         for pair in all.windows(2) {
             let meet = pair[0].shard == pair[1].shard && pair[0].last + 1 == pair[1].first;
@@ -273,7 +273,7 @@ proptest! {
         prop_assert_eq!(Cursors::from(advances), Cursors::from(shuffled));
     }
 
-    /// However a set of advances is cut into sets that are merged, with any of them late, twice or in another order.
+    /// Checks that a set of advances may be cut into sets that are merged late, twice or in another order.
     #[test]
     fn parts_make_the_whole(advances in advances(), cut in any::<prop::sample::Index>()) {
         let whole = Cursors::from(advances.clone());

@@ -7,7 +7,7 @@ use crate::bounded::BoundedVec;
 
 impl Serialize for Cursors {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        // A list, not a map: text formats know no maps whose keys are structures.
+        // A list and not a map, because text formats have no maps with structures as keys.
         serializer.collect_seq(self.epoch_spans())
     }
 }
@@ -15,8 +15,8 @@ impl Serialize for Cursors {
 impl TryFrom<BoundedVec<EpochSpan, EPOCH_SPANS_MAX>> for Cursors {
     type Error = &'static str;
 
-    /// Takes only what is written by the above: epoch spans that lie apart are put in their places one by one, and nobody
-    /// can make that much work with few bytes.
+    /// Accepts only lists as they are serialised: epoch spans in order, without overlaps. Each span is then inserted in
+    /// one place, so a few bytes cannot cause much work.
     fn try_from(epoch_spans: BoundedVec<EpochSpan, EPOCH_SPANS_MAX>) -> Result<Self, Self::Error> {
         let mut cursors = Self::default();
         let mut before: Option<EpochSpan> = None;

@@ -1,7 +1,7 @@
-//! `Bitmap`: two bits for every weight from the first changed one to the last. For dense batches.
+//! The `Bitmap` encoding: two bits for every weight from the first changed one to the last. For dense batches.
 //!
 //! Payload: the first index as a little-endian `u32`, then the symbols, four to a byte, low bits first. The first and
-//! the last symbol are changes, so that a set of changes has one bitmap only.
+//! the last symbol must be changes, so that a set of changes has only one bitmap.
 
 use super::PayloadError;
 use crate::weights::changes::has_repeats;
@@ -12,7 +12,7 @@ const MINUS: u8 = 2;
 const PER_BYTE: usize = 4;
 const INDEX_BYTES: usize = 4;
 
-/// `None` where the changes are not eligible: a symbol has no room for repeats.
+/// Returns the bytes of the payload; `None` if a weight moves more than once, for which a symbol has no room.
 pub(super) fn encoded_len(changes: &[u32]) -> Option<usize> {
     let (Some(first), Some(last)) = (changes.first(), changes.last()) else {
         return Some(0);

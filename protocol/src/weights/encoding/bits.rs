@@ -1,8 +1,8 @@
-//! Bits in bytes, from the low end, for codes whose symbols take at most 57.
+//! Reading and writing of bits in bytes, from the low end, for codes whose symbols take at most 57 bits.
 
 use super::PayloadError;
 
-/// Appends bits from the low end, eight bytes at a store.
+/// Writer that appends bits from the low end of each byte and stores eight bytes at a time.
 pub(super) struct BitWriter<'a> {
     bytes: &'a mut [u8],
     position: usize,
@@ -11,7 +11,7 @@ pub(super) struct BitWriter<'a> {
 }
 
 impl<'a> BitWriter<'a> {
-    /// Writes into zeroed bytes, of which there must be seven more than the bits take.
+    /// Creates a writer into zeroed bytes, which must be seven bytes longer than the bits that will be written.
     pub(super) fn new(bytes: &'a mut [u8]) -> Self {
         Self {
             bytes,
@@ -21,13 +21,13 @@ impl<'a> BitWriter<'a> {
         }
     }
 
-    /// Appends at most 57 bits.
+    /// Appends `value`, which has `bits` bits, at most 57.
     #[inline(always)]
     pub(super) fn append(&mut self, value: u64, bits: u32) {
         self.buffer |= value << self.filled;
         self.filled += bits;
         self.bytes[self.position..self.position + 8].copy_from_slice(&self.buffer.to_le_bytes());
-        // Whole bytes are done with; the rest stays at the low end of the buffer.
+        // Whole bytes are finished; the remaining bits stay at the low end of the buffer.
         let whole = self.filled / 8;
         self.position += whole as usize;
         self.buffer = if whole == 8 { 0 } else { self.buffer >> (8 * whole) };
@@ -35,7 +35,7 @@ impl<'a> BitWriter<'a> {
     }
 }
 
-/// Reads bits from the low end; beyond the end there are zeros.
+/// Reader of bits from the low end of each byte. Beyond the end it reads zeros.
 pub(super) struct BitReader<'a> {
     bytes: &'a [u8],
     position: usize,
@@ -46,13 +46,13 @@ impl<'a> BitReader<'a> {
         Self { bytes, position: 0 }
     }
 
-    /// Goes on by so many bits.
+    /// Advances the reader by `bits` bits.
     #[inline(always)]
     pub(super) fn skip(&mut self, bits: u32) {
         self.position += bits as usize;
     }
 
-    /// The next 57 bits at least.
+    /// Returns at least the next 57 bits, without advancing the reader. Beyond the end there are zeros.
     #[inline(always)]
     pub(super) fn window(&self) -> u64 {
         let byte = self.position / 8;
@@ -71,7 +71,7 @@ impl<'a> BitReader<'a> {
         u64::from_le_bytes(eight)
     }
 
-    /// All that may follow the last change are zeros that fill its byte.
+    /// Checks that only zeros remain, and only those that fill the last byte.
     pub(super) fn finish(self) -> Result<(), PayloadError> {
         let rest = (self.bytes.len() * 8)
             .checked_sub(self.position)

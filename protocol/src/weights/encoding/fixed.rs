@@ -1,4 +1,4 @@
-//! `Changes`: every change as a little-endian `u32`.
+//! The `Fixed` encoding: every change as a little-endian `u32`.
 
 use super::PayloadError;
 

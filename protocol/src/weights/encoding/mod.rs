@@ -1,7 +1,7 @@
-//! How the changes of a batch are written as bytes, and which form is the shortest.
+//! Encodings of a batch's changes as bytes, and the choice of the shortest one.
 //!
-//! Decoders take bytes from strangers: they check every claim before they act on it, give an error and no effect
-//! when one is false, and never reserve more memory than the bytes can justify.
+//! Decoders read bytes from strangers: they check every claim before they act on it, have no effect when a claim is
+//! false, and never reserve more memory than the bytes justify.
 
 mod bitmap;
 mod bits;
@@ -17,24 +17,25 @@ use crate::weights::changes::{self, CHANGES_MAX, ChangesError};
 use crate::weights::dense::Dense;
 use crate::weights::lattice::Tau;
 
-/// A batch carries at most this many sums: however large they are, they then fit into 16 MiB.
+/// Most sums in a batch: however large they are, they then fit into 16 MiB.
 pub const SUMS_MAX: usize = 1 << 21;
 
-/// A batch carries the steps of at most so many neighbouring weights: however large they are, they then fit into 16 MiB.
+/// Most neighbouring weights whose steps a batch carries: however large the steps are, they then fit into 16 MiB.
 pub const DENSE_MAX: usize = 4_000_000;
 
-/// Appends the bytes of steps of the weights from the first on, as they stand outside of batches.
+/// Appends the number of `steps` and the steps of the weights from `first` on, for use outside of batches.
 pub fn write_steps(first: u32, steps: &[i32], out: &mut Vec<u8>) {
     out.extend((steps.len() as u32).to_le_bytes());
     plain::encode(first, steps, out);
 }
 
-/// The same of dense steps.
+/// Appends dense steps and their number, for use outside of batches.
 pub fn write_dense(dense: &Dense, out: &mut Vec<u8>) {
     write_steps(dense.first(), dense.steps(), out);
 }
 
-/// The steps that such bytes hold, to the last of them, for a model of so many weights. Nothing is trusted.
+/// Decodes bytes that [`write_dense`] has written, all of them, for a model of `weights` weights. Every claim is
+/// checked.
 pub fn read_dense(bytes: &[u8], weights: usize) -> Result<Dense, PayloadError> {
     let (count, payload) = bytes.split_first_chunk().ok_or(PayloadError::Truncated)?;
     let count = u32::from_le_bytes(*count) as usize;
@@ -44,50 +45,50 @@ pub fn read_dense(bytes: &[u8], weights: usize) -> Result<Dense, PayloadError> {
     plain::decode(payload, count, weights)
 }
 
-/// The name of an encoding, as a batch's header carries it.
+/// Encoding of changes, as a batch's header names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Encoding {
-    /// One `u32` a change: index and sign.
+    /// One `u32` per change: index and sign.
     Fixed,
-    /// Gaps between indices in Rice code, one bit of sign each. The shortest in practice.
+    /// Gaps between indices in Rice code, with one sign bit each. The shortest in practice.
     Rice,
-    /// Two bits for every weight from the first changed to the last. Without repeats only.
+    /// Two bits for every weight from the first changed one to the last; only for changes without repeats.
     Bitmap,
 }
 
-/// Why a payload is refused.
+/// Reason why a payload is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PayloadError {
-    /// The payload ends before its changes do.
+    /// The payload ends before its last change.
     #[error("the payload ends before its last change")]
     Truncated,
-    /// Something follows the last change.
+    /// The payload goes on after its last change.
     #[error("the payload has bits after its last change")]
     TrailingBits,
-    /// The payload holds another number of changes than the header says.
+    /// The number of changes in the payload differs from the number in the header.
     #[error("the number of changes in the payload differs from the number in its header")]
     CountDisagrees,
-    /// A parameter of the encoding has no meaning.
+    /// A parameter of the encoding is out of range.
     #[error("the payload has an unknown number width or a Rice parameter above {max}", max = rice::PARAMETER_MAX)]
     BadParameter,
-    /// The bitmap holds its fourth, unused symbol.
+    /// The bitmap holds its fourth symbol, which has no meaning.
     #[error("the bitmap of the payload holds an undefined symbol")]
     BadSymbol,
-    /// The same changes have a shorter form in this encoding; only that one is valid.
+    /// The same changes have a shorter form in this encoding; only the shortest form is valid.
     #[error("the payload is not in its shortest form")]
     Padded,
-    /// More sums than a batch may carry.
+    /// The payload has more sums than a batch may carry.
     #[error("a batch holds {0} sums, but at most {SUMS_MAX} are allowed")]
     TooManySums(usize),
-    /// More dense steps than a batch may carry.
+    /// The payload has more dense steps than a batch may carry.
     #[error("a dense batch changes {0} neighbouring weights, but at most {DENSE_MAX} are allowed")]
     TooManySteps(usize),
-    /// The changes themselves are not valid.
+    /// The decoded changes are invalid.
     #[error(transparent)]
     Changes(#[from] ChangesError),
 }
 
-/// Writes changes in the shortest eligible encoding, after whatever `out` holds, and says which it was.
+/// Appends changes to `out` in the shortest encoding that can hold them, and returns this encoding.
 ///
 /// The changes must have passed [`changes::check`].
 pub fn encode_shortest(changes: &[u32], out: &mut Vec<u8>) -> Encoding {
@@ -112,7 +113,7 @@ pub fn encode_shortest(changes: &[u32], out: &mut Vec<u8>) -> Encoding {
     encoding
 }
 
-/// Writes changes in a given encoding; `false`, and nothing is written, where they are not eligible for it.
+/// Appends changes in a given encoding. Returns `false`, and writes nothing, if the encoding cannot hold them.
 pub fn encode(encoding: Encoding, changes: &[u32], out: &mut Vec<u8>) -> bool {
     match encoding {
         Encoding::Fixed => fixed::encode(changes, out),
@@ -123,7 +124,7 @@ pub fn encode(encoding: Encoding, changes: &[u32], out: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Replaces the contents of `out` by the changes of a payload, or leaves it empty and says what is wrong.
+/// Replaces the contents of `out` by the changes of a payload. After an error, `out` is empty.
 pub fn decode(
     encoding: Encoding,
     payload: &[u8],

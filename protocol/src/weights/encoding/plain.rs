@@ -1,9 +1,9 @@
-//! `Plain`: a number of the same width for every weight of a window. For batches in which nearly all weights move: they are
-//! read at the speed of memory.
+//! The encoding of dense steps: a number of the same width for every weight of a window. It is for batches in which
+//! nearly all weights move, and decodes at the speed of memory.
 //!
-//! Payload: the width in bytes (1, 2 or 4), the first weight's index and the number of exceptions as `u32`; the exceptions,
-//! which are numbers that need more width, each as its place in the window and its number; then all numbers, with zeros for
-//! the exceptions. Everything is little-endian.
+//! Payload: the width in bytes (1, 2 or 4), the first weight's index and the number of exceptions as `u32`; the
+//! exceptions, which are numbers that need more width, each as its place in the window and its number; then all
+//! numbers, with zeros for the exceptions. Everything is little-endian.
 
 use multiversion::multiversion;
 
@@ -12,15 +12,16 @@ use crate::weights::changes::ChangesError;
 use crate::weights::dense::{Dense, farthest};
 use crate::weights::lattice::BATCH_STEPS_MAX;
 
-/// The bytes of width, first index and number of exceptions.
+/// Bytes of the width, the first index and the number of exceptions.
 const HEAD_BYTES: usize = 9;
-/// The bytes of an exception.
+/// Bytes of an exception: its place in the window and its number.
 const EXCEPTION_BYTES: usize = 8;
 
-/// What an exception is reckoned with, in bytes: it is written and read alone, which takes longer than its bytes do.
+/// Cost of an exception in bytes when the width is chosen: more than its length, because exceptions are written and
+/// read one by one.
 const EXCEPTION_COST: usize = 24;
 
-/// A width that numbers are written in.
+/// Width in which all numbers but the exceptions are written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Width {
     One,
@@ -55,7 +56,7 @@ impl Width {
     }
 }
 
-/// How many numbers need more than one byte, and more than two.
+/// Returns the number of steps that need more than one byte, and the number of steps that need more than two.
 #[multiversion(targets("x86_64+avx512f+avx512bw", "x86_64+avx2"))]
 fn count_wide(steps: &[i32]) -> (u32, u32) {
     let (mut one, mut two) = (0, 0);
@@ -66,7 +67,7 @@ fn count_wide(steps: &[i32]) -> (u32, u32) {
     (one, two)
 }
 
-/// Writes numbers as a byte each, and those that need more as zeros.
+/// Appends each number as one byte, with zeros for numbers that need more.
 #[multiversion(targets("x86_64+avx512f+avx512bw", "x86_64+avx2"))]
 fn write_ones(steps: &[i32], out: &mut Vec<u8>) {
     out.extend(steps.iter().map(|&steps| {
@@ -75,7 +76,7 @@ fn write_ones(steps: &[i32], out: &mut Vec<u8>) {
     }));
 }
 
-/// The same with two bytes.
+/// Writes each number as two bytes, with zeros for numbers that need more.
 #[multiversion(targets("x86_64+avx512f+avx512bw", "x86_64+avx2"))]
 fn write_twos(steps: &[i32], out: &mut [[u8; 2]]) {
     for (bytes, &steps) in out.iter_mut().zip(steps) {
@@ -84,19 +85,19 @@ fn write_twos(steps: &[i32], out: &mut [[u8; 2]]) {
     }
 }
 
-/// Reads bytes as numbers.
+/// Reads one byte per number.
 #[multiversion(targets("x86_64+avx512f+avx512bw", "x86_64+avx2"))]
 fn read_ones(bytes: &[u8], steps: &mut Vec<i32>) {
     steps.extend(bytes.iter().map(|&byte| i32::from(byte as i8)));
 }
 
-/// The same with two bytes for each.
+/// Reads two bytes per number.
 #[multiversion(targets("x86_64+avx512f+avx512bw", "x86_64+avx2"))]
 fn read_twos(bytes: &[[u8; 2]], steps: &mut Vec<i32>) {
     steps.extend(bytes.iter().map(|&bytes| i32::from(i16::from_le_bytes(bytes))));
 }
 
-/// Appends the payload of steps of the weights from the first on, in the width that takes the fewest bytes.
+/// Appends the payload of the steps of the weights from `first` on, in the width with the lowest cost.
 pub(crate) fn encode(first: u32, steps: &[i32], out: &mut Vec<u8>) {
     let (beyond_one, beyond_two) = count_wide(steps);
     let widths = [(Width::One, beyond_one), (Width::Two, beyond_two), (Width::Four, 0)];
@@ -124,11 +125,11 @@ pub(crate) fn encode(first: u32, steps: &[i32], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the numbers that need more width than the others, with their places. They are few: most blocks have none.
+/// Appends the numbers that need more than `width`, with their places. Most blocks have no such numbers.
 #[multiversion(targets("x86_64+avx512f+avx512bw", "x86_64+avx2"))]
 fn write_exceptions(steps: &[i32], width: Width, out: &mut Vec<u8>) {
     const BLOCK: usize = 16;
-    // Numbers that fit are between these, shifted so that one comparison tells.
+    // Numbers that fit lie from -half to half - 1, so after a shift by half one comparison suffices.
     let half = if width == Width::One { 1 << 7 } else { 1 << 15 };
     for (block, steps) in steps.chunks(BLOCK).enumerate() {
         let is_wide = |steps: i32| steps.wrapping_add(half) as u32 >= 2 * half as u32;
@@ -144,12 +145,12 @@ fn write_exceptions(steps: &[i32], width: Width, out: &mut Vec<u8>) {
     }
 }
 
-/// The steps of a payload of so many.
+/// Decodes the payload of `count` steps for a model of `weights` weights.
 pub(crate) fn decode(payload: &[u8], count: usize, weights: usize) -> Result<Dense, PayloadError> {
     let (head, rest) = payload.split_at_checked(HEAD_BYTES).ok_or(PayloadError::Truncated)?;
     let width = Width::of(head[0]).ok_or(PayloadError::BadParameter)?;
     let (first, exceptions) = (change(&head[1..5]), change(&head[5..9]) as usize);
-    // Both lengths are compared before memory is taken for anything.
+    // Both lengths are checked before memory is reserved.
     let exceptions = exceptions.checked_mul(EXCEPTION_BYTES).ok_or(PayloadError::Truncated)?;
     let (exceptions, numbers) = rest.split_at_checked(exceptions).ok_or(PayloadError::Truncated)?;
     if Some(numbers.len()) != count.checked_mul(width.bytes()) {
@@ -173,7 +174,7 @@ pub(crate) fn decode(payload: &[u8], count: usize, weights: usize) -> Result<Den
     let mut next = 0;
     for exception in exceptions.chunks_exact(EXCEPTION_BYTES) {
         let (place, number) = (change(&exception[..4]) as usize, change(&exception[4..]) as i32);
-        // In order, each once, and none that needs no exception: the same steps have one form.
+        // Exceptions must be in order, distinct and wider than the others, so that the same steps have one form.
         if place < next || width.holds(number) {
             return Err(PayloadError::Padded);
         }
@@ -185,7 +186,7 @@ pub(crate) fn decode(payload: &[u8], count: usize, weights: usize) -> Result<Den
         }
         *steps = number;
     }
-    // What two bytes hold does not move too far.
+    // Numbers of one or two bytes cannot move a weight too far.
     if width == Width::Four && farthest(&steps) >= BATCH_STEPS_MAX {
         let far = steps.iter().position(|steps| steps.unsigned_abs() >= BATCH_STEPS_MAX);
         return Err(too_far(far.unwrap_or_default()).into());
@@ -265,7 +266,7 @@ mod tests {
         );
         let wrongs: [(usize, &[u8]); 4] = [
             (0, &[3]),
-            // No such place; one that has a number already; a number that needs no exception.
+            // A place outside the window; one that has a number already; a number that needs no exception.
             (9, &[40]),
             (9, &[5]),
             (13, &[5, 0]),
@@ -278,7 +279,7 @@ mod tests {
         let mut far = encoded(7, &[100_000; 3]);
         far[13..17].copy_from_slice(&(1i32 << 24).to_le_bytes());
         assert_eq!(decode(&far, 3, WEIGHTS), Err(ChangesError::MovesTooFar(8).into()));
-        // The number of an exception that stands at the fifth place.
+        // Number of the exception at the fifth place.
         let mut far = good;
         far[HEAD_BYTES + 4..][..4].copy_from_slice(&i32::MIN.to_le_bytes());
         assert_eq!(decode(&far, 40, WEIGHTS), Err(ChangesError::MovesTooFar(7).into()));

@@ -1,26 +1,25 @@
-//! `Rice`: the gaps between sorted indices in Rice code, a sign bit each.
+//! The `Rice` encoding: the gaps between sorted indices in Rice code, with a sign bit each.
 //!
-//! The gaps of randomly placed changes are geometrically distributed, for which a Rice code comes within a hundredth
-//! of the entropy. A gap is written as its quotient by `2^k` in unary (zeros, closed by a one), its remainder in `k`
-//! bits, and the sign of the change (1 = plus); a gap of 0 is a repeat of the change before. Changes come from parts of
-//! the model that may lie far apart, so quotients of 20 and more are not written: 20 zeros and a one announce a whole
-//! gap in 31 bits and its sign. Bits fill bytes from the low end. Payload: `k` in one byte, then the bits, then zeros up
-//! to a whole byte.
+//! The gaps of randomly placed changes are geometrically distributed, for which a Rice code comes within a hundredth of
+//! the entropy. A gap is written as its quotient by `2^k` in unary (zeros, closed by a one), its remainder in `k` bits,
+//! and the sign of the change (1 = plus); a gap of 0 is a repeat of the change before. Changes may lie far apart in the
+//! model, so quotients of 20 and more are not written: 20 zeros and a one announce a whole gap in 31 bits and its sign.
+//! Bits fill bytes from the low end. Payload: `k` in one byte, then the bits, then zeros up to a whole byte.
 
 use super::PayloadError;
 use super::bits::{BitReader, BitWriter};
 use crate::weights::changes::ChangesError;
 
-/// Gaps are below 2^31, so a larger parameter only adds zeros.
+/// Largest Rice parameter: gaps are below 2^31, so a larger one would only add zeros.
 pub(super) const PARAMETER_MAX: u32 = 30;
-/// Quotients from this on are not written: the whole gap is.
+/// Smallest quotient for which the whole gap is written instead of quotient and remainder.
 const ESCAPE: u32 = 20;
-/// Indices have 31 bits, and so have gaps.
+/// Bits of a gap that is written whole: as many as an index has.
 const GAP_BITS: u32 = 31;
-/// What such a gap takes, its sign included.
+/// Bits that a gap takes if it is written whole, including its sign.
 const ESCAPED_BITS: u32 = ESCAPE + 1 + GAP_BITS + 1;
 
-/// The parameter that writes a list of changes in the fewest bits, and how many those are.
+/// Rice parameter that writes a list of changes in the fewest bits, and the number of these bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     parameter: u32,
@@ -28,19 +27,19 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// The length of the payload.
+    /// Returns the bytes of the payload.
     pub(super) fn bytes(self) -> usize {
         1 + self.bits.div_ceil(8) as usize
     }
 }
 
-/// Fits the parameter: the mean gap says nearly which, but far gaps pull it up, so the exact lengths settle it.
+/// Chooses the Rice parameter. The mean gap gives an estimate, which a few large gaps raise, so exact lengths decide.
 pub(super) fn plan(changes: &[u32]) -> Plan {
     let Some(last) = changes.last() else {
         return Plan { parameter: 0, bits: 0 };
     };
     let mean_gap = f64::from(last >> 1) / changes.len() as f64;
-    // A Rice code halves its symbols' probability every 2^k, a geometric one every mean·ln 2.
+    // A Rice code halves its symbols' probability every 2^k, a geometric distribution every mean·ln 2.
     let near = (mean_gap * std::f64::consts::LN_2).max(1.0).log2().round() as u32;
     let mut best = plan_with(changes, near.min(PARAMETER_MAX));
     for step in [-1, 1] {
@@ -105,8 +104,8 @@ pub(super) fn decode(payload: &[u8], count: usize, weights: usize, out: &mut Vec
     if parameter > PARAMETER_MAX {
         return Err(PayloadError::BadParameter);
     }
-    // Every change takes at least `parameter + 2` bits (a whole gap takes more): a claim of more changes is refused before
-    // memory is taken for them.
+    // Every change takes at least `parameter + 2` bits (a whole gap takes more), so a claim of more changes is refused
+    // before memory is reserved for them.
     if count as u64 * u64::from(parameter + 2) > bytes.len() as u64 * 8 {
         return Err(PayloadError::Truncated);
     }

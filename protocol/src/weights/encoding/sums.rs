@@ -1,8 +1,8 @@
-//! `Sums`: how far each weight moves over many batches, for the exact sum of a range of them.
+//! The encoding of sums: the index and the steps of each weight that moves over many batches.
 //!
-//! Gaps between sorted indices and magnitudes are Rice-coded, each with its own parameter, with a bit of sign (1 =
-//! plus) after the magnitude. Large symbols are announced by 20 zeros and a one and written whole, in 31 bits.
-//! Payload: both parameters in a byte each, then the bits, then zeros up to a whole byte.
+//! Gaps between sorted indices and magnitudes are Rice-coded, each with its own parameter, with a sign bit (1 = plus)
+//! after the magnitude. Large symbols are announced by 20 zeros and a one and written whole, in 31 bits. Payload: both
+//! parameters in a byte each, then the bits, then zeros up to a whole byte.
 
 use super::PayloadError;
 use super::bits::{BitReader, BitWriter};
@@ -13,14 +13,15 @@ const ESCAPE: u32 = 20;
 const WHOLE_BITS: u32 = 31;
 const WHOLE_MAX: u64 = (1 << WHOLE_BITS) - 1;
 
-/// The code of one kind of symbol.
+/// Rice code of one kind of symbol: gaps or magnitudes.
 #[derive(Clone, Copy)]
 struct Code {
     parameter: u32,
 }
 
 impl Code {
-    /// A Rice code halves its symbols' probability every 2^k, a geometric one every mean·ln 2.
+    /// Chooses the parameter for `count` symbols with this sum: a Rice code halves its symbols' probability every 2^k,
+    /// a geometric distribution every mean·ln 2.
     fn fitted(sum: u64, count: usize) -> Self {
         let mean = sum as f64 / count.max(1) as f64;
         let parameter = (mean * std::f64::consts::LN_2).max(1.0).log2().round() as u32;
@@ -69,7 +70,7 @@ impl Code {
     }
 }
 
-/// Indices and magnitudes as symbols from 0.
+/// Returns the gap, magnitude and sign of each entry as symbols to be encoded; gaps and magnitudes start at 0.
 fn symbols(entries: &[(u32, i32)]) -> impl Iterator<Item = (u64, u64, bool)> + '_ {
     let mut next = 0;
     entries.iter().map(move |&(index, steps)| {
@@ -105,13 +106,14 @@ pub(crate) fn encode(entries: &[(u32, i32)], out: &mut Vec<u8>) {
     out.truncate(start + bytes);
 }
 
-/// The entries of a payload: sorted, in range, without zeros.
+/// Decodes the entries of a payload: sorted, in range and without zeros.
 pub(crate) fn decode(payload: &[u8], count: usize, weights: usize) -> Result<Vec<(u32, i32)>, PayloadError> {
     let [gap_code, size_code, bytes @ ..] = payload else {
         return Err(PayloadError::Truncated);
     };
     let (gap_code, size_code) = (Code::read(*gap_code)?, Code::read(*size_code)?);
-    // What an entry takes at least: a claim of more entries is refused before memory is taken for them.
+    // Fewest bits of an entry: a claim of more entries than the bytes can hold is refused before memory is reserved for
+    // them.
     let least = u64::from(gap_code.parameter.min(WHOLE_BITS) + size_code.parameter.min(WHOLE_BITS) + 3);
     if count as u64 * least > bytes.len() as u64 * 8 {
         return Err(PayloadError::Truncated);

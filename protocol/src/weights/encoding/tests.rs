@@ -14,7 +14,7 @@ fn one_step(changes: &[u32], weights: usize, encoding: Encoding, payload: &[u8])
     result.map(|()| out)
 }
 
-/// The bytes of hexadecimal digits.
+/// Returns the bytes of a text of hexadecimal digits.
 pub(crate) fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<u8> = hex
         .chars()
@@ -23,7 +23,7 @@ pub(crate) fn bytes(hex: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
-/// Sorted changes with one sign per weight; `repeats` of some.
+/// Sorted changes with one sign per weight; with `repeats`, some changes repeat.
 fn changes(weights: u32, repeats: bool) -> impl Strategy<Value = Vec<u32>> {
     let copies = if repeats { 1..4usize } else { 1..2 };
     proptest::collection::btree_map(0..weights, (any::<bool>(), copies), 0..200).prop_map(|map| {
@@ -42,7 +42,7 @@ proptest! {
     ) {
         let weights = weights as usize;
         for encoding in ALL {
-            // A bitmap of two thousand million weights is a legal waste of memory.
+            // A bitmap of two thousand million weights is valid, but takes too much memory for a test.
             if encoding == Encoding::Bitmap && weights > 1 << 20 {
                 continue;
             }
@@ -70,7 +70,7 @@ proptest! {
             if decode(encoding, &payload, count, weights, Tau::ONE_STEP, &mut out).is_ok() {
                 prop_assert_eq!(out.len(), count);
                 prop_assert_eq!(changes::check(&out, weights, Tau::ONE_STEP), Ok(()));
-                // What was accepted has this one form in this encoding, Rice's free choice of parameter aside.
+                // Accepted changes have only this form in this encoding, apart from Rice's free choice of parameter.
                 if encoding != Encoding::Rice {
                     let mut again = Vec::new();
                     prop_assert!(encode(encoding, &out, &mut again));
@@ -100,11 +100,11 @@ proptest! {
 
 #[test]
 fn golden_bytes() {
-    // Fixed for ever within version 2 of the batch.
+    // These bytes are part of the batch format: a change of them needs a new `batch::VERSION`.
     let changes = [change(1, true), change(3, false), change(8, true)];
     let golden = [
         (Encoding::Fixed, "0300000006000000 11000000"),
-        // k = 1: gaps 1, 2, 5 are 1|1|+, 01|0|-, 001|1|+ written from the low end.
+        // k = 1: gaps 1, 2, 5 are 1|1|+, 01|0|-, 001|1|+, written from the low end.
         (Encoding::Rice, "01 170e"),
         (Encoding::Bitmap, "01000000 2140"),
     ];
@@ -170,7 +170,7 @@ fn each_fault_is_refused() {
         0,
         "the decoder reserved memory for changes that the payload does not hold"
     );
-    // Gap 0 with the other sign: weight 0 up, then down.
+    // A gap of 0 with the other sign: weight 0 up, then down.
     let mixed = [0, 0b0111];
     assert_eq!(
         decode(Encoding::Rice, &mixed, 2, 100, Tau::ONE_STEP, &mut out),
@@ -225,7 +225,7 @@ fn the_shortest_is_chosen() {
     assert_eq!(encoding_of(&[]), Encoding::Fixed);
     let sparse: Vec<u32> = (0..100).map(|i| change(i * 1000 + i % 7, i % 3 == 0)).collect();
     assert_eq!(encoding_of(&sparse), Encoding::Rice);
-    // Every second weight: gaps of 2 take 3.5 bits and more, two bits a weight take 4 a change; every weight, 2.
+    // Every weight changes: a bitmap takes two bits a change, Rice code three.
     let dense: Vec<u32> = (0..10_000).map(|i| change(i, i % 3 == 0)).collect();
     assert_eq!(encoding_of(&dense), Encoding::Bitmap);
     assert_eq!(encoding_of(&[change((1 << 31) - 1, true)]), Encoding::Fixed);

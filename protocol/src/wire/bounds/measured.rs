@@ -1,10 +1,10 @@
-//! The bounds of what is measured of a run.
+//! Limits of the measurements of a run: evaluations and the use of machines.
 
 use super::{OutOfBounds, WORKERS_MAX, counts, name, time, within};
 use crate::stats::measured::{Course, Evaluation, NodeUsage, ProcessUsage};
 
 impl Evaluation {
-    /// Whether weights can have been so good, and then.
+    /// Checks that the evaluation's counts, time and scores are within their limits.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             samples,
@@ -20,7 +20,7 @@ impl Evaluation {
 }
 
 impl Course {
-    /// Whether a run can have had it.
+    /// Checks that there are not too many evaluations and that each is within its limits.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         within(self.evaluations().len() <= Self::MAX, "the number of evaluations")?;
         self.evaluations().iter().try_for_each(Evaluation::check)
@@ -28,7 +28,7 @@ impl Course {
 }
 
 impl NodeUsage {
-    /// Whether a node can have used so much.
+    /// Checks that a node's usage is within its limits.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             node,
@@ -42,17 +42,18 @@ impl NodeUsage {
     }
 }
 
-/// Whether a node can have such processes. Workers that ended while it ran are among them.
+/// Checks that there are not too many processes and that each is within its limits. Workers that ended while the node
+/// ran are included.
 pub(super) fn check_processes(processes: &[ProcessUsage]) -> Result<(), OutOfBounds> {
     within(processes.len() <= PROCESSES_MAX, "the number of processes")?;
     processes.iter().try_for_each(ProcessUsage::check)
 }
 
-/// Processes of one node that are told of.
+/// Maximum number of processes in a node's usage: all workers and the node itself.
 pub const PROCESSES_MAX: usize = WORKERS_MAX + 1;
 
 impl ProcessUsage {
-    /// Whether a process can have used so much.
+    /// Checks that a process's usage is within its limits.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             process,

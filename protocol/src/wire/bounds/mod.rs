@@ -1,9 +1,9 @@
-//! What can be said at all: the bounds of everything that one node tells another, whatever the sender's name.
+//! Limits of every message between nodes, and of the names of nodes. They apply to all senders.
 //!
-//! Texts and lists whose limits are part of their types ([`crate::bounded`]) are refused while they are decoded. For the
-//! rest each message has a `check` of its own. What fails it no honest process of this release sends, so whoever receives it
-//! need not act on it, and may think its part about the sender. Numbers are bounded so that sums of as many as there can be
-//! participants do not overflow.
+//! Texts and lists whose limits are part of their types ([`crate::bounded`]) are refused while they are decoded. Each
+//! message checks the rest in a `check` of its own. No honest process of this release sends a message that fails the
+//! check, so the receiver may ignore the message and draw its own conclusions about the sender. Numbers are limited so
+//! that sums over the largest possible number of participants do not overflow.
 
 mod measured;
 mod run;
@@ -26,28 +26,28 @@ use crate::stats::{FIGURES, Figure, PeerRecord, StatsRecord, Unit};
 use crate::wire::control::{Beat, ControlMessage, FoundCheckpoint, NodeInfo, Offer, Request};
 use crate::wire::run_plan::{Participant, Resumed, RunPlan, StageTakeover};
 
-/// Runs in a beat: the one that a node is in, and the one before.
+/// Maximum number of runs in a beat: the node's current run, and the one before.
 const RUNS_MAX: usize = 2;
-/// Members of a cluster, and participants of a run.
+/// Maximum number of members of a cluster, and of participants of a run.
 pub const MEMBERS_MAX: usize = 1024;
-/// Workers of one node.
+/// Maximum number of workers of one node.
 pub const WORKERS_MAX: usize = 256;
-/// Samples of a dataset: each has a number of 32 bits.
+/// Maximum number of samples of a dataset: sample numbers have 32 bits.
 const ROWS_MAX: u64 = u32::MAX as u64;
-/// Any time that something takes.
+/// Maximum of every duration: 100 years.
 pub const TIME_MAX: Duration = Duration::from_hours(100 * 365 * 24);
 
-/// Letters of a name that somebody has chosen for a node.
+/// Maximum number of letters of a node's name that a user has chosen.
 const CHOSEN_NAME_MAX: usize = 32;
-/// Hex digits of a node's id that its name for people ends with, unless somebody has chosen one.
+/// Number of hexadecimal digits of a node's id at the end of its default name.
 const NAME_DIGITS: usize = 6;
 
-/// A message beyond its bounds.
+/// A message that exceeds its limits, with the value at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{0} is invalid or exceeds its limit")]
 pub struct OutOfBounds(pub &'static str);
 
-/// A node's name for people: the machine's, and enough of the id to tell nodes of one machine apart.
+/// Returns the default name of a node: the host's name, and enough of the id to tell nodes of one host apart.
 #[must_use]
 pub fn node_name(host: &str, id: NodeId) -> String {
     let host: String = host
@@ -60,14 +60,14 @@ pub fn node_name(host: &str, id: NodeId) -> String {
     format!("{host}-{}", &id.to_string()[..NAME_DIGITS])
 }
 
-/// Whether a node can have this name: it stands in tables, logs and file names.
+/// Returns true if a node can have this name, which appears in tables, logs and file names.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
     let ordinary = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.starts_with('.') && name.bytes().all(ordinary)
 }
 
-/// A name that somebody has chosen for a node, or what is wrong with it.
+/// Checks a name that a user has chosen for a node. The error says what a name must look like.
 pub fn chosen_name(text: &str) -> Result<String, String> {
     let begins = text.starts_with(|c: char| c.is_ascii_alphanumeric());
     if is_name(text) && begins && text.len() <= CHOSEN_NAME_MAX {
@@ -97,14 +97,14 @@ fn time(seconds: f64) -> Result<(), OutOfBounds> {
 }
 
 impl ControlMessage {
-    /// Whether this can be said.
+    /// Checks that the message is within its limits.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         match self {
             Self::Beat(beat) => beat.check(),
             Self::Answer { answer: Ok(offer), .. } => offer.check(),
             Self::FoundCheckpoint { found, .. } => found.as_ref().map_or(Ok(()), |found| found.check()),
             Self::Stats(record) => record.check(),
-            // A job or a reason that could be read is bounded.
+            // Jobs and reasons have limits in their types.
             Self::Echo { .. }
             | Self::Answer { answer: Err(_), .. }
             | Self::Abort { .. }
@@ -116,7 +116,7 @@ impl ControlMessage {
         }
     }
 
-    /// Whether a node says this in its own name.
+    /// Returns true if the message claims no other sender than this node.
     #[must_use]
     pub fn is_from(&self, node: NodeId) -> bool {
         match self {
@@ -124,17 +124,18 @@ impl ControlMessage {
             Self::Echo { from, .. } | Self::FoundCheckpoint { from, .. } | Self::Answer { from, .. } => *from == node,
             Self::Prepare { coordinator, .. } | Self::Find { coordinator, .. } => *coordinator == node,
             Self::Leaving(leaving) => *leaving == node,
-            // No id is in these. What a node is called it says in its beats, and whoever hears a record compares the two.
+            // These messages hold no node id. Records hold a node's name, which the receiver compares with the name in
+            // the node's beats.
             Self::Stats(_) | Self::Order { .. } | Self::Abort { .. } | Self::Unwelcome(_) => true,
         }
     }
 }
 
 impl Request {
-    /// Whether this can be asked.
+    /// Checks that the request is within its limits.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         match self {
-            // A job that could be read is bounded, and so is all else.
+            // Jobs and everything else in requests have limits in their types.
             Self::Resume { changes, .. } => within(
                 changes.to_toml().is_ok_and(|text| text.len() <= Job::TEXT_BYTES_MAX),
                 "a job",
@@ -150,7 +151,7 @@ impl Request {
 }
 
 impl NodeInfo {
-    /// Whether a node can be so.
+    /// Checks that a node's description is within its limits.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             id: _,
@@ -168,7 +169,7 @@ impl NodeInfo {
 }
 
 impl Beat {
-    /// Whether a node's state can be so.
+    /// Checks that a node's state is within its limits.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             from,
@@ -186,7 +187,7 @@ impl Beat {
 }
 
 impl Participant {
-    /// Whether a participant can be so.
+    /// Checks that a participant is within its limits.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             node: _,
@@ -209,7 +210,8 @@ impl Participant {
 }
 
 impl RunPlan {
-    /// Whether a run can begin so: guests come last, ordered by their ids, and nobody twice.
+    /// Checks that a run can have this plan: among other things, guests come last, ordered by id, and no node is listed
+    /// twice.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             job: _,
@@ -264,7 +266,7 @@ impl RunPlan {
 }
 
 impl Resumed {
-    /// Whether a checkpoint can be so.
+    /// Checks that the facts about a resumed checkpoint are within their limits.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             run: _,
@@ -279,7 +281,7 @@ impl Resumed {
 }
 
 impl FoundCheckpoint {
-    /// Whether a checkpoint can be so.
+    /// Checks that the facts about a found checkpoint are within their limits.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self { resumed, stage, job: _ } = self;
         within(usize::from(*stage) < STAGES_MAX, "the number of a pipeline stage")?;
@@ -288,14 +290,14 @@ impl FoundCheckpoint {
 }
 
 impl Offer {
-    /// Whether a node can offer this.
+    /// Checks that a node's offer is within its limits.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             data,
             digest: _,
             workers,
             groups,
-            // Any number can be.
+            // These numbers have no limits.
             speed: _,
             memory_bytes: _,
             gpu_bytes: _,
@@ -310,7 +312,7 @@ impl Offer {
 }
 
 impl DataInfo {
-    /// Whether a dataset can be so.
+    /// Checks that the description of a dataset is within its limits.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             hash: _,
@@ -347,9 +349,10 @@ impl DataInfo {
 }
 
 impl StatsRecord {
-    /// Whether a node's second can be so. A loss or a norm that is no number is what a run that diverges has.
+    /// Checks that a node's record is within its limits. Losses and norms may be NaN or infinite, as in a run that
+    /// diverges.
     pub fn check(&self) -> Result<(), OutOfBounds> {
-        // All numbers but the times are figures, as a test of these demands.
+        // All numbers except the times are figures, as a test of the table of figures demands.
         let Self {
             time: at,
             node,
@@ -377,7 +380,7 @@ impl StatsRecord {
     }
 }
 
-/// Whether a figure can be so. A loss or a norm that is no number is what a run that diverges has.
+/// Checks that a figure is within its limits. Losses and norms may be NaN or infinite, as in a run that diverges.
 fn check_figure(figure: &Figure<StatsRecord>, record: &StatsRecord) -> Result<(), OutOfBounds> {
     let value = (figure.of)(record).unwrap_or_default();
     let is_valid = match figure.unit {
@@ -389,7 +392,7 @@ fn check_figure(figure: &Figure<StatsRecord>, record: &StatsRecord) -> Result<()
 }
 
 impl PeerRecord {
-    /// Whether an exchange with a peer can be so.
+    /// Checks that the data exchanged with a peer is within its limits.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             node,

@@ -1,4 +1,4 @@
-//! The bounds of what nodes tell each other about a run.
+//! Limits of messages between nodes about a run.
 
 use super::{MEMBERS_MAX, OutOfBounds, TIME_MAX, WORKERS_MAX, counts, time, within};
 use crate::bounded::COUNT_MAX;
@@ -8,7 +8,7 @@ use crate::wire::run_beat::{Ballot, ParticipantState, RunBeat, Settled};
 use crate::wire::run_plan::RunPlan;
 
 impl RunBeat {
-    /// Whether a run can be so far.
+    /// Checks that a run's plan and its participants' states are within their limits.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             run: _,
@@ -24,7 +24,7 @@ impl RunBeat {
 }
 
 impl ParticipantState {
-    /// Whether a participant can be so far.
+    /// Checks that a participant's state is within its limits.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             number,
@@ -42,7 +42,7 @@ impl ParticipantState {
             saved: _,
             ended: _,
             withdrawn: _,
-            // In a run that diverges it is no number.
+            // In a run that diverges this number may be NaN or infinite.
             residual_lost: _,
             given_up,
         } = self;
@@ -54,7 +54,7 @@ impl ParticipantState {
 }
 
 impl Ballot {
-    /// Whether a node can vote so.
+    /// Checks that a ballot is within its limits.
     fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             fingerprint: _,
@@ -66,7 +66,7 @@ impl Ballot {
 }
 
 impl Settled {
-    /// Whether a node can have ended so.
+    /// Checks that the result with which a node ended a run is within its limits.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             digest: _,
@@ -91,17 +91,17 @@ impl Settled {
 }
 
 impl Scores {
-    /// Whether a model can be so good. The loss of one that has diverged is no number.
+    /// Checks that a model's scores are possible. The loss of a diverged model may be NaN or infinite.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self { accuracy, loss: _, mae } = self;
-        // Of numbers it is R², which is below zero where guessing their mean is better.
+        // For predicted numbers this is R², which is negative if guessing their mean is better.
         let least = if mae.is_some() { -1e9 } else { 0.0 };
         within((least..=1.0).contains(accuracy), "an accuracy")
     }
 }
 
 impl WorkerStats {
-    /// Whether workers can have done so much.
+    /// Checks that the statistics of workers are within their limits.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         self.readings().try_for_each(|(name, reading)| {
             let is_valid = match reading {

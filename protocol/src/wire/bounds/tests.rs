@@ -96,14 +96,14 @@ fn beat() -> Beat {
     }
 }
 
-/// Changes a beat, and says whether it can still be said.
+/// Changes a beat, and returns true if the changed beat still passes its check.
 fn holds(change: impl FnOnce(&mut Beat)) -> bool {
     let mut beat = beat();
     change(&mut beat);
     ControlMessage::Beat(Box::new(beat)).check().is_ok()
 }
 
-/// The same for what it says of its run.
+/// As `holds`, for changes of the run in the beat.
 fn run_holds(change: impl FnOnce(&mut RunPlan, &mut Settled)) -> bool {
     holds(|beat| {
         let run = &mut beat.runs[0];
@@ -119,7 +119,7 @@ fn what_nodes_say_can_be_said() {
     ));
     assert!(run_holds(|plan, _| plan.participants[2].workers = WORKERS_MAX));
     assert!(run_holds(|plan, _| plan.participants.retain(|one| !one.guest)));
-    // A run that diverges has a loss that is no number.
+    // A run that diverges has a NaN loss.
     assert!(run_holds(|_, settled| settled.stats.loss = f64::NAN));
     assert!(run_holds(|_, settled| settled.stats.training = TIME_MAX));
 }
@@ -225,7 +225,7 @@ fn what_is_measured_is_bounded() {
         change(&mut evaluation);
         run_holds(|_, settled| settled.course.add(evaluation))
     };
-    // A model that diverges has a loss that is no number.
+    // A model that diverges has a NaN loss.
     assert!(evaluated(|one| one.loss = f64::NAN));
     assert!(!evaluated(|one| one.accuracy = 1.5));
     assert!(!evaluated(|one| one.seconds = f64::NAN));

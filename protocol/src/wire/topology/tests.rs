@@ -72,7 +72,7 @@ fn pipelines_are_rows_of_participants() {
 fn the_last_to_take_a_place_over_holds_it() {
     let mut plan = of_pipelines();
     let lost = |node| node == NodeId(7);
-    // Two nodes take the place over at a time, and another one when those are lost.
+    // Two nodes take the place over at the same time, and another one after both are lost.
     let placed = |plan: &RunPlan, id| plan.topology().placed(participant(id), lost).unwrap();
     let (one, other) = (placed(&plan, 8), placed(&plan, 10));
     assert_eq!(one.takes, Some(StageTakeover { place: MIDDLE, turn: 1 }));

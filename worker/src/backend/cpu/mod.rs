@@ -1,4 +1,5 @@
-//! The CPU backend: dfdx on one or more cores, and one fused pass over the weights.
+//! The CPU backend: gradients by dfdx on one or more cores, and one fused pass over the weights for optimiser and
+//! comparison.
 
 mod muon;
 mod pass;
@@ -40,10 +41,10 @@ use crate::trainer::gradient_source::GradientSource;
 use crate::trainer::quantise::Reached;
 use crate::trainer::{TrainError, difference};
 
-/// Trains on the CPU.
+/// A trainer of a whole network on the CPU.
 pub type CpuTrainer = Replica<CpuBackend>;
 
-/// What gradients come from on the CPU.
+/// A source of gradients on the CPU: a whole network, or one stage of a pipeline.
 pub trait CpuGradientSource:
     GradientSource<Weights = Parameters, Gradient = Vec<f32>, Loss = f32, Shared = [f32]>
 {
@@ -51,35 +52,33 @@ pub trait CpuGradientSource:
 
 impl<S: GradientSource<Weights = Parameters, Gradient = Vec<f32>, Loss = f32, Shared = [f32]>> CpuGradientSource for S {}
 
-/// The arrays of a worker, in memory.
+/// A worker's arrays in main memory, with the source of its gradients.
 pub struct CpuBackend<S = Model> {
     gradient_source: S,
-    /// The worker's own weights.
     own: Parameters,
-    /// The shared weights.
     shared: Vec<f32>,
     gradient: Vec<f32>,
-    /// The loss that the gradient is of.
+    /// Mean loss of the minibatch that `gradient` was computed on.
     loss: f32,
-    /// Where the rule makes gradients orthogonal.
+    /// Orthogonalisation of gradients, for rules that need it (Muon).
     directions: Option<Directions>,
     pass: Pass,
 }
 
-/// A model on dfdx, and the samples that it is trained on.
+/// A whole network on dfdx, with the samples that it is trained on.
 pub struct Model {
     dataset: Arc<Dataset>,
     augment: Augment,
     network: Network<CpuLayer>,
     loss: MeanLoss,
-    /// The most samples whose gradient is computed at once; those of more are added up.
+    /// Most samples whose gradient is computed at once; a larger minibatch is split, and the gradients are summed.
     minibatch: usize,
-    /// Where they are.
+    /// Buffer for that sum.
     sum: Vec<f32>,
 }
 
 impl CpuTrainer {
-    /// A trainer whose copies both are the given weights.
+    /// Makes a trainer whose own and shared weights both are `counts`.
     pub fn new(
         task: impl std::convert::Into<Task>,
         layout: &Layout,
@@ -112,7 +111,7 @@ impl CpuTrainer {
         )
     }
 
-    /// The same, which computes the gradients of at most so many samples at once.
+    /// Limits the number of samples whose gradient is computed at once.
     #[must_use]
     pub fn in_minibatches_of(self, minibatch: usize) -> Self {
         self.with_backend(|backend| backend.gradient_source.minibatch = minibatch.max(1))
@@ -125,7 +124,7 @@ impl GradientSource for Model {
     type Loss = f32;
     type Shared = [f32];
 
-    /// The mean over all samples, a minibatch after the other.
+    /// Computes the mean gradient over all samples, in pieces of at most `minibatch` samples.
     fn gradient(
         &mut self,
         parameters: &Parameters,
@@ -142,7 +141,7 @@ impl GradientSource for Model {
         let mut loss = 0.0;
         for (number, part) in (0..).zip(samples.chunks(self.minibatch)) {
             let share = part.len() as f32 / samples.len() as f32;
-            // Every minibatch drops others.
+            // Each piece has its own dropout.
             loss += share * self.descend(parameters, part, splitmix64(key ^ number), gradient)?;
             for (sum, gradient) in sum.iter_mut().zip(&*gradient) {
                 *sum += share * gradient;
@@ -155,7 +154,7 @@ impl GradientSource for Model {
 }
 
 impl Model {
-    /// Forward, and back by dfdx's tape.
+    /// Runs one forward and backward pass on dfdx's tape and writes the gradient.
     fn descend(
         &mut self,
         parameters: &Parameters,
@@ -175,7 +174,7 @@ impl Model {
 }
 
 impl<S: CpuGradientSource> CpuBackend<S> {
-    /// Arrays for a layout whose matrices are cut into these parts.
+    /// Makes a backend for the weights of a layout. `parts` cuts its matrices into blocks for Muon.
     pub(crate) fn of(
         gradient_source: S,
         layout: &Layout,
@@ -205,7 +204,7 @@ impl<S: CpuGradientSource> CpuBackend<S> {
         })
     }
 
-    /// Applies what leaves, or nothing if that would take a weight out of the range.
+    /// Applies changes to the shared weights; fails and applies none if one would take a weight out of the range.
     fn leave(&mut self, changes: &[u32], tau: Tau) -> Result<Range, TrainError> {
         check_range(changes, tau, &self.shared)?;
         Ok(apply_to_weights(changes, tau, &mut self.shared)?)
@@ -223,7 +222,7 @@ impl<S: CpuGradientSource> Backend for CpuBackend<S> {
         let loss = self
             .gradient_source
             .gradient(&self.own, samples, key, &mut self.gradient);
-        // Whatever became of it, memory stays what it was.
+        // Even after an error the gradient must have its full length.
         self.gradient.resize(self.shared.len(), 0.0);
         self.loss = loss?;
         if self.loss.is_finite() {
@@ -272,7 +271,7 @@ impl<S: CpuGradientSource> Backend for CpuBackend<S> {
         ahead: f32,
         contribution: Contribution,
     ) -> Result<(Dense, Range), TrainError> {
-        // Only what is told whole may look ahead.
+        // Own weights look ahead only where workers contribute their whole difference.
         if contribution != Contribution::ALL || ahead == 0.0 {
             let own = &mut self.own.values_mut()[window.clone()];
             return difference::take_contribution(own, &mut self.shared[window.clone()], window.start, contribution);
@@ -335,11 +334,11 @@ impl From<OpError> for TrainError {
 
 #[cfg(test)]
 pub(super) mod given {
-    //! A CPU backend whose gradients are given.
+    //! A CPU backend whose gradient is a constant.
 
     use super::*;
 
-    /// Gradients that do not depend on the point, nor on samples.
+    /// Gradient source that returns the same gradient for all weights and samples.
     pub(crate) struct Given(pub(crate) Vec<f32>);
 
     impl GradientSource for Given {
@@ -355,7 +354,7 @@ pub(super) mod given {
     }
 
     impl CpuBackend<Given> {
-        /// Weights of zero, of which those in a range are compared in every step.
+        /// Makes a backend whose weights are zero; the weights in `eager` are compared in every step.
         pub(crate) fn given(
             gradient: Vec<f32>,
             rule: Rule,
@@ -367,7 +366,7 @@ pub(super) mod given {
             Self::new(Given(gradient), &vec![0; weights], pass).unwrap()
         }
 
-        /// So many changes fit into a batch.
+        /// Sets the largest number of changes in a batch.
         pub(crate) fn with_changes_max(mut self, changes_max: usize) -> Self {
             self.pass.changes_max = changes_max;
             self

@@ -1,4 +1,4 @@
-//! Orthogonal updates on a CPU: the gradient becomes the direction that all weights are moved along.
+//! Muon's orthogonal updates on a CPU: replaces the gradient by the direction in which the optimiser moves the weights.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::learning::optimiser::{Ahead, Factors, Formula, Slices, kept};
 use crate::machine::parallel::{Threads, map_parts};
 use crate::model::ops::orthogonal::{Scratch, orthogonalise};
 
-/// What is known of a model for them, and memory that lasts.
+/// Cuts a model's weights into blocks for Muon, and holds the scratch memory of each thread.
 #[derive(Debug)]
 pub(super) struct Directions {
     parts: MuonBlocks,
@@ -19,7 +19,7 @@ pub(super) struct Directions {
     scratch: Vec<Scratch>,
 }
 
-/// A block with its part of the arrays.
+/// A block of a matrix with its slices of the gradient and the velocity.
 struct Work<'a> {
     block: &'a Block,
     has_turn: bool,
@@ -37,8 +37,8 @@ impl Directions {
         }
     }
 
-    /// Replaces a gradient, times a clip, by what the weights are to be moved by, times minus the learning rate. The
-    /// optimiser's arrays move on.
+    /// Replaces a gradient by the direction that, times minus the learning rate, moves the weights. The gradient is
+    /// scaled by `clip` first; the optimiser's state arrays are updated.
     pub(super) fn replace(
         &mut self,
         gradient: &mut [f32],
@@ -48,7 +48,7 @@ impl Directions {
         by: Orthogonal,
     ) {
         replace_others(&self.parts.others, gradient, &mut *first, second, clip, by);
-        // Many blocks are shared out to threads; of few, each product is.
+        // Many blocks are divided among the threads; with few blocks, each product uses all threads.
         let many = self.parts.blocks.len() >= self.scratch.len();
         let (hands, threads) = if many {
             (self.scratch.len(), Threads(1))
@@ -65,7 +65,7 @@ impl Directions {
     }
 }
 
-/// Everything that is no matrix: by Adam.
+/// Replaces the gradient of weights outside of matrices (biases, norms) by Adam's direction.
 fn replace_others(
     others: &[Range<usize>],
     gradient: &mut [f32],
@@ -88,8 +88,8 @@ fn replace_others(
     }
 }
 
-/// All blocks with their parts of the arrays, for so many hands. Those that have their turn are what takes time, so each
-/// hand gets as many of them.
+/// Divides all blocks, with their slices of the arrays, among this many threads. Only blocks whose turn it is cost
+/// time, so each thread gets about equally many of these.
 fn shared_out<'a>(
     parts: &'a MuonBlocks,
     step: u64,
@@ -133,7 +133,7 @@ impl Work<'_> {
     }
 }
 
-/// `v = μ v + g`
+/// `v = μ v + g`: adds a gradient to the velocity of a block that does not move in this step.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn gather(momentum: f32, clip: f32, gradient: &[f32], velocity: &mut [f32]) {
     for (g, v) in gradient.iter().zip(velocity) {
@@ -141,7 +141,7 @@ fn gather(momentum: f32, clip: f32, gradient: &[f32], velocity: &mut [f32]) {
     }
 }
 
-/// `v = μ v + g`, `g = g + μ v`: where the velocity will have gone with the next gradient like this one.
+/// `v = μ v + g`, `g = g + μ v` (Nesterov): `g` becomes the velocity that a second gradient like this one would give.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn look_on(momentum: f32, clip: f32, gradient: &mut [f32], velocity: &mut [f32]) {
     for (g, v) in gradient.iter_mut().zip(velocity) {

@@ -1,4 +1,5 @@
-//! The fused pass after a gradient: optimiser and quantiser, in blocks that stay in the first-level cache.
+//! The fused pass after a gradient: optimiser update and comparison with the shared weights, in blocks that stay in the
+//! first-level cache.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -13,34 +14,36 @@ use crate::machine::parallel::{Threads, map_parts};
 use crate::machine::thread_time::ThreadTimer;
 use crate::trainer::quantise::{NotFinite, Reached, quantise};
 
-/// With fewer weights than this per thread, sharing out the work costs more than it saves.
+/// Fewest weights per thread. With fewer, starting a thread costs more than it saves.
 const WEIGHTS_PER_THREAD_MIN: usize = 1 << 16;
-/// Rows of fewer blocks than this are not timed: a clock's own time would count.
+/// Fewest consecutive blocks that are timed. For fewer, reading the clock would distort the time.
 const TIMED_BLOCKS_MIN: usize = 16;
-/// Both copies of the weights: the worker's own, which gradients are computed at and which moves with every step, and
-/// the shared one, which lies on the lattice and moves by changes alone. What they differ by is the residual.
+/// Slices of both copies of the weights. The worker's own copy moves with every step, and gradients are computed at it;
+/// the shared copy lies on the lattice and moves by batches only. Their difference is the residual.
 pub(super) struct Copies<'a> {
     pub(super) own: &'a mut [f32],
     pub(super) shared: &'a [f32],
 }
 
-/// What the pass keeps beside the weights: the optimiser's state, and how the work is shared out.
+/// State of the CPU's optimiser pass besides the weights: the optimiser's arrays, and the division of the work among
+/// threads.
 #[derive(Debug)]
 pub(super) struct Pass {
-    /// The optimiser's arrays; empty where the rule keeps none.
+    /// The optimiser's first state array; empty if its rule keeps none.
     pub(super) first: Vec<f32>,
     pub(super) second: Vec<f32>,
-    /// The blocks that are compared whoever's turn it is.
+    /// One flag per block: true if the block is compared in every step.
     eager: Vec<bool>,
-    /// Weights per thread.
+    /// Weights per thread: whole blocks.
     part: usize,
-    /// What each thread lets out, kept so that no step allocates.
+    /// Changes that each thread emits; kept so that a step allocates nothing.
     part_changes: Vec<Vec<u32>>,
     pub(super) changes_max: usize,
 }
 
 impl Pass {
-    /// A pass over so many weights with so many arrays of state; weights in some ranges are compared in every step.
+    /// Makes a pass over `weights` weights with `state_arrays` optimiser arrays; the weights in `eager` are compared in
+    /// every step.
     pub(super) fn new(
         state_arrays: usize,
         weights: usize,
@@ -49,7 +52,7 @@ impl Pass {
     ) -> Self {
         let array = |wanted: bool| vec![0.0; if wanted { weights } else { 0 }];
         let part = weights.div_ceil(threads.0.max(1)).max(WEIGHTS_PER_THREAD_MIN);
-        // Whole blocks, so that these are the same however many threads there are.
+        // Threads get whole blocks, so that the blocks do not depend on the number of threads.
         let part = part.next_multiple_of(BLOCK);
         Self {
             first: array(state_arrays > 0),
@@ -61,12 +64,12 @@ impl Pass {
         }
     }
 
-    /// Moves the own weights by a gradient, times a clip, and replaces the contents of `changes` by the changes that leave;
-    /// none do without a comparison.
+    /// Moves the own weights by a gradient scaled by `clip`, and replaces the contents of `changes` by the changes that
+    /// leave (none without a comparison).
     ///
-    /// Returns how long the pass would have taken for a plain optimiser, which compares nothing: that part of its time is
-    /// training, the rest is exchange. It is reckoned from the weights of this pass that were not compared; none if all
-    /// were.
+    /// Returns an estimate of the time that the pass would have taken without a comparison: this much counts as
+    /// training, the rest of the pass as exchange. The estimate is based on the blocks that were not compared; `None`
+    /// if all were.
     pub(super) fn update(
         &mut self,
         gradient: &[f32],
@@ -105,14 +108,14 @@ impl Pass {
             all = all.and(done.result);
             plain.time += done.plain.time;
             plain.weights += done.plain.weights;
-            // Parts are in the order of their indices, so their changes are too.
+            // The slices are in the order of their indices, so the concatenated changes are sorted, too.
             changes.extend_from_slice(&done.changes);
             self.part_changes.push(done.changes);
         }
         all.map(|()| plain.scaled_to(own.len()))
     }
 
-    /// Replaces the contents of `changes` by what leaves as the weights stand, without an update.
+    /// Replaces the contents of `changes` by the changes that leave at the present weights, without an update.
     pub(super) fn release(
         &self,
         own: &[f32],
@@ -133,9 +136,9 @@ impl Pass {
     }
 }
 
-/// One thread's part of everything. State that the rule does not keep is empty.
+/// One thread's slices of all arrays. State arrays that the rule does not keep are empty.
 struct ThreadSlice<'a> {
-    /// The index of its first weight.
+    /// Index of the slice's first weight.
     offset: usize,
     gradient: &'a [f32],
     first: &'a mut [f32],
@@ -154,7 +157,7 @@ impl ThreadSlice<'_> {
         let mut second = self.second.chunks_mut(BLOCK);
         let copies = self.copies.own.chunks_mut(BLOCK).zip(self.copies.shared.chunks(BLOCK));
         let mut blocks = self.gradient.chunks(BLOCK).zip(copies).enumerate().peekable();
-        // Row by row of blocks that are alike, compared or not.
+        // Each iteration handles a run of consecutive blocks that are all compared or all not.
         while let Some((block, _)) = blocks.peek() {
             let compare_at = |block: usize| compare.filter(|it| it.includes(self.offset + block * BLOCK));
             let compare = compare_at(*block);
@@ -194,14 +197,14 @@ impl ThreadSlice<'_> {
     }
 }
 
-/// What a part's step did.
+/// Result of the pass over one thread's slice.
 struct Done {
     changes: Vec<u32>,
     result: Result<(), NotFinite>,
     plain: Plain,
 }
 
-/// How long the blocks took that were not compared.
+/// Time and number of the weights that were updated but not compared.
 #[derive(Default)]
 struct Plain {
     time: Duration,
@@ -209,13 +212,13 @@ struct Plain {
 }
 
 impl Plain {
-    /// What all weights would have taken.
+    /// Returns the time scaled to this many weights; `None` if no block was timed.
     fn scaled_to(&self, weights: usize) -> Option<Duration> {
         (self.weights > 0).then(|| self.time.mul_f64(weights as f64 / self.weights as f64))
     }
 }
 
-/// A comparison, and what a batch may hold.
+/// A comparison of the two copies, with the limit on the number of changes in a batch.
 struct Comparison<'a> {
     by: &'a Compare,
     eager: &'a [bool],
@@ -233,13 +236,13 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Whether the block that begins at an index is compared.
+    /// True if the block that begins at weight `index` is compared.
     fn includes(&self, index: usize) -> bool {
         self.by.turn.contains(&index) || self.eager.get(index / BLOCK).is_some_and(|&eager| eager)
     }
 
-    /// Compares a block. `start` is the index where `changes` began to be filled, `index` that of the
-    /// block's first weight.
+    /// Compares one block and appends its changes. `start` is the index of the thread's first weight, `index` that of
+    /// the block's first weight.
     fn block(
         &self,
         own: &[f32],
@@ -254,14 +257,14 @@ impl<'a> Comparison<'a> {
         quantise(reached, shared, self.by.tau, index, changes_max, changes)
     }
 
-    /// Shares out what a batch can hold evenly over the weights, so that no part of a model waits for ever behind
-    /// another: how many changes the weights below an index may have.
+    /// Number of changes that the weights below `index` may have together. A batch's capacity is divided evenly over
+    /// the weights, so that no part of a model waits for ever behind another.
     fn allowance(&self, index: usize) -> usize {
         (self.changes_max as u64 * index as u64 / self.weights.max(1) as u64) as usize
     }
 }
 
-/// `own += update - shrink · own`
+/// Moves the own weights by an update and weight decay: `own += update - shrink · own`.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn move_by(update: &[f32], shrink: f32, own: &mut [f32]) {
     for (own, update) in own.iter_mut().zip(update) {

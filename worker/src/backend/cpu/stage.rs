@@ -1,4 +1,4 @@
-//! A stage of a network on the CPU.
+//! The CPU backend of pipeline stages: computes the layers of one stage.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -21,11 +21,11 @@ use crate::model::program::{ImageOrder, Program};
 use crate::stage::{Advance, HoldsStage, Layers, Membership, Returned, StageArrays, StageModel};
 use crate::trainer::TrainError;
 
-/// Trains a stage of a network on the CPU.
+/// A trainer of one pipeline stage on the CPU.
 pub type CpuStageTrainer = Replica<CpuBackend<StageModel<CpuLayers>>>;
 
 impl CpuStageTrainer {
-    /// A trainer of the stage that a worker holds, whose copies both are the given weights.
+    /// Makes a trainer of the stage that a worker holds; its own and shared weights both are `counts`.
     pub fn in_pipeline(
         membership: Membership,
         counts: &[i32],
@@ -71,15 +71,16 @@ impl HoldsStage for CpuBackend<StageModel<CpuLayers>> {
     }
 }
 
-/// What a worker holds of a layer range, on the CPU.
+/// This worker's slice of one layer range, on the CPU.
 pub struct CpuLayers {
     number: usize,
-    /// Numbers of one sample that come to it.
+    /// Numbers in one sample's input to these layers.
     inputs: usize,
     network: Network<CpuLayer>,
-    /// The same where nothing is trained.
+    /// The layers without dropout, for evaluation.
     forward: Network<CpuLayer>,
-    /// Micro-batches that have gone forward, by the step of their minibatch. Each keeps the weights that it went with.
+    /// Micro-batches that went forward and have not come back, by `(step, micro-batch)`. Each keeps the weights that it
+    /// used.
     under_way: BTreeMap<(u64, u16), (ForwardPass<CpuLayer>, Pass)>,
 }
 
@@ -95,7 +96,7 @@ impl CpuLayers {
         }
     }
 
-    /// What has come back, with the gradient in the memory that was lent for it.
+    /// Collects the results of a backward pass, and moves the gradient back into the caller's buffer.
     fn returned(
         &self,
         inputs: &ops::Rows,
@@ -116,7 +117,7 @@ impl CpuLayers {
         })
     }
 
-    /// Numbers as rows of what one sample is before these layers.
+    /// Arranges numbers as rows, one per sample, of these layers' inputs.
     fn rows(&self, inputs: Vec<f32>) -> Result<ops::Rows, OpError> {
         from_rows(&Cpu::default(), inputs.len() / self.inputs.max(1), self.inputs, inputs)
     }
@@ -196,7 +197,7 @@ impl Layers for CpuLayers {
     }
 }
 
-/// What a pass through the layers is computed with.
+/// The parameters of a pass of one micro-batch through the layers.
 fn pass(parameters: &Parameters, key: u64) -> Pass {
     Pass {
         parameters: parameters.clone(),

@@ -1,5 +1,6 @@
-//! What host and kernels share, declared once: the tables here are Rust's types and, written out in C++ in front of the
-//! kernels' files, the kernels' own. Layouts are checked when Rust is compiled, kernels' parameters when they are.
+//! Structs, constants and kernel signatures shared by host and kernels, declared once: the macros here define the Rust
+//! types and write the same declarations in C++ in front of the kernel files. Rust's compiler checks struct layouts,
+//! NVIDIA's the kernels' parameters.
 
 use std::ffi::c_void;
 use std::fmt::Write as _;
@@ -13,7 +14,7 @@ use crate::learning::optimiser;
 use crate::model::ops::orthogonal;
 use crate::trainer::quantise::repeats_max;
 
-/// What a type is called in C++.
+/// Expands to the C++ name of a type.
 macro_rules! c_name {
     (u8) => {
         "u8"
@@ -38,7 +39,7 @@ macro_rules! c_name {
     };
 }
 
-/// A kernel's parameter in C++: `[T]` is an array that it reads, `[mut T]` one that it writes.
+/// Expands to a kernel parameter in C++: `[T]` is an array that the kernel reads, `[mut T]` one that it writes.
 macro_rules! c_parameter {
     ([mut $kind:ident]) => {
         concat!(c_name!($kind), "*")
@@ -51,7 +52,7 @@ macro_rules! c_parameter {
     };
 }
 
-/// The same in Rust. Floats that are read in fours lie like others.
+/// Expands to a kernel parameter in Rust. Arrays of `float4` have the same layout as arrays of `f32`.
 macro_rules! parameter {
     ([$(mut)? f32x4]) => { DeviceAddress<f32> };
     ([mut $kind:ident]) => { DeviceAddress<$kind> };
@@ -59,7 +60,8 @@ macro_rules! parameter {
     ($kind:ident) => { $kind };
 }
 
-/// Declares structs for both sides. Fields follow each other without gaps, which is asserted: then C++ lays them out alike.
+/// Declares structs for Rust and C++. Fields must follow each other without gaps, which is asserted: then both layouts
+/// are equal.
 macro_rules! shared_structs {
     ($($(#[$about:meta])* struct $name:ident { $($(#[$of_field:meta])* $field:ident: $kind:ident,)+ })+) => {
         $(
@@ -77,13 +79,13 @@ macro_rules! shared_structs {
                 assert!(size_of::<$name>() == at);
             };
 
-            // SAFETY: it is `repr(C)` without gaps, and consists of numbers.
+            // SAFETY: the struct is `repr(C)` without gaps, and all its fields are numbers.
             unsafe impl DeviceRepr for $name {}
-            // SAFETY: zeros are numbers.
+            // SAFETY: zero is a valid value of all number types.
             unsafe impl ValidAsZeroBits for $name {}
         )+
 
-        /// All structs in C++, with the sizes that Rust gives them.
+        /// Returns the C++ declarations of all shared structs, with assertions of their sizes in Rust.
         fn structs() -> String {
             let mut text = String::new();
             $(
@@ -99,15 +101,15 @@ macro_rules! shared_structs {
     };
 }
 
-/// Declares numbers for both sides.
+/// Declares constants for Rust and C++.
 macro_rules! shared_constants {
     ($($(#[$about:meta])* const $name:ident: $kind:ident = $value:expr;)+) => {
         $($(#[$about])* pub(super) const $name: $kind = $value;)+
 
-        /// All numbers in C++.
+        /// Returns the C++ declarations of all shared constants.
         fn constants() -> String {
             let mut text = String::new();
-            // A double writes out every float in full.
+            // Formatting as f64 writes every f32 exactly.
             $(let _ = writeln!(text, "constexpr {} {} = {};", c_name!($kind), stringify!($name), f64::from($name));)+
             text
         }
@@ -115,47 +117,47 @@ macro_rules! shared_constants {
 }
 
 shared_constants! {
-    /// Threads of a block that goes through a tile of [`BLOCK`] weights, four each.
+    /// Threads of a block that handles one tile of [`BLOCK`] weights, four weights per thread.
     const TILE_THREADS: u32 = (BLOCK / 4) as u32;
-    /// Tiles whose counts are added up in one.
+    /// Tiles in a group; the counts of a group's tiles are added up.
     const GROUP: u32 = 64;
-    /// Segments of others' changes that are applied in one go.
+    /// Most segments of other workers' changes that one kernel launch applies.
     const SEGMENTS_MAX: u32 = 32;
-    /// The most rows of a block that is made orthogonal here.
+    /// Most rows of a matrix block that the GPU makes orthogonal (Muon).
     const SIDE: u32 = 64;
-    /// The iteration's polynomial, and what keeps zeros what they are.
+    /// Coefficients of Muon's polynomial iteration, and the constant that keeps a zero gradient zero.
     const MUON_A: f32 = orthogonal::COEFFICIENTS[0];
     const MUON_B: f32 = orthogonal::COEFFICIENTS[1];
     const MUON_C: f32 = orthogonal::COEFFICIENTS[2];
     const MUON_EPSILON: f32 = orthogonal::EPSILON;
-    /// State of an optimiser that becomes zero.
+    /// Magnitude below which an optimiser's state becomes zero.
     const NEGLIGIBLE: f32 = optimiser::NEGLIGIBLE;
-    /// Where weights are no longer exact.
+    /// Magnitude of a weight from which on sums are no longer exact.
     const RANGE_ERROR: f32 = protocol::weights::lattice::RANGE_ERROR_STEPS as f32 * protocol::weights::lattice::LATTICE_STEP;
-    /// What becomes of a count of lattice steps for a weight of 1.
+    /// Lattice steps in a weight of 1.
     const STEPS_PER_UNIT: f32 = protocol::weights::lattice::STEPS_PER_UNIT as f32;
-    /// A step of the lattice.
+    /// Size of one lattice step.
     const LATTICE_STEP: f32 = protocol::weights::lattice::LATTICE_STEP;
 }
 
 shared_structs! {
-    /// What a step tells its host.
+    /// Results of a step that the kernels report to the host.
     struct Report {
-        /// Changes that leave.
+        /// Number of emitted changes.
         words: u32,
-        /// Whether something was infinite or no number: then nothing leaves.
+        /// Nonzero if a number was infinite or NaN; then nothing is emitted.
         not_finite: u32,
-        /// The largest magnitude among the shared weights that were moved, as bits.
+        /// Largest magnitude of the shared weights that moved, as the bits of a float.
         largest: u32,
-        /// The mean loss.
+        /// Mean loss of the minibatch.
         loss: f32,
-        /// What the gradient is multiplied by before it is used.
+        /// Factor by which the gradient is scaled for clipping.
         clip: f32,
-        /// Whether a change would have taken a weight out of the range: then nothing leaves.
+        /// Nonzero if a change would have taken a weight out of the range; then nothing is emitted.
         left_range: u32,
     }
 
-    /// The numbers of an optimiser's rule; each uses its own.
+    /// Coefficients of an optimiser rule; each rule uses some of them.
     struct Factors {
         rate: f32,
         momentum: f32,
@@ -169,76 +171,77 @@ shared_structs! {
         shrink: f32,
     }
 
-    /// A comparison of both copies. Without a τ there is none.
+    /// Settings of a comparison of own and shared weights; `tau` is 0 if there is none.
     struct Compare {
         tau: f32,
-        /// The multiple of the velocity that the own weights are ahead.
+        /// Look-ahead of the own weights, as a multiple of the velocity.
         ahead: f32,
-        /// How often a weight may change in one batch.
+        /// Most changes of one weight in one batch.
         repeats: u32,
-        /// The tiles whose turn it is.
+        /// Range of the tiles whose turn it is.
         turn_from: u32,
         turn_to: u32,
     }
 
-    /// A block of a matrix that is made orthogonal, seen from the side from which it is not taller than wide.
+    /// A matrix block to be made orthogonal (Muon), transposed if necessary so that it has at most as many rows as
+    /// columns.
     struct Block {
-        /// Where it begins among the weights.
+        /// Index of the block's first weight.
         offset: u32,
-        /// Its rows, [`SIDE`] at most.
+        /// Number of the block's rows, at most [`SIDE`].
         size: u32,
-        /// Its columns.
+        /// Number of the block's columns.
         length: u32,
-        /// From a row to the next.
+        /// Distance in weights from one row to the next.
         across: u32,
-        /// From a column to the next.
+        /// Distance in weights from one column to the next.
         along: u32,
-        /// The number of its first run.
+        /// Index of the block's first run.
         first_run: u32,
-        /// How many it has.
+        /// Number of the block's runs (groups of columns).
         runs: u32,
-        /// Which it is of the whole model's, which says whose turn it is.
+        /// Number of the block in the whole model, which decides when it has its turn.
         number: u32,
-        /// What its orthogonal update is multiplied by.
+        /// Factor of the block's orthogonal update.
         scale: f32,
     }
 
-    /// Some columns of a block, for one block of threads.
+    /// Some columns of a matrix block, handled by one block of threads.
     struct Run {
         block: u32,
-        /// Its first column.
+        /// Index of the run's first column.
         first: u32,
-        /// The one after its last.
+        /// Index after the run's last column.
         end: u32,
     }
 
-    /// Whose turn it is: every so many-th block's.
+    /// Determines the matrix blocks that are updated in a step: every `every`-th one.
     struct Turns {
-        /// The number of the step, beyond whole rounds of turns.
+        /// Number of the step, modulo `every`.
         step: u32,
         every: u32,
     }
 
-    /// Some of what others changed, sorted by weight: entries that are words of changes by τ, or, where τ is 0, words
-    /// followed by as many numbers of lattice steps.
+    /// A piece of other workers' changes, sorted by weight. Its entries are changes by τ or, if `tau` is 0, indices of
+    /// weights followed by as many numbers of lattice steps.
     struct Segment {
-        /// The entries of all segments before it.
+        /// Number of entries in all earlier segments.
         entries_before: u32,
-        /// Its own entries.
+        /// Number of the segment's entries.
         count: u32,
-        /// The place of the first among all words.
+        /// Index of the segment's first word among all words.
         from: u32,
         tau: f32,
     }
 
-    /// How a minibatch of images lies: channel by channel, and within a channel sample by sample. Rows are one channel.
+    /// Memory layout of a minibatch of images: by channel, then by sample. A row of numbers counts as one channel.
     struct Images {
         channels: u32,
         samples: u32,
         plane: u32,
     }
 
-    /// The sizes of a convolution, for a minibatch.
+    /// Sizes of a convolution over a minibatch.
     struct ConvGeometry {
         channels: u32,
         height: u32,
@@ -251,8 +254,8 @@ shared_structs! {
         samples: u32,
     }
 
-    /// The sizes of a pooling layer, for a minibatch: windows of `tall` rows and `wide` columns, side by side, in `planes`
-    /// of `height` by `width`.
+    /// Sizes of a pooling layer over a minibatch: adjacent windows of `tall` rows and `wide` columns, in `planes`
+    /// images of `height` by `width`.
     struct PoolGeometry {
         planes: u32,
         height: u32,
@@ -261,11 +264,11 @@ shared_structs! {
         wide: u32,
     }
 
-    /// Which numbers of a minibatch make a set, and which gain each of them has.
+    /// Sets of numbers in a minibatch that are normalised together, and the gain of each number.
     ///
-    /// Set `s` begins at `s / inner * outer_step + s % inner * inner_step`, and is `chunks` runs of `chunk` numbers, each
-    /// `chunk_step` after the last. Its numbers have the gains from `s / gain_sets % gain_groups * gain_step` on, each for
-    /// `per_gain` of them.
+    /// Set `s` begins at `s / inner * outer_step + s % inner * inner_step`, and consists of `chunks` runs of `chunk`
+    /// numbers, each `chunk_step` after the one before. The gains of its numbers begin at `s / gain_sets % gain_groups
+    /// * gain_step`, and each gain applies to `per_gain` numbers.
     struct NormSets {
         sets: u32,
         inner: u32,
@@ -278,9 +281,9 @@ shared_structs! {
         gain_groups: u32,
         gain_step: u32,
         per_gain: u32,
-        /// Blocks that share a set.
+        /// Number of thread blocks that share a set.
         parts: u32,
-        /// Whether relu follows.
+        /// Nonzero if relu follows.
         relu: u32,
     }
 }
@@ -326,23 +329,23 @@ impl From<optimiser::Factors> for Factors {
     }
 }
 
-/// The arguments of a kernel, or of several that take the same.
+/// The arguments of one kernel, or of several with the same parameters.
 pub(super) trait Arguments {
-    /// Its parameters in C++.
+    /// Parameter list in C++.
     const PARAMETERS: &'static str;
 
-    /// Calls with where each argument lies, in order.
+    /// Calls `call` with a pointer to each argument, in order.
     fn with_pointers<R>(self, call: impl FnOnce(&mut [*mut c_void]) -> R) -> R;
 }
 
-/// A kernel that takes such arguments and no others.
+/// A compiled kernel that takes arguments of type `A`.
 pub(super) struct Kernel<A> {
     pub(super) function: CudaFunction,
     takes: PhantomData<A>,
 }
 
 impl<A: Arguments> Kernel<A> {
-    /// A compiled function, whose parameters were compared with those of its arguments when it was compiled.
+    /// Wraps a compiled function. The C++ compiler has checked its parameters against the declaration.
     pub(super) fn new(function: CudaFunction) -> Self {
         Self {
             function,
@@ -350,20 +353,20 @@ impl<A: Arguments> Kernel<A> {
         }
     }
 
-    /// Its declaration. The compiler refuses a definition that differs.
+    /// Returns the kernel's C++ declaration; the compiler refuses a definition that differs from it.
     pub(super) fn declaration(name: &str) -> String {
         let parameters = A::PARAMETERS.trim_end_matches(", ");
         format!("extern \"C\" __global__ void {name}({parameters});\n")
     }
 }
 
-/// What is written in front of all kernels' files.
+/// Returns the C++ declarations that precede every kernel file.
 pub(super) fn prologue() -> String {
     let types = "typedef unsigned char u8;\ntypedef unsigned int u32;\ntypedef unsigned long long u64;\n";
     [types, &constants(), &activations(), &structs()].concat()
 }
 
-/// The activations as C++ numbers: `ACTIVATION_relu` and so on, in the order of [`Activation::ALL`].
+/// Returns the activations as a C++ enum: `ACTIVATION_relu` and so on, in the order of [`Activation::ALL`].
 fn activations() -> String {
     let names = Activation::ALL.map(|activation| format!("ACTIVATION_{}", activation.name()));
     format!("enum ActivationKind {{ {} }};\n", names.join(", "))

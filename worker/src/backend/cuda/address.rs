@@ -1,10 +1,10 @@
-//! Where numbers lie on the device.
+//! Typed addresses in the GPU's memory.
 
 use std::marker::PhantomData;
 
 use cudarc::driver::sys::CUdeviceptr;
 
-/// The address of numbers on the device.
+/// Address of an array of `T` in the GPU's memory, or in host memory that the GPU can reach.
 #[repr(transparent)]
 pub struct DeviceAddress<T> {
     address: CUdeviceptr,
@@ -31,7 +31,7 @@ impl<T> DeviceAddress<T> {
         self.address
     }
 
-    /// The address of a number further on.
+    /// Returns the address of the number `index` places further on.
     pub(super) fn plus(self, index: usize) -> Self {
         Self::new(self.address + (index * size_of::<T>()) as u64)
     }

@@ -1,4 +1,4 @@
-//! The arrays of a worker on a GPU, and the order in which kernels go over them.
+//! A worker's arrays on a GPU, and the order in which kernels process them.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -35,53 +35,54 @@ use crate::trainer::quantise::{REPEATS_MAX, Reached};
 use crate::trainer::{TrainError, difference};
 
 const TILE_THREADS: usize = abi::TILE_THREADS as usize;
-/// Blocks that add up squares.
+/// Thread blocks that add up squares of the gradient.
 const SQUARE_PARTS: usize = 1024;
-/// Blocks that compute a digest.
+/// Thread blocks that compute a digest.
 const DIGEST_BLOCKS: usize = 1024;
-/// Blocks that tell the host of a step: as many as keep the bus busy.
+/// Thread blocks that copy a step's results to the host: as many as keep the bus busy.
 const TELLING_BLOCKS: usize = 32;
 
-/// The arrays of a worker, on a GPU.
+/// A worker's arrays on a GPU, with the source of its gradients.
 pub struct CudaBackend<S> {
     gradient_source: S,
     weights: usize,
-    /// Blocks of weights; the last one is filled up with zeros, which stay.
+    /// Number of blocks of weights; the last one is padded with zeros, which stay zero.
     tiles: usize,
     own: OwnWeights,
     shared: Array<f32>,
     gradient: Array<f32>,
-    /// The loss that the gradient is of.
+    /// Loss of the minibatch that `gradient` was computed on.
     loss: Loss,
-    /// The optimiser's state; empty where the rule keeps none.
+    /// The optimiser's state arrays; empty if the rule keeps none.
     first: Array<f32>,
     second: Array<f32>,
-    /// Where the rule makes gradients orthogonal.
+    /// Orthogonalisation of gradients, for rules that need it (Muon).
     directions: Option<Directions>,
-    /// A bit for each block that is compared in every step.
+    /// One bit per block: set if the block is compared in every step.
     eager: Array<u32>,
-    /// What is due in each block, and in each group of blocks.
+    /// Number of changes due in each block, and in each group of blocks.
     counts: Array<u32>,
     groups: Array<u32>,
     words: Array<u32>,
     squares: Array<f64>,
-    /// A loss of nothing, where the host knows the true one.
+    /// A zero that stands for the losses if the host knows the loss.
     nothing: Array<f32>,
-    /// Two reports: what others' batches do between two steps belongs to the next one.
+    /// Two reports in turn: other workers' batches that are applied between two steps count towards the next step's
+    /// report.
     reports: Array<Report>,
     steps: u64,
-    /// Changes of others that wait. Whoever looks at the weights has them applied first.
+    /// Other workers' changes that are not applied yet; they are applied before anything reads the weights.
     inbox: RefCell<Inbox>,
     told_report: Pinned<Report>,
     told_words: Pinned<u32>,
-    /// How far out the shared weights were after the last step.
+    /// Range of the shared weights after the last step.
     range: Range,
-    /// Bytes that went over the bus, but for the inbox's.
+    /// Bytes copied between host and device, without those of the inbox.
     bytes: u64,
     gpu: Rc<Gpu>,
 }
 
-/// A bit for each block that is compared in every step.
+/// Returns one bit per block: set if the block is compared in every step.
 fn eager_bits(layout: &Layout) -> Vec<u32> {
     let blocks = eager_blocks(layout.weights, eager_tensors(layout));
     let message = |blocks: &[bool]| {
@@ -93,7 +94,7 @@ fn eager_bits(layout: &Layout) -> Vec<u32> {
 }
 
 impl<S: CudaGradientSource> CudaBackend<S> {
-    /// Arrays for a layout whose matrices are cut into these parts.
+    /// Makes a backend for the weights of a layout. `parts` cuts its matrices into blocks for Muon.
     pub(super) fn of(
         gpu: &Rc<Gpu>,
         gradient_source: impl FnOnce() -> Result<S, TrainError>,
@@ -134,19 +135,19 @@ impl<S: CudaGradientSource> CudaBackend<S> {
             told_words: Pinned::zeros(gpu, words_max)?,
             range: Range::Safe,
             bytes: 0,
-            // Last: samples take a part of what is left.
+            // Made last, because the samples take a fixed fraction of the memory that is still free.
             gradient_source: gradient_source()?,
             gpu: Rc::clone(gpu),
         })
     }
 
-    /// Bytes that went over the bus, both ways.
+    /// Bytes copied between host and device so far, in both directions.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.bytes + size_of::<u32>() as u64 * self.inbox.borrow().sent
     }
 
-    /// The report of the step that is under way, or of the next one, and the one after.
+    /// Returns the reports of the present (or, between steps, next) step and of the step after it.
     fn report(&self) -> (DeviceAddress<Report>, DeviceAddress<Report>) {
         let at = |step: u64| self.reports.from((step % 2) as usize);
         (at(self.steps), at(self.steps + 1))
@@ -160,9 +161,9 @@ impl<S: CudaGradientSource> CudaBackend<S> {
         }
     }
 
-    /// Launches what others' changes that wait do to the weights.
+    /// Launches the application of all waiting changes of other workers.
     fn apply_waiting(&self) -> Result<(), GpuError> {
-        // SAFETY: the target's arrays have all weights, and only what was checked waits.
+        // SAFETY: the target's arrays have all weights, and only checked changes wait.
         unsafe { self.inbox.borrow_mut().send(&self.gpu, self.target()) }
     }
 
@@ -170,7 +171,7 @@ impl<S: CudaGradientSource> CudaBackend<S> {
         Grid::row(self.tiles, TILE_THREADS)
     }
 
-    /// Launches what is known of a step before its update: its loss, and how its gradient is clipped.
+    /// Launches the kernels that compute the mean loss and the factor for clipping the gradient.
     fn loss_and_clip(&self, clip: Option<f64>) -> Result<(), GpuError> {
         let kernels = &self.gpu.kernels;
         let parts = if clip.is_some() { SQUARE_PARTS } else { 0 };
@@ -180,7 +181,7 @@ impl<S: CudaGradientSource> CudaBackend<S> {
             sums: self.squares.at(),
         };
         let (report, next) = self.report();
-        // What the host knows it has looked at itself.
+        // A loss that the host knows was already checked by the host.
         let (losses, samples) = match self.loss {
             Loss::OnDevice(losses, samples) => (losses, samples),
             Loss::Known(_) => (self.nothing.at(), 1),
@@ -196,8 +197,8 @@ impl<S: CudaGradientSource> CudaBackend<S> {
             groups: self.groups.at(),
             group_count: self.groups.len() as u32,
         };
-        // SAFETY: the gradient is in whole tiles, and there is a sum for each block; one block looks at the losses and sums
-        // that there are.
+        // SAFETY: the gradient consists of whole tiles, and each thread block has a sum; one block reads all losses and
+        // sums.
         unsafe {
             self.gpu
                 .launch(&kernels.sum_squares, Grid::row(parts, TILE_THREADS), squares)?;
@@ -205,7 +206,7 @@ impl<S: CudaGradientSource> CudaBackend<S> {
         }
     }
 
-    /// Launches the optimiser's pass; where there is a comparison it counts what is due.
+    /// Launches the optimiser's pass; with a comparison it also counts the changes that are due.
     fn pass(&self, update: &Update, compare: abi::Compare) -> Result<(), GpuError> {
         let kernels = &self.gpu.kernels;
         let kernel = match update.formula {
@@ -228,11 +229,11 @@ impl<S: CudaGradientSource> CudaBackend<S> {
             counts: self.counts.at(),
             groups: self.groups.at(),
         };
-        // SAFETY: all arrays that the rule has are in whole tiles, one for each block.
+        // SAFETY: all arrays of the rule consist of whole tiles, one per thread block.
         unsafe { self.gpu.launch(kernel, self.each_tile(), arguments) }
     }
 
-    /// Launches a count of what is due as the weights stand.
+    /// Launches a count of the changes that are due at the present weights.
     fn count_due(&mut self, compare: abi::Compare) -> Result<(), GpuError> {
         self.groups.clear(&self.gpu)?;
         let arguments = CountDue {
@@ -244,14 +245,14 @@ impl<S: CudaGradientSource> CudaBackend<S> {
             counts: self.counts.at(),
             groups: self.groups.at(),
         };
-        // SAFETY: all arrays are in whole tiles, one for each block.
+        // SAFETY: all arrays consist of whole tiles, one per thread block.
         unsafe {
             self.gpu
                 .launch(&self.gpu.kernels.count_due, self.each_tile(), arguments)
         }
     }
 
-    /// Lets what is due leave: its words in order, and the shared weights moved by them.
+    /// Launches the emission of all due changes: writes them in order, and moves the shared weights by them.
     fn emit(&self, compare: abi::Compare) -> Result<(), GpuError> {
         let arguments = Emit {
             own: self.own.at(),
@@ -264,11 +265,12 @@ impl<S: CudaGradientSource> CudaBackend<S> {
             report: self.report().0,
             words: self.words.at(),
         };
-        // SAFETY: all arrays are in whole tiles, with a count for each; words go where there is room for them.
+        // SAFETY: all arrays consist of whole tiles with a count each; the kernel writes at most `words_max` words.
         unsafe { self.gpu.launch(&self.gpu.kernels.emit, self.each_tile(), arguments) }
     }
 
-    /// Waits for the step, takes its report and the words that leave, and judges it.
+    /// Waits for the step, copies its report and the emitted changes, and fails if a number was not finite or out of
+    /// range.
     fn finish(&mut self, words: &mut Vec<u32>) -> Result<Report, TrainError> {
         let arguments = TellHost {
             report: self.report().0,
@@ -277,7 +279,7 @@ impl<S: CudaGradientSource> CudaBackend<S> {
             to_words: self.told_words.at(),
         };
         let grid = Grid::row(TELLING_BLOCKS, 256);
-        // SAFETY: as many words as can leave have room on both sides, and the host looks when it has waited.
+        // SAFETY: both buffers have room for the largest number of changes, and the host reads only after the wait.
         unsafe { self.gpu.launch(&self.gpu.kernels.tell_host, grid, arguments)? };
         self.gpu.wait()?;
         self.inbox.get_mut().arrived();
@@ -295,7 +297,8 @@ impl<S: CudaGradientSource> CudaBackend<S> {
         Ok(report)
     }
 
-    /// Launches what makes the gradient orthogonal, where the rule and this update do. Calibrating updates do not.
+    /// Launches Muon's orthogonalisation of the gradient, if both the rule and this update use it. Calibration updates
+    /// do not.
     fn direct(&self, orthogonal: Option<Orthogonal>) -> Result<(), GpuError> {
         let (Some(directions), Some(orthogonal)) = (&self.directions, orthogonal) else {
             return Ok(());
@@ -306,7 +309,7 @@ impl<S: CudaGradientSource> CudaBackend<S> {
             second: self.second.at(),
             report: self.report().0,
         };
-        // SAFETY: the arrays have all weights: the rule keeps both arrays of state.
+        // SAFETY: the arrays have all weights, because Muon keeps both state arrays.
         unsafe { directions.launch(&self.gpu, state, orthogonal) }
     }
 
@@ -377,7 +380,7 @@ impl<S: CudaGradientSource> Backend for CudaBackend<S> {
         Ok(self.range)
     }
 
-    /// Both copies come to the host for it.
+    /// Copies the window of both weights to the host, and computes there.
     fn take(
         &mut self,
         window: std::ops::Range<usize>,
@@ -385,7 +388,7 @@ impl<S: CudaGradientSource> Backend for CudaBackend<S> {
         contribution: Contribution,
     ) -> Result<(Dense, Range), TrainError> {
         self.apply_waiting()?;
-        // A model has many windows, so that none may cost a copy of all weights.
+        // A model has many windows, so each call copies only its own.
         let first = window.start;
         let mut own = self.own.now().array().read(&self.gpu, window.clone())?;
         let mut shared = self.shared.read(&self.gpu, window.clone())?;
@@ -403,12 +406,12 @@ impl<S: CudaGradientSource> Backend for CudaBackend<S> {
         Ok((dense, range))
     }
 
-    /// The range is that of the last step: to know it now, everybody would have to wait for the device. A weight that
-    /// leaves it fails the next step.
+    /// Queues other workers' changes. The returned range is that of the last step, because the present one is unknown
+    /// until the device is waited for. A weight that leaves the range makes the next step fail.
     fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError> {
         self.own.will_move(&self.gpu)?;
         let target = self.target();
-        // SAFETY: the words were checked: their indices are below the number of weights.
+        // SAFETY: the changes were checked: their indices are below the number of weights.
         unsafe {
             self.inbox
                 .get_mut()
@@ -420,7 +423,7 @@ impl<S: CudaGradientSource> Backend for CudaBackend<S> {
     fn jump(&mut self, sums: &Sums) -> Result<Range, TrainError> {
         self.own.will_move(&self.gpu)?;
         let target = self.target();
-        // SAFETY: the entries were checked: each index comes once, and is below the number of weights.
+        // SAFETY: the entries were checked: each index occurs once and is below the number of weights.
         unsafe { self.inbox.get_mut().add_steps(&self.gpu, sums.entries(), target)? };
         Ok(self.range)
     }
@@ -433,7 +436,7 @@ impl<S: CudaGradientSource> Backend for CudaBackend<S> {
             weights: self.weights as u64,
             sums: sums.at(),
         };
-        // SAFETY: it looks at so many weights.
+        // SAFETY: the kernel reads `weights` shared weights.
         unsafe {
             self.gpu
                 .launch(&self.gpu.kernels.digest, Grid::row(DIGEST_BLOCKS, 256), arguments)?;
@@ -455,7 +458,7 @@ impl<S: CudaGradientSource> Backend for CudaBackend<S> {
             count: count as u32,
             sample: sample.at(),
         };
-        // SAFETY: the last index is below the number of weights; without a velocity nobody is ahead.
+        // SAFETY: the last index is below the number of weights; without velocities `ahead` is 0.
         unsafe {
             self.gpu
                 .launch(&self.gpu.kernels.sample_residual, Grid::each(count), arguments)?;

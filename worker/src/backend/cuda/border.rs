@@ -1,4 +1,5 @@
-//! Where numbers go over the bus, because what lies before and after is elsewhere.
+//! Transfers of activations and gradients between host and GPU, for pipeline stages whose neighbours run on other
+//! machines.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -8,12 +9,12 @@ use super::error::GpuError;
 use super::gpu::Gpu;
 use super::memory::{Pinned, copy_words};
 
-/// The way of numbers to the device and from it.
+/// A page-locked host buffer through which numbers are copied to the device and back.
 pub(super) struct Border {
     pinned: Pinned<u32>,
-    /// How much of it is on its way to the device.
+    /// Words at the start of the buffer that may still be on their way to the device.
     sent: usize,
-    /// When the first of that was.
+    /// Time at which the first of these transfers began; used to measure the time that the host waits for the GPU.
     since: Option<Instant>,
     gpu: Rc<Gpu>,
 }
@@ -28,10 +29,10 @@ impl Border {
         })
     }
 
-    /// Makes room for so many words at once.
+    /// Makes room in the buffer for `count` more words.
     fn reserve(&mut self, count: usize) -> Result<(), GpuError> {
         if self.pinned.len() < self.sent + count {
-            // What is on its way lies there.
+            // The device may still read the old buffer.
             self.gpu.wait()?;
             self.pinned = Pinned::zeros(&self.gpu, self.sent + count)?;
             self.sent = 0;
@@ -39,10 +40,10 @@ impl Border {
         Ok(())
     }
 
-    /// Sends words to a place on the device.
+    /// Starts a copy of words to an address on the device.
     ///
     /// # Safety
-    /// There must be room for them.
+    /// `to` must have room for all words.
     pub(super) unsafe fn send(
         &mut self,
         words: impl ExactSizeIterator<Item = u32>,
@@ -55,16 +56,16 @@ impl Border {
         room.iter_mut().zip(words).for_each(|(place, word)| *place = word);
         let from = self.pinned.at().plus(self.sent);
         self.sent += count;
-        // SAFETY: what was written stays until the stream was waited for, and the rest is as the caller has promised.
+        // SAFETY: the words stay in the buffer until the stream was waited for; the caller promises room at `to`.
         unsafe { copy_words(&self.gpu, from, to, count) }
     }
 
-    /// The same for numbers.
+    /// Starts a copy of numbers to an address on the device, like [`Border::send`].
     ///
     /// # Safety
-    /// There must be room for them.
+    /// `to` must have room for all numbers.
     pub(super) unsafe fn send_numbers(&mut self, numbers: &[f32], to: DeviceAddress<f32>) -> Result<(), GpuError> {
-        // SAFETY: as the caller has promised.
+        // SAFETY: the caller promises room at `to`.
         unsafe {
             self.send(
                 numbers.iter().map(|number| number.to_bits()),
@@ -73,16 +74,18 @@ impl Border {
         }
     }
 
-    /// Waits for so many numbers that will lie somewhere on the device when all that was asked for is done.
+    /// Waits for all launched work and returns `count` numbers from an address on the device.
     ///
     /// # Safety
-    /// So many must lie there then.
+    /// At least `count` numbers must lie at `from` when all launched work is done.
     pub(super) unsafe fn fetch(&mut self, from: DeviceAddress<f32>, count: usize) -> Result<Vec<f32>, GpuError> {
-        // What is on its way to the device was read when this is written: the stream comes to it later.
+        // Words that are still on their way to the device may be overwritten: the stream reads them before it writes
+        // here.
         if self.pinned.len() < count {
             self.reserve(count)?;
         }
-        // SAFETY: the host has room for them, and looks when it has waited; the rest is as the caller has promised.
+        // SAFETY: the buffer has room for `count` numbers and is read only after the wait; the caller promises that
+        // they exist.
         unsafe { copy_words(&self.gpu, DeviceAddress::new(from.address()), self.pinned.at(), count)? };
         self.gpu.wait()?;
         self.sent = 0;

@@ -1,4 +1,4 @@
-//! Compiles the kernels when a GPU is opened, and keeps what came out for the next time.
+//! Compiles the GPU kernels when a GPU is opened, and caches the result on disk.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,16 +10,16 @@ use sha2::{Digest, Sha256};
 
 use super::error::GpuError;
 
-/// The folder under the user's cache.
+/// Name of the folder in the user's cache directory.
 const FOLDER: &str = "tau";
 
-/// The kernels of a source: as they were compiled before, if that still works, or anew.
+/// Returns the kernels of a source: from the cache if the cached ones still load, else newly compiled.
 pub(super) fn module(context: &Arc<CudaContext>, source: &str) -> Result<Arc<CudaModule>, GpuError> {
     let (major, minor) = context.compute_capability()?;
     let architecture = format!("--gpu-architecture=compute_{major}{minor}");
     let cached = cache().map(|folder| folder.join(name_of(source, &architecture)));
     let text = cached.as_deref().and_then(|path| std::fs::read_to_string(path).ok());
-    // A file that was torn, or that another version of CUDA made, is made anew.
+    // A damaged file, or one from another version of CUDA, does not load and is replaced.
     if let Some(text) = text
         && let Ok(module) = context.load_module(Ptx::from_src(text))
     {
@@ -44,10 +44,10 @@ pub(super) fn module(context: &Arc<CudaContext>, source: &str) -> Result<Arc<Cud
     Ok(module)
 }
 
-/// Compiles a source for an architecture.
+/// Compiles a source for one GPU architecture.
 pub(super) fn compile(source: &str, architecture: &str) -> Result<Ptx, GpuError> {
     let options = CompileOptions {
-        // What leaves must be the same bits as on a CPU.
+        // No fused multiply-add or fast division: the emitted changes must be the same to the bit as on a CPU.
         fmad: Some(false),
         ftz: Some(false),
         prec_div: Some(true),
@@ -58,7 +58,7 @@ pub(super) fn compile(source: &str, architecture: &str) -> Result<Ptx, GpuError>
     compile_ptx_with_opts(source, options).map_err(|error| GpuError::Kernels(log_of(error)))
 }
 
-/// What the compiler said.
+/// Returns the compiler's log.
 fn log_of(error: CompileError) -> String {
     match error {
         CompileError::CompileError { log, .. } => log.to_string_lossy().into_owned(),
@@ -66,7 +66,7 @@ fn log_of(error: CompileError) -> String {
     }
 }
 
-/// Whatever changes what comes out changes the name.
+/// File name of the cached kernels: a hash of everything that affects the compiled code.
 fn name_of(source: &str, architecture: &str) -> String {
     let mut hash = Sha256::new();
     hash.update(env!("CARGO_PKG_VERSION"));
@@ -77,7 +77,7 @@ fn name_of(source: &str, architecture: &str) -> String {
     format!("kernels-{short:016x}.ptx")
 }
 
-/// Where compiled kernels are kept: where the user keeps such things.
+/// Folder in which compiled kernels are cached, by the XDG convention.
 fn cache() -> Option<PathBuf> {
     let given = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
     let home = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache"));
@@ -87,7 +87,7 @@ fn cache() -> Option<PathBuf> {
         .map(|cache| cache.join(FOLDER))
 }
 
-/// Written aside and renamed: another worker may read it at any moment.
+/// Writes the file under another name and renames it, because another worker may read it at any moment.
 fn keep(path: &Path, text: &str) -> std::io::Result<()> {
     whole_file::make_folder_of(path)?;
     whole_file::write(path, |file| std::io::Write::write_all(file, text.as_bytes()))

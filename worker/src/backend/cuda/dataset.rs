@@ -1,4 +1,4 @@
-//! Samples on the device: all of them if they fit, else those of a minibatch at a time.
+//! Training or evaluation samples on the GPU: all of them if they fit, else one minibatch at a time.
 
 use std::sync::Arc;
 
@@ -14,22 +14,22 @@ use super::memory::{Array, Pinned, copy_words};
 use crate::dataset::{Answers, Dataset, Scaling, Values};
 use crate::task::augmentation;
 
-/// The part of the free memory that a dataset may take; activations need room, too.
+/// A dataset may take one part in this many of the free GPU memory; activations need room, too.
 const SHARE: usize = 2;
 
 enum Samples {
     Bytes(Array<u8>),
     Floats(Array<f32>),
-    /// They stay with the host.
+    /// The samples stay on the host; this buffer holds one minibatch.
     Minibatch(Array<f32>),
 }
 
-/// Which samples of a dataset.
+/// One of the two sample sets of a dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SampleSet {
-    /// Those that a model is trained on.
+    /// Training samples.
     Train,
-    /// Those that are set aside.
+    /// Evaluation samples.
     Test,
 }
 
@@ -46,23 +46,23 @@ pub(super) struct DeviceDataset {
     dataset: Arc<Dataset>,
     part: SampleSet,
     samples: Samples,
-    /// Labels, or numbers as they lie in memory.
+    /// Labels, or the bits of target numbers.
     labels: Array<u32>,
-    /// How many each sample has.
+    /// Number of labels or target numbers per sample.
     width: usize,
     indices: Array<u32>,
-    /// The indices of a minibatch, on their way.
+    /// Indices of a minibatch, in host memory that the device copies from.
     pinned: Pinned<u32>,
-    /// A minibatch, where the host gathers it.
+    /// A minibatch that the host has gathered.
     inputs: Vec<f32>,
-    /// How images are varied.
+    /// Augmentation of images.
     augment: Augment,
-    /// How each one of a minibatch is looked at, and those views on their way; empty where images stay as they are.
+    /// Augmentation of each image in a minibatch, on the device and in host memory; empty without augmentation.
     views: Array<u32>,
     pinned_views: Pinned<u32>,
 }
 
-/// How many words say what a sample is.
+/// Number of labels or target numbers per sample.
 fn width(answers: &Answers) -> usize {
     match answers {
         Answers::Labels(_) => 1,
@@ -70,7 +70,7 @@ fn width(answers: &Answers) -> usize {
     }
 }
 
-/// What samples are, as words: labels, or numbers as they lie in memory.
+/// Returns labels as they are, and target numbers as their bits.
 pub(super) fn words(answers: &Answers) -> Vec<u32> {
     match answers {
         Answers::Labels(labels) => labels.clone(),
@@ -79,12 +79,12 @@ pub(super) fn words(answers: &Answers) -> Vec<u32> {
 }
 
 impl DeviceDataset {
-    /// Samples as they are.
+    /// Makes a dataset without augmentation.
     pub(super) fn new(gpu: &Gpu, dataset: Arc<Dataset>, part: SampleSet, minibatch: usize) -> Result<Self, GpuError> {
         Self::varied(gpu, dataset, part, minibatch, Augment::default())
     }
 
-    /// Samples that are varied each time.
+    /// Makes a dataset whose images are augmented anew each time.
     pub(super) fn varied(
         gpu: &Gpu,
         dataset: Arc<Dataset>,
@@ -98,7 +98,7 @@ impl DeviceDataset {
         let bytes = match all.values() {
             Values::Bytes(bytes) => bytes.len(),
             Values::Floats(floats) => floats.len() * size_of::<f32>(),
-            // They lie in a file since they do not fit into memory, and come from there.
+            // Samples in a scratch file do not fit into main memory; minibatches are read from the file.
             Values::Scratch(_) => usize::MAX,
         };
         let samples = match all.values() {
@@ -126,10 +126,10 @@ impl DeviceDataset {
         })
     }
 
-    /// Puts a minibatch and its labels in their places. The key decides how images are looked at.
+    /// Launches the gathering of a minibatch and its labels. `key` seeds the augmentation.
     ///
     /// # Safety
-    /// `x` and `labels` must have room for as many samples.
+    /// `x` and `labels` must have room for this many samples.
     pub(super) unsafe fn gather(
         &mut self,
         gpu: &Gpu,
@@ -150,7 +150,7 @@ impl DeviceDataset {
         } else {
             minibatch.copy_from_slice(samples);
         }
-        // SAFETY: both have room for a minibatch, and the next one comes when this step was waited for.
+        // SAFETY: both have room for a minibatch; the host writes the next one after it has waited for this step.
         unsafe { copy_words(gpu, self.pinned.at(), self.indices.at(), samples.len())? };
         let row = match self.dataset.input {
             Shape::Image { width, .. } if !self.augment.is_none() => width,
@@ -160,14 +160,14 @@ impl DeviceDataset {
             let drawn = augmentation::draw(self.augment, key, samples.len());
             let places = self.pinned_views.iter_mut();
             places.zip(drawn).for_each(|(place, view)| *place = view.word());
-            // SAFETY: as above.
+            // SAFETY: as above, for the augmentations.
             unsafe { copy_words(gpu, self.pinned_views.at(), self.views.at(), samples.len())? };
         }
         let (views, row) = (self.views.at(), row as u32);
         let (all_labels, indices) = (self.labels.at(), self.indices.at());
         let grid = Grid::each(samples.len() * all.features());
-        // SAFETY: indices are below the number of samples, which the plan has drawn them from; the caller has room for
-        // a minibatch.
+        // SAFETY: the sampling plan draws indices below the number of samples; the caller promises room for a
+        // minibatch.
         unsafe {
             match &self.samples {
                 Samples::Bytes(bytes) => gpu.launch(

@@ -1,4 +1,4 @@
-//! Evaluation on a GPU: forward alone, on samples that lie there.
+//! Evaluation of a model on a GPU: forward passes over samples that lie there.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::model::program::{ImageOrder, Program};
 use crate::model::tape::Parameters;
 use crate::task::objective::{Objective, Task};
 
-/// Judges a model on the evaluation samples of a dataset. Belongs to one thread.
+/// Evaluates a model on the evaluation samples of a dataset. It belongs to one thread.
 pub struct CudaEvaluator {
     dataset: Arc<Dataset>,
     objective: Objective,
@@ -29,15 +29,15 @@ pub struct CudaEvaluator {
     model: CudaModel,
     weights: Array<f32>,
     parameters: Parameters<TensorAddress>,
-    /// What batch norms take.
+    /// Means and variances for batch norms.
     statistics: Array<f32>,
-    /// The training samples that they are measured on, where there are any: in a model that holds all of them at once.
+    /// Training samples on which these statistics are measured, for models with batch norms.
     measured: Option<Measured>,
     logits: Pinned<u32>,
     gpu: Rc<Gpu>,
 }
 
-/// What statistics are measured with.
+/// A model and training samples for measuring batch-norm statistics in one pass.
 struct Measured {
     model: CudaModel,
     samples: DeviceDataset,
@@ -56,11 +56,11 @@ impl Measured {
 }
 
 impl CudaEvaluator {
-    /// Samples that are judged at once.
+    /// Samples that are evaluated at once.
     pub const MINIBATCH: usize = 256;
 
-    /// Room for a model's evaluation on a GPU. It multiplies in full: what is told of a model must not depend on the
-    /// precision that it was trained in.
+    /// Makes an evaluator on the GPU with this number. It computes in full precision: evaluation must not depend on the
+    /// precision used in training.
     pub fn new(ordinal: usize, task: Task, layout: &Layout) -> Result<Self, GpuError> {
         let Task { dataset, objective, .. } = task;
         let gpu = Rc::new(Gpu::open(ordinal, Precision::F32)?);
@@ -84,12 +84,12 @@ impl CudaEvaluator {
         })
     }
 
-    /// The weights that the next minibatches are judged with.
+    /// Sets the weights for the next evaluations.
     pub fn set_weights(&mut self, weights: &[f32]) -> Result<(), GpuError> {
         self.weights.write(&self.gpu, weights)
     }
 
-    /// The statistics that go with them; what is not given is measured on training samples.
+    /// Sets the batch-norm statistics for the next evaluations; `None` measures them on training samples.
     pub fn set_statistics(&mut self, given: Option<&[f32]>) -> Result<(), GpuError> {
         let Some(Measured { model, samples, chosen }) = &mut self.measured else {
             return Ok(());
@@ -98,13 +98,14 @@ impl CudaEvaluator {
             return self.statistics.write(&self.gpu, given);
         }
         let images = model.images(chosen.len());
-        // SAFETY: the model has room for all that were chosen.
+        // SAFETY: the model has room for all chosen samples.
         unsafe { samples.gather(&self.gpu, chosen, 0, images, model.x(), model.labels())? };
         let noted = Statistics::Noted(self.statistics.at());
         model.logits(&self.parameters, chosen.len(), noted).map(drop)
     }
 
-    /// Loss and accuracy on a minibatch of at most [`CudaEvaluator::MINIBATCH`] evaluation samples.
+    /// Returns the sums from which loss and accuracy follow, for at most [`CudaEvaluator::MINIBATCH`] evaluation
+    /// samples.
     pub fn eval_sums(&mut self, minibatch: &[u32]) -> Result<EvalSums, GpuError> {
         let images = self.model.images(minibatch.len());
         let (x, labels) = (self.model.x(), self.model.labels());
@@ -116,7 +117,7 @@ impl CudaEvaluator {
             Statistics::Given(self.statistics.at()),
         )?;
         let count = minibatch.len() * classes;
-        // SAFETY: the host has room for the largest minibatch's logits, and looks when it has waited.
+        // SAFETY: the host buffer has room for the logits of the largest minibatch, and is read only after the wait.
         unsafe { copy_words(&self.gpu, DeviceAddress::new(logits.address()), self.logits.at(), count)? };
         self.gpu.wait()?;
         let logits: Vec<f32> = self.logits[..count].iter().copied().map(f32::from_bits).collect();

@@ -1,4 +1,4 @@
-//! A GPU: its context, the one stream that everything runs on, its matrix library and its kernels.
+//! A GPU with its CUDA context, the one stream that everything runs on, the matrix library and the kernels.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -15,23 +15,23 @@ use super::kernels::Kernels;
 use super::products::Products;
 use crate::backend::device::Precision;
 
-/// A GPU that is ready to train. Belongs to one thread.
+/// An open GPU that is ready to train. It belongs to one thread.
 pub struct Gpu {
     pub(super) stream: Arc<CudaStream>,
     pub(super) kernels: Kernels,
     pub(super) products: Products,
-    /// Bytes of its memory that arrays hold.
+    /// Bytes of GPU memory that arrays hold.
     pub(super) held: Arc<AtomicU64>,
-    /// How long the host has waited for it since it asked last.
+    /// Time that the host has waited for the GPU since [`Gpu::take_busy`] was last called.
     busy: Cell<Duration>,
 }
 
 impl Gpu {
-    /// Opens a GPU by its number.
+    /// Opens the GPU with this number.
     pub fn open(ordinal: usize, precision: Precision) -> Result<Self, GpuError> {
         Self::name_of(ordinal)?;
         let context = CudaContext::new(ordinal)?;
-        // SAFETY: everything here is used on one stream, and freed on it; there is nothing between streams to track.
+        // SAFETY: all memory is used and freed on one stream, so no events between streams need to be tracked.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream()?;
         let kernels = Kernels::load(&context)?;
@@ -46,7 +46,7 @@ impl Gpu {
     }
 
     fn check_libraries() -> Result<(), GpuError> {
-        // SAFETY: each only looks for a library by its name, and runs what that does when it is loaded.
+        // SAFETY: each call only loads a library by its name, which runs the library's initialisers.
         let (driver, compiler, products) = unsafe {
             (
                 cudarc::driver::sys::is_culib_present(),
@@ -62,12 +62,12 @@ impl Gpu {
         }
     }
 
-    /// What a GPU is called, if there is one of that number and everything that training on it takes. It is not opened.
+    /// Returns the name of a GPU without opening it; fails if the GPU, the driver or a CUDA library is missing.
     pub fn name_of(ordinal: usize) -> Result<String, GpuError> {
         Self::check_libraries()?;
         let found = match CudaContext::device_count() {
             Ok(found) => found.try_into().unwrap_or(0),
-            // The driver is there, but no device that it knows.
+            // A driver without any device that it knows reports an error instead of 0.
             Err(DriverError(CUresult::CUDA_ERROR_NO_DEVICE)) => 0,
             Err(error) => return Err(error.into()),
         };
@@ -77,38 +77,38 @@ impl Gpu {
         Ok(device::get_name(device::get(ordinal as i32)?)?)
     }
 
-    /// Bytes of the memory of a GPU that is there. It is not opened.
+    /// Returns the bytes of a GPU's memory without opening it.
     pub fn memory_of(ordinal: usize) -> Result<u64, GpuError> {
         let found = device::get(ordinal as i32)?;
-        // SAFETY: the device is one that the driver has told of.
+        // SAFETY: `device::get` returned this device.
         Ok(unsafe { device::total_mem(found)? } as u64)
     }
 
-    /// Bytes of its memory that are free.
+    /// Free bytes of the GPU's memory.
     pub(super) fn free_memory(&self) -> Result<usize, GpuError> {
         Ok(self.stream.context().mem_get_info()?.0)
     }
 
-    /// Waits until all that was asked for is done.
+    /// Waits until all launched work is done.
     pub(super) fn wait(&self) -> Result<(), GpuError> {
         Ok(self.stream.synchronize()?)
     }
 
-    /// Notes that the host has waited for it so long.
+    /// Adds to the time that the host has waited for the GPU.
     pub(super) fn worked(&self, time: Duration) {
         self.busy.set(self.busy.get() + time);
     }
 
-    /// How long the host has waited for it since it asked last.
+    /// Returns the time that the host has waited for the GPU since the last call, and resets it.
     pub(super) fn take_busy(&self) -> Duration {
         self.busy.take()
     }
 
-    /// Launches a kernel after all that was asked for before.
+    /// Launches a kernel on the stream, after all work launched before.
     ///
     /// # Safety
-    /// Every address among the arguments must be that of an array of this GPU which reaches as far as the kernel reads or
-    /// writes with these sizes, and which lives until the stream has come to it.
+    /// Every address among the arguments must belong to an array of this GPU that covers all that the kernel reads or
+    /// writes with these sizes, and that lives until the kernel has run.
     pub(super) unsafe fn launch<A: Arguments>(
         &self,
         kernel: &Kernel<A>,
@@ -120,8 +120,8 @@ impl Gpu {
             return Ok(());
         }
         let side = |(x, y): (usize, usize)| (x as u32, y as u32, 1);
-        // SAFETY: the arguments are the kernel's, by its type, and are copied before the call returns; what they say is
-        // the caller's duty, as stated above.
+        // SAFETY: the argument types are those of the kernel, by its type, and are copied before the call returns; the
+        // caller promises that the addresses are valid.
         arguments.with_pointers(|pointers| unsafe {
             launch_kernel(
                 kernel.function.cu_function(),
@@ -136,16 +136,16 @@ impl Gpu {
     }
 }
 
-/// How many threads run a kernel.
+/// Numbers of thread blocks, and of threads in each, that run a kernel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grid {
     pub(super) blocks: (usize, usize),
-    /// Of each block.
+    /// Threads of each block.
     pub(super) threads: (usize, usize),
 }
 
 impl Grid {
-    /// One thread for each of so many numbers.
+    /// Returns a grid with one thread for each of `total` numbers.
     pub(super) fn each(total: usize) -> Self {
         const THREADS: usize = 256;
         Self {
@@ -154,7 +154,7 @@ impl Grid {
         }
     }
 
-    /// So many blocks in a row.
+    /// Returns a one-dimensional grid.
     pub(super) fn row(blocks: usize, threads: usize) -> Self {
         Self {
             blocks: (blocks, 1),

@@ -1,11 +1,11 @@
-//! What gradients come from on a GPU: a whole network, or a stage of one.
+//! The sources of gradients on a GPU: a whole network, or one stage of a pipeline.
 
 use super::address::DeviceAddress;
 use super::memory::Array;
 use super::weights::Weights;
 use crate::trainer::gradient_source::GradientSource;
 
-/// What gradients come from on a GPU.
+/// A source of gradients on a GPU: a whole network, or one stage of a pipeline.
 pub trait CudaGradientSource:
     GradientSource<Weights = Weights, Gradient = DeviceAddress<f32>, Shared = Array<f32>, Loss: Into<Loss>>
 {
@@ -16,12 +16,12 @@ impl<S> CudaGradientSource for S where
 {
 }
 
-/// The loss of a minibatch, as far as the host knows it.
+/// Loss of a minibatch, either as a number on the host or as an array on the device.
 #[derive(Clone, Copy)]
 pub enum Loss {
-    /// It is known.
+    /// The mean loss, as the host has computed it.
     Known(f32),
-    /// Those of so many samples, on the device.
+    /// The losses of single samples on the device, and the number of samples.
     OnDevice(DeviceAddress<f32>, usize),
 }
 

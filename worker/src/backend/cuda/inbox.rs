@@ -1,5 +1,5 @@
-//! What others changed, on its way to the device: collected while the device is at work, and applied in one go before
-//! anything looks at the weights.
+//! Other workers' changes on their way to the device: they are collected while the device is busy, and applied in one
+//! go before a kernel reads the weights.
 
 use super::abi::{SEGMENTS_MAX, Segment};
 use super::address::DeviceAddress;
@@ -8,14 +8,14 @@ use super::gpu::{Gpu, Grid};
 use super::kernels::ApplyWaiting;
 use super::memory::{Array, Pinned, copy_words};
 
-/// Words that may be on their way: what comes between two steps.
+/// Words of changes that fit into the host buffer: enough for all that arrive between two steps.
 const WORDS: usize = 1 << 20;
-/// Words of a segment's description.
+/// Words of one segment's description.
 const SEGMENT_WORDS: usize = size_of::<Segment>() / size_of::<u32>();
-/// Words of all descriptions, which lie before the entries.
+/// Words of the table of all descriptions, which precedes the entries.
 const TABLE_WORDS: usize = SEGMENTS_MAX as usize * SEGMENT_WORDS;
 
-/// Where changes are to be applied: both copies of the weights, and the report of the next step.
+/// Addresses to which changes are applied: both copies of the weights, and the report of the next step.
 #[derive(Clone, Copy)]
 pub(super) struct Target {
     pub(super) shared: DeviceAddress<f32>,
@@ -23,20 +23,20 @@ pub(super) struct Target {
     pub(super) report: DeviceAddress<super::abi::Report>,
 }
 
-/// What waits to be applied.
+/// Collects changes until they are applied.
 ///
-/// A load is a table of segments and the words of their entries, side by side, so that one copy brings all of it. Loads
-/// that were sent lie before the one that is being filled, since the device may still read them.
+/// A load is a table of segments followed by the words of their entries, so one copy transfers all of it. Loads that
+/// were sent stay in the buffer before the load that is being filled, because the device may still read them.
 pub(super) struct Inbox {
     loads: Pinned<u32>,
-    /// Where the load begins that is being filled, and where its next word goes.
+    /// Index at which the load being filled begins, and index of its next free word.
     from: usize,
     next: usize,
     segments: Vec<Segment>,
     entries: u32,
-    /// A load, on the device.
+    /// Buffer on the device for one load.
     received: Array<u32>,
-    /// Words that were sent.
+    /// Number of words sent so far.
     pub(super) sent: u64,
 }
 
@@ -53,7 +53,7 @@ impl Inbox {
         })
     }
 
-    /// Words for which there is room in this load.
+    /// Free words in the load being filled.
     fn room(&self) -> usize {
         if self.segments.len() < SEGMENTS_MAX as usize {
             self.loads.len() - self.next
@@ -62,10 +62,10 @@ impl Inbox {
         }
     }
 
-    /// Adds changes by τ; sends a load off whenever it is full.
+    /// Adds changes by ±`tau`, and sends each full load.
     ///
     /// # Safety
-    /// As for [`Inbox::send`], with words that name weights of the target.
+    /// As for [`Inbox::send`]; the words must name weights of the target.
     pub(super) unsafe fn add_changes(
         &mut self,
         gpu: &Gpu,
@@ -75,10 +75,10 @@ impl Inbox {
     ) -> Result<(), GpuError> {
         let mut rest = words;
         while !rest.is_empty() {
-            // Wherever a batch is cut, its parts are applied in order.
+            // A batch may be cut anywhere, because its pieces are applied in order.
             let (now, later) = rest.split_at(rest.len().min(self.room()));
             if now.is_empty() {
-                // SAFETY: as the caller has promised.
+                // SAFETY: the caller promises that the target has all named weights and lives until the kernel has run.
                 unsafe { self.make_room(gpu, target)? };
                 continue;
             }
@@ -89,10 +89,10 @@ impl Inbox {
         Ok(())
     }
 
-    /// Adds whole steps of weights, each of which is named once.
+    /// Adds movements of weights by whole lattice steps. Each weight occurs once.
     ///
     /// # Safety
-    /// As for [`Inbox::send`], with entries that name weights of the target.
+    /// As for [`Inbox::send`]; the entries must name weights of the target.
     pub(super) unsafe fn add_steps(
         &mut self,
         gpu: &Gpu,
@@ -103,7 +103,7 @@ impl Inbox {
         while !rest.is_empty() {
             let (now, later) = rest.split_at(rest.len().min(self.room() / 2));
             if now.is_empty() {
-                // SAFETY: as the caller has promised.
+                // SAFETY: the caller promises that the target has all named weights and lives until the kernel has run.
                 unsafe { self.make_room(gpu, target)? };
                 continue;
             }
@@ -131,12 +131,12 @@ impl Inbox {
         place.iter_mut().zip(words).for_each(|(place, word)| *place = word);
     }
 
-    /// Sends the load off; where all memory is on its way, waits until that has arrived.
+    /// Sends the load. If little of the buffer is free, waits until all loads have arrived.
     ///
     /// # Safety
     /// As for [`Inbox::send`].
     unsafe fn make_room(&mut self, gpu: &Gpu, target: Target) -> Result<(), GpuError> {
-        // SAFETY: as the caller has promised.
+        // SAFETY: the caller promises that the target has all named weights and lives until the kernel has run.
         unsafe { self.send(gpu, target)? };
         if self.room() < self.loads.len() / 4 {
             gpu.wait()?;
@@ -145,10 +145,10 @@ impl Inbox {
         Ok(())
     }
 
-    /// Launches one copy and one kernel for all that waits.
+    /// Launches one copy and one kernel that apply all collected changes.
     ///
     /// # Safety
-    /// The target's arrays must have all weights that were named, and live until the stream has come to it.
+    /// The target's arrays must include all named weights, and live until the kernel has run.
     pub(super) unsafe fn send(&mut self, gpu: &Gpu, target: Target) -> Result<(), GpuError> {
         if self.segments.is_empty() {
             return Ok(());
@@ -174,8 +174,8 @@ impl Inbox {
             own: target.own,
             report: target.report,
         };
-        // SAFETY: the load has so many words, which stay until it has arrived, and the place on the device has room for
-        // any load; the segments describe what was put there, and the rest is as the caller has promised.
+        // SAFETY: the load has `words` words, which stay until the load has arrived; the device buffer has room for any
+        // load; the segments describe the entries that `put` wrote. The caller promises the rest.
         unsafe {
             copy_words(gpu, self.loads.at().plus(self.from), received, words)?;
             let grid = Grid::each(self.entries as usize);
@@ -189,7 +189,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// All that was sent has arrived, since the stream was waited for: its memory is free again.
+    /// Frees the host buffer; called when the stream was waited for, so that all loads have arrived.
     pub(super) fn arrived(&mut self) {
         if self.segments.is_empty() {
             self.from = 0;

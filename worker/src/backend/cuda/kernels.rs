@@ -1,4 +1,4 @@
-//! All kernels, by the names that they have in their files, with their parameters by name.
+//! The table of all GPU kernels: names, files and parameters, from which Rust types and C++ declarations are made.
 
 use std::ffi::c_void;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ macro_rules! kernels {
             $($($(pub(super) $kernel: Kernel<$arguments>,)+)*)*
         }
 
-        /// Everything that is compiled together with each file of kernels.
+        /// C++ sources of the kernel files, with shared declarations in front.
         pub(super) struct Sources {
             $(pub(super) $module: String,)*
         }
@@ -61,7 +61,7 @@ macro_rules! kernels {
         }
 
         impl Kernels {
-            /// Compiles all kernels for a GPU, or finds them compiled.
+            /// Loads all kernels for a GPU: from the cache, or newly compiled.
             pub(super) fn load(context: &Arc<CudaContext>) -> Result<Self, GpuError> {
                 let sources = Sources::new();
                 $(let $module = module(context, &sources.$module)?;)*
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn all_kernels_compile_where_there_is_a_compiler() {
-        // SAFETY: it only looks for a library by its name, and runs what that does when it is loaded.
+        // SAFETY: the call only loads a library by its name, which runs the library's initialisers.
         if !unsafe { cudarc::nvrtc::sys::is_culib_present() } {
             println!("skipped: this machine has no libnvrtc");
             return;
@@ -215,7 +215,7 @@ mod tests {
 
     #[test]
     fn a_kernel_that_takes_something_else_does_not_compile() {
-        // SAFETY: as above.
+        // SAFETY: as in the test above.
         if !unsafe { cudarc::nvrtc::sys::is_culib_present() } {
             println!("skipped: this machine has no libnvrtc");
             return;

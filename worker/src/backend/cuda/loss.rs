@@ -1,4 +1,4 @@
-//! Losses on the device, straight from labels or numbers.
+//! Losses on the GPU, computed from labels or target numbers.
 
 use std::rc::Rc;
 
@@ -13,25 +13,25 @@ use super::tensor_address::{TensorAddress, place_of, slot, tensor_at};
 use crate::model::tape::{Activations, Forward, Neighbours, Operation};
 use crate::task::objective::{Distance, Objective};
 
-/// Classes that a warp looks at, four a thread.
+/// Most classes for the kernel in which one warp handles a sample, four classes per thread.
 const FEW_CLASSES_MAX: usize = 128;
-/// Classes that a block keeps, sixteen a thread.
+/// Most classes for the kernel in which one thread block handles a sample, sixteen classes per thread.
 const MANY_CLASSES_MAX: usize = 8192;
 
-/// The mean loss of a minibatch.
+/// The mean loss of a minibatch on the GPU.
 #[derive(Clone)]
 pub(super) struct CudaLoss(Rc<LossRoom>);
 
-/// What the loss reads beside outputs, and what it writes, for the largest minibatch.
+/// Buffers of a loss for the largest minibatch: inputs besides the model's outputs, and results.
 pub(super) struct LossRoom {
     objective: Objective,
-    /// How much samples of each class count, where they differ.
+    /// Weight of each class in the loss; empty if all count equally.
     weights: Array<f32>,
-    /// Labels, or numbers as words.
+    /// Labels, or the bits of target numbers.
     pub(super) labels: Array<u32>,
-    /// Each sample's own loss.
+    /// Loss of each sample.
     pub(super) losses: Array<f32>,
-    /// The gradient of the outputs.
+    /// Gradients of the loss at the model's outputs.
     pub(super) output_gradients: Array<f32>,
 }
 
@@ -61,14 +61,14 @@ impl Operation<()> for CudaLoss {
     type Saved = ();
     type Error = GpuError;
 
-    /// Each sample's loss, and the gradients that the way back begins with.
+    /// Computes each sample's loss and the output gradients, from which the backward pass starts.
     fn forward(&self, Pass(pass): &Pass, logits: &Activations<TensorAddress>, _: bool) -> Forward<Self, ()> {
         let gpu = &pass.gpu;
         let (samples, classes) = *logits.shape();
         let (room, share) = (&*self.0, pass.share / samples as f32);
         let (logits, gradient, losses) = (place_of(logits), room.output_gradients.at(), room.losses.at());
-        // SAFETY: one block or thread for each row of outputs; labels, losses and gradients have room for a larger minibatch
-        // of as many outputs, and there is a weight for each class where any are.
+        // SAFETY: one block or thread handles one row of outputs; labels, losses and gradients have room for the
+        // largest minibatch with this number of outputs; if there are class weights, each class has one.
         unsafe {
             match &room.objective {
                 Objective::Classes { smoothing, weights } => {

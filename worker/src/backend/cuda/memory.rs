@@ -1,4 +1,4 @@
-//! Memory: arrays on the device, and memory of the host that the device can reach by itself.
+//! Memory of the GPU, and page-locked memory of the host that the GPU can reach.
 
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use super::error::GpuError;
 use super::gpu::{Gpu, Grid};
 use super::kernels::CopyWords;
 
-/// An array on the device.
+/// An array in the GPU's memory.
 pub struct Array<T> {
     memory: CudaSlice<T>,
     at: DeviceAddress<T>,
-    /// Counts the bytes of all arrays.
+    /// Bytes of all arrays of the GPU, shared with `Gpu::held`.
     held: Arc<AtomicU64>,
 }
 
@@ -28,9 +28,9 @@ impl<T> Drop for Array<T> {
 }
 
 impl<T: DeviceRepr + ValidAsZeroBits> Array<T> {
-    /// So many zeros.
+    /// Allocates an array of `len` zeros.
     pub(super) fn zeros(gpu: &Gpu, len: usize) -> Result<Self, GpuError> {
-        // An array of nothing still has a place.
+        // An empty array still gets an address.
         let memory = gpu.stream.alloc_zeros(len.max(1))?;
         let at = DeviceAddress::new(memory.device_ptr(&gpu.stream).0);
         let held = Arc::clone(&gpu.held);
@@ -38,19 +38,19 @@ impl<T: DeviceRepr + ValidAsZeroBits> Array<T> {
         Ok(Self { memory, at, held })
     }
 
-    /// A copy of the host's numbers, and zeros up to a length.
+    /// Allocates an array with a copy of the host's numbers, padded with zeros to `len`.
     pub(super) fn padded(gpu: &Gpu, values: &[T], len: usize) -> Result<Self, GpuError> {
         let mut array = Self::zeros(gpu, len.max(values.len()))?;
         array.write(gpu, values)?;
         Ok(array)
     }
 
-    /// Replaces the first numbers by the host's. Waits until that is done.
+    /// Replaces the first numbers by numbers of the host, and waits until that is done.
     pub(super) fn write(&mut self, gpu: &Gpu, values: &[T]) -> Result<(), GpuError> {
         self.write_from(gpu, 0, values)
     }
 
-    /// Replaces the numbers from an index on by the host's. Waits until that is done.
+    /// Replaces the numbers from index `first` on by numbers of the host, and waits until that is done.
     pub(super) fn write_from(&mut self, gpu: &Gpu, first: usize, values: &[T]) -> Result<(), GpuError> {
         if !values.is_empty() {
             let mut place = self.memory.slice_mut(first..first + values.len());
@@ -60,17 +60,17 @@ impl<T: DeviceRepr + ValidAsZeroBits> Array<T> {
         Ok(())
     }
 
-    /// Replaces all numbers by those of an array of the same length, after what was asked for before.
+    /// Launches a copy of all numbers from an array of the same length.
     pub(super) fn copy_from(&mut self, gpu: &Gpu, other: &Self) -> Result<(), GpuError> {
         Ok(gpu.stream.memcpy_dtod(&other.memory, &mut self.memory)?)
     }
 
-    /// Zeros again, after what was asked for before.
+    /// Launches setting all numbers to zero.
     pub(super) fn clear(&mut self, gpu: &Gpu) -> Result<(), GpuError> {
         Ok(gpu.stream.memset_zeros(&mut self.memory)?)
     }
 
-    /// The numbers of a window, for the host.
+    /// Copies the numbers of a window to the host.
     pub(super) fn read(&self, gpu: &Gpu, window: Range<usize>) -> Result<Vec<T>, GpuError> {
         if window.is_empty() {
             return Ok(Vec::new());
@@ -82,12 +82,12 @@ impl<T: DeviceRepr + ValidAsZeroBits> Array<T> {
 }
 
 impl<T> Array<T> {
-    /// Its address.
+    /// Address of the array.
     pub(super) fn at(&self) -> DeviceAddress<T> {
         self.at
     }
 
-    /// The address of one of its numbers.
+    /// Address of the number at an index.
     pub(super) fn from(&self, index: usize) -> DeviceAddress<T> {
         assert!(index <= self.memory.len());
         self.at.plus(index)
@@ -98,20 +98,20 @@ impl<T> Array<T> {
     }
 }
 
-/// Memory of the host that kernels can read and write.
+/// Page-locked host memory that kernels can read and write.
 pub(super) struct Pinned<T> {
     first: *mut T,
     len: usize,
-    /// The memory belongs to it.
+    /// Context that the memory was allocated in; keeps it alive.
     _context: Arc<CudaContext>,
 }
 
 impl<T: DeviceRepr + ValidAsZeroBits> Pinned<T> {
-    /// So many zeros.
+    /// Allocates `len` zeros.
     pub(super) fn zeros(gpu: &Gpu, len: usize) -> Result<Self, GpuError> {
         let context = Arc::clone(gpu.stream.context());
         context.bind_to_thread()?;
-        // SAFETY: the memory is owned from here on, is aligned to a page, and zeros are valid.
+        // SAFETY: the memory is owned from here on, is page-aligned, and zeros are valid values of `T`.
         let first = unsafe {
             let first = malloc_host(len.max(1) * size_of::<T>(), 0)?.cast::<T>();
             first.write_bytes(0, len);
@@ -124,7 +124,7 @@ impl<T: DeviceRepr + ValidAsZeroBits> Pinned<T> {
         })
     }
 
-    /// Its address for kernels: host and device count in one space of addresses.
+    /// Address for kernels: host and device share one address space.
     pub(super) fn at(&self) -> DeviceAddress<T> {
         DeviceAddress::new(self.first as CUdeviceptr)
     }
@@ -134,30 +134,31 @@ impl<T> Deref for Pinned<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // SAFETY: it owns so many initialised numbers. Kernels write them only between their launch and the wait after it,
-        // while nobody looks.
+        // SAFETY: `first` points to `len` initialised numbers that this value owns. Kernels write them only between
+        // their launch and the wait that follows, while the host does not read them.
         unsafe { std::slice::from_raw_parts(self.first, self.len) }
     }
 }
 
 impl<T> DerefMut for Pinned<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as above.
+        // SAFETY: as in `deref`.
         unsafe { std::slice::from_raw_parts_mut(self.first, self.len) }
     }
 }
 
 impl<T> Drop for Pinned<T> {
     fn drop(&mut self) {
-        // SAFETY: it was allocated so, and nothing is under way: whoever owns it has waited, or waits in the driver.
+        // SAFETY: `malloc_host` allocated the memory, and no copy is in progress: the owner has waited, or the driver
+        // waits here.
         let _ = unsafe { free_host(self.first.cast()) };
     }
 }
 
-/// Launches a copy of words; either place may be memory of the host.
+/// Launches a copy of words; either address may be in host memory.
 ///
 /// # Safety
-/// Both places must have so many words until the stream has come to it, and those that are read must stay as they are.
+/// `count` words must be valid at both addresses until the copy has run, and the source must not change until then.
 pub(super) unsafe fn copy_words(
     gpu: &Gpu,
     from: DeviceAddress<u32>,
@@ -169,6 +170,6 @@ pub(super) unsafe fn copy_words(
         to,
         count: count as u32,
     };
-    // SAFETY: as the caller has promised.
+    // SAFETY: the caller promises that `count` words are valid at both addresses.
     unsafe { gpu.launch(&gpu.kernels.copy_words, Grid::each(count), arguments) }
 }

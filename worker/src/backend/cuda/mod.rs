@@ -1,12 +1,12 @@
-//! The GPU backend: weights, optimiser state, activations and the dataset live on the device, and everything between a
-//! minibatch's indices and the words that leave happens there. Only indices, words and a few numbers cross the bus.
+//! The GPU backend: weights, optimiser state, activations and the dataset live on the device, and every computation of
+//! a step happens there. Only sample indices, emitted changes and a few numbers cross the bus.
 //!
 //! ```text
 //!  trainer ── forward, loss, backward ──▶ dfdx's tape ──▶ layers ── products ──▶ cuBLASLt
 //!     └───── update, compare, emit ─────▶ kernels/*.cu      (all on one stream, waited for once a step)
 //! ```
 //!
-//! CUDA's libraries are looked for when a GPU is asked for, so one binary runs with and without them.
+//! CUDA's libraries are loaded when a GPU is opened, so the same binary also runs without them.
 
 mod abi;
 mod address;

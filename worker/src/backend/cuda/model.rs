@@ -1,4 +1,4 @@
-//! A model on the device: dfdx's network of its layers, with room for the largest minibatch.
+//! A model on the GPU: dfdx's network of GPU layers, with buffers for the largest minibatch.
 
 use std::rc::Rc;
 
@@ -17,26 +17,26 @@ use crate::model::program::{InputGradient, Op, Planes, Program};
 use crate::model::tape::{Activations, Parameters};
 use crate::task::objective::Objective;
 
-/// What a model is for.
+/// The use of a model, which decides the buffers that it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// Gradients come back through it.
+    /// Training of a whole network: one minibatch at a time, forward and backward.
     Training,
-    /// They do so for parts of minibatches that are under way at the same time, each in a model of its own, and may go on to
-    /// what lies before it, elsewhere.
+    /// Training of a pipeline stage: several micro-batches are in flight, each in a model of its own. The argument says
+    /// whether the stage before needs the input gradient.
     Passing(InputGradient),
-    /// Only logits are asked for.
+    /// Evaluation: forward passes only.
     Evaluation,
 }
 
-/// The layers of a model, the loss, and where a minibatch lies.
+/// The layers of a model, its loss, and the buffers of one minibatch.
 pub(super) struct CudaModel {
     gpu: Rc<Gpu>,
     network: Network<CudaLayer>,
     loss: CudaLoss,
     input: Planes,
     x: Array<f32>,
-    /// Column sums, in parts.
+    /// Buffer for partial column sums, from which gradients of biases are computed.
     sums: Rc<Array<f32>>,
     minibatch: usize,
 }
@@ -54,14 +54,15 @@ impl CudaModel {
             gpu,
             minibatch,
             trains,
-            // What a whole network has unfolded on the forward pass it needs on the way back.
+            // A whole network keeps its unfolded inputs for the backward pass; other models unfold all in one shared
+            // buffer.
             common: match purpose {
                 Purpose::Training => None,
                 _ => Some(Rc::new(ConvRoom::of_all(gpu, &program.ops, minibatch, trains)?)),
             },
         };
-        // The first layer with weights has nobody to hand a gradient to, unless something lies before; blocks always have,
-        // within them.
+        // The first layer with weights needs no input gradient, unless a stage lies before it. Within residual blocks
+        // all layers do.
         let (first, wanted) = match purpose {
             Purpose::Passing(InputGradient::Needed) => (0, InputGradient::Needed),
             _ => (program.first_with_weights(), InputGradient::NotNeeded),
@@ -80,7 +81,7 @@ impl CudaModel {
         })
     }
 
-    /// The same for another part of a minibatch at the same time.
+    /// Makes a model of the same layers for another micro-batch in flight. Buffers of the backward pass are shared.
     pub(super) fn beside(&self) -> Result<Self, GpuError> {
         let gpu = &*self.gpu;
         Ok(Self {
@@ -98,7 +99,7 @@ impl CudaModel {
         })
     }
 
-    /// How a minibatch of so many samples is to lie at [`CudaModel::x`].
+    /// Returns the memory layout of a minibatch of this many samples at [`CudaModel::x`].
     pub(super) fn images(&self, samples: usize) -> Images {
         Images {
             channels: self.input.channels as u32,
@@ -107,32 +108,32 @@ impl CudaModel {
         }
     }
 
-    /// Where a minibatch is to lie.
+    /// Address at which the samples of a minibatch must lie.
     pub(super) fn x(&self) -> DeviceAddress<f32> {
         self.x.at()
     }
 
-    /// How many labels there is room for.
+    /// Largest number of labels in a minibatch.
     pub(super) fn labels_max(&self) -> usize {
         self.loss.room().labels.len()
     }
 
-    /// Where its labels are to lie.
+    /// Address at which the labels of a minibatch must lie.
     pub(super) fn labels(&self) -> DeviceAddress<u32> {
         self.loss.room().labels.at()
     }
 
-    /// The most samples that there is room for.
+    /// Largest number of samples in a minibatch.
     pub(super) fn minibatch(&self) -> usize {
         self.minibatch
     }
 
-    /// Where the gradients at its outputs are to lie, if they come from elsewhere.
+    /// Address at which output gradients must lie, if they come from the next pipeline stage.
     pub(super) fn output_gradients(&self) -> DeviceAddress<f32> {
         self.loss.room().output_gradients.at()
     }
 
-    /// Each sample's loss, once they are computed.
+    /// Address of each sample's loss, once a pass has computed them.
     pub(super) fn losses(&self) -> DeviceAddress<f32> {
         self.loss.room().losses.at()
     }
@@ -148,14 +149,15 @@ impl CudaModel {
         }))
     }
 
-    /// The samples that lie at [`CudaModel::x`].
+    /// Returns a tensor of the first samples at [`CudaModel::x`].
     fn samples(&self, samples: usize) -> Result<Activations<TensorAddress>, GpuError> {
         Ok(tensor_at(self.x.at(), (samples, self.input.numbers()))?)
     }
 
-    /// Launches forward, loss and backward of the minibatch that lies at [`CudaModel::x`]: writes the whole gradient.
+    /// Launches forward pass, loss and backward pass of the minibatch at [`CudaModel::x`], and writes the whole
+    /// gradient.
     ///
-    /// `gradient` must have room for as many numbers as there are parameters.
+    /// `gradient` must have room for one number per parameter.
     pub(super) fn descend(
         &self,
         parameters: &Parameters<TensorAddress>,
@@ -166,7 +168,8 @@ impl CudaModel {
         self.descend_part(parameters, gradient, (samples, 1.0), key).map(drop)
     }
 
-    /// The same for a part of a minibatch, which is so much of it. Its samples, and what has come back.
+    /// Launches the same for a micro-batch, where `share` is its fraction of the minibatch. Returns its samples and the
+    /// result.
     pub(super) fn descend_part(
         &self,
         parameters: &Parameters<TensorAddress>,
@@ -174,7 +177,7 @@ impl CudaModel {
         (samples, share): (usize, f32),
         key: u64,
     ) -> Result<(Activations<TensorAddress>, Descent<TensorAddress>), GpuError> {
-        // Smaller minibatches are rare, and not worth finding the fastest products for.
+        // Smaller minibatches are rare, so a search for their fastest matrix products does not pay.
         self.gpu.products.compete(samples == self.minibatch);
         let x = self.samples(samples)?;
         let lent = parameters.lend_gradient(vec![gradient.into()])?;
@@ -183,7 +186,8 @@ impl CudaModel {
         Ok((x, descent))
     }
 
-    /// Launches the forward pass of what lies at [`CudaModel::x`], with a backward pass.
+    /// Launches the forward pass of the samples at [`CudaModel::x`], and records it on the tape for a later backward
+    /// pass.
     pub(super) fn forward(
         &self,
         parameters: &Parameters<TensorAddress>,
@@ -198,7 +202,7 @@ impl CudaModel {
         Ok((forward, pass))
     }
 
-    /// Launches the forward pass alone. Where the logits will lie, and how many there are for each sample.
+    /// Launches the forward pass alone. Returns the address of the logits and their number per sample.
     pub(super) fn logits(
         &self,
         parameters: &Parameters<TensorAddress>,
@@ -212,18 +216,18 @@ impl CudaModel {
     }
 }
 
-/// How layers are made.
+/// Builder of a model's layers.
 struct Making<'a> {
     gpu: &'a Gpu,
     minibatch: usize,
     trains: bool,
-    /// Where convolutions unfold, if they do so in one place.
+    /// Buffer in which all convolutions unfold their inputs; `None` if each has its own.
     common: Option<Rc<ConvRoom>>,
 }
 
 impl Making<'_> {
-    /// Operations as parts of a network, and the numbers per sample after them. The first one hands its input's gradient on
-    /// if that is wanted, all others do.
+    /// Builds layers for a sequence of operations, and returns them with the numbers per sample after the last one.
+    /// `wanted` says whether the first layer needs an input gradient; layers after the first weights always do.
     fn parts(
         &self,
         ops: &[Op],
@@ -246,7 +250,7 @@ impl Making<'_> {
                 }
             });
             inputs = outputs;
-            // Before the first weights nothing comes back at all, and behind them everything does.
+            // Layers before the first weights need no gradient; all layers after them do.
             if op.has_weights() {
                 wanted = InputGradient::Needed;
             }
@@ -255,7 +259,7 @@ impl Making<'_> {
     }
 }
 
-/// The most outputs that a layer with biases has.
+/// Most outputs of any layer with biases.
 fn widest(ops: &[Op]) -> usize {
     let outputs = ops.iter().map(|op| match op {
         Op::Dense(dense) => dense.outputs,

@@ -1,4 +1,5 @@
-//! Orthogonal updates on a GPU: which kernels go over which parts of a gradient. `kernels/muon.cu` does the arithmetic.
+//! Muon's orthogonal updates on a GPU: chooses the kernels and the parts of the gradient. `kernels/muon.cu` does the
+//! arithmetic.
 
 use std::time::Duration;
 
@@ -15,47 +16,47 @@ use crate::backend::Orthogonal;
 use crate::learning::muon::{Block, MuonBlocks, for_others};
 use crate::learning::optimiser::{Ahead, Factors};
 
-/// Threads that make a product of [`SIDE`] by [`SIDE`] numbers, 16 each.
+/// Threads that compute a product of [`SIDE`] by [`SIDE`] numbers, 16 numbers each.
 const THREADS: usize = (SIDE * SIDE / 16) as usize;
-/// Threads that make a symmetric one, with two for each 16 numbers on or above its diagonal, in whole warps.
+/// Threads that compute a symmetric product, two for each 4×4 tile on or above its diagonal, rounded up to whole warps.
 const ITERATING_THREADS: usize = {
     let squares = (SIDE / 4) as usize;
     (squares * (squares + 1)).next_multiple_of(32)
 };
-/// With more chunks than this there are enough of them for any GPU, and runs become longer.
+/// Number of chunks that keeps any GPU busy. With more chunks, runs become longer.
 const CHUNKS_ENOUGH: usize = 264;
-/// Longer runs would leave too few.
+/// Most chunks in a run; longer runs would leave too few runs to keep the GPU busy.
 const RUN_MAX: usize = 8;
-/// One block of threads adds up the products of a block's runs, and is alone with it.
+/// Most runs of a block, because one block of threads adds up the products of all of them.
 const RUNS_MAX: usize = 36;
-/// The numbers of a small matrix.
+/// Numbers in a small square matrix.
 const SQUARE: usize = (SIDE * SIDE) as usize;
 
-/// What is known of a model for them, and room for what is found on the way.
+/// Division of a model's weights into blocks and runs for Muon, on the GPU, with buffers for intermediate results.
 pub(super) struct Directions {
     blocks: Array<abi::Block>,
     block_count: usize,
     runs: Array<Run>,
     run_count: usize,
     every: u64,
-    /// Every run multiplied by itself.
+    /// Product of each run with its own transpose.
     products: Array<f32>,
-    /// What each block is multiplied by.
+    /// Matrix that each block is multiplied by to become orthogonal.
     factors: Array<f32>,
-    /// The weights that are in no matrix.
+    /// Indices of the weights outside of matrices, which Adam updates.
     others: Array<u32>,
     other_count: usize,
     begun: CudaEvent,
     done: CudaEvent,
 }
 
-/// The arrays that a step reads and moves.
+/// Addresses of the arrays that a Muon step reads and updates.
 #[derive(Clone, Copy)]
 pub(super) struct State {
     pub(super) gradient: DeviceAddress<f32>,
     pub(super) first: DeviceAddress<f32>,
     pub(super) second: DeviceAddress<f32>,
-    /// It says how the gradient is clipped.
+    /// Report that holds the factor for clipping the gradient.
     pub(super) report: DeviceAddress<Report>,
 }
 
@@ -85,10 +86,11 @@ impl Directions {
         })
     }
 
-    /// Launches what replaces a gradient by what the weights are to be moved by, times minus the learning rate.
+    /// Launches the kernels that replace a gradient by the direction that, times minus the learning rate, moves the
+    /// weights.
     ///
     /// # Safety
-    /// The arrays must have all weights, and live until the stream has come to it.
+    /// The arrays must have all weights, and live until the kernels have run.
     pub(super) unsafe fn launch(&self, gpu: &Gpu, state: State, by: Orthogonal) -> Result<(), GpuError> {
         let State {
             gradient,
@@ -139,7 +141,7 @@ impl Directions {
         let each_block = Grid::row(self.block_count, ITERATING_THREADS);
         let kernels = &gpu.kernels;
         self.begun.record(&gpu.stream)?;
-        // SAFETY: blocks, runs and others lie within the weights, and each has its room.
+        // SAFETY: blocks, runs and other weights lie within the arrays, and each run and block has its own buffer.
         unsafe {
             gpu.launch(&kernels.direct_others, Grid::each(self.other_count), others)?;
             gpu.launch(&kernels.muon_gather, each_run, gather)?;
@@ -149,14 +151,14 @@ impl Directions {
         Ok(self.done.record(&gpu.stream)?)
     }
 
-    /// The device's time for what was launched last, once the stream has come to it.
+    /// GPU time of the last launch, valid once the stream was waited for.
     pub(super) fn time(&self) -> Result<Duration, GpuError> {
         let milliseconds = self.begun.elapsed_ms(&self.done)?;
         Ok(Duration::from_secs_f32(milliseconds.max(0.0) / 1e3))
     }
 }
 
-/// Blocks and their runs as the kernels see them.
+/// Converts blocks to the kernels' form, and cuts them into runs.
 fn cut(blocks: &[Block]) -> Result<(Vec<abi::Block>, Vec<Run>), GpuError> {
     let side = SIDE as usize;
     let length_of = |block: &Block| block.rows.max(block.columns);

@@ -1,5 +1,5 @@
-//! Matrix products through cuBLASLt. For the shapes of a whole minibatch the fastest of what the library proposes is
-//! found out at their first use; smaller minibatches are rare, and take what it proposes first.
+//! Matrix products by cuBLASLt. For the shapes of a full minibatch, the fastest of the proposed algorithms is measured
+//! at their first use; smaller minibatches are rare and use the first proposal.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -21,34 +21,34 @@ use super::address::DeviceAddress;
 use super::error::GpuError;
 use crate::backend::device::Precision;
 
-/// Memory that a product may use for itself: as much as PyTorch gives it on such devices.
+/// Bytes of scratch memory for a product: as much as PyTorch allows on such GPUs.
 const WORKSPACE_BYTES: usize = 32 << 20;
-/// Proposals that are tried, at most, and how often each.
+/// Most algorithms that are tried, and the number of timed runs of each.
 const PROPOSALS: usize = 16;
 const TRIALS: u32 = 8;
-/// The largest alignment that makes a difference.
+/// Largest alignment in bytes that affects the choice of an algorithm.
 const ALIGNMENT_MAX: u64 = 256;
 
 const TYPE: cudaDataType_t = cudaDataType_t::CUDA_R_32F;
 
-/// Whether a matrix is read as it lies, in columns, or transposed.
+/// Tells if a matrix is read as stored (in columns) or transposed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Transposed {
     No,
     Yes,
 }
 
-/// A matrix on the device, in columns as the library counts: one in rows is its own transposed one.
+/// A matrix on the device in column-major order, as cuBLASLt expects; a row-major matrix is given as its transpose.
 #[derive(Clone, Copy)]
 pub(super) struct Matrix {
     at: DeviceAddress<f32>,
-    /// From one column to the next.
+    /// Distance from one column to the next, in numbers.
     stride: usize,
     transposed: Transposed,
 }
 
 impl Matrix {
-    /// A matrix as it lies.
+    /// Makes a matrix that is read as stored: in columns.
     pub(super) fn plain(at: DeviceAddress<f32>, stride: usize) -> Self {
         Self {
             at,
@@ -57,7 +57,7 @@ impl Matrix {
         }
     }
 
-    /// The transpose of what lies there.
+    /// Makes a matrix that is read as the transpose of the stored one.
     pub(super) fn transposed(at: DeviceAddress<f32>, stride: usize) -> Self {
         Self {
             transposed: Transposed::Yes,
@@ -66,13 +66,13 @@ impl Matrix {
     }
 }
 
-/// What is done with a product before it is written.
+/// Operation applied to a product before it is written.
 #[derive(Clone, Copy)]
 pub(super) enum Epilogue {
     Nothing,
-    /// A bias is added to each column.
+    /// Adds a bias vector to each column.
     Bias(DeviceAddress<f32>),
-    /// And what is below zero is cut.
+    /// Adds a bias vector to each column, then applies relu.
     BiasRelu(DeviceAddress<f32>),
 }
 
@@ -93,16 +93,16 @@ impl Epilogue {
     }
 }
 
-/// The sizes of a product.
+/// Sizes of a matrix product.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Sizes {
     pub(super) rows: usize,
     pub(super) columns: usize,
-    /// The length of its sums.
+    /// Length of the summed dimension.
     pub(super) inner: usize,
 }
 
-/// `out = a · b`, all in columns, and what comes after.
+/// The product `out = a · b` of column-major matrices, followed by an epilogue.
 #[derive(Clone, Copy)]
 pub(super) struct Product {
     pub(super) sizes: Sizes,
@@ -112,13 +112,13 @@ pub(super) struct Product {
     pub(super) epilogue: Epilogue,
 }
 
-/// All that decides which algorithm is the fastest.
+/// Everything that affects which algorithm is fastest; key of the cache of algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Shape {
     sizes: Sizes,
     transposed: (Transposed, Transposed),
     strides: (usize, usize, usize),
-    /// Of both factors, the product, and the bias.
+    /// Alignments in bytes of `a`, `b`, `out` and the bias.
     alignments: (u64, u64, u64, u64),
     epilogue: cublasLtEpilogue_t,
     precision: Precision,
@@ -151,15 +151,15 @@ impl Shape {
     }
 }
 
-/// A product that is ready to run.
+/// A prepared product: cuBLASLt's descriptors and the chosen algorithm.
 struct Plan {
     description: cublasLtMatmulDesc_t,
     layouts: [cublasLtMatrixLayout_t; 3],
-    /// `None` if the library knows none.
+    /// The chosen algorithm; `None` if the library has none for this product.
     algorithm: Option<cublasLtMatmulAlgo_t>,
 }
 
-/// What was found out, for all workers of this process: the same shape is always computed in the same way.
+/// Algorithms that were chosen in this process, so that all its workers compute a shape in the same way.
 static FOUND: LazyLock<Mutex<HashMap<Shape, Option<cublasLtMatmulAlgo_t>>>> = LazyLock::new(Mutex::default);
 
 pub(super) struct Products {
@@ -167,7 +167,7 @@ pub(super) struct Products {
     stream: Arc<CudaStream>,
     workspace: CudaSlice<u8>,
     precision: Cell<Precision>,
-    /// Whether proposals compete now.
+    /// True if a new shape's algorithms are measured; else the first that works is taken.
     compete: Cell<bool>,
     plans: RefCell<HashMap<Shape, Plan>>,
 }
@@ -184,12 +184,12 @@ impl Products {
         })
     }
 
-    /// Says whether the products that follow are worth finding the fastest way for.
+    /// Sets whether algorithms of new shapes are measured from now on.
     pub(super) fn compete(&self, compete: bool) {
         self.compete.set(compete);
     }
 
-    /// Multiplies in full meanwhile.
+    /// Runs `compute` with products in full precision.
     pub(super) fn in_full<T>(&self, compute: impl FnOnce() -> T) -> T {
         let before = self.precision.replace(Precision::F32);
         let computed = compute();
@@ -197,12 +197,12 @@ impl Products {
         computed
     }
 
-    /// Computes a product.
+    /// Computes a product; fails if the library has no algorithm for it.
     ///
     /// # Safety
     /// As for [`Products::try_multiply`].
     pub(super) unsafe fn multiply(&self, product: Product) -> Result<(), GpuError> {
-        // SAFETY: as the caller has promised.
+        // SAFETY: the caller promises that matrices and bias lie within arrays of this device.
         if unsafe { self.try_multiply(product)? } {
             Ok(())
         } else {
@@ -211,11 +211,11 @@ impl Products {
         }
     }
 
-    /// Computes a product, if the library can do that in one go.
+    /// Computes a product and returns true, or returns false if the library has no algorithm for it.
     ///
     /// # Safety
-    /// The matrices and the bias must lie within arrays of this device, with the sizes and strides that are said, and
-    /// `out` must overlap with none of the others.
+    /// The matrices and the bias must lie within arrays of this device, with the given sizes and strides, and `out`
+    /// must not overlap with the others.
     pub(super) unsafe fn try_multiply(&self, product: Product) -> Result<bool, GpuError> {
         let shape = Shape::new(&product, self.precision.get());
         let mut plans = self.plans.borrow_mut();
@@ -224,7 +224,7 @@ impl Products {
             std::collections::hash_map::Entry::Vacant(place) => {
                 let mut plan = Plan::new(&shape)?;
                 plan.set_bias(product.epilogue)?;
-                // SAFETY: as the caller has promised; trying a product writes where it is to be.
+                // SAFETY: as the caller has promised; trial runs only write to `out`.
                 plan.algorithm = unsafe { self.find(&shape, &plan, &product)? };
                 place.insert(plan)
             }
@@ -233,19 +233,21 @@ impl Products {
             return Ok(false);
         };
         plan.set_bias(product.epilogue)?;
-        // SAFETY: as the caller has promised.
+        // SAFETY: the caller promises that matrices and bias lie within arrays of this device.
         unsafe { self.run(plan, &algorithm, &product)? };
         Ok(true)
     }
 
+    /// Launches one product with a given algorithm.
+    ///
     /// # Safety
-    /// As for [`Products::try_multiply`], with the plan of such a product.
+    /// As for [`Products::try_multiply`]; `plan` must be made for this product.
     unsafe fn run(&self, plan: &Plan, algorithm: &cublasLtMatmulAlgo_t, product: &Product) -> Result<(), CublasError> {
         let (one, zero) = (1f32, 0f32);
         let [of_a, of_b, of_out] = plan.layouts;
         let (workspace, _held) = self.workspace.device_ptr(&self.stream);
         let out = product.out.at.address();
-        // SAFETY: as the caller has promised; the two factors are read before the call returns.
+        // SAFETY: as the caller has promised; `one` and `zero` are read before the call returns.
         unsafe {
             lt::matmul(
                 self.handle,
@@ -268,35 +270,35 @@ impl Products {
         }
     }
 
-    /// The fastest algorithm that the library proposes and that works.
+    /// Returns the fastest of the algorithms that the library proposes and that work.
     ///
     /// # Safety
-    /// As for [`Products::try_multiply`], with the plan of such a product.
+    /// As for [`Products::try_multiply`]; `plan` must be made for this product.
     unsafe fn find(
         &self,
         shape: &Shape,
         plan: &Plan,
         product: &Product,
     ) -> Result<Option<cublasLtMatmulAlgo_t>, GpuError> {
-        // Held while it looks: others would look for the same at the same time, and disturb it.
+        // Locked during the search, because other workers would search for the same shapes and disturb the timing.
         let mut found = FOUND.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(&algorithm) = found.get(shape) {
             return Ok(algorithm);
         }
         let mut best: Option<(Duration, cublasLtMatmulAlgo_t)> = None;
         for algorithm in self.proposals(shape, plan)? {
-            // SAFETY: as the caller has promised.
+            // SAFETY: the caller promises that matrices and bias lie within arrays of this device.
             if unsafe { self.run(plan, &algorithm, product) }.is_err() {
                 continue;
             }
             if !self.compete.get() {
-                // Not told to others: who needs it often shall look for a faster one.
+                // Not shared: a worker that uses this shape often should measure the algorithms.
                 return Ok(Some(algorithm));
             }
             self.stream.synchronize()?;
             let start = Instant::now();
             for _ in 0..TRIALS {
-                // SAFETY: as the caller has promised.
+                // SAFETY: the caller promises that matrices and bias lie within arrays of this device.
                 unsafe { self.run(plan, &algorithm, product)? };
             }
             self.stream.synchronize()?;
@@ -322,7 +324,8 @@ impl Products {
         let mut results = [const { MaybeUninit::<cublasLtMatmulHeuristicResult_t>::uninit() }; PROPOSALS];
         let mut count = 0;
         let [of_a, of_b, of_out] = plan.layouts;
-        // SAFETY: attributes are read while their values live; as many results are written as are counted.
+        // SAFETY: each attribute's value lives during its call; the library writes at most `PROPOSALS` results and
+        // counts them.
         let status = unsafe {
             let bytes = WORKSPACE_BYTES;
             let attribute = Preference::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
@@ -356,7 +359,7 @@ impl Products {
             return Ok(Vec::new());
         }
         let results = results.iter().take(count as usize);
-        // SAFETY: so many were written.
+        // SAFETY: the library has written `count` results.
         let results = results.map(|result| unsafe { result.assume_init_ref() });
         let sound = results.filter(|result| result.state == cublasStatus_t::CUBLAS_STATUS_SUCCESS);
         Ok(sound.map(|result| result.algo).collect())
@@ -365,7 +368,7 @@ impl Products {
 
 impl Drop for Products {
     fn drop(&mut self) {
-        // SAFETY: the handle is its own, and no plan outlives it.
+        // SAFETY: the handle is owned by this value, and no plan outlives it.
         unsafe {
             for plan in self.plans.get_mut().values() {
                 for layout in plan.layouts {
@@ -417,12 +420,12 @@ impl Plan {
 
     fn set<T: Copy>(&self, attribute: Attribute, value: T) -> Result<(), GpuError> {
         let place = std::ptr::from_ref(&value).cast();
-        // SAFETY: the value is of the attribute's type, and is copied before the call returns.
+        // SAFETY: the value has the attribute's type, and is copied before the call returns.
         Ok(unsafe { lt::set_matmul_desc_attribute(self.description, attribute, place, size_of::<T>()) }?)
     }
 }
 
-/// `cublasOperation_t`, which the bindings of this library leave out.
+/// Returns the value of `cublasOperation_t`, an enum that the bindings lack.
 fn operation(transposed: Transposed) -> i32 {
     match transposed {
         Transposed::No => 0,

@@ -1,4 +1,4 @@
-//! How fast a GPU is, about.
+//! Measurement of a GPU's compute speed.
 
 use std::time::Instant;
 
@@ -7,12 +7,12 @@ use super::gpu::Gpu;
 use super::memory::Array;
 use super::products::{Epilogue, Matrix, Product, Sizes};
 
-/// Rows, columns and the length of sums of the product that is timed, and how often it is.
+/// Rows, columns and inner dimension of the matrix product that is timed, and the number of times that it is computed.
 const SIDE: usize = 1024;
 const TRIALS: u32 = 16;
 
 impl Gpu {
-    /// Products that it computes in a second.
+    /// Returns the measured speed in multiply-adds per second.
     pub fn speed(&self) -> Result<f64, GpuError> {
         let square = || Array::zeros(self, SIDE * SIDE);
         let (a, b, out) = (square()?, square()?, square()?);
@@ -27,9 +27,9 @@ impl Gpu {
             out: Matrix::plain(out.at(), SIDE),
             epilogue: Epilogue::Nothing,
         };
-        // SAFETY: all three are such squares, and live until the stream was waited for.
+        // SAFETY: all three arrays are `SIDE` by `SIDE`, and live until the stream was waited for.
         let multiply = || unsafe { self.products.multiply(product) };
-        // The first one finds the fastest way.
+        // The first product is not timed: it searches for the fastest algorithm.
         multiply()?;
         self.wait()?;
         let begun = Instant::now();

@@ -1,4 +1,4 @@
-//! A stage of a network on a GPU. What comes from others and goes to them passes over the bus.
+//! A stage of a network on a GPU. Activations and gradients of other stages pass over the bus to and from the host.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -33,12 +33,12 @@ use crate::stage::{Layers, Membership, Returned, StageModel};
 use crate::task::objective::Objective;
 use crate::trainer::TrainError;
 
-/// Trains a stage of a network on a GPU.
+/// A trainer of one pipeline stage on a GPU.
 pub type CudaStageTrainer = Replica<CudaBackend<StageModel<CudaLayers>>>;
 
 impl CudaStageTrainer {
-    /// A trainer of the stage that a worker holds, whose copies both are the given weights, for micro-batches of minibatches
-    /// of so many samples.
+    /// Makes a trainer of the stage that a worker holds; its own and shared weights both are `counts`. `micro_batch` is
+    /// the largest number of samples in a micro-batch.
     pub fn in_pipeline(
         gpu: Gpu,
         membership: Membership,
@@ -51,7 +51,7 @@ impl CudaStageTrainer {
         let whole = membership.partition.whole().clone();
         let parts = |muon| MuonBlocks::new(&whole, muon).of_stage(&stage);
         let objective = membership.task.objective.clone();
-        // Where minibatches are not cut, nothing is added up.
+        // Without micro-batches, no gradients are summed.
         let summand = if membership.micro_batches > 1 {
             stage.layout.weights
         } else {
@@ -70,23 +70,23 @@ impl CudaStageTrainer {
     }
 }
 
-/// What a worker holds of a layer range, on a GPU.
+/// This worker's slice of one layer range, on a GPU.
 pub struct CudaLayers {
     number: usize,
     program: Program,
     objective: Objective,
-    /// Which weights of the stage are those of these layers.
+    /// Indices, among the stage's weights, of the weights of these layers.
     weights: Range<usize>,
-    /// The most samples that a micro-batch has.
+    /// Largest number of samples in a micro-batch.
     micro_batch: usize,
-    /// Micro-batches that have gone forward, by the step of their minibatch. Each has a model for itself, in which its
-    /// activations lie, and keeps the weights that it went with.
+    /// Micro-batches that went forward and have not come back, by `(step, micro-batch)`. Each has a model of its own
+    /// for its activations, and keeps the weights that it used.
     under_way: BTreeMap<(u64, u16), UnderWay>,
-    /// Models that no micro-batch is in.
+    /// Models that no micro-batch uses at present.
     free: Vec<CudaModel>,
-    /// What evaluation samples go through, once there were any.
+    /// Model for evaluation samples, made when the first ones arrive.
     forward: Option<CudaModel>,
-    /// The gradient of a micro-batch that is to be added to another's.
+    /// Buffer for a micro-batch's gradient before it is added to the sum.
     summand: Rc<Array<f32>>,
     border: Border,
     gpu: Rc<Gpu>,
@@ -123,7 +123,7 @@ impl CudaLayers {
         })
     }
 
-    /// A model for a micro-batch of so many samples that no other micro-batch is in.
+    /// Returns a model that no other micro-batch uses, with room for `samples` samples.
     fn model(&mut self, samples: usize) -> Result<CudaModel, GpuError> {
         if samples > self.micro_batch {
             self.micro_batch = samples;
@@ -132,7 +132,7 @@ impl CudaLayers {
         if let Some(model) = self.free.pop() {
             return Ok(model);
         }
-        // What only one way back at a time needs they have in common.
+        // A model beside another one shares the buffers that only one backward pass at a time needs.
         let mut others = self.under_way.values().map(|other| &other.model);
         if let Some(other) = others.find(|other| other.minibatch() >= self.micro_batch) {
             return other.beside();
@@ -146,19 +146,19 @@ impl CudaLayers {
         CudaModel::new(&self.gpu, &self.program, &self.objective, self.micro_batch, purpose)
     }
 
-    /// No micro-batch is in a model any more.
+    /// Puts a model back after its micro-batch is done.
     fn leave(&mut self, model: CudaModel) {
         if model.minibatch() >= self.micro_batch {
             self.free.push(model);
         }
     }
 
-    /// How many samples such numbers are.
+    /// Number of samples that these inputs hold.
     fn samples(&self, inputs: &[f32]) -> usize {
         inputs.len() / self.program.input.numbers().max(1)
     }
 
-    /// Where the gradient of a micro-batch is written, given what is to become of what others have written.
+    /// Address at which the backward pass writes: the gradient itself, or the buffer from which it is added.
     fn written(&self, write_mode: WriteMode, gradient: DeviceAddress<f32>) -> DeviceAddress<f32> {
         match write_mode {
             WriteMode::Overwrite => gradient,
@@ -166,8 +166,8 @@ impl CudaLayers {
         }
     }
 
-    /// A micro-batch's gradient was launched: adds it to the others' if it is to be, and fetches the gradients at what had
-    /// come in.
+    /// Completes a micro-batch after its backward pass was launched: adds its gradient to the sum in mode `Add`, and
+    /// fetches its input gradients.
     fn finish(
         &mut self,
         inputs: &Activations<TensorAddress>,
@@ -185,17 +185,17 @@ impl CudaLayers {
                 total: count as u32,
                 relu: 0,
             };
-            // SAFETY: both have all weights of the stage, of which these are some.
+            // SAFETY: both arrays have all weights of the stage, which include the weights of these layers.
             unsafe {
                 self.gpu
                     .launch(&self.gpu.kernels.add_ways, Grid::each(count), arguments)?;
             }
         }
-        // Nobody wants gradients at samples, but they are waited for as others are.
+        // The first layer range needs no input gradients, but must wait like the others.
         let (samples, numbers) = *inputs.shape();
         let wanted = if self.number == 0 { 0 } else { samples * numbers };
         let input_gradients = (*slot(&mut descent.gradients, inputs)?).into();
-        // SAFETY: where they are wanted the first layer has written the gradient of so many numbers that have come in.
+        // SAFETY: if they are wanted, the first layer has written one gradient for each input.
         unsafe { self.border.fetch(input_gradients, wanted) }
     }
 }
@@ -204,7 +204,7 @@ impl Layers for CudaLayers {
     type Weights = Weights;
     type Shared = Array<f32>;
     type Gradient = DeviceAddress<f32>;
-    /// The device computes a gradient of weights in less time than gradients are on their way.
+    /// None: the GPU computes weight gradients faster than messages travel, so none are deferred.
     type Deferred = Infallible;
 
     fn number(&self) -> usize {
@@ -224,7 +224,7 @@ impl Layers for CudaLayers {
         unsafe { self.border.send_numbers(&inputs, model.x())? };
         let (forward, pass) = model.forward(weights.parameters(), samples, key)?;
         let (rows, columns) = *forward.outputs.shape();
-        // SAFETY: the last layer writes so many numbers.
+        // SAFETY: the last layer writes `rows * columns` numbers.
         let outputs = unsafe { self.border.fetch(place_of(&forward.outputs), rows * columns)? };
         let under_way = UnderWay {
             forward,
@@ -262,7 +262,7 @@ impl Layers for CudaLayers {
             output_gradients: model.output_gradients(),
             gradient: self.written(write_mode, *gradient),
         };
-        // SAFETY: the model has room for the gradients of a micro-batch's outputs, of which there are so many.
+        // SAFETY: the model has room for the output gradients of a micro-batch; their number was checked above.
         unsafe { self.border.send_numbers(&output_gradients, seed.output_gradients)? };
         let inputs = forward.inputs.clone();
         let descent = forward.backward(&seed, &pass).map_err(TrainError::from)?;
@@ -290,7 +290,7 @@ impl Layers for CudaLayers {
             labels.len() <= model.labels_max(),
             "a micro-batch has more labels than the model has room for"
         );
-        // SAFETY: the model has room for a micro-batch and its labels.
+        // SAFETY: the model has room for the samples of a micro-batch; the number of labels was checked above.
         unsafe {
             self.border.send_numbers(&inputs, model.x())?;
             self.border.send(labels.into_iter(), model.labels())?;
@@ -298,7 +298,7 @@ impl Layers for CudaLayers {
         let written = self.written(write_mode, *gradient);
         let (inputs, descent) = model.descend_part(weights.parameters(), written, (samples, share), key)?;
         let input_gradients = self.finish(&inputs, descent, write_mode, *gradient)?;
-        // SAFETY: each sample has a loss.
+        // SAFETY: the array holds one loss per sample.
         let losses = unsafe { self.border.fetch(model.losses(), samples)? };
         self.leave(model);
         let sum: f64 = losses.into_iter().map(f64::from).sum();
@@ -313,7 +313,7 @@ impl Layers for CudaLayers {
         match deferred {}
     }
 
-    /// In full: what is told of a model must not depend on the precision that it is trained in.
+    /// Runs in full precision: evaluation must not depend on the precision used in training.
     fn infer(&mut self, weights: &Weights, inputs: Vec<f32>) -> Result<Vec<f32>, TrainError> {
         let samples = self.samples(&inputs);
         let model = match self.forward.take() {
@@ -323,11 +323,11 @@ impl Layers for CudaLayers {
                 CudaModel::new(&self.gpu, &program, &self.objective, samples, Purpose::Evaluation)?
             }
         };
-        // SAFETY: the model has room for so many samples.
+        // SAFETY: the model has room for this many samples.
         unsafe { self.border.send_numbers(&inputs, model.x())? };
         let forward = || model.logits(weights.parameters(), samples, Statistics::Minibatch);
         let (outputs, each) = self.gpu.products.in_full(forward)?;
-        // SAFETY: the last layer writes so many numbers.
+        // SAFETY: the last layer writes `each` numbers per sample.
         let outputs = unsafe { self.border.fetch(outputs, samples * each)? };
         self.forward = Some(model);
         Ok(outputs)
@@ -346,12 +346,13 @@ impl Layers for CudaLayers {
     }
 }
 
-/// Where a network goes on elsewhere: gradients that have come back from there, in place of a loss.
+/// The start of a backward pass in a stage that has no loss: output gradients from the next stage replace those of a
+/// loss.
 #[derive(Clone)]
 struct Seed {
-    /// Where they lie.
+    /// Address of the output gradients.
     output_gradients: DeviceAddress<f32>,
-    /// Where the gradient of the stage's weights is to be written.
+    /// Address at which the gradient of the stage's weights is written.
     gradient: DeviceAddress<f32>,
 }
 

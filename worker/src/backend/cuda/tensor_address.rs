@@ -1,10 +1,10 @@
-//! How dfdx sees an array of the device: as a tensor whose one stored value is the place where all its numbers lie,
-//! broadcast to the array's shape without a copy. Shapes, identities, tape and gradients are dfdx's own; the numbers never
-//! leave the device.
+//! Shows arrays of the device to dfdx as tensors whose one stored value is the array's address, broadcast to the
+//! array's shape without a copy. Shapes, identities, tape and gradients are dfdx's own; the numbers never leave the
+//! device.
 //!
-//! The device in these tensors' type is dfdx's CPU, which is true of the place and not of what lies there. dfdx's own
-//! CUDA device is not used: it cannot be built without NVIDIA's compiler, links CUDA, gives no address of a tensor, and
-//! has no convolution on a stable compiler. An own device is impossible outside of the crate; an own stored type is not.
+//! The type of these tensors names dfdx's CPU as their device, because that is where the addresses lie. dfdx's own CUDA
+//! device is not used: building it takes NVIDIA's compiler, it links CUDA, it gives no address of a tensor, and it has
+//! no convolution on a stable compiler. Other crates cannot add a device to dfdx, but they can add a stored type.
 
 use cudarc::driver::sys::CUdeviceptr;
 use dfdx::prelude::*;
@@ -12,15 +12,15 @@ use dfdx::prelude::*;
 use super::address::DeviceAddress;
 use crate::model::tape::OpError;
 
-/// The address of an array on the device; none at first, as of a gradient that nothing has come back to.
+/// Address of an array on the device; 0 until it is set, as for a gradient that has not been computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
 pub(super) struct TensorAddress(CUdeviceptr);
 
 impl SafeZeros for TensorAddress {}
 
 impl Unit for TensorAddress {
-    /// The gradient with which dfdx begins its backward pass. The loss has written its gradients already, and does not
-    /// look.
+    /// The gradient that dfdx starts its backward pass with. It is not used: the loss has written its gradients
+    /// already.
     const ONE: Self = Self(1);
 }
 
@@ -36,7 +36,7 @@ impl From<TensorAddress> for DeviceAddress<f32> {
     }
 }
 
-/// A tensor of a shape whose numbers lie there.
+/// Makes a tensor of this shape for the numbers at an address.
 pub(super) fn tensor_at<S: Shape, Ax: Axes>(
     at: DeviceAddress<f32>,
     shape: S,
@@ -49,12 +49,12 @@ where
         .try_broadcast_like(&shape)
 }
 
-/// Where a tensor's numbers lie.
+/// Returns the address of a tensor's numbers.
 pub(super) fn place_of<S: Shape, T>(tensor: &Tensor<S, TensorAddress, Cpu, T>) -> DeviceAddress<f32> {
     tensor[S::Concrete::default()].into()
 }
 
-/// The slot of a tensor's gradient, for the place where it lies.
+/// Returns the slot that holds the address of a tensor's gradient.
 pub(super) fn slot<'a, S: Shape>(
     gradients: &'a mut Gradients<TensorAddress, Cpu>,
     of: &Tensor<S, TensorAddress, Cpu>,

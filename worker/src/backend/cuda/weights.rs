@@ -1,4 +1,4 @@
-//! Weights on the device, of which some may be needed as they were.
+//! Weights on the GPU with copy-on-write: minibatches in flight keep the weights that they started with.
 
 use std::rc::Rc;
 
@@ -9,16 +9,16 @@ use super::memory::Array;
 use super::tensor_address::{TensorAddress, tensor_at};
 use crate::model::tape::Parameters;
 
-/// Weights on the device. Who clones them shares them, and they stay as they are.
+/// An array of weights on the GPU. Clones share the array, which does not change while a clone exists.
 #[derive(Clone)]
 pub struct Weights {
     array: Rc<Array<f32>>,
-    /// The same, as dfdx sees them.
+    /// The array as a dfdx tensor.
     parameters: Parameters<TensorAddress>,
 }
 
 impl Weights {
-    /// An array of which so many numbers are weights; the others are zeros, which fill it up.
+    /// Wraps an array whose first `weights` numbers are weights; the rest is zero padding.
     pub(super) fn new(array: Array<f32>, weights: usize) -> Result<Self, GpuError> {
         Ok(Self {
             parameters: Parameters::stored(tensor_at(array.at(), (weights,))?)?,
@@ -35,11 +35,11 @@ impl Weights {
     }
 }
 
-/// A worker's own weights: they move with every step, unless a minibatch that is under way went with them.
+/// A worker's own weights, which move with every step, but in a copy if a minibatch in flight uses them.
 pub(super) struct OwnWeights {
     now: Weights,
     count: usize,
-    /// What they were, where somebody had them then. Those that nobody has any more are written anew.
+    /// Earlier versions of the weights. Their arrays are reused once no minibatch uses them.
     before: Vec<Weights>,
 }
 
@@ -52,7 +52,7 @@ impl OwnWeights {
         })
     }
 
-    /// As they are now, to be cloned by whoever needs them to stay.
+    /// Returns the present weights; a clone keeps them unchanged.
     pub(super) fn now(&self) -> &Weights {
         &self.now
     }
@@ -61,7 +61,7 @@ impl OwnWeights {
         self.now.array.at()
     }
 
-    /// Says that they will move: if somebody has them, they move in a copy.
+    /// Returns the array of the weights for writing. If a clone exists, the weights continue in a copy.
     pub(super) fn will_move(&mut self, gpu: &Gpu) -> Result<&mut Array<f32>, GpuError> {
         let is_free = |weights: &Weights| Rc::strong_count(&weights.array) == 1;
         if !is_free(&self.now) {

@@ -1,4 +1,4 @@
-//! A whole network on the device, and the samples that it is trained on.
+//! Gradients of a whole network on a GPU, with the samples that it is trained on.
 
 use std::rc::Rc;
 
@@ -21,11 +21,11 @@ use crate::task::objective::Task;
 use crate::trainer::TrainError;
 use crate::trainer::gradient_source::GradientSource;
 
-/// Trains on a GPU.
+/// A trainer of a whole network on a GPU.
 pub type CudaTrainer = Replica<CudaBackend<Whole>>;
 
 impl CudaTrainer {
-    /// A trainer whose copies both are the given weights.
+    /// Makes a trainer whose own and shared weights both are `counts`.
     pub fn new(
         gpu: Gpu,
         task: impl Into<Task>,
@@ -43,7 +43,7 @@ impl CudaTrainer {
     }
 }
 
-/// A network, and its samples.
+/// A whole network on a GPU, and its training samples: a source of gradients.
 pub struct Whole {
     model: CudaModel,
     dataset: DeviceDataset,
@@ -60,7 +60,7 @@ impl Whole {
                 minibatch,
                 Purpose::Training,
             )?,
-            // After the model: it takes a part of what is left.
+            // Made after the model, because the samples take a fixed fraction of the memory that is still free.
             dataset: DeviceDataset::varied(gpu, task.dataset, SampleSet::Train, minibatch, task.augment)?,
             gpu: Rc::clone(gpu),
         })
@@ -75,7 +75,7 @@ impl GradientSource for Whole {
 
     const WORKS_ALONE: bool = true;
 
-    /// Launches forward, loss and backward.
+    /// Launches forward pass, loss and backward pass of a minibatch; does not wait for them.
     fn gradient(
         &mut self,
         weights: &Weights,

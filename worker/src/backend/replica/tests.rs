@@ -1,4 +1,4 @@
-//! A replica on the CPU, with gradients that are given.
+//! Tests of a replica on the CPU with constant gradients.
 
 use super::*;
 use crate::backend::cpu::CpuBackend;
@@ -7,9 +7,9 @@ use crate::backend::turns::{BLOCK, WEIGHTS_PER_TURN_MIN};
 use crate::learning::multi_worker::TURNS_MAX;
 
 const TAU: Tau = Tau::from_steps(400_000).unwrap();
-/// As many weights as one thread has at least.
+/// Fewest weights that a thread gets.
 const WEIGHTS_PER_THREAD: usize = 1 << 16;
-/// A small tensor, about which a block begins and ends.
+/// Weights of a small tensor across a block boundary.
 const EAGER: std::ops::Range<usize> = 2000..2100;
 
 const RULES: [Rule; 3] = [
@@ -26,7 +26,7 @@ fn gradient(len: usize) -> Vec<f32> {
     (0..len).map(|i| ((i * 7919) % 2001) as f32 / 1000.0 - 1.0).collect()
 }
 
-/// A worker, for a few steps.
+/// A worker that makes a few steps.
 struct Worker {
     replica: Replica<CpuBackend<Given>>,
     changes: Vec<u32>,
@@ -107,7 +107,7 @@ fn without_tau_everything_stays() {
 
 #[test]
 fn looking_ahead_changes_where_gradients_are_taken_and_not_what_leaves() {
-    // With gradients that do not depend on the point, both ways of training are the same.
+    // Where the gradient does not depend on the weights, training with and without look-ahead is the same.
     let len = 4 * WEIGHTS_PER_TURN_MIN;
     let gradient: Vec<f32> = gradient(len).iter().map(|g| g / 10.0).collect();
     let tau = Some(Tau::from_steps(40_000).unwrap());
@@ -119,7 +119,7 @@ fn looking_ahead_changes_where_gradients_are_taken_and_not_what_leaves() {
             ahead.step(2.0, tau).unwrap();
             let far = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
             assert!(far(&plain.own(), &ahead.own()) > 0.05, "step {step}");
-            // Rounding may let a change leave one turn earlier or later.
+            // Because of rounding, a change may leave one turn earlier or later.
             let differ = ahead
                 .residuals()
                 .iter()
@@ -156,7 +156,7 @@ fn everyone_has_a_turn() {
     seen.sort_unstable();
     seen.dedup();
     assert_eq!(seen, (0..len).collect::<Vec<_>>());
-    // Small models are compared as a whole.
+    // Small models are compared as a whole in every step.
     let mut worker = Worker::new(Rule::Sgd, &[1.0; 100], 1);
     worker.step(0.0, Some(TAU)).unwrap();
     assert_eq!(worker.changes.len(), 100);
@@ -185,7 +185,7 @@ fn a_full_batch_is_shared_out_evenly() {
 
 #[test]
 fn a_saved_state_goes_on_to_the_bit() {
-    // Four turns, and look-ahead: what else has to come back shows.
+    // Four turns and look-ahead: the test fails if either is not restored.
     let len = 4 * WEIGHTS_PER_TURN_MIN + 5;
     let gradient: Vec<f32> = gradient(len).iter().map(|g| g / 7.0).collect();
     for rule in RULES {

@@ -1,4 +1,4 @@
-//! Small files that would fill the memory: each is refused by a small budget, before it is held.
+//! Tests that small files that would fill the memory are refused, under a small budget, before they are unpacked.
 
 use std::io::Write;
 
@@ -9,7 +9,7 @@ use protocol::job::data::DataSpec;
 use super::tests::{assert_refused, file};
 use super::*;
 
-/// The budget that all of these exceed.
+/// Bytes of memory that all of these files exceed.
 const BUDGET: u64 = 1 << 20;
 
 fn zipped(text: &str) -> Vec<u8> {
@@ -30,7 +30,7 @@ fn opened(text: &[u8], options: &str, bytes: u64) -> Result<Dataset, DatasetErro
     super::open(source, None, table, 7, None)
 }
 
-/// Rows of two cells, made of their number.
+/// Returns 5,000 lines of a table, each made from its row number.
 fn rows(cells: impl Fn(usize) -> String) -> String {
     (0..5000).map(|row| cells(row) + "\n").collect()
 }
@@ -42,7 +42,7 @@ fn a_row_is_bounded_before_its_cells_are_made() {
         (format!("{wide}\n"), "a row of more than"),
         (format!("{long},1\n"), "a row of more than"),
         (format!("\"{}\",1\n", long.replace('x', "x\n")), "a row of more than"),
-        // Lines are short, and columns too many.
+        // Lines are short, but there are too many columns.
         (",".repeat(5000) + "\n", "5001 columns"),
     ] {
         for bytes in [zipped(&text), text.into_bytes()] {

@@ -1,12 +1,12 @@
-//! A text of which no row is longer than a limit.
+//! A reader that limits the length of rows.
 
 use std::io::{self, Read};
 
-/// Fails with [`io::ErrorKind::FileTooLarge`] where a row does not end in time.
+/// Passes text through, and fails with [`io::ErrorKind::FileTooLarge`] if a row is longer than the limit.
 pub(super) struct Bounded {
     text: Box<dyn Read>,
     row_max: u64,
-    /// Bytes that may still be read for the row under way.
+    /// Bytes that may still be read for the present row.
     left: u64,
 }
 
@@ -19,7 +19,7 @@ impl Bounded {
         }
     }
 
-    /// Begins a row.
+    /// Starts a new row, which may take `row_max` bytes.
     pub(super) fn allow_a_row(&mut self) {
         self.left = self.row_max;
     }

@@ -1,20 +1,20 @@
-//! What a cell says.
+//! Reads a table's cells.
 
-/// A cell that should hold a number.
+/// Contents of a cell that should hold a number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Cell {
     Number(f32),
-    /// There is none, in one of the ways that people and programs write it.
+    /// No value, in one of the notations that people and programs use.
     Missing,
-    /// Anything else, numbers that are not finite included.
+    /// Anything else, including numbers that are not finite.
     Text,
 }
 
-/// What people and programs write where there is nothing, in small letters.
+/// Notations for a missing value, in lower case.
 const MISSING: [&str; 6] = ["na", "n/a", "nan", "null", "none", "?"];
 
 impl Cell {
-    /// Reads a cell without spaces around it.
+    /// Reads a cell, which must have no spaces around it.
     pub(super) fn read(cell: &str) -> Self {
         match cell.parse::<f32>() {
             Ok(number) if number.is_finite() => Self::Number(number),
@@ -24,7 +24,7 @@ impl Cell {
     }
 }
 
-/// Whether a text is a number with a comma in the place of the point.
+/// True if a text is a number with a decimal comma.
 pub(super) fn has_decimal_comma(cell: &str) -> bool {
     cell.matches(',').count() == 1 && cell.replace(',', ".").parse::<f32>().is_ok()
 }

@@ -1,4 +1,4 @@
-//! What the first row of a file says about its columns, and which of them are meant.
+//! Finds the columns of a table by its first row, and decides which are used and how each is read.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,72 +11,70 @@ use super::cell::Cell;
 use super::{CsvError, Encoding};
 use crate::dataset::error::list;
 
-/// The names that a file's header gives to its columns.
+/// Names of a table's columns, from its header.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ColumnNames {
-    /// Those of what a model's inputs are made of, in their order.
+    /// Names of the columns that a model's inputs are made of, in their order.
     pub features: Vec<String>,
-    /// Those of what is to be predicted.
+    /// Names of the columns to predict.
     #[serde(rename = "label", with = "one_or_more")]
     pub labels: Vec<String>,
 }
 
-/// What is to be read of a file.
+/// Requirements for reading a table: options, labels and model.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted<'a> {
     pub(super) options: &'a TableOptions,
-    /// Whether the columns that are to be predicted must be there.
+    /// True if the label columns must exist.
     pub(super) labelled: bool,
-    /// What they are, where that is known.
+    /// Kind of the target (class or number), if it is known.
     pub(super) kind: Option<TargetKind>,
-    /// The model that it is read for, if there is one.
+    /// Columns of the model that the table is read for, if there is one.
     pub(super) model: Option<ModelColumns<'a>>,
 }
 
-/// What a model knows of the columns that its inputs are made of.
+/// Names and encodings of the columns that a model's inputs are made of.
 #[derive(Clone, Copy)]
 pub(super) struct ModelColumns<'a> {
     pub(super) names: Option<&'a ColumnNames>,
-    /// One for each.
+    /// Encoding of each column.
     pub(super) encodings: &'a [Encoding],
 }
 
-/// How the cells of a column are read.
+/// Rule by which the cells of a column are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rule {
-    /// As a number.
     Number {
-        /// Whether it may be missing.
+        /// True if numbers may be missing.
         may_miss: bool,
     },
-    /// As one of the texts that it holds.
+    /// Cells are categories: the different texts that occur in the column.
     Category,
-    /// As a text that is hashed to so many places.
+    /// Cells are texts, each hashed to one of this many inputs.
     Hash(u32),
-    /// As a text whose words are hashed to this many places.
+    /// Cells are texts whose words are hashed to this many inputs.
     Words(u32),
-    /// As a date.
     Date {
-        /// Whether it may be missing.
+        /// True if dates may be missing.
         may_miss: bool,
     },
 }
 
-/// The columns of a file.
+/// Columns of a table: names, roles and reading rules.
 pub(super) struct Columns {
-    /// From the header, or else their positions.
+    /// Names from the header, or else positions.
     pub(super) names: Vec<String>,
-    /// The positions of what inputs are made of, in their order, and how they are read.
+    /// Positions of the columns that inputs are made of, in their order, with their reading rules.
     pub(super) features: Vec<(usize, Rule)>,
-    /// The positions of the labels, where they are wanted.
+    /// Positions of the label columns; empty if labels are not needed.
     pub(super) labels: Vec<usize>,
-    /// Whether the first row holds names and no sample.
+    /// True if the first row holds names and no sample.
     pub(super) has_header: bool,
 }
 
 impl Columns {
-    /// Finds the columns, and whether the first row is a header, where that is not known. A model that knows its columns'
-    /// names takes those, wherever they are and whatever else there is.
+    /// Finds the columns, and decides if the first row is a header, unless `named` says so. If the model knows its
+    /// columns' names, these columns are taken, wherever they are; all others are ignored.
     pub(super) fn detect(file: &Path, first: &StringRecord, named: bool, wanted: Wanted<'_>) -> Result<Self, CsvError> {
         if first.len() < if wanted.labelled { 2 } else { 1 } {
             return Err(CsvError::TooFewColumns { file: file.to_owned() });
@@ -95,7 +93,7 @@ impl Columns {
             (0..first.len()).map(|position| position.to_string()).collect()
         };
         let known = wanted.model.and_then(|model| model.names).filter(|_| has_header);
-        // Where nothing else was asked for, the labels are the columns that they were in training.
+        // If no label is requested, the labels are the columns that they were in training.
         let labels = match known {
             Some(known) if options.label == [Column::LAST] => {
                 let found: Option<Vec<usize>> = known.labels.iter().map(|name| place(name)).collect();
@@ -127,7 +125,7 @@ impl Columns {
                 }
                 known.features.iter().filter_map(|name| place(name)).collect()
             }
-            // Without names, and as wide as the model's samples: there is no label.
+            // Columns without names, as many as the model takes: there is no label.
             (None, Some(model)) if !wanted.labelled && model.encodings.len() == first.len() => {
                 (0..first.len()).collect()
             }
@@ -154,7 +152,7 @@ impl Columns {
         })
     }
 
-    /// The position of a column.
+    /// Returns the position of a column; `None` if it does not exist.
     pub(super) fn place(&self, column: &Column) -> Option<usize> {
         match column {
             Column::Name(name) => self.names.iter().position(|one| one == name),
@@ -162,7 +160,7 @@ impl Columns {
         }
     }
 
-    /// The names that a model is to know its columns by, if the file has names and none of them twice.
+    /// Returns the names by which a model will find its columns, if the table has a header without duplicate names.
     pub(super) fn known_names(&self) -> Option<ColumnNames> {
         let different: BTreeSet<&String> = self.names.iter().collect();
         if !self.has_header || self.labels.is_empty() || different.len() < self.names.len() {
@@ -176,7 +174,7 @@ impl Columns {
     }
 }
 
-/// How a number is read where nothing else is known.
+/// Returns the rule for a column without a rule of its own: a number.
 fn number_rule(options: &TableOptions) -> Rule {
     Rule::Number {
         may_miss: may_miss(options),
@@ -187,7 +185,7 @@ fn may_miss(options: &TableOptions) -> bool {
     options.missing != protocol::job::data::Missing::Error
 }
 
-/// How a column is read for a model.
+/// Returns the rule that reads a column for a model.
 fn known_rule(encoding: &Encoding, options: &TableOptions) -> Rule {
     match encoding {
         Encoding::Number { fill: Some(_) } => Rule::Number { may_miss: true },
@@ -201,10 +199,10 @@ fn known_rule(encoding: &Encoding, options: &TableOptions) -> Rule {
     }
 }
 
-/// The place of a column, if it was found, and how it is read, if it is.
+/// Position of a column, if it exists, and its reading rule; without a rule it is dropped.
 type ColumnRule = (Option<usize>, Option<Rule>);
 
-/// The places of columns that have rules of their own; without a rule they are not read.
+/// Returns the columns that options name, with their rules.
 fn rules(
     file: &Path,
     options: &TableOptions,
@@ -241,8 +239,8 @@ fn rules(
     all.collect()
 }
 
-/// Whether the first row is a header: it is when any cell that must hold a number holds a text. Where any column may hold
-/// texts, a header is a row without numbers. A column that is given by name needs a header to be found in.
+/// True if the first row is a header: if a cell that must hold a number holds a text. If any column may hold texts, a
+/// header is a row without numbers. If a column is given by name, there must be a header.
 fn has_header(
     first: &StringRecord,
     wanted: Wanted<'_>,
@@ -270,7 +268,7 @@ fn has_header(
             .iter()
             .any(|encoding| matches!(encoding, Encoding::Number { .. }));
         return first.iter().any(|cell| names.features.iter().any(|name| name == cell))
-            // Names, though of other columns: no row of the model's has texts only.
+            // Names, though of other columns: no row of the model's data consists of texts only.
             || (needs_number && !has_number(first));
     }
     let ruled: Vec<Option<usize>> = ruled.into_iter().map(find).collect();
@@ -279,7 +277,7 @@ fn has_header(
         .enumerate()
         .filter(|(at, _)| !labels.contains(&Some(*at)) && !ruled.contains(&Some(*at)))
         .map(|(_, cell)| cell);
-    // What is no finite number is one all the same, and a mistake in the first sample.
+    // A number that is not finite counts as a number, and is an error in the first sample.
     let is_number = |cell: &str| cell.parse::<f32>().is_ok();
     if options.text.is_some() {
         cells.all(|cell| !is_number(cell))
@@ -288,7 +286,7 @@ fn has_header(
     }
 }
 
-/// Names the columns that a file lacks.
+/// Describes the columns that a table lacks.
 fn missing_text(missing: &[String]) -> String {
     match missing {
         [only] => format!("column '{only}', which the model was trained on"),
@@ -296,7 +294,7 @@ fn missing_text(missing: &[String]) -> String {
     }
 }
 
-/// The places of the labels, where they are wanted.
+/// Returns the positions of the label columns; none if labels are not needed.
 fn found_labels(
     file: &Path,
     wanted: Wanted<'_>,
@@ -316,7 +314,7 @@ fn found_labels(
     found.collect()
 }
 
-/// The place that a position means, where negative ones count from the end.
+/// Converts a position, which counts from the end if negative, to an index.
 fn from_either_end(position: i64, columns: usize) -> Option<usize> {
     let place = if position < 0 {
         position + columns as i64
@@ -326,7 +324,7 @@ fn from_either_end(position: i64, columns: usize) -> Option<usize> {
     usize::try_from(place).ok().filter(|&place| place < columns)
 }
 
-/// One name as a text, as it always was, and several as a list.
+/// Serialises one name as a text, for compatibility with older files, and several as a list.
 mod one_or_more {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 

@@ -1,11 +1,11 @@
-//! A file of which it is known how much was read.
+//! A file that counts the bytes read from it, for progress reports.
 
 use std::fs::File;
 use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts what is read of a file.
+/// Counts the bytes that are read from a file.
 pub(super) struct CountedFile {
     pub(super) file: File,
     pub(super) read: Arc<AtomicU64>,

@@ -1,13 +1,13 @@
-//! Dates as numbers: days, and where they lie in the year, the week and the day.
+//! Dates as model inputs: days, and the position in the year, the week and the day.
 
-/// Days from 1970-01-01 to 2000-01-01, which day 0 is.
+/// Days from 1970-01-01 to 2000-01-01, which is day 0.
 const EPOCH: i64 = 10_957;
-/// Inputs that a date makes, and one with a time of day.
+/// Number of inputs of a date without and with a time of day.
 pub(super) const INPUTS: usize = 5;
 pub(super) const INPUTS_WITH_TIME: usize = 7;
 
-/// Reads `YYYY-MM-DD`, `YYYY-MM-DD HH:MM` or `YYYY-MM-DD HH:MM:SS`, also with a `T`, fractions of seconds, and `Z` or an
-/// offset such as `+02:00`. Returns days since the beginning of 2000, in UTC if an offset is given.
+/// Reads `YYYY-MM-DD`, `YYYY-MM-DD HH:MM` or `YYYY-MM-DD HH:MM:SS`, also with a `T`, fractions of seconds, and `Z` or
+/// an offset such as `+02:00`. Returns days since the beginning of 2000, in UTC if an offset is given.
 pub(super) fn read(cell: &str) -> Option<f64> {
     let (date, rest) = cell.split_at_checked(10)?;
     let days = read_date(date)?;
@@ -33,7 +33,7 @@ fn read_date(text: &str) -> Option<f64> {
     fits.then(|| days_from_civil(year, month, day) as f64)
 }
 
-/// Seconds since midnight.
+/// Reads a time of day as seconds since midnight.
 fn read_time(text: &str) -> Option<f64> {
     let mut parts = text.split(':');
     let (hours, minutes) = (number(parts.next()?, 2)?, number(parts.next()?, 2)?);
@@ -50,7 +50,7 @@ fn read_time(text: &str) -> Option<f64> {
     fits.then(|| (hours * 60 + minutes) as f64 * 60.0 + seconds)
 }
 
-/// Seconds of `Z`, `+HH:MM`, `+HHMM` or `+HH`.
+/// Reads the offset `Z`, `+HH:MM`, `+HHMM` or `+HH` as seconds.
 fn read_offset(text: &str) -> Option<f64> {
     if text == "Z" {
         return Some(0.0);
@@ -63,13 +63,13 @@ fn read_offset(text: &str) -> Option<f64> {
     Some(if sign == "-" { -seconds } else { seconds })
 }
 
-/// A number of exactly these digits.
+/// Reads a number of exactly this many digits.
 fn number(text: &str, digits: usize) -> Option<i64> {
     let fits = text.len() == digits && text.bytes().all(|byte| byte.is_ascii_digit());
     fits.then(|| text.parse().ok()).flatten()
 }
 
-/// Days since the beginning of 2000 in the Gregorian calendar, whose years are counted from March here.
+/// Returns days since the beginning of 2000 in the Gregorian calendar; years are counted from March here.
 fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     let year = if month <= 2 { year - 1 } else { year };
     let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
@@ -77,11 +77,11 @@ fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
     era * 146_097 + of_era * 365 + of_era / 4 - of_era / 100 + of_year - 719_468 - EPOCH
 }
 
-/// The position of a day in its year, from 0 to 1.
+/// Returns the position of a day in its year, from 0 to 1.
 fn year_phase(days: f64) -> f64 {
-    // A model file may name any day to take the place of missing ones.
+    // A model file may name any number of days as the replacement for missing dates.
     let days = days.clamp(-1e6, 1e7);
-    // The mean length of a year finds it, or one of its neighbours.
+    // The mean length of a year leads to the year or one of its neighbours.
     let mut year = 2000 + (days / 365.2425).floor() as i64;
     let start = |year| days_from_civil(year, 1, 1) as f64;
     while start(year) > days {
@@ -93,15 +93,15 @@ fn year_phase(days: f64) -> f64 {
     (days - start(year)) / (start(year + 1) - start(year))
 }
 
-/// A smooth wave from -1 to 1 with a period of 1: a sine to within 0.06, made of parabolas, so that all machines compute
-/// the same bits.
+/// A smooth wave from -1 to 1 with a period of 1: a sine to within 0.06, made of parabolas, so that all machines
+/// compute the same bits.
 fn wave(phase: f64) -> f32 {
     let x = 2.0 * (phase - phase.floor()) - 1.0;
     (-4.0 * x * (1.0 - x.abs())) as f32
 }
 
-/// Appends what a model sees of a date: the days, and two waves each for its place in the year, in the week and, if
-/// `time` is set, in the day.
+/// Appends the inputs of a date: the days, and two waves each for its position in the year, in the week and, if `time`
+/// is set, in the day.
 pub(super) fn expand(days: f32, time: bool, inputs: &mut Vec<f32>) {
     let wide = f64::from(days);
     inputs.push(days);
@@ -160,7 +160,8 @@ mod tests {
             expand(read(text).unwrap() as f32, true, &mut inputs);
             inputs
         };
-        // New year's nights of long and short years are at the same place, and so is a week later in the week.
+        // New Year of a common year and of a leap year are at the same position; a week later the position in the week
+        // is the same.
         assert_eq!(of("2021-01-01")[1..3], of("2024-01-01")[1..3]);
         assert_eq!(of("2021-01-01")[1..3], [0.0, 1.0]);
         let apart = |a: &[f32], b: &[f32]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-4);
@@ -172,7 +173,7 @@ mod tests {
             assert!((0.0..1.0).contains(&year_phase(f64::from(day) * 37.25 - 10_000.0)));
         }
         assert!((0.0..1.0).contains(&year_phase(f64::from(f32::MAX))));
-        // A wave is a sine, nearly.
+        // A wave is nearly a sine.
         for phase in [0.0, 0.1, 0.25, 0.4, 0.77] {
             assert!((f64::from(wave(phase)) - (std::f64::consts::TAU * phase).sin()).abs() < 0.06);
         }

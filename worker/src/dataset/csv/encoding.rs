@@ -1,44 +1,45 @@
-//! What becomes of a column: a number, an input for each category, inputs that texts are hashed to, or those of a date.
+//! Conversion of a table's columns to model inputs: numbers, one-hot categories, hashed texts or words, dates.
 
 use serde::{Deserialize, Serialize};
 
 use super::date;
 use super::words::Bags;
 
-/// How the cells of a column become inputs. A model keeps it, to make the same of other data.
+/// Conversion of one column to model inputs. A model stores it, to convert other data in the same way.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Encoding {
-    /// The number itself.
+    /// One input: the number itself.
     Number {
-        /// What takes the place of one that is missing; where there is nothing, none may be.
+        /// Replacement for missing numbers; without one, missing numbers are an error.
         fill: Option<f32>,
     },
-    /// An input for each category, 1 for a cell's own and 0 for the others. One that training has not met has none.
+    /// One input per category: 1 for the cell's own category and 0 for the others. For a category unknown from training
+    /// all are 0.
     OneHot {
         /// The categories, in the order of the inputs.
         categories: Vec<String>,
     },
-    /// The CRC-32 of a text modulo so many is the place of its input.
+    /// One input is 1: that at the CRC-32 of the text modulo the number of inputs.
     Hash {
-        /// How many inputs there are.
+        /// The number of inputs.
         inputs: u32,
     },
-    /// The words of a text, each hashed as a whole text is: the square root of how often it occurs.
+    /// Each word of a text is hashed like a whole text; an input is the square root of the number of its words.
     Words {
         /// The number of inputs.
         inputs: u32,
     },
-    /// Days since the beginning of 2000, and waves for the place in the year and in the week.
+    /// Days since the beginning of 2000, and periodic waves for the position in the year and in the week.
     Date {
-        /// The days that take the place of a missing date; where there are none, none may be missing.
+        /// Days that replace a missing date; without them, missing dates are an error.
         fill: Option<f32>,
-        /// Whether there are also waves for the time of day.
+        /// True if there are also waves for the time of day.
         time: bool,
     },
 }
 
 impl Encoding {
-    /// The inputs that it makes.
+    /// Number of inputs that the column becomes.
     #[must_use]
     pub fn width(&self) -> usize {
         match self {
@@ -50,27 +51,27 @@ impl Encoding {
         }
     }
 
-    /// The place of a text among the inputs that texts are hashed to.
+    /// Returns the index of the input that a text is hashed to.
     pub(super) fn place(text: &str, inputs: u32) -> u32 {
         crc32fast::hash(text.as_bytes()) % inputs.max(1)
     }
 }
 
-/// The inputs that some columns make; none if that cannot be counted.
+/// Number of inputs of all columns; `None` if it overflows.
 pub(crate) fn width(encodings: &[Encoding]) -> Option<usize> {
     encodings
         .iter()
         .try_fold(0usize, |sum, encoding| sum.checked_add(encoding.width()))
 }
 
-/// Makes inputs of the cells of rows.
+/// Converts rows of cells to model inputs.
 pub(super) struct Expander<'a>(Vec<Step<'a>>);
 
 enum Step<'a> {
     Number {
         fill: f32,
     },
-    /// The input of each text of the table, by its place there.
+    /// `places` maps each different text of the column to its input.
     OneHot {
         places: Vec<Option<u32>>,
         width: usize,
@@ -89,7 +90,8 @@ enum Step<'a> {
 }
 
 impl<'a> Expander<'a> {
-    /// For these encodings, and for a table of these texts and words in each column.
+    /// Makes a converter for these encodings; `columns` are the different texts and the words of each column of the
+    /// table.
     pub(super) fn new(encodings: &[Encoding], columns: impl Iterator<Item = (&'a [String], &'a Bags)>) -> Self {
         let steps = encodings
             .iter()
@@ -121,7 +123,7 @@ impl<'a> Expander<'a> {
         Self(steps.collect())
     }
 
-    /// Replaces `inputs` by what is made of the cells of the row of this number.
+    /// Replaces `inputs` by the inputs made of the cells of row number `row`.
     pub(super) fn expand(&self, row: usize, cells: &[f32], inputs: &mut Vec<f32>) {
         inputs.clear();
         for (step, &cell) in self.0.iter().zip(cells) {
@@ -179,7 +181,7 @@ mod tests {
             expander.expand(0, &cells, &mut inputs);
             assert_eq!(inputs, expected);
         }
-        // What Python's zlib.crc32 says, so that others can make the same inputs.
+        // The value of Python's zlib.crc32, so that other programs can make the same inputs.
         assert_eq!(Encoding::place("red", 32), 0xfa61_5f8f % 32);
     }
 }

@@ -1,234 +1,234 @@
-//! What can be wrong with a CSV file.
+//! Errors of CSV files.
 
 use std::path::PathBuf;
 
 use protocol::job::data::{DataSpec, TableOptions};
 use thiserror::Error;
 
-/// What is wrong with a CSV file.
+/// Reason why a table cannot be used.
 #[derive(Debug, Error)]
 pub enum CsvError {
-    /// No row at all.
+    /// The file has no rows.
     #[error("{file} is empty: give a file with one sample on each line")]
     Empty { file: PathBuf },
-    /// Names of columns and nothing else.
+    /// The file has a header and no rows.
     #[error("{file} has a header but no samples: give a file with one sample on each further line")]
     HeaderOnly { file: PathBuf },
-    /// There is no place for a label and a number.
+    /// There is no column besides the label.
     #[error(
         "{file} has too few columns: a label and at least one other column are needed; add a column, or name the \
          separator with sep= if it was not detected"
     )]
     TooFewColumns { file: PathBuf },
-    /// Nothing is left of all columns.
+    /// All columns are labels, dropped or empty.
     #[error(
         "{file} has no column left to learn from: every column is the label, dropped or empty; keep at least one more"
     )]
     NothingLeft { file: PathBuf },
-    /// The label column is not there.
+    /// The label column does not exist.
     #[error("{file} has no label column '{wanted}': choose one of {columns}")]
     UnknownColumn {
         file: PathBuf,
-        /// The label column asked for.
+        /// The requested label column.
         wanted: String,
-        /// The columns there are.
+        /// Names of the existing columns.
         columns: String,
     },
-    /// Columns that the model was trained on are not there.
+    /// Columns that the model was trained on do not exist.
     #[error("{file} has no {missing}; it has {columns}")]
     MissingColumns {
         file: PathBuf,
-        /// The columns, in words.
+        /// Description of the missing columns.
         missing: String,
-        /// The columns there are.
+        /// Names of the existing columns.
         columns: String,
     },
-    /// A row of another width.
+    /// A row has another number of columns than the first row.
     #[error(
         "{file} line {line} has {found} columns, but line {first_line} has {expected}: give every line the same \
          number of columns"
     )]
     Ragged {
         file: PathBuf,
-        /// The line of the row.
+        /// Line of the row.
         line: u64,
-        /// How many columns it has.
+        /// Number of columns in the row.
         found: usize,
-        /// The line of the first row.
+        /// Line of the first row.
         first_line: u64,
-        /// How many columns that has.
+        /// Number of columns in the first row.
         expected: usize,
     },
-    /// A column that an option names is not there.
+    /// A column that an option names does not exist.
     #[error("{file} has no column '{wanted}', which {option} names: choose one of {columns}")]
     NoSuchColumn {
         file: PathBuf,
-        /// The option.
+        /// Name of the option.
         option: &'static str,
-        /// The column asked for.
+        /// The requested column.
         wanted: String,
-        /// The columns there are.
+        /// Names of the existing columns.
         columns: String,
     },
-    /// A cell that should hold a number holds a text, or a number that is not finite.
+    /// A cell of a number column holds a text, or a number that is not finite.
     #[error("{file} line {line}: column {column} holds '{cell}', which is not a number: {advice}")]
     NotANumber {
         file: PathBuf,
-        /// The line of the row.
+        /// Line of the row.
         line: u64,
-        /// The name of the column.
+        /// Name of the column.
         column: String,
-        /// What the cell holds.
+        /// Contents of the cell.
         cell: String,
-        /// What to do.
+        /// Advice to the user.
         advice: String,
     },
     /// Several columns cannot be read as they are.
     #[error("{file} has columns that cannot be used as they are:\n  {problems}\ngive the data as '{instead}'")]
     Columns {
         file: PathBuf,
-        /// What is wrong with them, a line each.
+        /// Description of the problems, one per line.
         problems: String,
-        /// Options that read them.
+        /// Options with which the columns can be read.
         cure: Box<TableOptions>,
-        /// The data with those options.
+        /// The data spec with these options.
         instead: String,
     },
-    /// A cell that should hold a date holds something else.
+    /// A cell of a date column is not a date.
     #[error(
         "{file} line {line}: column {column} holds '{cell}', which is not a date: write dates as 2024-05-31 or \
          2024-05-31 13:45:00"
     )]
     NotADate {
         file: PathBuf,
-        /// The line of the row.
+        /// Line of the row.
         line: u64,
-        /// The name of the column.
+        /// Name of the column.
         column: String,
-        /// What the cell holds.
+        /// Contents of the cell.
         cell: String,
     },
-    /// A number with a comma.
+    /// A cell holds a number with a decimal comma.
     #[error(
         "{file} line {line}: column {column} holds '{cell}', which is not a number: write numbers with a decimal \
          point, decimal commas are not supported"
     )]
     DecimalComma {
         file: PathBuf,
-        /// The line of the row.
+        /// Line of the row.
         line: u64,
-        /// The name of the column.
+        /// Name of the column.
         column: String,
-        /// What the cell holds.
+        /// Contents of the cell.
         cell: String,
     },
-    /// A cell that should hold a number holds nothing.
+    /// A cell of a number column is empty or marks a missing value.
     #[error(
         "{file} line {line}: column {column} holds '{cell}', so its number is missing: fill in the cell, or use \
          missing=mean or missing=zero"
     )]
     MissingNumber {
         file: PathBuf,
-        /// The line of the row.
+        /// Line of the row.
         line: u64,
-        /// The name of the column.
+        /// Name of the column.
         column: String,
-        /// What the cell holds.
+        /// Contents of the cell.
         cell: String,
     },
-    /// A column of nearly as many texts as rows.
+    /// A column of categories has too many different texts.
     #[error(
         "{file} holds more than {most} different texts in column {column}, too many to give each text an input: \
          {advice}"
     )]
     TooManyCategories {
         file: PathBuf,
-        /// The name of the column.
+        /// Name of the column.
         column: String,
-        /// How many there may be.
+        /// Largest number of categories.
         most: usize,
-        /// What to do.
+        /// Advice to the user.
         advice: String,
     },
-    /// A number so far from the others of its column that its distance is no number any more.
+    /// A number is so far from the others of its column that its scaled value is not finite.
     #[error(
         "{file} holds a number that is not finite after scaling, because it is too far from the other numbers of its \
          column: remove its line, or use another unit for the column"
     )]
     BeyondMeasure { file: PathBuf },
-    /// A sample without a label.
+    /// A row has no label.
     #[error("{file} line {line} has no label: fill it in or remove the line")]
     NoLabel {
         file: PathBuf,
-        /// The line of the row.
+        /// Line of the row.
         line: u64,
     },
-    /// A label that is missing among numbers.
+    /// A label is missing in a column of numbers.
     #[error(
         "{file} line {line} has no label: column {column} holds '{cell}' among numbers: remove such lines, or use \
          target=class if the column holds names of classes"
     )]
     GapAmongNumbers {
         file: PathBuf,
-        /// The line of the row.
+        /// Line of the row.
         line: u64,
         column: String,
         cell: String,
     },
-    /// A number to predict that is none.
+    /// A label that should be a number is not.
     #[error(
         "{file} line {line}: label column {column} holds '{cell}', which is not a number: give a number on every \
          line, or use target=class"
     )]
     LabelNotANumber {
         file: PathBuf,
-        /// The line of the row.
+        /// Line of the row.
         line: u64,
-        /// The name of the column.
+        /// Name of the column.
         column: String,
-        /// What the cell holds.
+        /// Contents of the cell.
         cell: String,
     },
-    /// Other numbers to predict than the model's.
+    /// The table has another number of columns to predict than the model predicts.
     #[error(
         "{file} has {found} columns of numbers to predict, but the model predicts {expected}: name {expected} columns \
          with label="
     )]
     OtherNumbers {
         file: PathBuf,
-        /// How many there are.
+        /// Number of columns to predict.
         found: usize,
-        /// How many the model predicts.
+        /// Number of outputs of the model.
         expected: usize,
     },
-    /// More rows than samples can be numbered.
+    /// The table has more rows than sample numbers exist.
     #[error("{file} has more than 4,294,967,295 rows: use fewer rows")]
     TooManyRows { file: PathBuf },
-    /// Bytes that are no text.
+    /// The file is not UTF-8 text.
     #[error("{file} line {line} is not UTF-8 text: save the file as UTF-8")]
     NotText {
         file: PathBuf,
-        /// The line of the row.
+        /// Line of the row.
         line: u64,
     },
-    /// A label that the model does not know.
+    /// A label is not among the model's classes.
     #[error(
         "{file} line {line} has the label '{label}', but the training data has only the classes {classes}: use data \
          with these classes"
     )]
     UnknownClass {
         file: PathBuf,
-        /// The line of the row.
+        /// Line of the row.
         line: u64,
-        /// The label.
+        /// The unknown label.
         label: String,
-        /// The classes of the model.
+        /// Classes of the model.
         classes: String,
     },
 }
 
 impl CsvError {
-    /// Whether a cell does not fit the rule of its column, so that other columns may have the same problem.
+    /// True if a cell does not fit the rule of its column, so that other columns may have the same problem.
     pub(super) fn is_of_a_column(&self) -> bool {
         matches!(
             self,
@@ -239,7 +239,7 @@ impl CsvError {
         )
     }
 
-    /// Tells which data to write in place of this one.
+    /// Fills in the data spec that the message suggests.
     #[must_use]
     pub(in crate::dataset) fn with_cure(mut self, spec: &DataSpec) -> Self {
         if let Self::Columns { cure, instead, .. } = &mut self {

@@ -1,6 +1,6 @@
-//! What is to be predicted, as it is read: texts that may become classes, and numbers.
+//! Reads labels, which may be texts (classes) or numbers.
 //!
-//! Whether a label is a class or a number is known when all rows are, so both are kept until then.
+//! A label column is known to hold classes or numbers only after its last row, so both readings are kept until then.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -11,56 +11,57 @@ use super::CsvError;
 use super::cell::Cell;
 use crate::dataset::error::list;
 
-/// Up to so many different numbers are classes in any case.
+/// Up to this many different numbers always count as classes.
 const CLASSES_ANYWAY: usize = 20;
-/// More different numbers than this share of the rows are no classes: nearly every row would be one of its own.
+/// If different numbers are more than this share of the rows, they are not classes: nearly every row would be its own
+/// class.
 const CLASSES_PER_ROW: f64 = 0.05;
-/// More different numbers are never taken for classes unless somebody says so.
+/// More different numbers than this are never taken for classes, unless the user says so.
 const CLASSES_MAX: usize = 1 << 16;
 
-/// Memory of a label besides its text: as a number, as the place of a text and as a class.
+/// Bytes of memory for a label besides its text: as a number, as the index of a text and as a class.
 const LABEL_BYTES: u64 = 24;
-/// Memory of a different text besides its letters: two strings, the name of its column, and their places.
+/// Bytes of memory for a different text besides its letters: two strings, the name of its column, and indices.
 const TEXT_BYTES: u64 = 256;
 
 /// The labels of a table, row by row.
 pub(in crate::dataset) struct Labels {
     kind: Option<TargetKind>,
-    /// Every cell as a number, as long as all are.
+    /// All cells as numbers, while all of them are numbers.
     numbers: Option<Vec<f32>>,
-    /// The texts of the one label column, as long as they may become classes.
+    /// Texts of the only label column, while they may become classes.
     texts: Option<Texts>,
-    /// A cell that is no number, where one has been met.
+    /// The first cell that is not a number, if there is one.
     text_met: Option<Text>,
-    /// Whether a number had a fraction.
+    /// True if a number has a fraction.
     fractions: bool,
-    /// The memory that was taken for all labels, by estimate.
+    /// Estimated bytes of memory for all labels.
     bytes: u64,
 }
 
-/// The texts of a column.
+/// The texts of a column, each stored once.
 #[derive(Default)]
 pub(in crate::dataset) struct Texts {
-    /// The text of each row, as its place in `different`.
+    /// Text of each row, as an index in `different`.
     pub(super) rows: Vec<u32>,
     /// Each text that occurs, in the order of first occurrence.
     pub(super) different: Vec<Text>,
     places: HashMap<String, u32>,
-    /// The memory that the different texts take, by estimate.
+    /// Estimated bytes of memory for the different texts.
     pub(super) bytes: u64,
 }
 
-/// A text as it was written.
+/// A text as written.
 #[derive(Clone)]
 pub(in crate::dataset) struct Text {
     pub(super) cell: String,
-    /// The column that it is in.
+    /// Name of the column that the text is in.
     pub(super) column: String,
-    /// Where it occurs first.
+    /// Line of the text's first occurrence.
     pub(super) line: u64,
 }
 
-/// What labels turned out to be.
+/// The labels of a table, after deciding that they are classes or numbers.
 pub(in crate::dataset) enum LabelColumn {
     Classes(Texts),
     /// A row of numbers for each sample.
@@ -68,7 +69,7 @@ pub(in crate::dataset) enum LabelColumn {
 }
 
 impl Labels {
-    /// For so many columns of a kind, if it is known. Several columns are always numbers.
+    /// Makes labels for this many columns of a kind, if it is known. Several columns are always numbers.
     pub(in crate::dataset) fn new(columns: usize, kind: Option<TargetKind>) -> Self {
         let kind = if columns == 1 { kind } else { Some(TargetKind::Number) };
         Self {
@@ -81,12 +82,12 @@ impl Labels {
         }
     }
 
-    /// The memory that was taken for all labels, by estimate.
+    /// Estimated bytes of memory for all labels.
     pub(in crate::dataset) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Takes the label of a row in the next column.
+    /// Adds the label of a row in the next column.
     pub(in crate::dataset) fn push(
         &mut self,
         file: &Path,
@@ -113,7 +114,7 @@ impl Labels {
             let before = texts.bytes;
             texts.push(cell, here);
             self.bytes += texts.bytes - before;
-            // Nobody has so many classes, and their texts would fill the memory.
+            // There are never that many classes, and their texts would fill the memory.
             if self.kind.is_none() && self.numbers.is_some() && texts.different.len() > CLASSES_MAX {
                 self.texts = None;
             }
@@ -129,7 +130,7 @@ impl Labels {
         }
     }
 
-    /// What they are, now that all are there.
+    /// Decides, after the last row, if the labels are classes or numbers.
     pub(in crate::dataset) fn decide(self, file: &Path) -> Result<LabelColumn, CsvError> {
         match (self.numbers, self.texts) {
             (Some(numbers), Some(texts)) if is_number(texts.different.len(), numbers.len(), self.fractions) => {
@@ -149,7 +150,7 @@ impl Labels {
     }
 }
 
-/// Whether a label of so many different numbers in so many rows is itself a number.
+/// True if labels with this many different numbers in this many rows are numbers rather than classes.
 fn is_number(different: usize, rows: usize, fractions: bool) -> bool {
     different > CLASSES_ANYWAY && (fractions || different as f64 > CLASSES_PER_ROW * rows as f64)
 }
@@ -160,7 +161,7 @@ impl Texts {
         self.rows.push(place);
     }
 
-    /// The first of those that say that there is none, where all others are so many numbers that they are no classes.
+    /// Returns the first text that marks a missing value, if all others are numbers and too many to be classes.
     fn gap_among_numbers(&self) -> Option<&Text> {
         let (mut gap, mut numbers, mut fractions) = (None, 0, false);
         for text in &self.different {
@@ -176,7 +177,7 @@ impl Texts {
         gap.filter(|_| is_number(numbers, self.rows.len(), fractions))
     }
 
-    /// The place of a text among the different ones.
+    /// Returns the index of a text among the different ones, and adds the text if it is new.
     pub(super) fn place(&mut self, cell: &str, here: impl FnOnce() -> Text) -> u32 {
         if let Some(&place) = self.places.get(cell) {
             return place;
@@ -189,10 +190,10 @@ impl Texts {
         place
     }
 
-    /// The classes in order, and the class of each row.
+    /// Returns the names of the classes in order, and the class of each row.
     ///
-    /// The order depends on the set of labels alone, not on the order of rows: numbers by value when all labels are
-    /// numbers (so that 10 follows 9), else by text.
+    /// The order depends only on the set of labels, not on the order of rows: by value if all labels are numbers (so
+    /// that 10 follows 9), else by text.
     pub(super) fn classes(&self) -> (Vec<String>, Vec<u32>) {
         let texts = &self.different;
         let numbers: Option<Vec<f64>> = texts.iter().map(|label| label.cell.parse().ok()).collect();
@@ -212,7 +213,7 @@ impl Texts {
         (names, self.numbered(&class_of))
     }
 
-    /// The class of each row among those that a model knows.
+    /// Returns the class of each row among those that a model knows; a label outside of them is an error.
     pub(super) fn among(&self, classes: &[String], file: &Path) -> Result<Vec<u32>, CsvError> {
         let places: HashMap<&str, u32> = classes.iter().map(String::as_str).zip(0..).collect();
         let class_of = self
@@ -267,7 +268,7 @@ mod tests {
     fn a_text_among_numbers_makes_classes() {
         let with = |last: &str| (0..100).map(|n| n.to_string()).chain([last.to_owned()]);
         assert!(matches!(labels(None, with("other")), Ok(LabelColumn::Classes(texts)) if texts.different.len() == 101));
-        // What says that there is none is a gap, unless it is said to be a class.
+        // A missing value is a gap, unless the user says that the labels are classes.
         let class = Some(TargetKind::Class);
         assert!(matches!(labels(class, with("NA")), Ok(LabelColumn::Classes(texts)) if texts.different.len() == 101));
         for (kind, last) in [(Some(TargetKind::Number), "other"), (None, "NA"), (None, "none")] {

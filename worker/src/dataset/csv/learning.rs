@@ -1,4 +1,4 @@
-//! How columns are to become inputs, as the rows to train on tell.
+//! Derives the encodings of columns (categories, replacements for missing numbers) from the training rows.
 
 use protocol::job::data::{Missing, TableOptions};
 
@@ -7,11 +7,11 @@ use super::columns::Rule;
 use super::table::Table;
 use crate::dataset::{DatasetError, Scaling};
 
-/// Finds categories, and what takes the place of missing numbers, in the rows to train on.
+/// Finds categories, and replacements for missing numbers, in the training rows.
 pub(super) fn learn(table: &Table, options: &TableOptions, train: &[u32]) -> Result<Vec<Encoding>, DatasetError> {
     let mut columns: Vec<Learned> = table.texts.iter().map(|texts| Learned::new(texts.len())).collect();
     let plain = |rule: &Rule| matches!(rule, Rule::Number { may_miss: false } | Rule::Hash(_) | Rule::Words(_));
-    // Where nothing is to be learned, the table need not be read again.
+    // If nothing needs to be learned, the table is not read again.
     if !table.rules.iter().all(plain) {
         let mut is_trained = vec![false; table.cells.rows()];
         for &row in train {
@@ -49,14 +49,14 @@ pub(super) fn learn(table: &Table, options: &TableOptions, train: &[u32]) -> Res
     Ok(encodings.collect())
 }
 
-/// What is learned of a column.
+/// Facts learned about one column.
 struct Learned {
-    /// Of the numbers that are there.
+    /// Sum of the numbers that are not missing.
     sum: f64,
     count: u64,
-    /// Whether one of them has a fraction.
+    /// True if one of the numbers has a fraction.
     fractions: bool,
-    /// Which of the texts occur.
+    /// One flag per text: true if it occurs in the training rows.
     met: Vec<bool>,
 }
 
@@ -83,7 +83,7 @@ impl Learned {
     }
 }
 
-/// A model's encodings, with what takes the place of missing numbers if the model does not know but somebody says.
+/// Returns a model's encodings, with replacements for missing numbers from the options where the model has none.
 pub(super) fn filled(encodings: &[Encoding], options: &TableOptions, scaling: Option<&Scaling>) -> Vec<Encoding> {
     let mut place = 0;
     let filled = encodings.iter().map(|encoding| {
@@ -104,8 +104,9 @@ pub(super) fn filled(encodings: &[Encoding], options: &TableOptions, scaling: Op
     filled.collect()
 }
 
-/// The same scaling, except that all words of a column are divided by one number, the root of their mean square, and not
-/// shifted. By its own deviation a word that is met once in a thousand texts would count thirty times as much as others.
+/// Replaces the scaling of columns of words: all inputs of a column are divided by the root of their mean square, and
+/// not shifted. With its own deviation, a word that occurs in one of a thousand texts would count thirty times as much
+/// as others.
 pub(super) fn pooled(scaling: Scaling, encodings: &[Encoding]) -> Scaling {
     let Scaling::Standard {
         mut mean,
@@ -122,7 +123,7 @@ pub(super) fn pooled(scaling: Scaling, encodings: &[Encoding]) -> Scaling {
             continue;
         }
         let (mean, deviation) = (&mut mean[inputs.clone()], &mut deviation[inputs]);
-        // A word that is not met has a mean of 0, and a deviation that stands for none.
+        // A word that does not occur has a mean of 0, and a deviation of 1 that means nothing.
         let met = mean.iter().zip(&*deviation).filter(|&(&mean, _)| mean > 0.0);
         let squares: f64 = met
             .map(|(&mean, &deviation)| f64::from(mean).powi(2) + f64::from(deviation).powi(2))
@@ -134,7 +135,7 @@ pub(super) fn pooled(scaling: Scaling, encodings: &[Encoding]) -> Scaling {
     Scaling::Standard { mean, deviation }
 }
 
-/// What a model keeps: nothing where every column is a number that is always there.
+/// Returns the encodings for a model to store: none if every column is a number that is never missing.
 pub(super) fn kept(encodings: Vec<Encoding>) -> Vec<Encoding> {
     if encodings
         .iter()

@@ -1,8 +1,8 @@
-//! Columns of numbers and texts, and a class or numbers to predict, in one file of separated values, or in a Parquet file,
-//! which is read as the text that it would be saved as.
+//! Reader of tables: CSV and other separated text, and Parquet files, which are read as the text that they would be
+//! saved as. Columns of numbers and texts become inputs; label columns become the class or numbers to predict.
 //!
-//! A table goes through four forms, each of which may lie in memory or in a scratch file: cells as they were written;
-//! inputs that are made of them, in the order of samples; those scaled; and the two parts of a dataset.
+//! A table goes through four forms, each in memory or in a scratch file: cells as written, inputs made of them in the
+//! order of samples, scaled inputs, and the training and test parts of a dataset.
 
 mod bounded;
 mod cell;
@@ -43,17 +43,17 @@ use super::progress::Watcher;
 use super::samples::Values;
 use super::{Answers, Dataset, DatasetError, Known, Samples, Scaling, Target, parts};
 
-/// What a table is written in.
+/// File format of a table.
 #[derive(Clone, Copy)]
 pub(super) enum Form {
-    /// Text, whose separator is found where it is not given.
+    /// Text; the separator is detected if it is not given.
     Text(Option<Separator>),
     /// Parquet.
     Parquet,
 }
 
 impl Form {
-    /// The form of data that is a table.
+    /// Returns the file format of data that is a table.
     pub(super) fn of(spec: &DataSpec) -> Self {
         match spec {
             DataSpec::Csv { separator, .. } => Self::Text(*separator),
@@ -62,15 +62,15 @@ impl Form {
     }
 }
 
-/// A file, and how it is read.
+/// A file with its format and the limits on memory while it is read.
 #[derive(Clone, Copy)]
 pub(super) struct Source<'a> {
     pub(super) file: &'a Path,
     pub(super) form: Form,
     pub(super) watcher: Watcher<'a>,
-    /// The bytes of numbers that stay in memory; more go to a scratch file.
+    /// Bytes of numbers that stay in memory; larger tables use a scratch file.
     pub(super) bytes_max: u64,
-    /// The memory for everything else.
+    /// Memory for everything else.
     pub(super) budget: Budget,
 }
 
@@ -86,8 +86,8 @@ impl<'a> Source<'a> {
     }
 }
 
-/// Reads a file to train on: splits its rows by the seed, or takes those of another file for testing, and standardises its
-/// columns. For a model that is known it is read to measure that one.
+/// Reads a table to train on: splits its rows by the seed, or takes test rows from another file, and standardises its
+/// columns. With `known`, reads it to measure that model.
 pub(super) fn open(
     source: Source<'_>,
     test_file: Option<&Path>,
@@ -106,7 +106,7 @@ pub(super) fn open(
         file: test_file,
         ..source
     };
-    // A model is measured on the other file alone.
+    // A model is measured on the test file alone.
     let only_test = |rows: usize| (Vec::new(), (0..rows as u32).collect());
     if known.is_some() {
         return split(test_source, options, only_test, known);
@@ -116,7 +116,7 @@ pub(super) fn open(
     train.with_test(test.test)
 }
 
-/// Reads a file whose rows are parted by their number.
+/// Reads a table; `parts` decides from the number of rows which are training rows and which test rows.
 fn split(
     source: Source<'_>,
     options: &TableOptions,
@@ -163,7 +163,7 @@ fn split(
         &train,
     )?;
     let scaling = match known {
-        // The test part must not leak into what the model is trained with, so the training part alone decides.
+        // The test rows must not influence the model, so only the training rows decide the scaling.
         None => {
             let standard = Scaling::standard_of(features, |take| inputs.each(0..train.len(), take))?;
             learning::pooled(standard, &encodings)
@@ -193,7 +193,7 @@ fn split(
     Ok(dataset)
 }
 
-/// The inputs that some rows of a table make, in this order.
+/// Makes the inputs of a table's rows, in the given order.
 fn expand(
     source: Source<'_>,
     table: &Table,
@@ -213,7 +213,7 @@ fn expand(
     inputs.finish()
 }
 
-/// Scales inputs as a model sees them.
+/// Scales inputs for a model; fails if one is not finite afterwards.
 fn scale(file: &Path, inputs: &mut Floats, scaling: &Scaling) -> Result<(), DatasetError> {
     let mut all_finite = true;
     inputs.change(|row| {
@@ -226,7 +226,7 @@ fn scale(file: &Path, inputs: &mut Floats, scaling: &Scaling) -> Result<(), Data
     Err(CsvError::BeyondMeasure { file: file.to_owned() }.into())
 }
 
-/// What is to be predicted, and what it is in every row. Numbers are standardised by those of the training part.
+/// Decides the target and the expected output of every row. Numbers are standardised by the training rows.
 pub(super) fn answers(
     file: &Path,
     found: LabelColumn,
@@ -271,7 +271,7 @@ pub(super) fn answers(
     }
 }
 
-/// Tells what a label was taken for where it could as well have been something else.
+/// Returns a remark for the user if a label could as well be of the other kind (class or number).
 fn remark(target: &Target) -> Option<String> {
     match target {
         Target::Numbers(numbers) => numbers.first().map(|number| {
@@ -288,7 +288,7 @@ fn remark(target: &Target) -> Option<String> {
     }
 }
 
-/// Reads the samples of a file in their order for a model, whether they have labels or not.
+/// Reads the samples of a file in their order for a model; labels are not needed.
 pub(super) fn inputs(source: Source<'_>, options: &TableOptions, known: Known<'_>) -> Result<Samples, DatasetError> {
     let encodings = encodings(known);
     let wanted = Wanted {
@@ -307,7 +307,7 @@ pub(super) fn inputs(source: Source<'_>, options: &TableOptions, known: Known<'_
     Ok(Samples::unlabelled(known.input.elements(), values))
 }
 
-/// Reads the cells of one column as they are written, a row each.
+/// Reads the cells of one column as written, one per row.
 pub(super) fn column(
     source: Source<'_>,
     options: &TableOptions,
@@ -324,7 +324,7 @@ pub(super) fn column(
     table::cells_of(source, wanted, column)
 }
 
-/// How a model's columns become its inputs, one for each.
+/// Returns the encoding of each of a model's columns.
 fn encodings(known: Known<'_>) -> Cow<'_, [Encoding]> {
     if known.encodings.is_empty() {
         return vec![Encoding::Number { fill: None }; known.input.elements()].into();
@@ -332,7 +332,7 @@ fn encodings(known: Known<'_>) -> Cow<'_, [Encoding]> {
     known.encodings.into()
 }
 
-/// What a model knows of its columns.
+/// Returns the names and encodings of a model's columns.
 fn model<'a>((known, encodings): (Known<'a>, &'a [Encoding])) -> ModelColumns<'a> {
     ModelColumns {
         names: known.columns,
@@ -340,7 +340,7 @@ fn model<'a>((known, encodings): (Known<'a>, &'a [Encoding])) -> ModelColumns<'a
     }
 }
 
-/// Checks that a file has as many columns as a model takes, and that the model takes columns.
+/// Checks that a table has as many columns as a model takes, and that the model does not take images.
 fn check_width(file: &Path, found: usize, columns: usize, scaling: Option<&Scaling>) -> Result<(), DatasetError> {
     let expected = match scaling {
         Some(Scaling::Unit) => "images".to_owned(),

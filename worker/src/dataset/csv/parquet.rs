@@ -1,4 +1,4 @@
-//! A Parquet file as the table of text that it would be saved as: names first, then a line for each row.
+//! Reads a Parquet file as the CSV text that it would be saved as: a line of names, then a line for each row.
 
 mod page_header;
 mod pages;
@@ -19,24 +19,24 @@ use crate::dataset::budget::Budget;
 use crate::dataset::{DatasetError, kind};
 use crate::machine::panics::without_panic;
 
-/// What all Parquet files begin with.
+/// First bytes of Parquet files.
 const MAGIC: &[u8] = b"PAR1";
 
-/// Text that is made as it is read.
+/// A reader of CSV text that is made row by row.
 struct Text {
     rows: RowIter<'static>,
-    /// Lines that were made and not read yet.
+    /// The line that was made last, and the number of its bytes that were read.
     line: String,
     at: usize,
-    /// Bytes of the file that were read, as far as rows tell, and bytes that a row has in the mean.
+    /// Estimated number of bytes of the file that were read, for progress reports, and mean bytes per row.
     read: Arc<AtomicU64>,
     row_bytes: f64,
     count: u64,
-    /// The longest line that is made.
+    /// Most bytes of text in a line.
     line_max: u64,
 }
 
-/// Opens a Parquet file.
+/// Opens a Parquet file as CSV text.
 pub(super) fn open(
     file: &Path,
     counted: &CountedFile,
@@ -87,14 +87,14 @@ pub(super) fn open(
     }))
 }
 
-/// What is read of a file that lies may make its reader fail in any way: none of them ends this process.
+/// Runs a function of the Parquet library and turns its panics into errors: a malformed file must not end the process.
 fn caught<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, ParquetError> {
     let inconsistent = || ParquetError::General("the contents of the file are inconsistent".into());
     without_panic(read).unwrap_or_else(|| Err(inconsistent()))
 }
 
 impl Text {
-    /// Makes the next line. Returns whether there is one.
+    /// Makes the next line. Returns false at the end.
     fn advance(&mut self) -> io::Result<bool> {
         let next = caught(|| self.rows.next().transpose());
         let broken = |error: ParquetError| io::Error::other(format!("row {}: {error}", self.count + 1));
@@ -131,7 +131,7 @@ impl Read for Text {
     }
 }
 
-/// The bytes of a text; of everything else few.
+/// Bytes of a text; 0 for other values, which are short.
 fn text_bytes(field: &Field) -> usize {
     match field {
         Field::Str(text) => text.len(),
@@ -139,7 +139,7 @@ fn text_bytes(field: &Field) -> usize {
     }
 }
 
-/// Writes a row as a line, or says which column cannot be written.
+/// Writes a row as a CSV line; on failure returns the name of the column that cannot be written.
 fn write(line: &mut String, row: &Row) -> Result<(), String> {
     for (at, (name, field)) in row.get_column_iter().enumerate() {
         match field {
@@ -148,7 +148,7 @@ fn write(line: &mut String, row: &Row) -> Result<(), String> {
             Field::Str(text) => cell(line, at, text),
             Field::Float(number) if number.is_nan() => cell(line, at, ""),
             Field::Double(number) if number.is_nan() => cell(line, at, ""),
-            // As they are, to the last digit; others as the library writes them for people.
+            // Floats with all their digits; other values as the library formats them.
             Field::Float(number) => cell(line, at, &number.to_string()),
             Field::Double(number) => cell(line, at, &number.to_string()),
             Field::Bytes(_) | Field::Group(_) | Field::ListInternal(_) | Field::MapInternal(_) => {
@@ -161,7 +161,7 @@ fn write(line: &mut String, row: &Row) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes one cell, in quotes: whatever is in it stays in it.
+/// Writes one quoted cell, with quotes inside doubled.
 fn cell(line: &mut String, at: usize, text: &str) {
     let comma = if at == 0 { "" } else { "," };
     let _ = write!(line, "{comma}\"{}\"", text.replace('"', "\"\""));
@@ -184,7 +184,7 @@ mod tests {
 
     const ROWS: i32 = 40;
 
-    /// A table with a column of each kind that there is, one of them with gaps.
+    /// Makes a table with a column of each supported type, one of them with gaps.
     fn table(folder: &Path) -> PathBuf {
         let path = folder.join("table.parquet");
         let schema = "message t { required int32 c0; optional double price; required boolean sold; required binary \
@@ -288,7 +288,7 @@ mod tests {
         let whole = std::fs::read(&path).unwrap();
         std::fs::write(&other, &whole[..whole.len() / 2]).unwrap();
         refused(&other, "is a broken Parquet file");
-        // Whatever byte is another, there is a dataset or an error.
+        // Whichever byte is changed, the result is a dataset or an error.
         for at in (4..whole.len()).step_by(7) {
             let mut bytes = whole.clone();
             bytes[at] ^= 0x5a;
@@ -297,7 +297,7 @@ mod tests {
         }
     }
 
-    /// A file with one text of zeros in each of two rows.
+    /// Makes a file with a text of zeros in each of two rows.
     fn zeros(path: &Path, letters: usize, codec: Compression) {
         let schema = Arc::new(parse_message_type("message t { required binary a (UTF8); required int32 b; }").unwrap());
         let properties = WriterProperties::builder().set_compression(codec).build();

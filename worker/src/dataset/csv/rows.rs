@@ -1,4 +1,4 @@
-//! The rows of a file, one at a time and with their line numbers.
+//! Reads the rows of a table, one at a time and with their line numbers.
 
 use std::io::{self, BufRead, BufReader, Chain, Read};
 use std::path::Path;
@@ -16,40 +16,39 @@ use crate::dataset::budget::{Budget, size};
 use crate::dataset::progress::{Progress, Watcher};
 use crate::dataset::{DatasetError, kind, source};
 
-/// The end of a line.
 const LINE_END: &[u8] = b"\n";
-/// The first bytes of everything that gzip has compressed.
+/// First bytes of gzip files.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
-/// What is looked at to find the separator, and read at once.
+/// Bytes that are read at once, and examined to detect the separator.
 const START: usize = 1 << 16;
-/// Memory of a row for each of its bytes, where every cell is empty: the cells, and where each ends, twice.
+/// Bytes of memory per byte of a row, if every cell is empty: the cells, and the end of each, twice.
 const BYTES_PER_BYTE: u64 = 48;
-/// Memory of a column besides its cells: its name, its rule, and what is found out about it.
+/// Bytes of memory for a column besides its cells: its name, its rule and its profile.
 const BYTES_PER_COLUMN: u64 = 512;
-/// Rows after which whoever waits is told how far it is.
+/// Number of rows between two progress reports.
 const ROWS_TOLD: u64 = 1 << 14;
 
-/// A file and the row that was read last.
+/// A table's file and the row that was read last.
 pub(super) struct Rows<'a> {
     pub(super) file: &'a Path,
-    /// The cells of the row, without spaces around them.
+    /// Cells of the row, without spaces around them.
     pub(super) record: StringRecord,
-    /// The line that the row starts on, from 1.
+    /// Line on which the row starts, from 1.
     pub(super) line: u64,
-    /// Whether the first row is known to hold names.
+    /// True if the first row is known to hold names.
     pub(super) named: bool,
     reader: Reader<Chain<Bounded, &'static [u8]>>,
     budget: Budget,
     watcher: Watcher<'a>,
-    /// Bytes of the file that were read, and all that it has.
+    /// Bytes of the file that were read, and size of the file.
     read: Arc<AtomicU64>,
     total: u64,
-    /// How many there were.
+    /// Number of rows read.
     count: u64,
 }
 
 impl<'a> Rows<'a> {
-    /// Opens a file.
+    /// Opens a table's file; no row is read yet.
     pub(super) fn open(source: Source<'a>) -> Result<Self, DatasetError> {
         let Source {
             file,
@@ -75,14 +74,14 @@ impl<'a> Rows<'a> {
         };
         let reader = ReaderBuilder::new()
             .delimiter(separator.byte())
-            // The first row may be a header: the cells tell.
+            // The caller detects headers by the cells.
             .has_headers(false)
-            // Widths are checked by the caller, for a message that names the line.
+            // The caller checks the number of cells, for a message that names the line.
             .flexible(true)
-            // Rows end after the line feed, so that all lines of a row are counted once it is read. The carriage
-            // return of Windows files is trimmed like a space.
+            // Rows end after the line feed, so that all lines of a row are counted once it is read. The carriage return
+            // of Windows files is trimmed like a space.
             .terminator(Terminator::Any(LINE_END[0]))
-            // The last line of a file may lack its end, and the count would be one short.
+            // Without this end of the last line, the count of lines could be one short.
             .from_reader(Bounded::new(source, row_max).chain(LINE_END));
         Ok(Self {
             file,
@@ -98,19 +97,19 @@ impl<'a> Rows<'a> {
         })
     }
 
-    /// Steps to the next row that is not blank. Returns whether there is one.
+    /// Reads the next row that is not blank. Returns false at the end.
     pub(super) fn advance(&mut self) -> Result<bool, DatasetError> {
         loop {
             self.reader.get_mut().get_mut().0.allow_a_row();
             let read = self.reader.read_record(&mut self.record);
-            // The reader's own position of a row is before any blank lines in front of it, so lines are counted
-            // back from the end of the row.
+            // The reader reports a row's position before blank lines that precede it, so lines are counted back from
+            // the end of the row.
             let line_feeds = self.record.as_slice().matches('\n').count() as u64;
             self.line = self.reader.position().line().saturating_sub(1 + line_feeds);
             if !read.map_err(|error| self.explain(error))? {
                 return Ok(false);
             }
-            // Before the cells are copied.
+            // Checked before the cells are copied.
             self.check_columns()?;
             self.record.trim();
             if self.record.iter().ne([""]) {
@@ -120,7 +119,7 @@ impl<'a> Rows<'a> {
         }
     }
 
-    /// Refuses a row of more columns than memory has room for.
+    /// Refuses a row with more columns than the budget has room for.
     fn check_columns(&self) -> Result<(), DatasetError> {
         let columns = self.record.len();
         if columns as u64 <= self.budget.room_for(BYTES_PER_COLUMN) {
@@ -147,7 +146,7 @@ impl<'a> Rows<'a> {
                 self.budget.exceeded(self.file, format!("a row of more than {row_max}"))
             }
             ErrorKind::Io(source) => DatasetError::read(self.file)(source),
-            // Rows may have any width and are not turned into types: only a wrong encoding is left.
+            // Rows may have any width and are not converted to types, so the error can only be the encoding.
             _ => DatasetError::Csv(CsvError::NotText {
                 file: self.file.to_owned(),
                 line: self.line,
@@ -156,7 +155,7 @@ impl<'a> Rows<'a> {
     }
 }
 
-/// Opens a table of text, compressed or not, and finds its separator.
+/// Opens a table of text, compressed or not, and detects its separator.
 fn text(
     file: &Path,
     counted: CountedFile,
@@ -182,7 +181,7 @@ fn text(
     Ok((Box::new(source), separator))
 }
 
-/// The first bytes of what is to be read, which stay there.
+/// Returns the first bytes of a source without consuming them.
 fn first<'a>(file: &Path, source: &'a mut impl BufRead) -> Result<&'a [u8], DatasetError> {
     source.fill_buf().map_err(DatasetError::read(file))
 }

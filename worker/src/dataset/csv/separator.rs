@@ -1,11 +1,12 @@
-//! Finds what stands between the cells of a file, by its first lines.
+//! Detects the separator of a table from its first lines.
 
 use protocol::job::data::Separator;
 
-/// Lines that are looked at.
+/// Lines that are examined.
 const LINES: usize = 20;
 
-/// What separates the cells of a text that begins so: whatever is there equally often in every line. Comma, if nothing is.
+/// Returns the separator of a text that begins like this: the first one that occurs equally often in every line, or
+/// else a guess.
 pub(super) fn find(start: &[u8]) -> Separator {
     let lines = lines(start);
     let found = Separator::ALL.into_iter().find(|separator| {
@@ -15,7 +16,8 @@ pub(super) fn find(start: &[u8]) -> Separator {
             .is_some_and(|first| first > 0 && counts.all(|count| count == first))
     });
     found.unwrap_or_else(|| {
-        // Lines of several lengths: the mistake is told by who reads on, with what the first line has most of.
+        // Lines of different lengths: reading on will report the error, with the separator that is most frequent in the
+        // first line.
         let first = lines.first().copied().unwrap_or_default();
         let most = Separator::ALL
             .into_iter()
@@ -25,11 +27,11 @@ pub(super) fn find(start: &[u8]) -> Separator {
     })
 }
 
-/// The first lines that are whole and not blank.
+/// Returns the first lines that are complete and not blank.
 fn lines(start: &[u8]) -> Vec<&[u8]> {
     let mut lines: Vec<&[u8]> = start.split(|&byte| byte == b'\n').collect();
     if lines.len() > 1 {
-        // The last one may be cut off.
+        // The last line may be cut off.
         lines.pop();
     }
     lines.retain(|line| !line.trim_ascii().is_empty());
@@ -37,7 +39,7 @@ fn lines(start: &[u8]) -> Vec<&[u8]> {
     lines
 }
 
-/// How often a byte stands in a line, outside of quotes.
+/// Number of occurrences of a byte in a line, outside of quotes.
 fn count(line: &[u8], separator: u8) -> usize {
     let mut quoted = false;
     let outside = line.iter().filter(|&&byte| {

@@ -1,4 +1,4 @@
-//! What the columns of a table hold, so that one message tells all that is wrong with it, and what to write instead.
+//! Surveys the columns of a table, so that one message reports all problems and suggests options that solve them.
 
 use std::collections::HashSet;
 use std::path::Path;
@@ -9,41 +9,42 @@ use super::cell::{Cell, has_decimal_comma};
 use super::columns::{Columns, Rule};
 use super::{CsvError, date};
 
-/// More categories make a table wider than anybody means.
+/// Most categories of a column; more would make a table wider than users intend.
 pub(super) const CATEGORIES_MAX: usize = 1000;
-/// From this many texts on, a column of different texts is taken for names of the rows.
+/// A column of different texts is taken for identifiers from this many texts on.
 const IDS_MIN: u64 = 20;
-/// From this many words in the mean, and this many different texts, a column is taken for texts to read.
+/// A column is taken for prose from this many words per text and this many different texts on.
 const LONG_WORDS: u64 = 4;
 const LONG_TEXTS: usize = 20;
-/// The inputs that are suggested for texts that are hashed, and for words.
+/// Suggested numbers of inputs for hashed texts and for hashed words.
 const HASH_INPUTS: u32 = 64;
 const WORDS_INPUTS: u32 = 4096;
-/// Problems that a message lists: those of other machines are cut after 1,024 bytes.
+/// Most problems that a message lists: messages from other machines are cut after 1,024 bytes.
 const LISTED_MAX: usize = 8;
 /// Letters of a cell that a message shows.
 const CELL_LETTERS: usize = 24;
 
-/// What a column holds.
+/// Summary of a column's cells.
 #[derive(Default)]
 pub(super) struct Profile {
     cells: u64,
     numbers: u64,
-    /// Cells that are neither numbers nor missing, of which some are numbers with a decimal comma, and some dates.
+    /// Number of cells that are neither numbers nor missing; `commas` of them are numbers with a decimal comma, `dates`
+    /// are dates.
     texts: u64,
     commas: u64,
     dates: u64,
-    /// The words of all texts.
+    /// Number of words in all texts.
     words: u64,
     first_text: Option<Example>,
     first_missing: Option<Example>,
-    /// Up to one more than there may be categories.
+    /// Different texts, up to one more than the allowed number of categories.
     different: HashSet<String>,
-    /// Whether one of those occurs twice.
+    /// True if one of these texts occurs twice.
     repeats: bool,
 }
 
-/// A cell, and its line.
+/// A cell and its line.
 #[derive(Clone)]
 struct Example {
     line: u64,
@@ -51,7 +52,7 @@ struct Example {
 }
 
 impl Profile {
-    /// Looks at the next cell. Returns the memory that was taken for it.
+    /// Adds the next cell. Returns the memory that was taken for it.
     pub(super) fn push(&mut self, cell: &str, line: u64) -> u64 {
         self.cells += 1;
         let kept = (cell.len() + 2 * size_of::<String>()) as u64;
@@ -85,12 +86,12 @@ impl Profile {
         self.texts > 0
     }
 
-    /// Whether most of the cells are numbers with a decimal comma.
+    /// True if most of the cells are numbers with a decimal comma.
     pub(super) fn holds_decimal_commas(&self) -> bool {
         2 * self.commas > self.cells
     }
 
-    /// What its texts are.
+    /// Returns the kind of the column's texts.
     fn kind(&self) -> Kind {
         if 2 * self.commas > self.texts {
             Kind::DecimalCommas
@@ -109,7 +110,7 @@ impl Profile {
         }
     }
 
-    /// What is wrong with it where it is read so.
+    /// Returns the problems of the column if it is read by a rule.
     fn problems(&self, at: usize, rule: Rule) -> Vec<Problem> {
         let problem = |kind, example: &Option<Example>| {
             let Example { line, cell } = example.clone()?;
@@ -132,22 +133,22 @@ impl Profile {
     }
 }
 
-/// What makes a column unreadable.
+/// The kind of a column's texts, or missing numbers: the reason why it cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     DecimalCommas,
     Dates,
-    /// Texts among numbers.
+    /// Numbers with a text here and there, probably a typing error.
     Slip,
     LongTexts,
-    /// A text of its own in every row.
+    /// A different text in every row.
     Ids,
     ManyTexts,
     Categories,
     Missing,
 }
 
-/// A column that cannot be read, and a cell of it.
+/// A column that cannot be read, with an example cell.
 struct Problem {
     at: usize,
     line: u64,
@@ -169,7 +170,7 @@ impl Kind {
         }
     }
 
-    /// What to do about it, in few words.
+    /// Returns the option or action that solves the problem, in few words.
     fn cure(self, column: &str) -> String {
         match self {
             Self::DecimalCommas => "write numbers with a decimal point".into(),
@@ -183,7 +184,7 @@ impl Kind {
         }
     }
 
-    /// The same as a sentence, for who has no other problem.
+    /// Returns the solution as a sentence, for a table with a single problem.
     fn advice(self, column: &str) -> String {
         match self {
             Self::Dates => format!("use date={column} to turn its dates into numbers, or drop={column}"),
@@ -203,7 +204,7 @@ impl Kind {
         }
     }
 
-    /// Gives a column the rule that reads it.
+    /// Adds the option that reads the column to the table's options.
     fn apply(self, column: Column, options: &mut TableOptions) {
         match self {
             Self::DecimalCommas | Self::Slip => {}
@@ -217,7 +218,7 @@ impl Kind {
     }
 }
 
-/// Tells what is wrong with the columns of a table; nothing if all can be read.
+/// Returns an error that describes all problems of a table's columns; `None` if all can be read.
 pub(super) fn diagnose(
     file: &Path,
     columns: &Columns,
@@ -295,7 +296,7 @@ impl Problem {
     }
 }
 
-/// What to call a column in an option.
+/// Returns the name by which an option can refer to a column: its name if that is unambiguous, else its position.
 fn column(columns: &Columns, at: usize) -> Column {
     let name = &columns.names[at];
     let is_plain = columns.has_header
@@ -308,14 +309,14 @@ fn column(columns: &Columns, at: usize) -> Column {
     parsed.unwrap_or(Column::Position(at as i64))
 }
 
-/// Options by which all of the columns can be read that any can.
+/// Returns options with which the columns can be read, except those that need corrections of their cells.
 fn cured<'a>(columns: &Columns, problems: impl Iterator<Item = &'a Problem>, options: &TableOptions) -> TableOptions {
     let mut cured = options.clone();
     if cured.label == [Column::LAST] {
         cured.label = columns.labels.iter().map(|&at| column(columns, at)).collect();
     }
     for problem in problems {
-        // The rule that it had does not read it.
+        // The present rule does not read the column.
         cured.onehot.retain(|column| columns.place(column) != Some(problem.at));
         problem.kind.apply(column(columns, problem.at), &mut cured);
     }

@@ -1,4 +1,4 @@
-//! Reads and checks every cell of a file.
+//! Reads and checks all cells of a table.
 
 use protocol::job::data::{Column, TextRule};
 
@@ -15,24 +15,24 @@ use crate::dataset::budget::Budget;
 use crate::dataset::error::list;
 use crate::dataset::floats::{Floats, FloatsWriter};
 
-/// The samples of a file as they were written.
+/// A table's cells as written, before they become inputs.
 pub(super) struct Table {
-    /// How the columns are read that inputs are made of.
+    /// Rules of the columns that inputs are made of.
     pub(super) rules: Vec<Rule>,
-    /// How the columns are called, if they are.
+    /// Names of the columns, if the table has them.
     pub(super) names: Option<ColumnNames>,
-    /// The cells of those columns, row by row: numbers, not a number where one is missing, and the places of texts. There
-    /// is at least one row.
+    /// Cells of these columns, row by row: numbers, NaN for missing ones, and indices of texts. There is at least one
+    /// row.
     pub(super) cells: Floats,
-    /// Each different text of a column of categories, in the order of first occurrence; none for other columns.
+    /// The different texts of each column of categories, in the order of first occurrence; empty for other columns.
     pub(super) texts: Vec<Vec<String>>,
-    /// The words of each row in columns of words; none for other columns.
+    /// Words of each row in columns of words; empty for other columns.
     pub(super) bags: Vec<Bags>,
-    /// What is to be predicted of each row; nothing where labels are not wanted.
+    /// Labels of all rows; empty if labels are not needed.
     pub(super) labels: Labels,
-    /// How the columns of labels are called.
+    /// Names of the label columns.
     pub(super) label_names: Vec<String>,
-    /// Whether most cells of a column of categories are numbers with a decimal comma.
+    /// True if most cells of some column of categories are numbers with a decimal comma.
     decimal_commas: bool,
 }
 
@@ -49,7 +49,7 @@ impl Table {
             Err(DatasetError::Csv(error)) => error.is_of_a_column(),
             Err(_) => false,
         };
-        // A table to train on is refused for all of its columns at once.
+        // For training data, one error reports the problems of all columns.
         if is_doubtful && wanted.model.is_none() {
             let profiles = survey(source, &columns)?;
             if let Some(found) = diagnose(source.file, &columns, &profiles, wanted.options) {
@@ -97,7 +97,7 @@ impl Table {
     }
 }
 
-/// Reads the cells of one column as they are written, a row each.
+/// Reads the cells of one column as written, one per row.
 pub(super) fn cells_of(source: Source<'_>, wanted: Wanted<'_>, column: &Column) -> Result<Vec<String>, DatasetError> {
     let columns = detect(source, wanted)?;
     let place = columns.place(column).ok_or_else(|| CsvError::NoSuchColumn {
@@ -118,13 +118,13 @@ pub(super) fn cells_of(source: Source<'_>, wanted: Wanted<'_>, column: &Column) 
     Ok(cells)
 }
 
-/// Finds the columns of a file by its first row.
+/// Finds the columns of a table by its first row.
 fn detect(source: Source<'_>, wanted: Wanted<'_>) -> Result<Columns, DatasetError> {
     let rows = open(source)?;
     Ok(Columns::detect(source.file, &rows.record, rows.named, wanted)?)
 }
 
-/// A file at its first row.
+/// Opens a file and reads its first row.
 fn open(source: Source<'_>) -> Result<Rows<'_>, DatasetError> {
     let mut rows = Rows::open(source)?;
     if rows.advance()? {
@@ -135,7 +135,7 @@ fn open(source: Source<'_>) -> Result<Rows<'_>, DatasetError> {
     }))
 }
 
-/// Hands out every sample's row, whose width is checked.
+/// Passes every sample's row to `take`, after checking its number of columns.
 fn each_row(
     source: Source<'_>,
     columns: &Columns,
@@ -160,7 +160,7 @@ fn each_row(
     Ok(())
 }
 
-/// Looks at every cell of a file.
+/// Examines every cell of a table, for messages about all columns.
 fn survey(source: Source<'_>, columns: &Columns) -> Result<Vec<Profile>, DatasetError> {
     let mut profiles: Vec<Profile> = columns.names.iter().map(|_| Profile::default()).collect();
     let mut budget = source.budget;
@@ -174,12 +174,12 @@ fn survey(source: Source<'_>, columns: &Columns) -> Result<Vec<Profile>, Dataset
     Ok(profiles)
 }
 
-/// Gives every column that holds a text and has no rule of its own this one. The whole file is read for that.
+/// Applies a rule to every column that holds a text and has no rule of its own. Reads the whole file for that.
 fn apply_to_texts(columns: &mut Columns, source: Source<'_>, rule: TextRule) -> Result<(), DatasetError> {
     let profiles = survey(source, columns)?;
     columns.features.retain_mut(|(at, how)| {
         let profile = &profiles[*at];
-        // Numbers with decimal commas are no texts: they are refused where numbers are read.
+        // Numbers with decimal commas are not texts: reading them as numbers reports the error.
         if !matches!(how, Rule::Number { .. }) || !profile.holds_text() || profile.holds_decimal_commas() {
             return true;
         }
@@ -197,21 +197,21 @@ fn apply_to_texts(columns: &mut Columns, source: Source<'_>, rule: TextRule) -> 
     Ok(())
 }
 
-/// The words for texts that the budget has no room for.
+/// Message for texts that exceed the budget.
 fn too_much_text() -> String {
     "too much different text".into()
 }
 
-/// A table that is being read.
+/// State of a table while its rows are read.
 struct Reader {
     cells: FloatsWriter,
     texts: Vec<Texts>,
     bags: Vec<Bags>,
     labels: Labels,
     row: Vec<f32>,
-    /// The cells of each column of categories that are numbers with a decimal comma.
+    /// Number of cells with decimal commas in each column of categories.
     commas: Vec<u64>,
-    /// The memory that is left for texts and labels.
+    /// Memory that is left for texts and labels.
     budget: Budget,
 }
 
@@ -233,7 +233,7 @@ impl Reader {
                     None if may_miss && Cell::read(cell) == Cell::Missing => f32::NAN,
                     None => return Err(not_a_date(rows, column, cell).into()),
                 },
-                // Its words are kept beside the cells.
+                // The words are stored beside the cells.
                 Rule::Words(inputs) => {
                     let words = bags.push(cell, inputs);
                     self.budget.take(words, rows.file, || "too many words".into())?;
@@ -279,7 +279,7 @@ impl Reader {
     }
 }
 
-/// What is wrong with a cell that holds no date.
+/// Returns the error for a cell that is not a date.
 fn not_a_date(rows: &Rows<'_>, column: &str, cell: &str) -> CsvError {
     let (file, line) = (rows.file.to_owned(), rows.line);
     let (column, cell) = (column.to_owned(), cell.to_owned());
@@ -299,7 +299,7 @@ fn not_a_date(rows: &Rows<'_>, column: &str, cell: &str) -> CsvError {
     }
 }
 
-/// What is wrong with a cell that holds no number.
+/// Returns the error for a cell that is not a number.
 fn not_a_number(rows: &Rows<'_>, column: &str, cell: &str, found: Cell) -> CsvError {
     let (file, line) = (rows.file.to_owned(), rows.line);
     let (column, cell) = (column.to_owned(), cell.to_owned());

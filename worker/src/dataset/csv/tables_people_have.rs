@@ -1,4 +1,4 @@
-//! Tables as people have them: other separators, compressed, with gaps, with texts, in two files, and large.
+//! Tests of tables as users have them: other separators, compressed, with gaps, with texts, in two files, and large.
 
 use std::fs;
 use std::io::Write;
@@ -61,12 +61,12 @@ fn missing_numbers_are_filled_as_was_said_and_as_the_model_knows() {
         "{:?}",
         mean.encodings
     );
-    // What takes the place of a missing number is 0 once it is scaled.
+    // The value that replaces a missing number is 0 after scaling.
     let made = inputs("a,b\n?,20\n", "", mean.known()).unwrap();
     assert!(made[0].abs() < 0.3, "{made:?}");
     let zero = open(text, "?missing=zero").unwrap();
     assert_eq!(zero.encodings[0], Encoding::Number { fill: Some(0.0) });
-    // A model that knows of no missing numbers is told what to do with them.
+    // A model trained without missing numbers needs an option that says what to do with them.
     let whole = open("a,b,k\n1,10,x\n2,20,y\n3,30,x\n2,40,y\n", "").unwrap();
     assert_refused(inputs("a,b\n,20\n", "", whole.known()), "its number is missing");
     assert!(inputs("a,b\n,20\n", "?missing=mean", whole.known()).unwrap()[0].abs() < 1e-6);
@@ -89,7 +89,7 @@ fn texts_need_a_rule_and_become_inputs() {
     };
     assert_eq!(shop.input, Shape::Flat(categories.len() + 1 + 4));
     assert_eq!(shop.columns.as_ref().unwrap().features, ["colour", "size", "shop"]);
-    // Every column that holds a text, by one rule.
+    // One rule for all columns that hold texts.
     let all_texts = open(SHOP, "?text=onehot&test=0.01").unwrap();
     assert!(
         all_texts
@@ -102,7 +102,7 @@ fn texts_need_a_rule_and_become_inputs() {
     assert_eq!(open(SHOP, "?text=drop").unwrap().input, Shape::Flat(1));
     assert_eq!(open(SHOP, "?drop=colour,shop").unwrap().input, Shape::Flat(1));
     assert_eq!(open(SHOP, "?text=hash:4&drop=shop").unwrap().input, Shape::Flat(5));
-    // Without a header columns are known by their places.
+    // Without a header, columns are named by their positions.
     let bare = SHOP.split_once('\n').unwrap().1;
     let placed = open(bare, "?onehot=0&hash=2:4&test=0.01").unwrap();
     assert_eq!((placed.input, placed.columns), (shop.input, None));
@@ -143,7 +143,7 @@ fn dates_become_numbers() {
     );
     let again = open_for(&text, "?date=when", dated.known()).unwrap();
     assert_eq!(again.hash, dated.hash);
-    // A model finds its dates by name, and says what is none.
+    // A model finds its dates by name, and refuses cells that are not dates.
     let asked = |cell: &str, options: &str| inputs(&format!("n,when\n3,{cell}\n"), options, dated.known());
     assert_eq!(
         asked("2024-02-03", "").unwrap(),
@@ -155,7 +155,7 @@ fn dates_become_numbers() {
     );
     assert_refused(asked("", ""), "column when holds '', so its number is missing");
     assert!(asked("", "?missing=mean").unwrap()[0].abs() < 1e-3);
-    // Times of day add inputs of their own.
+    // Times of day add inputs.
     let timed = open(text.replacen("02-07,", "02-07 13:30,", 1), "?date=when&test=0.01").unwrap();
     assert_eq!(timed.input, Shape::Flat(7 + 1));
     assert_refused(open(&text, "?date=when,n"), "column n holds '1', which is not a date");
@@ -180,7 +180,7 @@ fn words_become_inputs_of_one_scale() {
     };
     assert!(mean[..64].iter().all(|&mean| mean == 0.0) && mean[64] > 0.0);
     assert!(deviation[..64].iter().all(|&one| one == deviation[0]));
-    // Divided by it, the squares of the training part are 1 in the mean.
+    // After division by the common deviation, the mean square over the training rows is 1.
     let (made, _) = all(&read.train);
     let rows = made.chunks_exact(65);
     let squares: f32 = rows.clone().flat_map(|row| &row[..64]).map(|value| value * value).sum();
@@ -203,7 +203,7 @@ fn a_model_makes_the_same_of_texts_by_name() {
         inputs(moved, "", shop.known()).unwrap(),
         inputs(straight, "", shop.known()).unwrap()
     );
-    // A colour that training has not met is none of those that it has.
+    // A category that did not occur in training sets no input.
     let width = shop.encodings[0].width();
     let unknown = inputs("colour,size,shop\npink,1,north\n", "", shop.known()).unwrap();
     let Scaling::Standard { mean, deviation } = &shop.scaling else {
@@ -226,7 +226,7 @@ fn a_file_without_a_models_columns_is_told_by_their_names() {
         inputs("colour,shop\nred,north\n", "", shop.known()),
         "has no column 'size', which the model was trained on; it has colour, shop",
     );
-    // Without names columns count by their places, and a cell that is no number is the model's business.
+    // Without names, columns are taken by position, and a text in a number column is an error of the model's inputs.
     assert!(inputs("red,1,north\n", "", shop.known()).is_ok());
     assert_refused(
         inputs("red,1,north\nred,large,north\n", "", shop.known()),
@@ -248,7 +248,7 @@ fn decimal_commas_are_no_texts() {
         let message = "line 2: column temp holds '0,0', which is not a number: write numbers with a decimal point";
         assert_refused(open(&text, options), message);
     }
-    // A few of them are texts among others.
+    // A few decimal commas among other texts count as texts.
     assert!(open("n;size;k\n1;large;x\n2;small;y\n3;1,5;x\n4;small;y\n", "?onehot=size").is_ok());
 }
 
@@ -285,14 +285,14 @@ fn all_columns_that_need_a_rule_are_told_at_once() {
     ] {
         assert!(message.contains(part), "'{part}' is not in {message}");
     }
-    // What it says to write can be read.
+    // The suggested data spec can be read.
     let (_, instead) = message.rsplit_once("give the data as '").unwrap();
     let instead: DataSpec = instead.trim_end_matches('\'').parse().unwrap();
     let options = "?label=left&test=0.2&missing=mean&onehot=plan&date=since&drop=customer&words=4:4096";
     assert!(instead.to_string().ends_with(options), "{instead}");
     let read = Dataset::open(&instead, 7, None).unwrap();
     assert_eq!(read.input, Shape::Flat(3 + 1 + 5 + 4096));
-    // A single one has its own sentence.
+    // A single problem is reported in a sentence of its own.
     for (options, says) in [
         (
             "&onehot=plan&date=since&words=4&missing=mean",

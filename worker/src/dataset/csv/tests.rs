@@ -1,4 +1,4 @@
-//! Datasets of one small CSV file, right and wrong.
+//! Tests of reading a small CSV file, valid and invalid.
 
 use std::fs;
 
@@ -9,7 +9,7 @@ use super::*;
 
 const IRIS: &str = "width,length,kind\n1,10,lily\n2,20,rose\n3,30,lily\n4,40,iris\n5,50,rose\n";
 
-/// A file with this text and the spec with these options for it.
+/// Makes a file with this text, and a data spec with these options for it.
 pub(super) fn file(text: impl AsRef<[u8]>, options: &str) -> (TempDir, DataSpec) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("data.csv");
@@ -23,7 +23,7 @@ pub(super) fn open(text: impl AsRef<[u8]>, options: &str) -> Result<Dataset, Dat
     Dataset::open(&spec, 7, None)
 }
 
-/// What a model knows that takes two numbers whose columns have no names.
+/// Facts of a model that takes two numbers in columns without names.
 fn nameless<'a>(scaling: &'a Scaling, target: &'a Target) -> Known<'a> {
     Known {
         input: Shape::Flat(2),
@@ -44,13 +44,13 @@ pub(super) fn inputs(text: &str, options: &str, known: Known<'_>) -> Result<Vec<
     Dataset::inputs(&spec, known).map(|samples| all(&samples).0)
 }
 
-/// Fifty rows, each its own number and a label made from it.
+/// Returns fifty rows, each with its number and a label made from it.
 fn numbered(label: impl Fn(u32) -> u32) -> String {
     let rows: Vec<String> = (0..50).map(|row| format!("{row},{}", label(row))).collect();
     rows.join("\n")
 }
 
-/// All inputs and labels of some samples.
+/// Returns all inputs and labels of some samples.
 pub(super) fn all(samples: &Samples) -> (Vec<f32>, Vec<u32>) {
     let (mut inputs, mut answers) = (Vec::new(), Answers::default());
     let indices: Vec<u32> = (0..samples.len() as u32).collect();
@@ -84,7 +84,7 @@ fn a_file_with_a_header_is_split_and_standardised() {
 
 #[test]
 fn samples_keep_their_labels_through_the_split() {
-    // The label of a row can be told from its number, also after scaling, which keeps the order.
+    // The label of a row follows from its number, also after scaling, which keeps the order.
     let rows = numbered(|row| row / 10);
     let dataset = open(&rows, "").unwrap();
     let (Scaling::Standard { mean, deviation }, (inputs, labels)) = (&dataset.scaling, all(&dataset.train)) else {
@@ -118,7 +118,7 @@ fn the_label_column_is_found_by_name_and_from_both_ends() {
 
 #[test]
 fn a_header_is_known_by_its_text() {
-    // The label of the first row is text in both; only the other cells tell.
+    // The label of the first row is text in both cases; only the other cells decide.
     assert_eq!(open("1,2,x\n3,4,y\n", "").unwrap().target.classes(), ["x", "y"]);
     assert_eq!(
         open("1,b,kind\n3,4,y\n1,2,x\n", "").unwrap().target.classes(),
@@ -244,7 +244,7 @@ fn a_model_keeps_its_scaling_and_classes_on_new_data() {
         deviation: vec![2.0, 5.0],
     };
     let classes = Target::Classes(owned(&["rose", "lily", "iris"]));
-    // All samples are tested, and there may be just one class among them.
+    // All samples are test samples, and they may all be of one class.
     let dataset = open_for("5,20,lily\n", "?test=1", nameless(&scaling, &classes)).unwrap();
     assert!(dataset.train.is_empty());
     assert_eq!(all(&dataset.test), (vec![2.0, 2.0], vec![1]));
@@ -284,7 +284,7 @@ fn a_model_finds_its_columns_by_their_names() {
         (names.features.clone(), names.labels.clone()),
         (owned(&["width", "length"]), owned(&["kind"]))
     );
-    // Another order, and a column that the model knows nothing of.
+    // Columns in another order, and one that the model does not know.
     let moved = "kind,id,length,width\nlily,a,10,1\nrose,b,20,2\n";
     let straight = "width,length,kind\n1,10,lily\n2,20,rose\n";
     let (one, other) = (
@@ -329,7 +329,7 @@ fn columns_of_one_name_are_known_by_their_places() {
     assert_eq!(open(twins, "").unwrap().columns, None);
 }
 
-/// Three columns: a number, and two that are made of it.
+/// Returns a table of three columns: a number, and two that are computed from it.
 fn priced() -> String {
     let rows = (0..100).map(|row| format!("{row},{},{}", 2 * row + 1, f64::from(row) / 8.0));
     format!("size,rooms,price\n{}\n", rows.collect::<Vec<_>>().join("\n"))
@@ -348,7 +348,7 @@ fn a_label_of_many_numbers_is_a_number_to_predict() {
         dataset.remarks
     );
     assert!(dataset.train.labels().is_empty());
-    // A price is an eighth of the size: both come back from what they were standardised by.
+    // The price is an eighth of the size: both are restored from their standardised values.
     let Scaling::Standard { mean, deviation } = &dataset.scaling else {
         panic!("the columns must be standardised");
     };
@@ -392,7 +392,7 @@ fn several_labels_are_several_numbers() {
         .collect();
     assert_eq!(names, ["price", "rooms"]);
     assert_eq!(dataset.train.answers().numbers().len(), 2 * dataset.train.len());
-    // A model of them finds both again, by name, and measures them by its own mean and deviation.
+    // A model finds both columns by name, and standardises them by its own means and deviations.
     let moved = "rooms,size,price\n201,100,12.5\n";
     let again = open_for(moved, "?test=1", dataset.known()).unwrap();
     let restored: Vec<f32> = dataset

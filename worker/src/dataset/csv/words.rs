@@ -1,19 +1,19 @@
-//! Texts as bags of words: which words occur, and how often, in any order.
+//! Texts as bags of words: the number of occurrences of each word, without their order.
 
 use super::Encoding;
 
 /// The words of every row of a column, as the inputs that they are hashed to.
 #[derive(Default)]
 pub(super) struct Bags {
-    /// The inputs of all words, row after row.
+    /// Inputs of all words, row after row.
     places: Vec<u32>,
-    /// Where each row ends in `places`.
+    /// End of each row in `places`.
     ends: Vec<usize>,
 }
 
 impl Bags {
-    /// Adds the text of the next row. Words are its runs of letters and digits, in small letters.
-    /// Returns the memory that was taken for it, with room for growth.
+    /// Adds the text of the next row. Words are its runs of letters and digits, in lower case. Returns the memory that
+    /// was taken for it, with room for growth.
     pub(super) fn push(&mut self, text: &str, inputs: u32) -> u64 {
         let before = self.places.len();
         let small = text.to_lowercase();
@@ -25,8 +25,8 @@ impl Bags {
         2 * added as u64
     }
 
-    /// Adds what a row's words make of these inputs: the square root of how often each occurs. Roots are the same bits on
-    /// all machines, logarithms are not.
+    /// Adds the inputs of a row's words: the square root of the number of occurrences. Roots have the same bits on all
+    /// machines, logarithms do not.
     pub(super) fn expand(&self, row: usize, inputs: &mut [f32]) {
         let start = row.checked_sub(1).map_or(0, |before| self.ends[before]);
         let words = &self.places[start..self.ends[row]];

@@ -1,4 +1,4 @@
-//! What can be wrong with IDX files.
+//! Errors of IDX files.
 
 use std::path::{Path, PathBuf};
 
@@ -7,113 +7,113 @@ use thiserror::Error;
 
 use super::super::error::list;
 
-/// What is wrong with the IDX files of a dataset.
+/// Reason why the IDX files of a dataset cannot be used.
 #[derive(Debug, Error)]
 pub enum IdxError {
-    /// One of the four files is not there.
+    /// One of the four files is missing.
     #[error("{directory} holds none of {tried}: put one of them there or name another directory")]
     Missing {
-        /// Where it was looked for.
+        /// Directory that was searched.
         directory: PathBuf,
-        /// The names it could have.
+        /// Names that the file may have.
         tried: String,
     },
     /// The file does not start like an IDX file.
     #[error("{file} is not an IDX file (its first bytes are {start:02x?}): use an IDX file")]
     NotIdx {
         file: PathBuf,
-        /// Its first bytes.
+        /// First bytes of the file.
         start: Vec<u8>,
     },
-    /// The file holds something else than bytes.
+    /// The elements are not bytes.
     #[error("{file} holds elements of type {found:#04x}: convert them to bytes, type 0x08")]
     NotBytes {
         file: PathBuf,
-        /// The type in its header.
+        /// Type of the elements in the header.
         found: u8,
     },
-    /// An array of the wrong kind, such as labels in the place of images.
+    /// The array has the wrong number of dimensions, such as labels in place of images.
     #[error(
         "{file} holds an array of {dimensions} dimensions, but {expected} were expected: check that the files of \
          images and labels are not swapped"
     )]
     WrongContent {
         file: PathBuf,
-        /// How many dimensions its array has.
+        /// Number of dimensions.
         dimensions: u8,
-        /// What was expected.
+        /// Expected contents.
         expected: &'static str,
     },
     /// A dimension is zero.
     #[error("{file} holds no data, for its dimensions are {dimensions:?}: give at least one sample")]
     Empty {
         file: PathBuf,
-        /// The dimensions in its header.
+        /// Dimensions in the header.
         dimensions: Vec<usize>,
     },
-    /// The header promises more than any real dataset holds.
+    /// The header claims more elements than any real dataset has.
     #[error("{file} claims the dimensions {dimensions:?}, which is too much to load: check the file")]
     TooLarge {
         file: PathBuf,
-        /// The dimensions in its header.
+        /// Dimensions in the header.
         dimensions: Vec<usize>,
     },
-    /// The file ends early.
+    /// The file is shorter than its header says.
     #[error("{file} is cut short, with {found} of {expected} bytes of data: fetch it again")]
     Truncated {
         file: PathBuf,
-        /// How many bytes the header promises.
+        /// Number of bytes by the header.
         expected: u64,
-        /// How many there are.
+        /// Number of bytes in the file.
         found: u64,
     },
-    /// The file goes on after its end.
+    /// The file is longer than its header says.
     #[error("{file} has extra bytes after its {expected} bytes of data: fetch it again")]
     Trailing {
         file: PathBuf,
-        /// How many bytes the header promises.
+        /// Number of bytes by the header.
         expected: u64,
     },
-    /// Images and labels do not pair up.
+    /// The numbers of images and labels differ.
     #[error(
         "{images_file} holds {images} images but {labels_file} holds {labels} labels: give two \
          files that belong together"
     )]
     CountsDiffer {
-        /// The file of images.
+        /// File of images.
         images_file: PathBuf,
-        /// How many it holds.
+        /// Number of images.
         images: usize,
-        /// The file of labels.
+        /// File of labels.
         labels_file: PathBuf,
-        /// How many it holds.
+        /// Number of labels.
         labels: usize,
     },
-    /// Images to train on and to test on are of two sizes.
+    /// Training images and test images differ in size.
     #[error(
         "the images of {train_file} are {train} and those of {test_file} are {test}: give files \
          with images of one size"
     )]
     SizesDiffer {
-        /// The file of training images.
+        /// File of training images.
         train_file: PathBuf,
-        /// The shape of one.
+        /// Shape of a training image.
         train: Shape,
-        /// The file of test images.
+        /// File of test images.
         test_file: PathBuf,
-        /// The shape of one.
+        /// Shape of a test image.
         test: Shape,
     },
-    /// A label that the model does not know.
+    /// A label is not among the model's classes.
     #[error(
         "{file} holds the label {label}, but the model only knows the classes {classes}: use data with these classes"
     )]
     UnknownLabel {
-        /// The file of labels.
+        /// File of labels.
         file: PathBuf,
-        /// The label.
+        /// The unknown label.
         label: u8,
-        /// The classes of the model.
+        /// Classes of the model.
         classes: String,
     },
 }

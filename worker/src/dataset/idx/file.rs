@@ -1,7 +1,7 @@
-//! One IDX file: a header of big-endian numbers, then the elements of an array.
+//! Reads one IDX file: a header of big-endian numbers, then the elements of an array.
 //!
 //! The header is two zero bytes, the type of the elements, the number of dimensions, and each dimension as a 32-bit
-//! number. A header can claim anything, so memory grows only as bytes really arrive.
+//! number. A header can claim any size, so memory grows only as bytes actually arrive.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -12,38 +12,38 @@ use super::IdxError;
 use crate::dataset::DatasetError;
 use crate::dataset::budget::{Budget, size};
 
-/// The type of elements that are unsigned bytes, the only type that is read.
+/// Element type of unsigned bytes, the only type that is read.
 const UNSIGNED_BYTE: u8 = 0x08;
 
-/// The most elements that are believed: beyond any dataset that would be loaded into memory whole. It bounds what a
-/// small file of compressed zeros can grow to.
+/// Most elements that are accepted: more than any dataset that would be loaded into memory. The limit bounds the size
+/// that a small compressed file can unpack to.
 const MOST_ELEMENTS: u64 = 1 << 34;
 
-/// The first bytes of everything that gzip has compressed. No IDX file starts with them.
+/// First bytes of gzip files. No IDX file starts with them.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// What a file is expected to hold.
+/// Expected contents of a file.
 #[derive(Clone, Copy)]
 pub(super) enum Content {
     /// One dimension: a number for each sample.
     Labels,
-    /// Two to four dimensions: samples, then perhaps channels, then rows and columns, or just features.
+    /// Two to four dimensions: samples, then optionally channels, then rows and columns; or samples and features.
     Images,
 }
 
-/// An array of bytes and the file it came from.
+/// An array of bytes and the file that it came from.
 #[derive(Debug)]
 pub(super) struct IdxArray {
-    /// For messages.
+    /// Path of the file, for messages.
     pub(super) file: PathBuf,
-    /// Samples first. None is zero.
+    /// Sizes of the dimensions, none of which is zero; the first counts samples.
     pub(super) dimensions: Vec<usize>,
-    /// As many as the product of the dimensions.
+    /// The elements, as many as the product of the dimensions.
     pub(super) bytes: Vec<u8>,
 }
 
 impl IdxArray {
-    /// Reads a file, compressed or not, to its end.
+    /// Reads a file, gzip-compressed or not, to its end.
     pub(super) fn read(file: PathBuf, content: Content, source: impl Read) -> Result<Self, DatasetError> {
         let mut source = BufReader::new(source);
         let start = source.fill_buf().map_err(DatasetError::read(&file))?;
@@ -62,11 +62,11 @@ impl IdxArray {
         let Some(expected) = product.filter(|&product| product <= MOST_ELEMENTS) else {
             return Err(IdxError::TooLarge { file, dimensions }.into());
         };
-        // A small file that was compressed may hold more than its size tells.
+        // A compressed file may unpack to more than its own size.
         Budget::of_machine().take(expected, &file, || size(expected))?;
 
-        // One byte more than promised is asked for, to see the end of the file (where gzip checks its sum) or that
-        // it does not come.
+        // Asks for one byte more, to reach the end of the file, where gzip verifies its checksum, or to notice extra
+        // bytes.
         let mut bytes = read_at_most(&file, &mut bytes, expected + 1)?;
         let found = bytes.len() as u64;
         if found < expected {
@@ -85,7 +85,7 @@ impl IdxArray {
     }
 }
 
-/// Reads the header. None of the dimensions that it gives is zero.
+/// Reads the header and returns the dimensions, none of which is zero.
 fn read_dimensions(file: &Path, content: Content, source: &mut impl Read) -> Result<Vec<usize>, DatasetError> {
     let start = read_at_most(file, source, 4)?;
     let file = file.to_owned();
@@ -127,7 +127,7 @@ fn read_dimensions(file: &Path, content: Content, source: &mut impl Read) -> Res
     Ok(dimensions)
 }
 
-/// Reads up to `limit` bytes, fewer only where the source ends.
+/// Reads up to `limit` bytes, fewer only if the source ends.
 fn read_at_most(file: &Path, source: &mut impl Read, limit: u64) -> Result<Vec<u8>, DatasetError> {
     let mut bytes = Vec::new();
     let read = source.take(limit).read_to_end(&mut bytes);

@@ -1,4 +1,4 @@
-//! Images and labels in four IDX files, the format that MNIST and its successors come in.
+//! Reader of images and labels in four IDX files, the format of MNIST and its successors.
 
 mod error;
 mod file;
@@ -14,7 +14,7 @@ use file::{Content, IdxArray};
 use super::samples::Values;
 use super::{Answers, Dataset, DatasetError, Known, Samples, Scaling, Target, root, source};
 
-/// Reads the four files of a directory.
+/// Reads a dataset from the four IDX files of a directory.
 pub(super) fn open(
     directory: &Path,
     data_root: Option<&Path>,
@@ -23,7 +23,7 @@ pub(super) fn open(
     let directory = root::resolve(directory, data_root)?;
     let find = |stem: &str, suffix: &str| -> Result<_, DatasetError> {
         let found = find(&directory, stem, suffix)?;
-        // A link in the directory could still lead out of the root.
+        // A symbolic link in the directory could still lead out of the root.
         let path = root::resolve(&found, data_root)?;
         let file = source::open(&path)?;
         Ok((path, file))
@@ -37,7 +37,7 @@ pub(super) fn open(
     assemble(part("train")?, part("t10k")?, known)
 }
 
-/// Finds a file under any of the names it is distributed as.
+/// Finds a file under any of the names by which it is distributed.
 fn find(directory: &Path, stem: &str, suffix: &str) -> Result<PathBuf, IdxError> {
     let names = [
         format!("{stem}-{suffix}"),
@@ -55,14 +55,14 @@ fn find(directory: &Path, stem: &str, suffix: &str) -> Result<PathBuf, IdxError>
     })
 }
 
-/// The images of the training or of the test set, with a label for each.
+/// The images of the training or the test set, with a label for each.
 pub(super) struct LabelledImages {
     images: IdxArray,
     labels: IdxArray,
 }
 
 impl LabelledImages {
-    /// Reads a file of images and a file of labels, each given with the name that messages use.
+    /// Reads a file of images and a file of labels, each given with its name for messages.
     pub(super) fn read(
         (images_name, images): (PathBuf, impl Read),
         (labels_name, labels): (PathBuf, impl Read),
@@ -80,13 +80,13 @@ impl LabelledImages {
         Ok(Self { images, labels })
     }
 
-    /// The dimensions of one image.
+    /// Dimensions of one image.
     fn size(&self) -> &[usize] {
         &self.images.dimensions[1..]
     }
 
     fn into_samples(self, classes: &[String]) -> Result<Samples, IdxError> {
-        // A label is a byte and its class bears its number as a name; one table saves a search per sample.
+        // A class is named by its label number; one table saves a search per sample.
         let class_of: Vec<Option<u32>> = (0..=u8::MAX)
             .map(|label| classes.iter().position(|class| *class == label.to_string()))
             .map(|position| position.map(|position| position as u32))
@@ -104,7 +104,7 @@ impl LabelledImages {
     }
 }
 
-/// Reads images for a model: one file of them, or those for testing of a directory.
+/// Reads images for a model: one file of them, or the test images of a directory.
 pub(super) fn inputs(path: &Path, known: Known<'_>) -> Result<Samples, DatasetError> {
     let file = if path.is_dir() {
         find(path, "t10k-images", "idx3-ubyte")?
@@ -126,7 +126,7 @@ pub(super) fn inputs(path: &Path, known: Known<'_>) -> Result<Samples, DatasetEr
     Ok(Samples::unlabelled(input.elements(), Values::Bytes(images.bytes)))
 }
 
-/// Makes a dataset of the two parts after checking that they belong together.
+/// Makes a dataset of training and test set after checking that they belong together.
 pub(super) fn assemble(
     train: LabelledImages,
     test: LabelledImages,
@@ -173,7 +173,7 @@ pub(super) fn assemble(
     )
 }
 
-/// The shape of an image with these dimensions, of which the reader lets one to three pass.
+/// Returns the shape of an image with these one to three dimensions.
 fn shape(size: &[usize]) -> Shape {
     match *size {
         [channels, height, width] => Shape::Image {

@@ -1,4 +1,4 @@
-//! Datasets of four small IDX files, right and wrong.
+//! Tests of reading IDX files, valid and invalid.
 
 use std::fs;
 use std::io::Write;
@@ -16,7 +16,7 @@ const TRAIN_LABELS: &str = "train-labels-idx1-ubyte";
 const TEST_IMAGES: &str = "t10k-images-idx3-ubyte";
 const TEST_LABELS: &str = "t10k-labels-idx1-ubyte";
 
-/// The bytes of an IDX file.
+/// Returns the bytes of an IDX file.
 fn idx(dimensions: &[u32], data: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0, 0, 8, dimensions.len() as u8];
     bytes.extend(dimensions.iter().flat_map(|dimension| dimension.to_be_bytes()));
@@ -30,7 +30,7 @@ fn gzip(bytes: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Three training images and one test image of 1 x 2 pixels.
+/// Makes three training images and one test image of 1 × 2 pixels.
 fn small() -> TempDir {
     let directory = tempfile::tempdir().unwrap();
     for (name, bytes) in [
@@ -54,7 +54,7 @@ fn open(directory: &TempDir) -> Result<Dataset, DatasetError> {
     Dataset::open(&spec(directory), 0, None)
 }
 
-/// Replaces one file of the small dataset and opens it.
+/// Replaces one file of the small dataset and opens the dataset.
 fn open_with(name: &str, bytes: impl AsRef<[u8]>) -> Result<Dataset, DatasetError> {
     let directory = small();
     fs::write(directory.path().join(name), bytes).unwrap();
@@ -173,15 +173,15 @@ fn damaged_compression_is_refused() {
 
 #[test]
 fn a_header_cannot_claim_memory() {
-    // Four dimensions whose product passes 64 bits, and one whose product alone is too much.
+    // Four dimensions whose product exceeds 64 bits, and dimensions whose product exceeds the limit.
     let huge = idx(&[u32::MAX; 4], &[]);
     assert_refused(open_with(TRAIN_IMAGES, huge), &[TRAIN_IMAGES, "too much to load"]);
     let large = idx(&[1 << 17, 1 << 9, 1 << 9], &[]);
     assert_refused(open_with(TRAIN_IMAGES, large), &["too much to load"]);
-    // 64 MiB may be claimed, but only what is there is read.
+    // A header may claim 64 MiB, but only the bytes that exist are read.
     let claimed = idx(&[1 << 8, 1 << 9, 1 << 9], &[1, 2, 3]);
     assert_refused(open_with(TRAIN_IMAGES, claimed), &["3 of 67108864 bytes"]);
-    // A megabyte of zeros in a kilobyte of file stops one byte after what the header claims.
+    // A megabyte of zeros in a kilobyte of file: reading stops one byte after the claimed size.
     let bomb = gzip(&idx(&[3, 1, 2], &vec![0; 1 << 20]));
     assert_refused(open_with(TRAIN_IMAGES, bomb), &["extra bytes after its 6 bytes"]);
 }

@@ -1,4 +1,4 @@
-//! From a file to the bytes of an image, each channel by itself.
+//! Decodes image files to bytes, one channel after the other.
 
 use std::fs::File;
 use std::io::BufReader;
@@ -13,25 +13,25 @@ use protocol::job::model::Shape;
 use crate::dataset::budget::{self, Budget};
 use crate::dataset::{DatasetError, Known, Scaling, kind, source};
 
-/// The most bytes of one decoded image: a small file can claim anything.
+/// Most bytes of one decoded image: a small file can claim any size.
 const IMAGE_BYTES_MAX: u64 = 256 << 20;
-/// Copies of an image while it is decoded, resized and given other colours.
+/// Copies of an image in memory while it is decoded, resized and converted.
 const COPIES: u64 = 3;
 
-/// Held while an image is decoded that is too large for all threads to decode such ones at a time.
+/// Held while a large image is decoded, because memory suffices for only one at a time.
 static LARGE: Mutex<()> = Mutex::new(());
 
-/// The most bytes of a decoded image.
+/// Largest sizes of decoded images, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ImageLimits {
-    /// On every thread at a time.
+    /// Up to this size, images may be decoded on all threads at once.
     small: u64,
-    /// On one thread, beside small ones on the others.
+    /// Up to this size, one image may be decoded, while other threads decode small ones.
     large: u64,
 }
 
 impl ImageLimits {
-    /// Half of a budget for the large image, half for small ones.
+    /// Reserves half of a budget for one large image, and half for small ones on all threads.
     fn of(budget: Budget, threads: usize) -> Self {
         let large = budget.room_for(2 * COPIES);
         Self {
@@ -41,17 +41,17 @@ impl ImageLimits {
     }
 }
 
-/// What every image is made.
+/// Size and colours that every image is converted to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Form {
     size: Size,
     colour: Colour,
-    /// Whether images of other sizes are resized, or refused.
+    /// True if images of other sizes are resized instead of refused.
     resize: bool,
 }
 
 impl Form {
-    /// What was asked for, and else what the first image is.
+    /// Returns the requested form; where nothing is requested, that of the first image.
     pub(super) fn of_first(first: &Path, options: ImageOptions) -> Result<Self, DatasetError> {
         let image = load(first)?;
         let has_colour = image.color().has_color();
@@ -64,7 +64,7 @@ impl Form {
         })
     }
 
-    /// What a model takes, if it takes images.
+    /// Returns the form that a model takes, or `None` if its inputs are not images.
     pub(super) fn of_model(known: Known<'_>) -> Option<Self> {
         let Shape::Image {
             channels,
@@ -100,7 +100,7 @@ impl Form {
         }
     }
 
-    /// Decodes an image to bytes, as many as its shape has.
+    /// Decodes an image into `to`, which has one byte per number of the form's shape.
     pub(super) fn decode(self, file: &Path, to: &mut [u8]) -> Result<(), DatasetError> {
         let mut image = load(file)?;
         let found = size(&image);

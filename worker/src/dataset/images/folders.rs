@@ -1,25 +1,25 @@
-//! Which images lie where.
+//! Finds images and their classes in folders.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::dataset::{DatasetError, root};
 
-/// How the names of images end.
+/// File extensions of images.
 const ENDS: [&str; 3] = ["png", "jpg", "jpeg"];
-/// What the folder of images to test on is called.
+/// Possible names of the folder of test images.
 const TESTS: [&str; 4] = ["test", "val", "valid", "validation"];
 
-/// A file that was found.
+/// Path of an image that was found.
 pub(super) struct FoundFolder(PathBuf);
 
 impl FoundFolder {
-    /// Where it lies. A link could still lead out of the root.
+    /// Returns the path to open; a symbolic link that leads out of the root is refused.
     pub(super) fn resolved(&self, data_root: Option<&Path>) -> Result<PathBuf, DatasetError> {
         root::resolve(&self.0, data_root)
     }
 
-    /// Its path below a folder, for people.
+    /// Returns the path relative to a folder, for messages.
     pub(super) fn below(&self, directory: &Path) -> String {
         let below = self.0.strip_prefix(directory).ok();
         let below = below.filter(|path| !path.as_os_str().is_empty());
@@ -29,11 +29,11 @@ impl FoundFolder {
 
 /// All images below a folder.
 pub(super) struct Tree {
-    /// The names of the folders of classes, sorted.
+    /// Names of the class folders, sorted.
     pub(super) classes: Vec<String>,
-    /// The class and the path of each image, sorted; those to train on come first.
+    /// Class number and path of each image, sorted; training images come first.
     pub(super) files: Vec<(usize, FoundFolder)>,
-    /// How many are to train on, if folders tell.
+    /// Number of training images, if separate folders hold training and test images.
     pub(super) trained: Option<usize>,
 }
 
@@ -95,7 +95,7 @@ impl Tree {
     }
 }
 
-/// The images that a model is to be asked about.
+/// Finds the images to predict: one file, or all in a folder (in its test folder if it has one).
 pub(super) fn to_predict(directory: &Path) -> Result<Vec<FoundFolder>, DatasetError> {
     if directory.is_file() {
         return Ok(vec![FoundFolder(directory.to_owned())]);
@@ -134,7 +134,7 @@ fn files_of(directory: &Path, classes: &[String]) -> Result<Vec<(usize, FoundFol
     Ok(files)
 }
 
-/// The names of the folders in a folder, sorted. Hidden ones do not count.
+/// Returns the names of the visible folders in a folder, sorted.
 fn folders(directory: &Path) -> Result<Vec<String>, DatasetError> {
     let mut names: Vec<String> = entries(directory)?
         .into_iter()
@@ -146,7 +146,7 @@ fn folders(directory: &Path) -> Result<Vec<String>, DatasetError> {
     Ok(names)
 }
 
-/// The images in a folder, sorted.
+/// Returns the paths of the images in a folder, sorted.
 fn images(directory: &Path) -> Result<Vec<PathBuf>, DatasetError> {
     let is_image = |path: &PathBuf| {
         let end = path.extension().and_then(|end| end.to_str()).unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Folders of PNG and JPEG images, one for each class: `DIR/class/…`, or `DIR/train/class/…` and `DIR/test/class/…`.
+//! Reader of folders of PNG and JPEG images, one folder per class: `DIR/class/…`, or `DIR/train/class/…` and
+//! `DIR/test/class/…`.
 
 mod decode;
 mod folders;
@@ -18,10 +19,10 @@ use super::progress::{Progress, Watcher};
 use super::samples::Values;
 use super::{Answers, Dataset, DatasetError, Known, Samples, Scaling, Target, parts, root};
 
-/// Images after which whoever waits is told how far it is.
+/// Number of images between two progress reports.
 const TOLD: u64 = 256;
 
-/// Where images are, and who waits for them.
+/// Folder of images, with the data root and the callback for progress.
 #[derive(Clone, Copy)]
 pub(super) struct ImageSource<'a> {
     pub(super) directory: &'a Path,
@@ -29,7 +30,7 @@ pub(super) struct ImageSource<'a> {
     pub(super) watcher: Watcher<'a>,
 }
 
-/// Reads all images. Those that are not told apart by their folders are split by the seed.
+/// Reads all images. If there is no separate test folder, the seed splits the samples.
 pub(super) fn open(
     place: ImageSource<'_>,
     options: ImageOptions,
@@ -71,8 +72,8 @@ pub(super) fn open(
     Dataset::new(input, None, Vec::new(), target, Scaling::Unit, train, test)
 }
 
-/// Reads images for a model, in the order of their names: one file, or those of a folder, whether it has folders for classes
-/// or not, or its part for testing. Also returns the path of each, below the folder.
+/// Reads images for a model, in the order of their names: one file, or all of a folder with or without class folders
+/// (of its test folder if it has one). Also returns each image's path relative to the folder.
 pub(super) fn inputs(
     directory: &Path,
     options: ImageOptions,
@@ -91,7 +92,7 @@ pub(super) fn inputs(
     Ok((samples, files))
 }
 
-/// The files with the numbers of their classes.
+/// Returns the files with the label numbers of their classes.
 fn numbered(
     directory: &Path,
     files: Vec<(usize, FoundFolder)>,
@@ -114,7 +115,7 @@ fn numbered(
     Ok((files.into_iter().map(|(_, file)| file).collect(), labels))
 }
 
-/// What all images are made: what was asked for, what the model takes, or what the first one is.
+/// Chooses the form of all images: what the model takes, else what was requested, else that of the first image.
 fn form(
     place: ImageSource<'_>,
     found: &[FoundFolder],
@@ -130,7 +131,7 @@ fn form(
         })?),
     };
     match (form, found.first()) {
-        // Whatever size they have, they are made what the model takes.
+        // A model's images are always resized to its input size.
         (Some(form), _) => Ok(form),
         (None, Some(first)) => Form::of_first(&first.resolved(place.data_root)?, options),
         (None, None) => Err(folders::nothing(place.directory)),
@@ -141,7 +142,7 @@ fn form(
 fn read(place: ImageSource<'_>, found: &[FoundFolder], form: Form) -> Result<Vec<u8>, DatasetError> {
     let each = form.shape().elements();
     let needed = (each as u64).saturating_mul(found.len() as u64);
-    // Splitting them copies them.
+    // Splitting the samples copies them.
     let copied = needed.saturating_mul(2);
     Budget::of_machine().take(copied, place.directory, || format!("images of {}", size(needed)))?;
     let mut bytes = vec![0; each * found.len()];
@@ -158,7 +159,7 @@ fn read(place: ImageSource<'_>, found: &[FoundFolder], form: Form) -> Result<Vec
         }
         Ok(())
     };
-    // Of several mistakes the first file's is told, whichever thread met one first.
+    // Of several errors, that of the first file is reported, whichever thread met one first.
     let read: Vec<Result<(), DatasetError>> = found
         .par_iter()
         .zip(bytes.par_chunks_exact_mut(each))

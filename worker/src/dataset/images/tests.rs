@@ -1,4 +1,4 @@
-//! Small folders of images, right and wrong.
+//! Tests of reading folders of images, valid and invalid.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::*;
 use crate::dataset::test_support::{self, assert_refused};
 
-/// A folder of images of one colour, each at a path.
+/// Makes a folder of single-coloured images at these paths.
 fn folder(images: &[(&str, u32, [u8; 3])]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (path, side, colour) in images {
@@ -77,7 +77,7 @@ fn folders_are_classes_and_parts() {
         inputs.iter().zip(&expected).all(|(a, b)| (a - b).abs() < 1e-6),
         "{inputs:?}"
     );
-    // A model finds the same, and predicts the part for testing.
+    // A model reads the same samples, and predicts the test images.
     let spec = format!("images:{}", folder.path().display()).parse().unwrap();
     let again = Dataset::open_for(&spec, 7, None, dataset.known()).unwrap();
     assert_eq!(again.hash, dataset.hash);
@@ -106,7 +106,7 @@ fn images_without_parts_are_split_by_the_seed() {
     assert_eq!(opened(folder.path(), "").unwrap().hash, dataset.hash);
 }
 
-/// The first bytes of a PNG image of this size.
+/// Returns the first bytes of a PNG image of this size.
 fn png_header(width: u32, height: u32) -> Vec<u8> {
     let mut chunk = b"IHDR".to_vec();
     chunk.extend(width.to_be_bytes());
@@ -116,7 +116,7 @@ fn png_header(width: u32, height: u32) -> Vec<u8> {
     let mut file = b"\x89PNG\r\n\x1a\n\0\0\0\x0d".to_vec();
     file.extend(chunk);
     file.extend(checksum.to_be_bytes());
-    // The decoder reads on to the first piece of the contents.
+    // The decoder reads up to the first chunk of image data.
     file.extend(b"\0\0\0\0IDAT\x35\xaf\x06\x1e");
     file
 }
@@ -127,7 +127,7 @@ fn wrong_images_are_named() {
     let ragged = folder(&images);
     assert_refused(opened(ragged.path(), ""), &["2.png", "3x3 pixels", "use size=2x2"]);
     assert!(opened(ragged.path(), "?size=4").is_ok());
-    // A model takes images of any size: they are made what it knows.
+    // For a model, images of any size are resized to its input size.
     let known = opened(ragged.path(), "?size=4x4").unwrap();
     let spec = format!("images:{}", ragged.path().display()).parse().unwrap();
     let samples = Dataset::inputs(&spec, known.known()).unwrap();

@@ -1,4 +1,4 @@
-//! One array of `NumPy`'s: a header that is a Python dictionary, then the elements.
+//! Reads one NumPy array: a header that is a Python dictionary, then the elements.
 
 use std::io::Read;
 use std::path::Path;
@@ -7,24 +7,24 @@ use super::NpzError;
 use crate::dataset::DatasetError;
 use crate::dataset::budget::{Budget, size};
 
-/// How every array begins.
+/// First bytes of every NumPy array.
 const MAGIC: &[u8] = b"\x93NUMPY";
-/// The longest header that is believed.
+/// Longest header that is accepted, in bytes.
 const HEADER_MAX: usize = 1 << 16;
-/// The most elements that are believed.
+/// Most elements that are accepted.
 const ELEMENTS_MAX: usize = 1 << 34;
 
-/// An array, and where it came from.
+/// An array of an NPZ file.
 #[derive(Debug)]
 pub(super) struct Array {
-    /// Its name in the file.
+    /// Name of the array in the file.
     pub(super) name: String,
-    /// Samples first.
+    /// Sizes of the array's dimensions; the first counts samples.
     pub(super) shape: Vec<usize>,
     pub(super) elements: Elements,
 }
 
-/// What an array holds.
+/// Elements of an array.
 #[derive(Debug, PartialEq)]
 pub(super) enum Elements {
     Bytes(Vec<u8>),
@@ -32,7 +32,7 @@ pub(super) enum Elements {
 }
 
 impl Elements {
-    /// The element at a place, as text that a class can be named by.
+    /// Returns the element at an index as text, for the name of a class.
     pub(super) fn text(&self, at: usize) -> String {
         match self {
             Self::Bytes(bytes) => bytes[at].to_string(),
@@ -42,7 +42,7 @@ impl Elements {
 }
 
 impl Array {
-    /// Reads an array to its end. Memory grows only as elements really arrive.
+    /// Reads an array to its end. Memory grows only as elements actually arrive.
     pub(super) fn read(
         file: &Path,
         name: &str,
@@ -97,14 +97,14 @@ impl Array {
         let Some(count) = product.filter(|&count| count <= ELEMENTS_MAX) else {
             return Err(wrong(format!("claims the shape {shape:?}, which is too much to load")));
         };
-        // As it is stored and as it is held; splitting it copies it.
+        // Elements take memory as stored and as held, and splitting copies them once more.
         let held = if width == 1 { 1 } else { size_of::<f32>() };
         let needed = (count as u64).saturating_mul((width.max(held) + held) as u64);
         budget.take(needed, file, || {
             format!("an array {name} of {}", size((count * width) as u64))
         })?;
         let mut bytes = Vec::new();
-        // One byte more is asked for, to see the end, where the archive checks its sum.
+        // Asks for one byte more, to reach the end, where the archive verifies its checksum.
         let read = from.take((count * width) as u64 + 1).read_to_end(&mut bytes);
         read.map_err(|error| wrong(format!("is damaged ({error})")))?;
         if bytes.len() != count * width {
@@ -124,7 +124,7 @@ impl Array {
     }
 }
 
-/// Elements of a known kind.
+/// Converts the bytes of elements of a known type.
 fn elements(kind: &str, bytes: Vec<u8>) -> Elements {
     let (halves, _) = bytes.as_chunks::<2>();
     let (words, _) = bytes.as_chunks::<4>();
@@ -142,7 +142,7 @@ fn elements(kind: &str, bytes: Vec<u8>) -> Elements {
     })
 }
 
-/// A number of 16 bits: a sign, 5 bits of exponent, 10 of fraction.
+/// Converts a half-precision number: a sign, 5 bits of exponent, 10 bits of fraction.
 fn half_as_float(bits: u16) -> f32 {
     let (exponent, fraction) = (i32::from(bits >> 10 & 0x1f), f32::from(bits & 0x3ff));
     let size = match exponent {
@@ -154,7 +154,7 @@ fn half_as_float(bits: u16) -> f32 {
     if bits >> 15 == 1 { -size } else { size }
 }
 
-/// The value of an entry that holds no comma.
+/// Returns the value of a header entry that contains no comma.
 fn entry<'a>(header: &'a str, key: &str) -> Option<&'a str> {
     let (_, rest) = header.split_once(&format!("'{key}':"))?;
     let end = rest.find([',', '}'])?;
@@ -197,7 +197,7 @@ mod tests {
             [MAGIC, &[1, 0], &length, header.as_bytes(), &vec![0; bytes]].concat()
         };
         let read = |bytes: &[u8], budget: &mut Budget| Array::read(Path::new("f.npz"), "x", bytes, budget).map(drop);
-        // As bytes and as numbers: 12 for each of the larger kind, 2 for bytes.
+        // Elements of more than one byte are held in 4 bytes more and copied; bytes are held once and copied.
         for (descr, width, each) in [("<f8", 8, 12), ("<f4", 4, 8), ("<f2", 2, 8), ("|u1", 1, 2)] {
             let stored = array(descr, 1000, 1000 * width);
             let error = read(&stored, &mut Budget::of(1000 * each - 1)).unwrap_err().to_string();
@@ -209,7 +209,7 @@ mod tests {
                 "the budget must count the memory of earlier arrays"
             );
         }
-        // A shape that lies is not believed for longer than elements come.
+        // A false shape must not reserve more memory than the elements that arrive.
         let error = read(&array("<f8", 1 << 30, 100), &mut Budget::of(u64::MAX)).unwrap_err();
         assert!(error.to_string().contains("has 100 of"), "{error}");
     }

@@ -1,36 +1,36 @@
-//! What can be wrong with a file of arrays.
+//! Errors of NPZ files.
 
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-/// What is wrong with a file of arrays.
+/// Reason why an NPZ file cannot be used.
 #[derive(Debug, Error)]
 pub enum NpzError {
-    /// It is no archive.
+    /// The file is not a ZIP archive.
     #[error("{file} is not an NPZ file ({why}): save one with numpy.savez")]
     NotNpz {
         file: PathBuf,
-        /// What is wrong with it.
+        /// Error of the ZIP reader.
         why: String,
     },
-    /// The arrays that are needed are not there.
+    /// The required arrays are missing.
     #[error("{file} holds {found}: give the arrays x_train, y_train, x_test and y_test, or x and y")]
     Missing {
         file: PathBuf,
-        /// The arrays there are.
+        /// Names of the arrays in the file.
         found: String,
     },
     /// An array cannot be used.
     #[error("{file}: the array {name} {why}")]
     Array {
         file: PathBuf,
-        /// Its name.
+        /// Name of the array.
         name: String,
-        /// What is wrong with it.
+        /// Description of the fault.
         why: String,
     },
-    /// Inputs and labels do not pair up.
+    /// The numbers of inputs and labels differ.
     #[error(
         "{file}: the array {x} holds {inputs} samples but the array {y} holds {labels} labels: give one label per \
          sample"

@@ -1,4 +1,4 @@
-//! Arrays in one file of `NumPy`'s: inputs and labels, to train on and to test on.
+//! Reader of NPZ files: NumPy arrays of inputs and labels, for training and test samples.
 
 mod array;
 mod error;
@@ -19,7 +19,7 @@ use super::error::list;
 use super::samples::Values;
 use super::{Answers, Dataset, DatasetError, Known, Samples, Scaling, Target, kind, parts, source};
 
-/// Reads the arrays of a file. Those that are not told apart are split by the seed.
+/// Reads the arrays of a file. If it has no separate test arrays, the seed splits the samples.
 pub(super) fn open(
     file: &Path,
     options: ArrayOptions,
@@ -61,7 +61,7 @@ pub(super) fn open(
     Dataset::new(input, None, Vec::new(), target, scaling, part(&train), part(&test))
 }
 
-/// Reads inputs for a model in their order: those to test on, or all.
+/// Reads inputs for a model in their order: the test samples if there are any, else all samples.
 pub(super) fn inputs(file: &Path, known: Known<'_>) -> Result<Samples, DatasetError> {
     let mut archive = Archive::open(file)?;
     let name = if archive.has("x_test") { "x_test" } else { "x" };
@@ -76,11 +76,11 @@ pub(super) fn inputs(file: &Path, known: Known<'_>) -> Result<Samples, DatasetEr
     Ok(Samples::unlabelled(input.elements(), values))
 }
 
-/// An archive that is open.
+/// An open NPZ file.
 struct Archive<'a> {
     file: &'a Path,
     zip: ZipArchive<BufReader<std::fs::File>>,
-    /// The memory that is left for its arrays.
+    /// Memory that the file's arrays may still take.
     budget: Budget,
 }
 
@@ -158,7 +158,7 @@ fn check_pair(file: &Path, x: &Array, y: &Array) -> Result<(), DatasetError> {
     }))
 }
 
-/// Puts the samples of one array behind those of another.
+/// Appends the samples of one array to those of another.
 fn append(file: &Path, to: &mut Array, from: Array) -> Result<(), DatasetError> {
     let differs = to.shape[1..] != from.shape[1..];
     match (&mut to.elements, from.elements) {
@@ -179,7 +179,7 @@ fn append(file: &Path, to: &mut Array, from: Array) -> Result<(), DatasetError> 
     Ok(())
 }
 
-/// The shape of a sample. Images whose channels come last are put in order: each channel by itself.
+/// Returns the shape of a sample. Images whose channels come last are reordered to channels first.
 fn images(file: &Path, x: &mut Array) -> Result<Shape, DatasetError> {
     let image = |channels, height, width| Shape::Image {
         channels,
@@ -227,7 +227,7 @@ fn channels_first<T: Copy>(all: &mut [T], pixels: usize, channels: usize) {
     }
 }
 
-/// What is to be predicted, by the rules that tables have.
+/// Decides the target and the expected outputs of all samples, by the same rules as for tables.
 fn answers(
     Archive { file, budget, .. }: &mut Archive<'_>,
     y: &Array,
@@ -261,7 +261,7 @@ fn answers(
     Ok(csv::answers(file, labels.decide(file)?, names, known, train)?)
 }
 
-/// What inputs are, and the model that they are for, if there is one.
+/// Shape of the inputs, and the model that they are for, if there is one.
 struct Form<'a> {
     file: &'a Path,
     input: Shape,
@@ -269,7 +269,8 @@ struct Form<'a> {
 }
 
 impl Form<'_> {
-    /// Inputs as a model sees them: bytes as they are, and numbers standardised by those of the training part.
+    /// Converts inputs to values: bytes stay as they are, numbers are standardised by the training samples or the
+    /// model's scaling.
     fn scaled(&self, elements: Elements, train: &[u32]) -> Result<(Values, Scaling), DatasetError> {
         let width = self.input.elements();
         let scaling = match (&elements, self.known) {

@@ -1,4 +1,4 @@
-//! Small files of arrays, right and wrong.
+//! Tests of reading NPZ files, valid and invalid.
 
 use std::io::Write;
 
@@ -9,7 +9,7 @@ use zip::write::SimpleFileOptions;
 use super::*;
 use crate::dataset::test_support::{self, assert_refused};
 
-/// The bytes of an array.
+/// Returns the bytes of an array.
 fn npy(kind: &str, shape: &str, elements: &[u8]) -> Vec<u8> {
     let header = format!("{{'descr': '{kind}', 'fortran_order': False, 'shape': ({shape}), }}\n");
     let mut bytes = b"\x93NUMPY\x01\0".to_vec();

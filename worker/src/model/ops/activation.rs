@@ -1,6 +1,6 @@
-//! Functions of each number by itself.
+//! Activations on the CPU: functions of each number by itself.
 //!
-//! dfdx has these operations too, but tapes them by itself, and its gelu's derivative is too large by √2 in the second
+//! dfdx has these operations too, but tapes them itself, and its derivative of gelu is too large by √2 in the second
 //! term (measured against finite differences with dfdx 0.13.0).
 
 use std::f32::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
@@ -11,26 +11,26 @@ use protocol::job::model::Activation;
 use super::tensor::{from_rows, gradient_of, take_gradient, values};
 use super::{OpError, Rows};
 
-/// The share of a normal distribution below `x`.
+/// Fraction of a standard normal distribution below `x`.
 fn below(x: f32) -> f32 {
     0.5 * (1.0 + libm::erff(x * FRAC_1_SQRT_2))
 }
 
-/// The normal distribution's density.
+/// Density of the standard normal distribution at `x`.
 fn density(x: f32) -> f32 {
     0.5 * FRAC_1_SQRT_2 * FRAC_2_SQRT_PI * (-0.5 * x * x).exp()
 }
 
-/// `1 / (1 + e⁻ˣ)`
+/// Returns `1 / (1 + e⁻ˣ)`.
 fn sigmoid(x: f32) -> f32 {
     1.0 / (1.0 + (-x).exp())
 }
 
-/// Applies a function to every number.
+/// Applies an activation to every number.
 pub(super) fn forward(activation: Activation, x: &Rows) -> Result<Rows, OpError> {
     let (samples, features) = *x.shape();
     let input = values(x).iter();
-    // One loop for each, so that none decides anew for every number.
+    // One loop per activation, so that none branches for every number.
     let out = match activation {
         Activation::Relu => input.map(|x| x.max(0.0)).collect(),
         Activation::Tanh => input.map(|x| x.tanh()).collect(),
@@ -42,7 +42,7 @@ pub(super) fn forward(activation: Activation, x: &Rows) -> Result<Rows, OpError>
     from_rows(x.device(), samples, features, out)
 }
 
-/// The same to the bit on every machine: functions that systems bring along differ.
+/// Applies an activation with the same bits on every machine: the functions of system libraries differ.
 pub(super) fn forward_exactly(activation: Activation, x: &Rows) -> Result<Rows, OpError> {
     let share = |x: f32| 1.0 / (1.0 + libm::expf(-x));
     let input = values(x).iter();
@@ -56,7 +56,7 @@ pub(super) fn forward_exactly(activation: Activation, x: &Rows) -> Result<Rows, 
     from_rows(x.device(), samples, features, out)
 }
 
-/// Hands on the gradient, times the function's slope.
+/// Backward pass: adds the output's gradient, times the activation's derivative, to the input's gradient.
 pub(super) fn backward(
     activation: Activation,
     x: &Rows,

@@ -1,7 +1,7 @@
-//! How a micro-batch comes back through a network that others hold with this machine.
+//! State of a micro-batch's backward pass through a pipeline stage.
 //!
-//! Whoever is next on the way back waits for gradients, and nobody waits for the gradient of weights. So a dense layer's is
-//! deferred: it is computed when there is nothing else to do. And gradients of micro-batches are added where they are
+//! The stage before waits for input gradients, but nothing waits for weight gradients. So weight gradients of dense
+//! layers are deferred until there is nothing else to compute. Gradients of micro-batches are added where they are
 //! written, which saves writing and reading all of them once more.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,31 +13,32 @@ use super::{Rows, bias_relu, values};
 use crate::machine::parallel::Threads;
 use crate::model::program::Dense;
 
-/// How a pass comes back. As a rule it is all of a minibatch: gradients are written, at once.
+/// Settings of a backward pass. By default it covers a whole minibatch: gradients overwrite memory and none is
+/// deferred.
 #[derive(Clone, Debug, Default)]
 pub struct BackwardContext(Option<Arc<Mutex<MicroBatchContext>>>);
 
 #[derive(Debug)]
 struct MicroBatchContext {
-    /// What becomes of the gradient that is there: another micro-batch may have written it.
+    /// Tells if gradients overwrite memory, or are added to those of other micro-batches.
     write_mode: WriteMode,
-    /// How much of the minibatch this micro-batch is.
+    /// Fraction of the minibatch that this micro-batch is.
     share: f32,
     deferred: Vec<DeferredWeightGradient>,
 }
 
-/// The gradient of a dense layer's weights, still to be computed.
+/// The weight gradient of a dense layer, still to be computed.
 #[derive(Debug)]
 pub struct DeferredWeightGradient {
     pub(super) dense: Dense,
     pub(super) x: Rows,
-    /// The gradients at its output, cut where relu follows.
+    /// Gradients at the layer's output, zeroed where relu cut the output.
     pub(super) dy: Vec<f32>,
     pub(super) threads: Threads,
 }
 
 impl BackwardContext {
-    /// That of a micro-batch.
+    /// Makes the context of a micro-batch.
     #[must_use]
     pub fn of_micro_batch() -> Self {
         Self(Some(Arc::new(Mutex::new(MicroBatchContext {
@@ -47,14 +48,14 @@ impl BackwardContext {
         }))))
     }
 
-    /// Says before the way back what becomes of the gradient that is there, and how much of the minibatch this micro-batch is.
+    /// Sets, before the backward pass, the write mode of gradients and this micro-batch's fraction of the minibatch.
     pub fn begins(&self, write_mode: WriteMode, share: f32) {
         if let Some(mut micro_batch) = self.micro_batch() {
             (micro_batch.write_mode, micro_batch.share) = (write_mode, share);
         }
     }
 
-    /// What was deferred on the way.
+    /// Takes the weight gradients that were deferred in the backward pass.
     #[must_use]
     pub fn take_deferred(&self) -> Vec<DeferredWeightGradient> {
         let micro_batch = self.micro_batch();
@@ -72,7 +73,7 @@ impl BackwardContext {
         self.micro_batch().map_or(1.0, |micro_batch| micro_batch.share)
     }
 
-    /// Lets a gradient wait, if it may; else gives it back.
+    /// Defers a weight gradient if this is a micro-batch; else returns it.
     pub(super) fn defer(&self, deferred: DeferredWeightGradient) -> Option<DeferredWeightGradient> {
         match self.micro_batch() {
             Some(mut micro_batch) => {
@@ -90,7 +91,7 @@ impl BackwardContext {
 }
 
 impl DeferredWeightGradient {
-    /// Writes it into the flat gradient.
+    /// Computes the weight gradient and writes or adds it to the flat gradient.
     pub fn add_to(&self, flat: &mut [f32], write_mode: WriteMode) {
         let Self { dense, x, dy, threads } = self;
         let samples = x.shape().0;

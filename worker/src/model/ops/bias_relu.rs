@@ -1,4 +1,4 @@
-//! What follows a product in one pass: the bias, and the activation that most layers have.
+//! Bias and relu after a matrix product, fused into one pass.
 
 use multiversion::multiversion;
 
@@ -20,10 +20,10 @@ pub(super) fn add_to_rows(out: &mut [f32], bias: &[f32], relu: bool) {
     }
 }
 
-/// Turns a matrix with one row per output into one with one row per sample, adding each output's bias on the way.
+/// Transposes a matrix with one row per output to one row per sample, and adds each output's bias.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 pub(super) fn transpose_and_add(columns: &[f32], samples: usize, bias: &[f32], relu: bool) -> Vec<f32> {
-    /// Squares of this side are read and written whole, so that no cache line is fetched twice.
+    /// Side of the tiles that are read and written as a whole, so that no cache line is fetched twice.
     const SIDE: usize = 16;
     let outputs = bias.len();
     assert_eq!(columns.len(), samples * outputs);
@@ -59,7 +59,7 @@ pub(super) fn add_to_plane(plane: &mut [f32], bias: f32, relu: bool) {
     }
 }
 
-/// The way back through relu: no gradient where the output was cut.
+/// Backward pass of relu: zeroes the gradient where the output was cut.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 pub(super) fn cut_gradient(gradient: &mut [f32], output: &[f32]) {
     for (gradient, &output) in gradient.iter_mut().zip(output) {
@@ -67,7 +67,7 @@ pub(super) fn cut_gradient(gradient: &mut [f32], output: &[f32]) {
     }
 }
 
-/// The sum over all rows, column by column: the gradient of a bias that was added to every row.
+/// Sums up each column of a gradient: the gradient of a bias that was added to every row.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 pub(super) fn sum_rows(gradient: &[f32], sums: &mut [f32], write_mode: WriteMode) {
     if write_mode == WriteMode::Overwrite {
@@ -80,7 +80,7 @@ pub(super) fn sum_rows(gradient: &[f32], sums: &mut [f32], write_mode: WriteMode
     }
 }
 
-/// The sum of a plane, in many partial sums side by side: one after the other each addition would wait for the last.
+/// Sums up a plane in 32 parallel partial sums: in a single sum each addition would wait for the one before.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 pub(super) fn sum_plane(plane: &[f32]) -> f32 {
     let mut sums = [0f32; 32];

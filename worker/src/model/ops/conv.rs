@@ -1,8 +1,8 @@
-//! Convolution as unfolding and a matrix product, sample by sample.
+//! Convolution on the CPU: unfolding (im2col) and a matrix product, sample by sample.
 //!
-//! An unfolded image holds, for every position of the kernel, the numbers under it as one column; kernels times
-//! columns are the output's planes. One sample at a time the columns stay in the second-level cache, so unfolding
-//! again on the way back costs less than keeping them.
+//! An unfolded image has one column for each position of the kernel, with the numbers under it; kernels times columns
+//! are the output's planes. The columns of one sample stay in the second-level cache, so unfolding again in the
+//! backward pass costs less than storing them.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -16,7 +16,8 @@ use crate::machine::parallel::{Threads, map_parts};
 use crate::model::program::{Conv, Geometry, InputGradient};
 
 impl Geometry {
-    /// Which of `count` positions have row or column `offset` of the kernel inside a side of the image.
+    /// Returns the positions, of `count`, at which row or column `offset` of the kernel lies inside the image, which
+    /// has `side` rows or columns.
     fn inside(&self, offset: usize, side: usize, count: usize) -> Range<usize> {
         let first = self.pad.saturating_sub(offset).div_ceil(self.stride);
         let end = (side + self.pad)
@@ -26,8 +27,8 @@ impl Geometry {
         first.min(end)..end
     }
 
-    /// Calls `visit(at, from, len)` for every run of unfolded numbers: `len` of them at `at`, from the image at
-    /// `from` in steps of the stride. Places under the padding are not visited.
+    /// Calls `visit(at, from, len)` for every run of unfolded numbers: `len` numbers at index `at` of the columns,
+    /// taken from index `from` of the image in steps of the stride. Positions in the padding are not visited.
     #[inline(always)]
     fn for_each_run(&self, mut visit: impl FnMut(usize, usize, usize)) {
         let (rows, columns) = (self.rows(), self.columns());
@@ -37,7 +38,7 @@ impl Geometry {
                 let inside_rows = self.inside(down, self.height, rows);
                 for right in 0..self.kernel {
                     let inside = self.inside(right, self.width, columns);
-                    // A kernel larger than the image has rows and columns that are only ever over the padding.
+                    // A kernel larger than the image has rows and columns that always lie in the padding.
                     let visited = if inside.is_empty() { 0..0 } else { inside_rows.clone() };
                     for row in visited {
                         let y = row * self.stride + down - self.pad;
@@ -54,13 +55,13 @@ impl Geometry {
         }
     }
 
-    /// Fills the columns, except where the padding's zeros are: those are never written.
+    /// Fills the columns, except for the zeros of the padding, which are never written.
     fn unfold(&self, image: &[f32], columns: &mut [f32]) {
         match self.stride {
             1 => self.for_each_run(|at, from, len| {
                 columns[at..at + len].copy_from_slice(&image[from..from + len]);
             }),
-            // In pairs the compiler vectorises it, which takes a quarter of the time.
+            // In pairs the compiler vectorises the loop, which takes a quarter of the time.
             2 => self.for_each_run(|at, from, len| {
                 let (pairs, last) = image[from..from + 2 * len - 1].as_chunks::<2>();
                 let columns = &mut columns[at..at + len];
@@ -80,7 +81,7 @@ impl Geometry {
         }
     }
 
-    /// The numbers under all kernels: in the columns, or the image itself where each kernel is one pixel.
+    /// Returns the unfolded image: the filled columns, or the image itself for 1×1 kernels.
     fn unfolded<'a>(&self, image: &'a [f32], columns: &'a mut [f32]) -> &'a [f32] {
         if self.is_pointwise() {
             return image;
@@ -89,7 +90,7 @@ impl Geometry {
         columns
     }
 
-    /// Adds every unfolded number to the pixel it came from.
+    /// Adds every unfolded number to the pixel that it came from.
     fn fold(&self, columns: &[f32], image: &mut [f32]) {
         match self.stride {
             1 => self.for_each_run(|at, from, len| {
@@ -114,7 +115,7 @@ impl Geometry {
     }
 }
 
-/// Some samples of a minibatch on their way back, for one thread.
+/// One thread's samples in the backward pass.
 struct ImageChunk<'a> {
     x: &'a [f32],
     y: &'a [f32],
@@ -123,7 +124,7 @@ struct ImageChunk<'a> {
 }
 
 impl Conv {
-    /// Applies the layer to a minibatch.
+    /// Computes the layer's output for a minibatch.
     pub(super) fn forward(&self, parameters: &Parameters, x: &Rows, threads: Threads) -> Result<Rows, OpError> {
         let (samples, inputs) = *x.shape();
         let geometry = self.geometry;
@@ -157,7 +158,7 @@ impl Conv {
         }
     }
 
-    /// Adds each output's bias, where there are any, and cuts at zero where relu follows.
+    /// Adds each output's bias, if there are biases, and applies relu, if it follows.
     fn add_bias(&self, planes: &mut [f32], bias: &[f32]) {
         if bias.is_empty() && !self.relu {
             return;
@@ -168,7 +169,7 @@ impl Conv {
         }
     }
 
-    /// The same to the bit on every machine.
+    /// Computes the layer's output with the same bits on every machine.
     pub(super) fn forward_exactly(&self, parameters: &Parameters, x: &Rows, threads: Threads) -> Result<Rows, OpError> {
         let samples = x.shape().0;
         let geometry = self.geometry;
@@ -190,7 +191,7 @@ impl Conv {
         from_rows(x.device(), samples, geometry.output_len(), out)
     }
 
-    /// Writes the gradient of its weights, and adds to that of its input.
+    /// Backward pass: writes the weights' gradient, and adds to the input's.
     pub(super) fn backward(
         &self,
         Pass {
@@ -271,7 +272,7 @@ impl Conv {
                     Threads(1),
                 );
                 geometry.fold(&columns, dimage);
-                // The product has overwritten the padding's zeros, which unfolding counts on.
+                // The product has overwritten the padding's zeros, on which unfolding relies.
                 if geometry.pad > 0 {
                     columns.fill(0.0);
                 }

@@ -1,4 +1,4 @@
-//! The dense layer: `y = x Wᵀ + b`, with relu fused where it follows.
+//! The dense layer on the CPU: `y = x Wᵀ + b`, optionally followed by relu.
 
 use dfdx::prelude::*;
 
@@ -8,12 +8,12 @@ use super::{DeferredWeightGradient, OpError, Parameters, Pass, Rows, bias_relu, 
 use crate::machine::parallel::Threads;
 use crate::model::program::{Dense, InputGradient};
 
-/// From so many outputs on, the product is computed transposed and turned round afterwards. Its kernel then reads the
-/// weights as they lie; the other way round it rearranges all of them first, which costs more than turning the output.
+/// From this many outputs on, the product is computed transposed and then transposed back. Its kernel then reads the
+/// weights as stored; otherwise it would rearrange all of them first, which costs more than transposing the output.
 const OUTPUTS_FOR_TRANSPOSING: usize = 32;
 
 impl Dense {
-    /// Applies the layer to a minibatch.
+    /// Computes the layer's output for a minibatch.
     pub(super) fn forward(&self, parameters: &Parameters, x: &Rows, threads: Threads) -> Result<Rows, OpError> {
         let (samples, inputs) = *x.shape();
         assert_eq!(inputs, self.inputs);
@@ -32,7 +32,7 @@ impl Dense {
         from_rows(x.device(), samples, self.outputs, out)
     }
 
-    /// The same to the bit on every machine.
+    /// Computes the layer's output with the same bits on every machine.
     pub(super) fn forward_exactly(&self, parameters: &Parameters, x: &Rows) -> Result<Rows, OpError> {
         let samples = x.shape().0;
         let weights = parameters.values();
@@ -43,7 +43,7 @@ impl Dense {
         from_rows(x.device(), samples, self.outputs, out)
     }
 
-    /// Writes the gradient of its weights, and adds to that of its input.
+    /// Backward pass: adds to the input's gradient, and writes or defers the weights' gradient.
     pub(super) fn backward(
         &self,
         Pass {

@@ -1,4 +1,4 @@
-//! Dropout: in training each number is dropped with a probability and the others are scaled up.
+//! Dropout on the CPU: in training each number is dropped with a probability, and the others are scaled up.
 
 use dfdx::prelude::*;
 use multiversion::multiversion;
@@ -12,7 +12,7 @@ const BITS: u32 = Dropout::BITS;
 /// Decisions per random word.
 const PER_WORD: usize = (u64::BITS / BITS) as usize;
 
-/// Drops each number with a probability, and gives what each was multiplied by. The decisions are a pure function of the
+/// Drops each number with a probability, and returns each number's factor. The decisions are a pure function of the
 /// step's key, which the caller never reuses.
 pub(super) fn forward(op: Dropout, step_key: u64, x: &Rows) -> Result<(Rows, Vec<f32>), OpError> {
     let (samples, features) = *x.shape();
@@ -24,7 +24,7 @@ pub(super) fn forward(op: Dropout, step_key: u64, x: &Rows) -> Result<(Rows, Vec
     Ok((from_rows(x.device(), samples, features, out)?, factors))
 }
 
-/// Hands on the gradient of what was not dropped.
+/// Backward pass: adds the output's gradient, times each number's factor, to the input's.
 pub(super) fn backward(
     factors: &[f32],
     x: &Rows,

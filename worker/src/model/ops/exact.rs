@@ -1,10 +1,10 @@
-//! Arithmetic that is the same to the bit on every machine: sums in one order, each step rounded, whatever the processor
-//! has. The kernels that training uses fuse and reorder as they like. It is slower, and there for what is computed once.
+//! Arithmetic with the same bits on every machine: sums in a fixed order, each step rounded, on any processor. The
+//! faster kernels used in training fuse and reorder operations; this is for results that are computed once.
 
 use multiversion::multiversion;
 
-/// `out += lhs · rhs`: rows of `lhs` times a matrix with so many columns. Every sum runs in the order of the terms; only
-/// different sums are computed side by side, which changes none of them.
+/// Computes `out += lhs · rhs`, where `rhs` has `columns` columns. Every sum runs in the order of its terms; only
+/// different sums are computed in parallel, which does not change them.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 pub(super) fn add_product(lhs: &[f32], rhs: &[f32], columns: usize, out: &mut [f32]) {
     let terms = rhs.len() / columns.max(1);
@@ -17,7 +17,7 @@ pub(super) fn add_product(lhs: &[f32], rhs: &[f32], columns: usize, out: &mut [f
     }
 }
 
-/// A matrix of so many rows and columns, turned round.
+/// Transposes a matrix of this many rows and columns.
 pub(super) fn turned(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     let mut turned = vec![0.0; values.len()];
     for (row, values) in values.chunks_exact(columns.max(1)).enumerate() {

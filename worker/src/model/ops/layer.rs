@@ -1,4 +1,4 @@
-//! The operations of a program as the CPU carries them out.
+//! Layers on the CPU: runs the operations of a program.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -17,42 +17,42 @@ use crate::model::tape::{Branches, Forward, Junction, Layer, Neighbours, OpError
 pub struct CpuLayer {
     op: Op,
     threads: Threads,
-    /// Whether every bit has to be the same on every machine.
+    /// True if results must have the same bits on every machine.
     exact: bool,
 }
 
-/// Where two ways part and come together on the CPU.
+/// Fork and join of a residual block on the CPU.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuJunction {
     relu: bool,
 }
 
-/// Where batch norms have means and variances from.
+/// Source of the means and variances of batch norms.
 #[derive(Clone, Debug, Default)]
 pub enum Statistics {
-    /// The minibatch, as in training.
+    /// Means and variances of the minibatch, as in training.
     #[default]
     Minibatch,
-    /// The minibatch, and they are noted here.
+    /// Means and variances of the minibatch, which are also written here.
     Noted(Arc<Mutex<Vec<f32>>>),
-    /// What was noted once.
+    /// Means and variances that were measured before.
     Given(Arc<Vec<f32>>),
 }
 
-/// What one pass through a network is computed with.
+/// Context of one pass through a network.
 #[derive(Clone, Debug)]
 pub struct Pass {
     pub parameters: Parameters,
-    /// What decides dropout: different for every step.
+    /// Seed of dropout, different for every step.
     pub key: u64,
-    /// Where batch norms have their numbers from.
+    /// Source of the means and variances of batch norms.
     pub statistics: Statistics,
-    /// How it comes back.
+    /// Settings of the backward pass.
     pub backward: BackwardContext,
 }
 
 impl Pass {
-    /// A pass of a whole minibatch.
+    /// Makes the context of a pass of a whole minibatch.
     #[must_use]
     pub fn new(parameters: Parameters, key: u64, statistics: Statistics) -> Self {
         Self {
@@ -64,26 +64,25 @@ impl Pass {
     }
 }
 
-/// What a layer's way back needs beside its input and its output.
+/// Values that a layer saves for its backward pass, besides input and output.
 pub enum Saved {
-    /// Nothing.
     Nothing,
-    /// Where the largest number of every square was found.
+    /// Index of the largest number in each pooling window.
     Winners(Vec<u32>),
-    /// What every number was multiplied by.
+    /// Factor of each number in dropout.
     Factors(Vec<f32>),
-    /// What every set was shifted and scaled by.
+    /// Mean and scaling factor of each normalised set.
     Moments(Moments),
 }
 
-/// The network of a program on the CPU.
+/// Builds the network of a program on the CPU.
 #[must_use]
 pub fn network(program: Program, threads: Threads) -> Network<CpuLayer> {
     let first_with_weights = program.first_with_weights();
     Network::new(parts(program.ops, threads, false), first_with_weights)
 }
 
-/// The same, with the same bits on every machine; only for the forward pass.
+/// Builds a network whose results have the same bits on every machine; only for the forward pass.
 #[must_use]
 pub fn exact_network(program: Program, threads: Threads) -> Network<CpuLayer> {
     let first_with_weights = program.first_with_weights();
@@ -103,7 +102,7 @@ pub(super) fn parts(ops: Vec<Op>, threads: Threads, exact: bool) -> Vec<NetworkN
 }
 
 impl Statistics {
-    /// What a minibatch's sets are shifted and scaled by.
+    /// Returns the mean and scaling factor of each set of a minibatch.
     fn moments(&self, norm: &Norm, x: &Rows) -> Moments {
         let Some((means, variances)) = norm.statistics.clone() else {
             return norm.measure(x).0;
@@ -115,7 +114,7 @@ impl Statistics {
                 let (moments, variance) = norm.measure(x);
                 let mut noted = noted.lock().unwrap_or_else(PoisonError::into_inner);
                 noted[means].copy_from_slice(moments.means());
-                // As PyTorch has it: of a sample of so many numbers, that of all is a little more.
+                // The unbiased variance, as in PyTorch: slightly larger than the variance of the sample itself.
                 let len = norm.set_len(x.shape().0).max(2) as f64;
                 for (to, variance) in noted[variances].iter_mut().zip(variance) {
                     *to = (variance * len / (len - 1.0)) as f32;
@@ -190,7 +189,7 @@ impl Operation for CpuLayer {
     }
 }
 
-/// Both ways go on from one tensor: whoever reads it adds to its gradient.
+/// Fork and join on the CPU. Both paths read the same tensor, and each adds to that tensor's gradient.
 impl Junction for CpuJunction {
     type Unit = f32;
     type Pass = Pass;

@@ -1,4 +1,4 @@
-//! Losses: straight from labels or numbers, in one pass each way.
+//! Losses on the CPU, computed from labels or target numbers in one pass forward and one backward.
 
 use dfdx::prelude::*;
 
@@ -8,7 +8,7 @@ use crate::dataset::Answers;
 use crate::model::tape::{Forward, Neighbours, Operation};
 use crate::task::objective::{Distance, Objective};
 
-/// The loss of one sample; `probabilities` receives its softmax. Also the logarithm of what was summed up.
+/// Returns the loss of one sample and the logarithm of the sum of exponentials; writes the softmax to `probabilities`.
 fn softmax_row(logits: &[f32], label: usize, probabilities: &mut [f32]) -> (f64, f64) {
     let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let mut sum = 0.0;
@@ -26,7 +26,7 @@ fn softmax_row(logits: &[f32], label: usize, probabilities: &mut [f32]) -> (f64,
     )
 }
 
-/// `ln(1 + eˣ)`, for any x.
+/// Returns `ln(1 + eˣ)` without overflow for any x.
 fn softplus(x: f32) -> f64 {
     let x = f64::from(x);
     x.max(0.0) + (-x.abs()).exp().ln_1p()
@@ -39,14 +39,14 @@ fn sigmoid(x: f32) -> f32 {
 /// The mean loss of a minibatch with these answers.
 #[derive(Clone, Debug)]
 pub struct MeanLoss {
-    /// What is made small.
+    /// Kind of loss and its settings.
     pub objective: Objective,
-    /// One for each row.
+    /// Expected outputs, one per row.
     pub answers: Answers,
 }
 
 impl MeanLoss {
-    /// The loss of one sample; `row gradient` receives its row gradient at each output.
+    /// Returns the loss of one sample, and writes its gradient at each output to `row_gradient`.
     fn of_row(&self, row: &[f32], sample: usize, row_gradient: &mut [f32]) -> f64 {
         match &self.objective {
             Objective::Classes { smoothing, weights } => {
@@ -73,7 +73,8 @@ impl MeanLoss {
     }
 }
 
-/// The loss of one sample that is of a class, and its gradients. One output says how likely the second of two classes is.
+/// Returns the loss of one sample with a class, and writes its gradients. A single output is the logit of the second of
+/// two classes.
 fn classes(row: &[f32], label: usize, smoothing: f32, row_gradient: &mut [f32]) -> f64 {
     if let &[logit] = row {
         let wanted = (1.0 - smoothing) * label as f32 + 0.5 * smoothing;
@@ -81,7 +82,7 @@ fn classes(row: &[f32], label: usize, smoothing: f32, row_gradient: &mut [f32]) 
         return softplus(logit) - f64::from(wanted) * f64::from(logit);
     }
     let (sharp, logarithm) = softmax_row(row, label, row_gradient);
-    // The softmax itself is the gradient of the loss, but for what was wanted.
+    // Softmax minus target is the gradient of the loss.
     row_gradient[label] -= 1.0 - smoothing;
     if smoothing == 0.0 {
         return sharp;
@@ -95,7 +96,7 @@ fn classes(row: &[f32], label: usize, smoothing: f32, row_gradient: &mut [f32]) 
 }
 
 impl Distance {
-    /// How far it is to be off by so much, and how steep that is.
+    /// Returns the loss for an error of `off`, and its derivative.
     fn of(self, off: f32) -> (f32, f32) {
         match self {
             Self::Squared => (off * off, 2.0 * off),
@@ -109,7 +110,7 @@ impl Distance {
 impl Operation<()> for MeanLoss {
     type Unit = f32;
     type Pass = Pass;
-    /// The gradient of each sample's loss at each output.
+    /// Gradient of each sample's loss at each output.
     type Saved = Vec<f32>;
     type Error = OpError;
 
@@ -146,32 +147,32 @@ impl Operation<()> for MeanLoss {
     }
 }
 
-/// What a minibatch's outputs say about its answers.
+/// Sums over samples from which the quality of a model is computed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EvalSums {
-    /// The sum of the samples' losses.
+    /// Sum of the samples' losses.
     pub loss: f64,
-    /// How many samples have their largest logit at their label.
+    /// Number of samples whose largest logit is at their label.
     pub correct: usize,
-    /// How far each number is off.
+    /// Error sums of each number to predict.
     pub errors: Vec<Errors>,
 }
 
-/// How far one of the numbers to predict is off, over some samples. In standard deviations.
+/// Error sums of one of the numbers to predict, over some samples, in standard deviations.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Errors {
-    /// The sum of the squares.
+    /// Sum of the squared errors.
     pub squared: f64,
-    /// The sum of the distances.
+    /// Sum of the absolute errors.
     pub absolute: f64,
-    /// The sum of the numbers themselves.
+    /// Sum of the target numbers.
     pub sum: f64,
-    /// The sum of their squares.
+    /// Sum of the squares of the target numbers.
     pub squares: f64,
 }
 
 impl EvalSums {
-    /// Adds what others have found on other samples.
+    /// Adds the sums over other samples.
     pub fn add(&mut self, other: &Self) {
         self.loss += other.loss;
         self.correct += other.correct;
@@ -185,7 +186,7 @@ impl EvalSums {
         }
     }
 
-    /// The share of the numbers' variance that is explained, over so many samples: its mean over all numbers.
+    /// Returns R², the explained fraction of variance over this many samples, averaged over all numbers to predict.
     #[must_use]
     pub fn r2(&self, samples: usize) -> f64 {
         let of = |errors: &Errors| {
@@ -193,15 +194,15 @@ impl EvalSums {
             1.0 - errors.squared / variance.max(f64::MIN_POSITIVE)
         };
         let mean = self.errors.iter().map(of).sum::<f64>() / self.errors.len().max(1) as f64;
-        // What has diverged is as bad as can be told.
+        // A model that has diverged gets the worst score.
         if mean.is_nan() { WORST } else { mean.max(WORST) }
     }
 }
 
-/// As bad as numbers are told to be.
+/// The lowest R² that is reported.
 const WORST: f64 = -1e9;
 
-/// Loss and accuracy of a minibatch's outputs, one row per answer, for evaluation.
+/// Computes the evaluation sums of a minibatch's outputs, one row per answer.
 #[must_use]
 pub fn eval_sums(objective: &Objective, logits: &[f32], answers: &Answers) -> EvalSums {
     let outputs = logits.len() / answers.len().max(1);
@@ -231,7 +232,8 @@ pub fn eval_sums(objective: &Objective, logits: &[f32], answers: &Answers) -> Ev
     sums
 }
 
-/// The class of the largest logit. The first of equal ones wins, as in PyTorch's argmax; a single one is that of the second.
+/// Returns the class of the largest logit. The first of equal ones wins, as in PyTorch's argmax; a single logit decides
+/// for the second class if it is positive.
 fn largest(row: &[f32]) -> usize {
     match row {
         &[logit] => usize::from(logit > 0.0),
@@ -239,7 +241,7 @@ fn largest(row: &[f32]) -> usize {
     }
 }
 
-/// The most likely class of a row of outputs.
+/// Returns the most likely class of a row of outputs.
 #[must_use]
 pub fn most_likely(row: &[f32]) -> u32 {
     largest(row) as u32

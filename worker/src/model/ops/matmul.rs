@@ -6,7 +6,7 @@ use gemm_common::Parallelism;
 
 use crate::machine::parallel::Threads;
 
-/// A matrix somewhere in a slice. Transposing it swaps two numbers.
+/// A matrix in a slice of numbers. Transposing it swaps sizes and strides.
 #[derive(Clone, Copy)]
 pub struct Matrix<'a> {
     values: &'a [f32],
@@ -44,14 +44,14 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// What becomes of the values that the product's place holds.
+/// Tells if a product overwrites its destination or is added to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteMode {
     Overwrite,
     Add,
 }
 
-/// `out = lhs · rhs` or `out += lhs · rhs`, row-major.
+/// Computes `out = lhs · rhs` or `out += lhs · rhs`, row-major.
 pub fn multiply(lhs: Matrix<'_>, rhs: Matrix<'_>, out: &mut [f32], write_mode: WriteMode, threads: Threads) {
     assert_eq!(
         out.len(),
@@ -62,17 +62,17 @@ pub fn multiply(lhs: Matrix<'_>, rhs: Matrix<'_>, out: &mut [f32], write_mode: W
     unsafe { gemm_into(lhs, rhs, out.as_mut_ptr(), write_mode, threads) }
 }
 
-/// The product in memory of its own, which is not cleared first.
+/// Returns the product in newly allocated memory, which is not cleared first.
 pub(super) fn product(lhs: Matrix<'_>, rhs: Matrix<'_>, threads: Threads) -> Vec<f32> {
     let len = lhs.rows * rhs.columns;
     let mut out = Vec::with_capacity(len);
     multiply_fresh(lhs, rhs, &mut out.spare_capacity_mut()[..len], threads);
-    // SAFETY: `multiply_fresh` has initialised so many elements.
+    // SAFETY: `multiply_fresh` has initialised `len` elements.
     unsafe { out.set_len(len) };
     out
 }
 
-/// Writes the product into fresh memory, all of it, and gives that back as what it now is.
+/// Writes the product to all of some uninitialised memory, and returns that memory as initialised.
 pub(super) fn multiply_fresh<'a>(
     lhs: Matrix<'_>,
     rhs: Matrix<'_>,
@@ -85,15 +85,17 @@ pub(super) fn multiply_fresh<'a>(
         "the output has another size than the matrix product"
     );
     let place = out.as_mut_ptr().cast();
-    // SAFETY: `out` has room for exactly the product; overwriting reads nothing of it and writes all of it.
+    // SAFETY: `out` has room for exactly the product; overwriting reads none of it and writes all of it.
     unsafe {
         gemm_into(lhs, rhs, place, WriteMode::Overwrite, threads);
         std::slice::from_raw_parts_mut(place, out.len())
     }
 }
 
+/// Calls the kernel with the product transposed.
+///
 /// # Safety
-/// `out` must be valid for writing `lhs.rows * rhs.columns` floats, and initialised where they are added to.
+/// `out` must be valid for writing `lhs.rows * rhs.columns` floats, and initialised if they are added to.
 unsafe fn gemm_into(lhs: Matrix<'_>, rhs: Matrix<'_>, out: *mut f32, write_mode: WriteMode, threads: Threads) {
     assert_eq!(lhs.columns, rhs.rows, "the inner dimensions of the matrices differ");
     let (add, alpha) = match write_mode {
@@ -105,9 +107,9 @@ unsafe fn gemm_into(lhs: Matrix<'_>, rhs: Matrix<'_>, out: *mut f32, write_mode:
         many => Parallelism::Rayon(many),
     };
     let (rows, columns) = (lhs.rows, rhs.columns);
-    // The kernel writes columns fastest if they are contiguous, so it computes the transposed product: its columns are our rows.
+    // The kernel is fastest with contiguous columns, so it computes the transposed product, whose columns are our rows.
     let (lhs, rhs) = (rhs.transposed(), lhs.transposed());
-    // SAFETY: both matrices were made by `Matrix`, whose strides stay within their slices; `out` is the caller's word.
+    // SAFETY: `Matrix` keeps its strides within its slice; the caller promises that `out` is valid.
     unsafe {
         gemm_f32::gemm::f32::get_gemm_fn()(
             columns,

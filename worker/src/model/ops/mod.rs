@@ -1,9 +1,9 @@
-//! Operations on the CPU, on numbers that dfdx's tensors hold.
+//! Operations on the CPU, on numbers stored in dfdx's tensors.
 //!
-//! All activations are matrices: one row per sample of the minibatch. What a row means (a vector, or planes of an
-//! image) is in the operation that reads it. All weights are one flat tensor, [`Parameters`]; an operation is told
-//! its ranges. A parameter belongs to one operation, which *writes* its gradient rather than adding to it, so the
-//! flat gradient needs no zeroing between steps.
+//! All activations are matrices: one row per sample of the minibatch. The operation that reads a row knows its meaning
+//! (a vector, or the planes of an image). All weights are one flat tensor, [`Parameters`]; an operation holds the
+//! indices of its own. A parameter belongs to one operation, which *overwrites* its gradient rather than adding to it,
+//! so the flat gradient needs no zeroing between steps.
 
 mod activation;
 mod backward_context;

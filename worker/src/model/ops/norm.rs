@@ -1,7 +1,7 @@
-//! Numbers shifted to mean 0 and scaled to variance 1, set by set.
+//! Normalisation on the CPU: shifts each set of numbers to mean 0 and scales it to variance 1.
 //!
-//! Sets are walked in one order, and sums are kept in sixteen lanes whatever the processor has, so that what is measured
-//! here is the same to the bit on every machine, given the same numbers.
+//! Sets are processed in a fixed order, and sums use sixteen lanes on any processor: so the same numbers lead to the
+//! same bits on every machine.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -14,10 +14,10 @@ use super::tensor::{gradient_of, take_gradient};
 use super::{OpError, Parameters, Pass, Rows, bias_relu, exact, from_rows, values};
 use crate::model::program::{Norm, Sets};
 
-/// Sums that run side by side.
+/// Partial sums that run in parallel.
 const LANES: usize = 16;
 
-/// The mean of each set, and what its numbers are multiplied by.
+/// Mean and scaling factor of each set.
 #[derive(Clone, Debug, Default)]
 pub struct Moments {
     mean: Vec<f32>,
@@ -25,7 +25,7 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// From means and variances.
+    /// Makes moments from given means and variances.
     pub(super) fn given(means: &[f32], variances: &[f32]) -> Self {
         Self {
             mean: means.to_vec(),
@@ -35,29 +35,29 @@ impl Moments {
 }
 
 impl Moments {
-    /// From measured means and variances, which it gives back.
+    /// Makes moments from measured means and variances, and returns the variances, too.
     fn measured(mean: Vec<f32>, variance: Vec<f64>) -> (Self, Vec<f64>) {
         let factor = variance.iter().map(|&variance| factor(variance)).collect();
         (Self { mean, factor }, variance)
     }
 
-    /// The means of all sets.
+    /// Means of all sets.
     pub(super) fn means(&self) -> &[f32] {
         &self.mean
     }
 
-    /// The mean of a set, and what its numbers are multiplied by.
+    /// Returns the mean and the scaling factor of a set.
     fn of(&self, set: usize) -> (f32, f32) {
         (self.mean[set], self.factor[set])
     }
 }
 
-/// What numbers of a variance are multiplied by.
+/// Returns the factor that scales numbers with this variance to variance 1.
 fn factor(variance: f64) -> f32 {
     (1.0 / (variance + f64::from(Norm::EPSILON)).sqrt()) as f32
 }
 
-/// The sum of numbers.
+/// Sums up numbers.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn sum(values: &[f32]) -> f64 {
     let (whole, rest) = values.as_chunks::<LANES>();
@@ -70,7 +70,7 @@ fn sum(values: &[f32]) -> f64 {
     lanes.iter().chain(rest).map(|&value| f64::from(value)).sum()
 }
 
-/// The sum of the squares of how far numbers are from their mean.
+/// Sums up the squared distances of numbers from their mean.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn squares(values: &[f32], mean: f32) -> f64 {
     let (whole, rest) = values.as_chunks::<LANES>();
@@ -84,7 +84,7 @@ fn squares(values: &[f32], mean: f32) -> f64 {
     lanes.iter().map(|&lane| f64::from(lane)).chain(rest).sum()
 }
 
-/// Two sums: of gradients, and of gradients times how far their numbers are from the mean.
+/// Returns two sums: of gradients, and of gradients times their numbers' distances from the mean.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn gradient_sums(dy: &[f32], x: &[f32], mean: f32) -> (f64, f64) {
     let (mut plain, mut leaning) = ([0.0f32; LANES], [0.0f32; LANES]);
@@ -107,7 +107,7 @@ fn gradient_sums(dy: &[f32], x: &[f32], mean: f32) -> (f64, f64) {
     sums
 }
 
-/// `y = (x − mean) · scale + bias`, with relu where it follows.
+/// Normalises numbers: `y = (x − mean) · scale + bias`, optionally followed by relu.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn normalise(x: &[f32], mean: f32, scale: f32, bias: f32, relu: bool, y: &mut [f32]) {
     let floor = if relu { 0.0 } else { f32::NEG_INFINITY };
@@ -116,7 +116,7 @@ fn normalise(x: &[f32], mean: f32, scale: f32, bias: f32, relu: bool, y: &mut [f
     }
 }
 
-/// `dx += dy · scale − plain − (x − mean) · leaning`
+/// Backward pass of the normalisation: `dx += dy · scale − plain − (x − mean) · leaning`.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn normalise_back(dy: &[f32], x: &[f32], mean: f32, [scale, plain, leaning]: [f32; 3], dx: &mut [f32]) {
     for ((dx, dy), x) in dx.iter_mut().zip(dy).zip(x) {
@@ -124,7 +124,8 @@ fn normalise_back(dy: &[f32], x: &[f32], mean: f32, [scale, plain, leaning]: [f3
     }
 }
 
-/// The same, where each number has a gain and a bias of its own.
+/// Normalises numbers of which each has its own gain and bias: `y = (x − mean) · factor · gain + bias`, optionally with
+/// relu.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn normalise_each(x: &[f32], mean: f32, factor: f32, gain: &[f32], bias: &[f32], relu: bool, y: &mut [f32]) {
     let floor = if relu { 0.0 } else { f32::NEG_INFINITY };
@@ -133,8 +134,8 @@ fn normalise_each(x: &[f32], mean: f32, factor: f32, gain: &[f32], bias: &[f32],
     }
 }
 
-/// Adds to the gradients of gains and biases, where each number has its own, and makes gradients those of what was not yet
-/// multiplied.
+/// Adds to the gradients of gains and biases, where each number has its own, and multiplies the output gradients by the
+/// gains.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn gradient_sums_each(
     dy: &mut [f32],
@@ -152,18 +153,18 @@ fn gradient_sums_each(
     }
 }
 
-/// How a minibatch is looked at: samples of channels of planes. All numbers of a plane have one gain.
+/// Dimensions of a minibatch: samples, channels and planes. All numbers of a plane have one gain.
 #[derive(Clone, Copy)]
 struct View {
     samples: usize,
     channels: usize,
     plane: usize,
-    /// Sets that a sample's channels make; none where sets go through all samples.
+    /// Number of sets per sample; `None` if sets extend over all samples.
     groups: Option<usize>,
 }
 
 impl View {
-    /// Where each plane lies, its set, and its channel.
+    /// Returns the indices of each plane, with its set and its channel.
     fn planes(self) -> impl Iterator<Item = (Range<usize>, usize, usize)> {
         let Self {
             samples,
@@ -182,16 +183,16 @@ impl View {
         self.groups.map_or(self.channels, |groups| self.samples * groups)
     }
 
-    /// How many numbers a set has.
+    /// Numbers in a set.
     fn set_len(self) -> f64 {
         ((self.samples * self.channels * self.plane) as f64 / self.sets().max(1) as f64).max(1.0)
     }
 
-    /// The moments of all sets, and their variances.
+    /// Measures the moments of all sets, and returns their variances, too.
     fn measure(self, x: &[f32]) -> (Moments, Vec<f64>) {
         let len = self.set_len();
         if self.groups.is_some() {
-            // A set lies in one run.
+            // A set is one contiguous run.
             let measured = x.chunks_exact(len as usize).map(|set| {
                 let mean = (sum(set) / len) as f32;
                 (mean, squares(set, mean) / len)
@@ -211,7 +212,7 @@ impl View {
         Moments::measured(mean, totals.iter().map(|total| total / len).collect())
     }
 
-    /// Each set's run, where each number has a gain of its own, with the gains' places.
+    /// Returns the indices of each set and of its gains, if each number has its own gain.
     fn runs(self) -> Option<impl Iterator<Item = (Range<usize>, Range<usize>)>> {
         let groups = self.groups.filter(|_| self.plane == 1)?;
         let len = self.channels / groups;
@@ -245,7 +246,7 @@ impl View {
         out
     }
 
-    /// Adds to the gradient of the input; gives those of gains and biases.
+    /// Backward pass of a normalisation: adds to the input's gradient, and returns the gradients of gains and biases.
     fn backward(
         self,
         x: &[f32],
@@ -272,7 +273,7 @@ impl View {
             }
             return (dgain, dbias);
         }
-        // What the gradients of each set sum up to, times their gains.
+        // Sums over each set of its gradients, multiplied by their gains.
         let mut totals = vec![(0.0, 0.0); self.sets()];
         for (run, set, channel) in self.planes() {
             let (plain, leaning) = gradient_sums(&dy[run.clone()], &x[run], moments.mean[set]);
@@ -296,8 +297,9 @@ impl View {
 }
 
 impl Norm {
-    /// How a minibatch is looked at, and its numbers so. Vectors are turned round where sets go through all samples: each
-    /// set is a run of numbers then. Where each number has a gain of its own, it is a plane of its own.
+    /// Returns the minibatch's dimensions, and its numbers in that order. Vectors are transposed if sets extend over
+    /// all samples, so that each set is a contiguous run. If each number has its own gain, it counts as a plane of its
+    /// own.
     fn view<'a>(&self, x: &'a [f32], samples: usize) -> (View, Cow<'a, [f32]>) {
         let view = |samples, channels, plane, groups| View {
             samples,
@@ -320,13 +322,13 @@ impl Norm {
         self.sets == Sets::Channels && self.plane == 1
     }
 
-    /// The moments of all sets of a minibatch, and their variances.
+    /// Measures the moments of all sets of a minibatch, and returns their variances, too.
     pub(super) fn measure(&self, x: &Rows) -> (Moments, Vec<f64>) {
         let (view, x) = self.view(values(x), x.shape().0);
         view.measure(&x)
     }
 
-    /// Shifts and scales a minibatch by moments.
+    /// Normalises a minibatch by the given moments.
     pub(super) fn forward(&self, parameters: &Parameters, x: &Rows, moments: &Moments) -> Result<Rows, OpError> {
         let (samples, features) = *x.shape();
         let weights = parameters.values();
@@ -339,7 +341,7 @@ impl Norm {
         from_rows(x.device(), samples, features, out)
     }
 
-    /// Writes the gradient of gains and biases, and adds to that of its input.
+    /// Backward pass: writes the gradients of gains and biases, and adds to the input's.
     pub(super) fn backward(
         &self,
         Pass {

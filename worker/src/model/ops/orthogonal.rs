@@ -1,19 +1,20 @@
-//! Makes matrices orthogonal: Newton–Schulz iterations, on the smaller of the two Gram matrices.
+//! Makes matrices orthogonal for Muon: Newton–Schulz iterations on the smaller of the two Gram matrices.
 //!
-//! An iteration multiplies a matrix X by a polynomial of its Gram matrix G = X Xᵀ, which moves all singular values towards
-//! one and leaves the singular vectors. All these polynomials are polynomials of the first G and commute. So the iterations
-//! work on the small square matrix G alone and collect their product Q; X is read twice, for G and for Q X, however many
-//! iterations there are.
+//! An iteration multiplies a matrix X by a polynomial of its Gram matrix G = X Xᵀ, which moves all singular values
+//! towards one and keeps the singular vectors. All these polynomials are polynomials of the first G and commute. So the
+//! iterations work on the small square matrix G alone and accumulate their product Q; X is read only twice, for G and
+//! for Q X, however many iterations there are.
 
 use multiversion::multiversion;
 
 use super::matmul::{Matrix, WriteMode, multiply};
 use crate::machine::parallel::Threads;
 
-/// `a, b, c` of the polynomial `a I + b G + c G²`. It takes small singular values up fast, by 3.4 in every iteration, and
-/// those that are near one to between 0.7 and 1.2: near enough, since an update's exact length matters little.
+/// Coefficients `a, b, c` of the polynomial `a I + b G + c G²`. It raises small singular values fast, by 3.4 in every
+/// iteration, and keeps those near one between 0.7 and 1.2: close enough, since an update's exact length matters
+/// little.
 pub(crate) const COEFFICIENTS: [f32; 3] = [3.4445, -4.7750, 2.0315];
-/// Keeps a matrix of zeros what it is.
+/// Added to the norm, so that a matrix of zeros stays zero.
 pub(crate) const EPSILON: f32 = 1e-14;
 
 /// Memory for intermediate results, so that no step allocates.
@@ -27,7 +28,7 @@ pub struct Scratch {
     out: Vec<f32>,
 }
 
-/// Replaces a row-major matrix by an orthogonal one with the same singular vectors, times a scale.
+/// Replaces a row-major matrix by an orthogonal one with the same singular vectors, multiplied by `scale`.
 pub fn orthogonalise(
     values: &mut [f32],
     (rows, columns): (usize, usize),
@@ -56,7 +57,7 @@ pub fn orthogonalise(
     } else {
         multiply(x.transposed(), x, gram, WriteMode::Overwrite, threads);
     }
-    // The largest singular value is at most this: the square root of the Gram matrix's norm.
+    // The square root of the Gram matrix's norm is an upper bound of the singular values.
     let norm = gram.iter().map(|&g| f64::from(g) * f64::from(g)).sum::<f64>().sqrt() as f32 + EPSILON;
     for g in gram.iter_mut() {
         *g /= norm;
@@ -116,7 +117,7 @@ fn square_of(values: &[f32], size: usize) -> Matrix<'_> {
     Matrix::row_major(values, size, size)
 }
 
-/// `polynomial = a I + b gram + c square`
+/// Evaluates Muon's polynomial of a Gram matrix: `polynomial = a I + b gram + c square`.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn combine(size: usize, gram: &[f32], square: &[f32], polynomial: &mut [f32]) {
     let [a, b, c] = COEFFICIENTS;
@@ -153,7 +154,7 @@ mod tests {
         values
     }
 
-    /// The Gram matrix of the smaller side.
+    /// Returns the Gram matrix of the smaller side.
     fn gram(values: &[f32], rows: usize, columns: usize) -> Vec<f64> {
         let at = |row: usize, column: usize| f64::from(values[row * columns + column]);
         let size = rows.min(columns);
@@ -174,7 +175,7 @@ mod tests {
         for (rows, columns) in [(8, 30), (30, 8), (16, 16), (1, 5), (5, 1), (64, 100)] {
             let found = orthogonal(&random(rows, columns, 3), rows, columns, 1.0);
             let size = rows.min(columns);
-            // Of a square matrix the smallest singular values are too small to come near one.
+            // The smallest singular values of a square matrix are too small to come near one.
             let lengths = if rows == columns { 0.0..1.6 } else { 0.4..1.6 };
             for (index, entry) in gram(&found, rows, columns).into_iter().enumerate() {
                 if index % (size + 1) == 0 {
@@ -186,7 +187,7 @@ mod tests {
         }
     }
 
-    /// The plain form of the iteration, in double precision and on the whole matrix.
+    /// Reference implementation: the iteration in double precision on the whole matrix.
     fn plainly(values: &[f32], rows: usize, columns: usize) -> Vec<f64> {
         let mut x: Vec<f64> = values.iter().map(|&value| f64::from(value)).collect();
         let product = |a: &[f64], b: &[f64], (rows, inner, columns): (usize, usize, usize)| -> Vec<f64> {

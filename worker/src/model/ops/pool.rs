@@ -1,4 +1,4 @@
-//! Pooling: the largest or the mean of every window of an image.
+//! Pooling on the CPU: the largest or the mean of each window of an image.
 
 use dfdx::prelude::*;
 
@@ -7,7 +7,7 @@ use super::{OpError, Rows, from_rows, values};
 use crate::model::program::Pool;
 
 impl Pool {
-    /// Calls `take` with the position of the top left corner of every window of a minibatch, in the output's order.
+    /// Calls `take` with the index of the top left corner of every window of a minibatch, in the output's order.
     fn for_each_window(&self, samples: usize, mut take: impl FnMut(usize)) {
         for plane in 0..samples * self.channels {
             for row in 0..self.rows() {
@@ -19,7 +19,7 @@ impl Pool {
         }
     }
 
-    /// The largest value of each window; with a way back, also where each was found.
+    /// Computes the largest value of each window and, if `taped`, its index.
     pub(super) fn max(self, x: &Rows, taped: bool) -> Result<(Rows, Vec<u32>), OpError> {
         let samples = x.shape().0;
         let input = values(x);
@@ -48,7 +48,7 @@ impl Pool {
         Ok((y, winners))
     }
 
-    /// The mean of each window.
+    /// Computes the mean of each window.
     pub(super) fn mean(self, x: &Rows) -> Result<Rows, OpError> {
         let samples = x.shape().0;
         let input = values(x);
@@ -61,7 +61,7 @@ impl Pool {
         from_rows(x.device(), samples, self.output_len(), out)
     }
 
-    /// Every number of a window has the same part in its mean.
+    /// Backward pass of mean pooling: every number of a window gets an equal part of the gradient.
     pub(super) fn mean_backward(self, x: &Rows, y: &Rows, gradients: &mut Gradients<f32, Cpu>) -> Result<(), OpError> {
         let dy = take_gradient(gradients, y)?;
         let dx = gradient_of(gradients, x)?;
@@ -81,7 +81,7 @@ impl Pool {
     }
 }
 
-/// The gradient goes to where the largest value was found and nowhere else.
+/// Backward pass of max pooling: the gradient goes to the largest value of each window only.
 pub(super) fn max_backward(
     winners: &[u32],
     x: &Rows,

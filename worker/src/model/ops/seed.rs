@@ -1,4 +1,4 @@
-//! Where a network goes on elsewhere: gradients that have come back from there, in place of a loss.
+//! The start of a backward pass in a pipeline stage without a loss: output gradients from the next stage.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -9,20 +9,20 @@ use super::tensor::gradient_of;
 use super::{OpError, Pass, Rows};
 use crate::model::tape::{Forward, Neighbours, Operation};
 
-/// The gradients of a loss at what has left this part of a network.
+/// Gradients of the loss at this stage's outputs, received from the next stage.
 #[derive(Clone)]
 pub struct Seed {
-    /// One for each number that has left.
+    /// One gradient for each number of the output.
     output_gradients: Rc<[f32]>,
-    /// The mean loss that they are of.
+    /// Mean loss of the micro-batch, as computed by the last stage.
     loss: f32,
-    /// Where the flat gradient is written. It is lent to the tape when the way back begins: between there and back many
-    /// micro-batches of a minibatch may be under way, and only one of them writes.
+    /// Memory for the flat gradient. It is lent to the tape when the backward pass begins: several micro-batches of a
+    /// minibatch may be in flight, and only one of them writes at a time.
     memory: Rc<Cell<Vec<f32>>>,
 }
 
 impl Seed {
-    /// Gradients of a loss, and memory for the flat gradient.
+    /// Wraps output gradients from the next stage, with memory for the flat gradient.
     #[must_use]
     pub fn new(output_gradients: Vec<f32>, loss: f32, memory: Vec<f32>) -> Self {
         Self {

@@ -1,13 +1,13 @@
-//! The one place that knows how dfdx keeps a tensor's numbers.
+//! Access to the numbers of dfdx's tensors on the CPU. Only this module knows their memory layout.
 
 use dfdx::prelude::*;
 
 use crate::model::tape::{Activations, OpError, Parameters};
 
-/// A minibatch of numbers, one row per sample.
+/// A minibatch of activations on the CPU, one row per sample.
 pub type Rows<T = NoneTape> = Activations<f32, T>;
 
-/// The numbers of a tensor, row-major, without copying them.
+/// Returns the numbers of a tensor, row-major, without copying them.
 ///
 /// dfdx 0.13 has no public view of a CPU tensor's storage, only indexing. All tensors here come from
 /// [`from_rows`] or from operations that keep their input's strides, so they are contiguous.
@@ -20,12 +20,12 @@ pub fn values<S: Shape, T>(tensor: &Tensor<S, f32, Cpu, T>) -> &[f32] {
     let first: &f32 = &tensor[zero];
     // SAFETY: indexing with zeros gives the first element of the tensor's `Vec<f32>`, which dfdx fills with exactly
     // `num_elements` numbers for a contiguous shape; it cannot change while `tensor` is borrowed. The slice reaches
-    // beyond the one element that was borrowed, though not beyond its allocation: Tree Borrows allows that, the older
+    // beyond the one element that was borrowed, but not beyond its allocation: Tree Borrows allows that, the older
     // Stacked Borrows would not. dfdx offers no other view.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(first), len) }
 }
 
-/// The numbers of a tensor, to be changed in place. A tensor that shares its storage gets its own copy first.
+/// Returns the numbers of a tensor for writing. A tensor that shares its storage gets its own copy first.
 fn values_mut<S: Shape>(tensor: &mut Tensor<S, f32, Cpu>) -> &mut [f32] {
     let len = tensor.shape().num_elements();
     if len == 0 {
@@ -37,12 +37,12 @@ fn values_mut<S: Shape>(tensor: &mut Tensor<S, f32, Cpu>) -> &mut [f32] {
     unsafe { std::slice::from_raw_parts_mut(std::ptr::from_mut(first), len) }
 }
 
-/// A tensor with one row per sample.
+/// Makes a tensor with one row per sample.
 pub fn from_rows(device: &Cpu, rows: usize, columns: usize, values: Vec<f32>) -> Result<Rows, OpError> {
     device.try_tensor_from_vec(values, (rows, columns))
 }
 
-/// Takes the gradient that has come back to a tensor. Nothing asks for it again: its operation runs once.
+/// Takes a tensor's gradient out of its slot. Each gradient is read only once, because each operation runs once.
 pub(super) fn take_gradient<S: Shape>(
     gradients: &mut Gradients<f32, Cpu>,
     of: &Tensor<S, f32, Cpu>,
@@ -50,7 +50,7 @@ pub(super) fn take_gradient<S: Shape>(
     Ok(std::mem::take(&mut **gradients.get_or_alloc_mut(of)?))
 }
 
-/// The gradient of a tensor that operations add to; zeros at first.
+/// Returns the gradient of a tensor for operations to add to; initially zeros.
 pub(super) fn gradient_of<'a, S: Shape>(
     gradients: &'a mut Gradients<f32, Cpu>,
     of: &Tensor<S, f32, Cpu>,
@@ -59,7 +59,7 @@ pub(super) fn gradient_of<'a, S: Shape>(
 }
 
 impl Parameters {
-    /// Weights from their values, in the order of the flat index space.
+    /// Makes parameters from weights, in the order of the flat index space.
     pub fn new(device: &Cpu, weights: Vec<f32>) -> Result<Self, OpError> {
         let len = weights.len();
         Self::stored(device.try_tensor_from_vec(weights, (len,))?)
@@ -70,7 +70,7 @@ impl Parameters {
         values(&self.flat)
     }
 
-    /// The weights, to be changed in place.
+    /// Returns the weights for writing.
     pub fn values_mut(&mut self) -> &mut [f32] {
         values_mut(&mut self.flat)
     }

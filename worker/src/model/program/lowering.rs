@@ -1,4 +1,4 @@
-//! From layers to operations.
+//! Lowers the layers of a layout to operations.
 
 use protocol::job::model::{Activation, Layer, Layout, PlacedLayer, Shape};
 
@@ -16,12 +16,12 @@ pub(super) fn image(shape: Shape) -> (usize, usize, usize) {
     }
 }
 
-/// One operation per layer, less those that are fused or change nothing.
+/// Returns one operation per layer, without layers that are fused or change nothing.
 pub(super) fn lowered(layout: &Layout) -> Vec<Op> {
     lowered_after(&[], &layout.layers)
 }
 
-/// The same for layers that come after others, which lie elsewhere.
+/// Lowers layers that follow layers of other stages, so that they get the same operation numbers as in the whole model.
 pub(super) fn lowered_after(before: &[PlacedLayer], layers: &[PlacedLayer]) -> Vec<Op> {
     let mut lowering = Lowering {
         input_gradient: InputGradient::NotNeeded,
@@ -31,10 +31,10 @@ pub(super) fn lowered_after(before: &[PlacedLayer], layers: &[PlacedLayer]) -> V
     lowering.chain(layers)
 }
 
-/// What is known on the way through the layers.
+/// State while layers are lowered in order.
 struct Lowering {
     input_gradient: InputGradient,
-    /// Operations so far, those within blocks included.
+    /// Number of operations so far, including those within blocks.
     places: u64,
 }
 
@@ -67,7 +67,7 @@ impl Lowering {
         ops
     }
 
-    /// The operation of one layer, if it is one.
+    /// Returns the operation of one layer, or `None` if the layer changes nothing.
     fn op(&mut self, placed: &PlacedLayer) -> Option<Op> {
         let (channels, height, width) = image(placed.input);
         let window = |window| Pool {
@@ -117,7 +117,7 @@ impl Lowering {
             Layer::GroupNorm(groups) => Op::Norm(norm(placed, Sets::Groups(groups))?),
             Layer::Residual(_) => {
                 let block = placed.block.as_ref()?;
-                // Both ways hand a gradient to where they part, whoever needs it.
+                // In a block, both paths pass a gradient to the fork, whether it is needed or not.
                 self.input_gradient = InputGradient::Needed;
                 Op::Residual(Residual {
                     body: self.chain(&block.body),
@@ -135,13 +135,13 @@ impl Lowering {
                 place: self.places,
                 slice: 0,
             }),
-            // What is flat already stays as it is.
+            // Activations are flat already.
             Layer::Flatten => return None,
         })
     }
 }
 
-/// The operation of a norm layer, which shifts and scales what it has normalised. The layout always places its weights.
+/// Returns the operation of a norm layer. The layout always places its weights.
 fn norm(placed: &PlacedLayer, sets: Sets) -> Option<Norm> {
     let (gain, bias) = placed.parameters.clone()?;
     let (channels, plane, flat) = match placed.input {
@@ -164,7 +164,7 @@ fn norm(placed: &PlacedLayer, sets: Sets) -> Option<Norm> {
     })
 }
 
-/// The same operations, with images turned to rows before all that reads vectors, and before the loss.
+/// Inserts conversions of images to rows before operations that read vectors, and before the loss.
 pub(super) fn with_turns_to_rows(ops: Vec<Op>, input: Planes) -> Vec<Op> {
     let (mut turned, planes) = turned(ops, input);
     if planes.channels > 1 {
@@ -173,7 +173,7 @@ pub(super) fn with_turns_to_rows(ops: Vec<Op>, input: Planes) -> Vec<Op> {
     turned
 }
 
-/// Operations with their turns, and what they end in.
+/// Returns the operations with conversions, and the planes of their output.
 fn turned(ops: Vec<Op>, input: Planes) -> (Vec<Op>, Planes) {
     let mut result = Vec::with_capacity(ops.len() + 1);
     let mut planes = input;
@@ -184,7 +184,7 @@ fn turned(ops: Vec<Op>, input: Planes) -> (Vec<Op>, Planes) {
             Op::Residual(block) => block.flat,
             _ => false,
         };
-        // One channel lies like rows.
+        // With one channel, an image has the same order as a row.
         if reads_rows && planes.channels > 1 {
             result.push(Op::ToRows(planes));
             planes = Planes::rows(planes.numbers());

@@ -1,5 +1,6 @@
-//! What a model computes, as a list of operations: the layers of a job, with each relu fused into the layer before it
-//! where that can be. Plain descriptions, without numbers and without a device: every device carries out the same list.
+//! The program of a model: the list of operations that compute it, lowered from the layers of a job, with each relu
+//! fused into the operation before it where possible. It is plain data without weights; every device runs the same
+//! program.
 
 mod lowering;
 mod norm;
@@ -11,107 +12,106 @@ use protocol::job::model::{Activation, Layout, Partition, PipelineStage, PlacedL
 use lowering::{image, lowered, lowered_after, with_turns_to_rows};
 pub use norm::{Norm, Sets};
 
-/// One operation. It reads a minibatch of activations and writes another one.
+/// An operation. It reads a minibatch of activations and writes another one.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Op {
-    /// `y = x Wᵀ + b`, with relu where it follows.
+    /// A dense layer, `y = x Wᵀ + b`, optionally followed by relu.
     Dense(Dense),
-    /// A convolution, with relu where it follows.
+    /// A convolution, optionally followed by relu.
     Conv(Conv),
-    /// The largest number of every square.
+    /// Max pooling: the largest number of each window.
     MaxPool(Pool),
-    /// The mean of every square.
+    /// Mean pooling: the mean of each window.
     MeanPool(Pool),
-    /// A function of each number by itself.
+    /// An activation: a function of each number by itself.
     Activation(Activation),
-    /// Numbers shifted and scaled, set by set.
+    /// Normalisation of sets of numbers.
     Norm(Norm),
-    /// Two ways that come together again.
+    /// A residual block: the sum of two paths.
     Residual(Residual),
-    /// Numbers dropped at random.
+    /// Dropout: sets some numbers to zero at random.
     Dropout(Dropout),
-    /// Images that lie channel by channel become rows, one per sample.
+    /// Converts images stored by channel to rows, one per sample.
     ToRows(Planes),
-    /// Rows become images that lie channel by channel.
+    /// Converts rows to images stored by channel.
     FromRows(Planes),
 }
 
-/// A dense layer: where its weights lie and what surrounds it.
+/// A dense layer: its sizes, and the indices of its weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dense {
-    /// Numbers per sample before it.
+    /// Numbers per sample in the layer's input.
     pub inputs: usize,
-    /// Numbers per sample after it.
+    /// Numbers per sample in the layer's output.
     pub outputs: usize,
-    /// Its weights, `outputs` rows of `inputs`.
+    /// Indices of the weights, `outputs` rows of `inputs`.
     pub weight: Range<usize>,
-    /// Its biases.
+    /// Indices of the biases.
     pub bias: Range<usize>,
-    /// Whether relu follows.
+    /// True if relu follows.
     pub relu: bool,
-    /// Whether something trainable lies before it.
+    /// Tells if the layer must compute the gradient of its input.
     pub input_gradient: InputGradient,
 }
 
-/// A convolution layer: where its weights lie and what surrounds it.
+/// A convolution layer: its sizes, and the indices of its weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conv {
-    /// Its sizes.
     pub geometry: Geometry,
-    /// Its weights, one kernel after the other.
+    /// Indices of the weights, one kernel after the other.
     pub weight: Range<usize>,
-    /// Its biases; none where there are no indices.
+    /// Indices of the biases; an empty range if there are none.
     pub bias: Range<usize>,
-    /// Whether relu follows.
+    /// True if relu follows.
     pub relu: bool,
-    /// Whether something trainable lies before it.
+    /// Tells if the layer must compute the gradient of its input.
     pub input_gradient: InputGradient,
 }
 
-/// A block: what comes in goes two ways, and what comes out of both is added up, with relu where it follows.
+/// A residual block: the sum of two paths with the same input, optionally followed by relu.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Residual {
-    /// The operations of one way.
+    /// Operations of the main path.
     pub body: Vec<Op>,
-    /// Those of the other; without any, what comes in is added as it is.
+    /// Operations of the skip path; if there are none, the input itself is added.
     pub skip: Vec<Op>,
-    /// Whether samples come in as vectors: those lie as rows on every device.
+    /// True if samples are vectors, which are rows on every device.
     pub flat: bool,
-    /// Whether relu follows.
+    /// True if relu follows.
     pub relu: bool,
 }
 
-/// Whether an operation must hand a gradient to what came before it. The data needs none, which saves the first layer a
-/// third of its work.
+/// Tells if an operation must compute the gradient of its input. At the first layer nothing before it can be trained,
+/// which saves a third of that layer's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputGradient {
-    /// Something trainable lies before.
+    /// An operation with weights precedes, here or in an earlier pipeline stage.
     Needed,
-    /// Only data and operations without weights lie before.
+    /// Only data and operations without weights precede.
     NotNeeded,
 }
 
-/// The sizes of a convolution.
+/// Sizes of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Planes before it.
+    /// Planes of the input.
     pub channels: usize,
-    /// Rows of a plane before it.
+    /// Rows of an input plane.
     pub height: usize,
-    /// Columns of a plane before it.
+    /// Columns of an input plane.
     pub width: usize,
-    /// Planes after it.
+    /// Planes of the output.
     pub outputs: usize,
     /// Rows and columns of a kernel.
     pub kernel: usize,
     /// Distance between two positions of a kernel.
     pub stride: usize,
-    /// Zeros around a plane.
+    /// Rows or columns of zeros on each side of a plane.
     pub pad: usize,
 }
 
 impl Geometry {
-    /// Whether each kernel is one pixel, at every pixel.
+    /// True for a 1×1 kernel with stride 1 and no padding.
     pub(crate) fn is_pointwise(&self) -> bool {
         (self.kernel, self.stride, self.pad) == (1, 1, 0)
     }
@@ -124,12 +124,12 @@ impl Geometry {
         (self.width + 2 * self.pad - self.kernel) / self.stride + 1
     }
 
-    /// Positions of a kernel: numbers in a plane of the output.
+    /// Positions of a kernel, which is the number of values in an output plane.
     pub(crate) fn positions(&self) -> usize {
         self.rows() * self.columns()
     }
 
-    /// Numbers under a kernel.
+    /// Numbers under a kernel at one position, in all channels.
     pub(crate) fn window(&self) -> usize {
         self.channels * self.kernel * self.kernel
     }
@@ -143,14 +143,14 @@ impl Geometry {
     }
 }
 
-/// A pooling layer: windows of rows and columns, side by side; what is left at the edges is not looked at.
+/// A pooling layer: adjacent windows of rows and columns; a remainder at the edges is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
     /// Planes per sample.
     pub channels: usize,
-    /// Rows of a plane before it.
+    /// Rows of an input plane.
     pub height: usize,
-    /// Columns of a plane before it.
+    /// Columns of an input plane.
     pub width: usize,
     /// Rows and columns of a window.
     pub window: (usize, usize),
@@ -170,43 +170,43 @@ impl Pool {
     }
 }
 
-/// Dropout: in training each number is dropped with a probability and the others are scaled up.
+/// Dropout: in training each number is dropped with a probability, and the others are scaled up.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dropout {
-    /// The share of numbers that is dropped.
+    /// Probability of dropping a number.
     pub probability: f64,
-    /// The number of this operation in the model, which makes its key its own.
+    /// Number of this operation in the model, which distinguishes its random decisions from those of other dropouts.
     pub place: u64,
-    /// Which slice of a layer's neurons it works on, where they are divided.
+    /// Number of the slice of a layer's neurons that it works on; 0 if layers are not sliced.
     pub slice: u64,
 }
 
 impl Dropout {
-    /// Random bits per decision: four decisions come from one random word, and 1/65536 is fine enough for a probability.
+    /// Random bits per decision: one random word serves four decisions, and a step of 1/65536 is fine enough.
     pub(crate) const BITS: u32 = 16;
 
-    /// The key of this operation in a step: layers of one step must not drop in the same pattern.
+    /// Key of this operation's random decisions in a step, different for each operation and slice.
     pub(crate) fn key(&self, step_key: u64) -> u64 {
         step_key ^ self.place << 56 ^ self.slice << 48
     }
 
-    /// A number is dropped if the random bits of its decision are below this.
+    /// Returns the bound below which a decision's random bits drop the number.
     pub(crate) fn border(&self) -> u32 {
         (self.probability * f64::from(1u32 << Self::BITS)).round() as u32
     }
 
-    /// What is not dropped is multiplied by this, so that the mean stays.
+    /// Returns the factor of numbers that are not dropped, which preserves the mean.
     pub(crate) fn kept(&self) -> f32 {
         (1.0 / (1.0 - self.probability)) as f32
     }
 }
 
-/// What an activation consists of: planes of numbers. Rows are one plane per sample.
+/// Dimensions of an activation: planes of numbers per sample. A row is one plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Planes {
     /// Planes per sample.
     pub channels: usize,
-    /// Numbers in each.
+    /// Numbers in a plane.
     pub plane: usize,
 }
 
@@ -232,18 +232,18 @@ impl Planes {
     }
 }
 
-/// How a device keeps a minibatch of images.
+/// Memory order of a minibatch of images on a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageOrder {
-    /// Sample by sample, and within a sample channel by channel: every minibatch is rows already.
+    /// By sample, then by channel: every minibatch consists of rows already.
     BySample,
-    /// Channel by channel, and within a channel sample by sample: a convolution is one product for the whole minibatch.
-    /// Dense layers and the loss read rows, so images are turned before them.
+    /// By channel, then by sample: a convolution is one matrix product for the whole minibatch. Dense layers and the
+    /// loss read rows, so images are converted before them.
     ByChannel,
 }
 
 impl Op {
-    /// Numbers per sample after it, from those before it.
+    /// Numbers per sample in the operation's output, given those in its input.
     #[must_use]
     pub fn outputs(&self, inputs: usize) -> usize {
         match self {
@@ -255,7 +255,7 @@ impl Op {
         }
     }
 
-    /// Whether there is something to train in it.
+    /// True if the operation has weights to train.
     #[must_use]
     pub fn has_weights(&self) -> bool {
         match self {
@@ -265,7 +265,7 @@ impl Op {
         }
     }
 
-    /// The planes after it, from those before it.
+    /// Planes of the operation's output, given those of its input.
     fn planes(&self, before: Planes) -> Planes {
         match self {
             Self::Dense(dense) => Planes::rows(dense.outputs),
@@ -285,7 +285,7 @@ impl Op {
     }
 }
 
-/// Numbers per sample after operations, from those before them.
+/// Numbers per sample after a sequence of operations, given those before it.
 fn outputs(ops: &[Op], inputs: usize) -> usize {
     ops.iter().fold(inputs, |inputs, op| op.outputs(inputs))
 }
@@ -293,22 +293,21 @@ fn outputs(ops: &[Op], inputs: usize) -> usize {
 /// The operations of a model, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
-    /// The operations.
     pub ops: Vec<Op>,
-    /// What a device has to read samples as.
+    /// Planes in which a device must store samples.
     pub input: Planes,
 }
 
 impl Program {
-    /// The operations of a layout, for a device that keeps images in an order.
+    /// Lowers a layout to operations for a device with this order of images.
     #[must_use]
     pub fn new(layout: &Layout, order: ImageOrder) -> Self {
         Self::of(&layout.layers, lowered(layout), order)
     }
 
-    /// The operations of what a stage has of a layer range. They read and write rows on every device, since what lies before
-    /// and after may be elsewhere. They have the same keys wherever a model is cut, but that neurons of different slices are
-    /// not dropped together.
+    /// Lowers this worker's slice of a layer range to operations. Its input and output are rows on every device,
+    /// because neighbouring ranges may be on other nodes. Dropout has the same keys wherever a model is cut, except
+    /// that different slices have different ones.
     #[must_use]
     pub fn of_layer_range(partition: &Partition, stage: &PipelineStage, own: &StageSlice, order: ImageOrder) -> Self {
         let layers = &stage.layout.layers[own.layers.clone()];
@@ -321,7 +320,7 @@ impl Program {
             }
         }
         let Self { mut ops, input } = Self::of(layers, ops, order);
-        // One channel lies like rows.
+        // With one channel, an image has the same order as a row.
         if input.channels > 1 {
             ops.insert(0, Op::FromRows(input));
         }
@@ -347,20 +346,20 @@ impl Program {
         }
     }
 
-    /// The operations that are carried out where nothing is trained: nothing is dropped there.
+    /// Returns the operations for evaluation: the same without dropout.
     #[must_use]
     pub fn for_evaluation(mut self) -> Self {
         drop_nothing(&mut self.ops);
         self
     }
 
-    /// Where its weights lie, which lie together.
+    /// Returns the indices of all weights of the operations, which are contiguous.
     #[must_use]
     pub fn weights(&self) -> Range<usize> {
         weights(&self.ops).unwrap_or_default()
     }
 
-    /// The first operation that a gradient must come back to: there is nothing to train before it.
+    /// Returns the index of the first operation with weights; gradients are not needed before it.
     #[must_use]
     pub fn first_with_weights(&self) -> usize {
         let found = self.ops.iter().position(Op::has_weights);
@@ -368,7 +367,7 @@ impl Program {
     }
 }
 
-/// From the first weight of operations to the last one; none where they have none.
+/// Returns the indices from the first weight of operations to the last one; `None` if they have no weights.
 fn weights(ops: &[Op]) -> Option<Range<usize>> {
     let together = |a: Range<usize>, b: Range<usize>| a.start.min(b.start)..a.end.max(b.end);
     let of = |op: &Op| {

@@ -1,44 +1,45 @@
-//! Numbers shifted to mean 0 and scaled to variance 1, set by set, and then by what is trained.
+//! Normalising layers: sets of numbers are shifted to mean 0 and scaled to variance 1, then multiplied and shifted by
+//! trained weights.
 
 use std::ops::Range;
 
-/// Which numbers of a minibatch are shifted and scaled together.
+/// Sets of numbers in a minibatch that are normalised together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sets {
-    /// Those of a channel, in all samples.
+    /// One set per channel, across all samples.
     Channels,
-    /// Those of a sample.
+    /// One set per sample.
     Samples,
-    /// Those of one of so many groups of channels, in a sample.
+    /// One set per sample and group of channels, with this many groups.
     Groups(usize),
 }
 
-/// A normalising layer: which numbers belong together, and where what is trained lies.
+/// A normalising layer: its sets, and the indices of its weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Norm {
-    /// Which numbers make a set.
+    /// Sets of numbers that are normalised together.
     pub sets: Sets,
-    /// Planes per sample; of a vector each number is one.
+    /// Planes per sample; for vectors, numbers per sample.
     pub channels: usize,
-    /// Numbers in each.
+    /// Numbers in a plane.
     pub plane: usize,
-    /// Whether samples are vectors: those lie as rows on every device.
+    /// True if samples are vectors, which are rows on every device.
     pub flat: bool,
-    /// What numbers are multiplied by then.
+    /// Indices of the gains, which multiply normalised numbers.
     pub gain: Range<usize>,
-    /// And what is added.
+    /// Indices of the biases, which are added afterwards.
     pub bias: Range<usize>,
-    /// Where the means and the variances lie that are taken when nothing is trained.
+    /// Indices of the means and variances used outside of training; only batch norms have them.
     pub statistics: Option<(Range<usize>, Range<usize>)>,
-    /// Whether relu follows.
+    /// True if relu follows.
     pub relu: bool,
 }
 
 impl Norm {
-    /// What is added to a variance, so that numbers that are all the same are not scaled for ever.
+    /// Added to each variance, so that equal numbers do not lead to a division by zero.
     pub(crate) const EPSILON: f32 = 1e-5;
 
-    /// How many numbers of a sample belong to one set.
+    /// Numbers of one sample in a set.
     pub(crate) fn members(&self) -> usize {
         match self.sets {
             Sets::Channels => self.plane,
@@ -47,7 +48,7 @@ impl Norm {
         }
     }
 
-    /// How many sets a minibatch has.
+    /// Number of sets in a minibatch.
     #[cfg(feature = "cuda")]
     pub(crate) fn count(&self, samples: usize) -> usize {
         match self.sets {
@@ -57,7 +58,7 @@ impl Norm {
         }
     }
 
-    /// How many numbers of a minibatch belong to one set.
+    /// Numbers of a minibatch in a set.
     pub(crate) fn set_len(&self, samples: usize) -> usize {
         match self.sets {
             Sets::Channels => samples * self.plane,

@@ -10,7 +10,7 @@ const IMAGE: Shape = Shape::Image {
     width: 6,
 };
 
-/// The operations in short.
+/// Returns the names of the operations.
 fn names(program: &Program) -> Vec<String> {
     names_of(&program.ops)
 }
@@ -69,12 +69,12 @@ fn images_that_lie_by_channel_are_turned_before_rows_are_read() {
             "dense relu=false"
         ]
     );
-    // The key of a dropout is the same for every order: turning counts for nothing.
+    // Dropout has the same key for every order of images: conversions are not counted.
     assert!(names(&program(text, ImageOrder::BySample)).contains(&"dropout at 3".into()));
     // The loss reads rows.
     let open_ended = program("conv 4 3x3, avgpool 4, flatten", ImageOrder::ByChannel);
     assert_eq!(names(&open_ended), ["conv relu=false", "meanpool 4", "rows of 4x1"]);
-    // One channel lies like rows, and so does the data for a model that reads it so.
+    // With one channel no conversion is needed; nor if the model reads the data as rows.
     let one_channel = program("conv 1 3x3, flatten, dense 4", ImageOrder::ByChannel);
     assert_eq!(names(&one_channel), ["conv relu=false", "dense relu=false"]);
     let dense = program("flatten, dense 4", ImageOrder::ByChannel);

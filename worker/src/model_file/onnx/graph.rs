@@ -1,42 +1,42 @@
-//! Building a graph: operations one after the other, each on what the last one gave.
+//! Builds ONNX graphs: a chain of operations, each applied to the output of the one before.
 
 use super::proto::{
     AttributeProto, DimensionProto, GraphProto, NodeProto, Size, TensorProto, TensorShapeProto, TensorTypeProto,
     TypeProto, ValueInfoProto,
 };
 
-/// Types of numbers, as the format counts them.
+/// ONNX codes of element types.
 const FLOAT: i32 = 1;
 const DOUBLE: i32 = 11;
 const INT64: i32 = 7;
 const STRING: i32 = 8;
-/// Types of settings.
+/// ONNX codes of attribute types.
 const INT: i32 = 2;
 const INTS: i32 = 7;
 const STRINGS: i32 = 8;
-/// The domain of the operators for tables.
+/// Domain of ONNX's operators for tables.
 pub(super) const TABLES: &str = "ai.onnx.ml";
 
 /// A chain of operations under construction.
 pub(super) struct Chain {
     nodes: Vec<NodeProto>,
     constants: Vec<TensorProto>,
-    /// What the next operation works on.
+    /// Name of the value that the next operation is applied to.
     current: String,
-    /// Begins all names that are not those of inputs.
+    /// Prefix of all names except those of inputs.
     prefix: &'static str,
 }
 
-/// What goes into a graph, or comes out: its name, and its dimensions for each sample.
+/// An input or output of a graph: its name, and its dimensions for each sample.
 pub(super) struct Port {
     pub(super) name: String,
     pub(super) dims: Vec<usize>,
-    /// Whether it holds texts instead of numbers.
+    /// True if the input or output holds texts instead of numbers.
     pub(super) texts: bool,
 }
 
 impl Chain {
-    /// A chain that begins with what goes in.
+    /// Starts a chain at an input.
     pub(super) fn new(input: &str, prefix: &'static str) -> Self {
         Self {
             nodes: Vec::new(),
@@ -46,22 +46,22 @@ impl Chain {
         }
     }
 
-    /// What the last operation gave.
+    /// Returns the name of the last operation's output.
     pub(super) fn current(&self) -> String {
         self.current.clone()
     }
 
-    /// Goes back to what an earlier operation gave.
+    /// Continues the chain from the output of an earlier operation.
     pub(super) fn go_on_from(&mut self, earlier: &str) {
         earlier.clone_into(&mut self.current);
     }
 
-    /// An operation on what the last one gave, and on more.
+    /// Applies an operation to the last output, with `more` as further inputs.
     pub(super) fn apply(&mut self, operation: &str, more: &[String], attributes: Vec<AttributeProto>) {
         self.apply_of("", operation, more, attributes);
     }
 
-    /// The same for an operation of another domain.
+    /// Applies an operation of another domain.
     fn apply_of(&mut self, domain: &str, operation: &str, more: &[String], attributes: Vec<AttributeProto>) {
         let mut input = vec![self.current()];
         input.extend_from_slice(more);
@@ -75,13 +75,13 @@ impl Chain {
         });
     }
 
-    /// Fixed numbers under a name.
+    /// Adds a constant tensor of floats; returns its full name.
     pub(super) fn floats(&mut self, name: &str, dims: &[usize], values: &[f32]) -> String {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.constant(name, dims, FLOAT, bytes)
     }
 
-    /// Fixed whole numbers under a name.
+    /// Adds a constant vector of integers; returns its full name.
     pub(super) fn integers(&mut self, name: &str, values: &[i64]) -> String {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.constant(name, &[values.len()], INT64, bytes)
@@ -104,13 +104,13 @@ impl Chain {
         name
     }
 
-    /// An operation with one number.
+    /// Applies an operation with one constant number as its second input.
     pub(super) fn with_number(&mut self, operation: &str, name: &str, number: f32) {
         let number = self.floats(name, &[], &[number]);
         self.apply(operation, &[number], Vec::new());
     }
 
-    /// Puts numbers in the place of those that are missing.
+    /// Replaces missing values (NaN) by constants.
     pub(super) fn fill(&mut self, name: &str, numbers: &[f32]) {
         let given = self.current();
         self.apply("IsNaN", &[], Vec::new());
@@ -118,7 +118,7 @@ impl Chain {
         self.apply("Where", &[numbers, given], Vec::new());
     }
 
-    /// Makes an input of each category of a column of texts: 1 for a sample's own, 0 for others.
+    /// Applies one-hot encoding to a column of texts.
     pub(super) fn one_hot(&mut self, categories: &[String]) {
         let texts = AttributeProto {
             name: "cats_strings".into(),
@@ -126,19 +126,19 @@ impl Chain {
             r#type: STRINGS,
             ..AttributeProto::default()
         };
-        // A text that training has not met is none of them, and no error.
+        // A text that is unknown from training leads to zeros, not to an error.
         self.apply_of(TABLES, "OneHotEncoder", &[], vec![texts, number("zeros", 1)]);
         self.apply("Flatten", &[], Vec::new());
     }
 
-    /// Puts columns side by side.
+    /// Concatenates columns.
     pub(super) fn join(&mut self, columns: &[String]) {
         let [first, others @ ..] = columns else { return };
         self.go_on_from(first);
         self.apply("Concat", others, vec![number("axis", 1)]);
     }
 
-    /// Shifts and scales columns as training did: in wide numbers, rounded once.
+    /// Standardises columns as training did: in double precision, rounded once.
     pub(super) fn standardise(&mut self, mean: &[f32], deviation: &[f32]) {
         self.apply("Cast", &[], vec![number("to", i64::from(DOUBLE))]);
         let mean = self.doubles("mean", mean);
@@ -148,7 +148,7 @@ impl Chain {
         self.apply("Cast", &[], vec![number("to", i64::from(FLOAT))]);
     }
 
-    /// The graph, with what goes in and what comes out, one row for each sample.
+    /// Completes the graph with its inputs and its output, one row per sample.
     pub(super) fn into_graph(mut self, inputs: &[Port], output: &Port) -> GraphProto {
         if let Some(last) = self.nodes.last_mut() {
             last.output = vec![output.name.clone()];
@@ -163,7 +163,7 @@ impl Chain {
     }
 }
 
-/// A setting that is one number.
+/// Makes an attribute of one integer.
 pub(super) fn number(name: &str, value: i64) -> AttributeProto {
     AttributeProto {
         name: name.into(),
@@ -173,7 +173,7 @@ pub(super) fn number(name: &str, value: i64) -> AttributeProto {
     }
 }
 
-/// A setting that is several numbers.
+/// Makes an attribute of several integers.
 pub(super) fn numbers(name: &str, values: &[usize]) -> AttributeProto {
     AttributeProto {
         name: name.into(),
@@ -183,7 +183,7 @@ pub(super) fn numbers(name: &str, values: &[usize]) -> AttributeProto {
     }
 }
 
-/// Any number of samples, each of these dimensions.
+/// Describes a port for any number of samples, each of these dimensions.
 fn samples(Port { name, dims, texts }: &Port) -> ValueInfoProto {
     let any = Size::Named("samples".into());
     let fixed = dims.iter().map(|&dim| Size::Fixed(dim as i64));

@@ -1,8 +1,9 @@
-//! A model in the ONNX format, for programs that know nothing of Tau. It takes values as they are stored in the data, fills
-//! in missing ones and scales all of them itself, and gives the probability of each class, or the numbers. The classes' names,
-//! and the columns', are in its metadata.
+//! Exports models in the ONNX format, for other programs. An exported model takes values as they are stored in the
+//! data, replaces missing ones, scales all of them itself, and returns the probability of each class, or the predicted
+//! numbers. Its metadata holds the names of classes and columns.
 //!
-//! Samples go in as one tensor if all columns are numbers. Otherwise each column is an input of its own, called by its name.
+//! The input is one tensor if all columns are numbers. Otherwise each column is an input of its own, named like the
+//! column.
 
 mod graph;
 mod proto;
@@ -18,21 +19,21 @@ use crate::model_file::{Metadata, Model};
 use graph::{Chain, Port, TABLES, number, numbers};
 use proto::{ModelProto, OperatorSetIdProto, StringStringEntryProto};
 
-/// What goes in.
+/// Name of the input tensor.
 const INPUT: &str = "input";
-/// What comes out.
+/// Names of the output for classes and for numbers.
 const PROBABILITIES: &str = "probabilities";
 const NUMBERS: &str = "numbers";
-/// The version of the format, and of its operators: of 2021, which every program of today reads.
+/// Versions of the format and of its operators: those of 2021, which current programs read.
 const FORMAT: i64 = 8;
 const OPERATORS: i64 = 15;
 const TABLE_OPERATORS: i64 = 2;
-/// Begins the names inside of a graph whose inputs are called as columns are.
+/// Prefix of names inside of a graph whose inputs have the names of columns.
 const INSIDE: &str = "tau/";
-/// The format's messages end here.
+/// Largest size of a message in the format.
 const BYTES_MAX: usize = i32::MAX as usize;
 
-/// The model does not fit into the format.
+/// The model is too large for the ONNX format.
 #[derive(Debug, Error)]
 #[error(
     "the model's {weights} weights do not fit into an ONNX file, which holds at most 2 GB: use the model file \
@@ -42,7 +43,7 @@ pub struct TooLarge {
     weights: usize,
 }
 
-/// The bytes of a file.
+/// Returns the bytes of the model's ONNX file.
 pub fn encode(model: &Model) -> Result<Vec<u8>, TooLarge> {
     let Model {
         metadata,
@@ -104,14 +105,14 @@ pub fn encode(model: &Model) -> Result<Vec<u8>, TooLarge> {
     Ok(file.encode_to_vec())
 }
 
-/// Whether each column is an input of its own: where one holds anything but numbers.
+/// True if the exported model has one input per column, because some column does not hold plain numbers.
 #[must_use]
 pub fn takes_columns(metadata: &Metadata) -> bool {
     let is_number = |encoding: &Encoding| matches!(encoding, Encoding::Number { .. });
     !metadata.encodings.iter().all(is_number)
 }
 
-/// Begins a graph with what goes in, and makes of it what the model was trained on, unscaled.
+/// Starts a graph: returns its inputs, and a chain that converts them to the model's unscaled inputs.
 fn inputs(metadata: &Metadata) -> (Chain, Vec<Port>) {
     if takes_columns(metadata) {
         return columns(metadata);
@@ -121,7 +122,7 @@ fn inputs(metadata: &Metadata) -> (Chain, Vec<Port>) {
         Encoding::Number { fill } => *fill,
         _ => None,
     });
-    // Where none may be missing there is nothing to fill in, and what is missing stays so.
+    // Columns without a replacement keep missing values as NaN.
     let fills: Vec<f32> = fills.map(|fill| fill.unwrap_or(f32::NAN)).collect();
     if fills.iter().any(|fill| !fill.is_nan()) {
         chain.fill("missing", &fills);
@@ -134,8 +135,8 @@ fn inputs(metadata: &Metadata) -> (Chain, Vec<Port>) {
     (chain, vec![input])
 }
 
-/// The same for columns of which some are no numbers. Of a column of categories go in its texts, of any other all inputs that
-/// Tau makes of it: ONNX has no operator that hashes or reads dates.
+/// Starts a graph in which each column is an input. A column of categories takes its texts; any other takes all inputs
+/// that Tau makes of the column, because ONNX has no operators that hash texts or read dates.
 fn columns(metadata: &Metadata) -> (Chain, Vec<Port>) {
     let mut chain = Chain::new("", INSIDE);
     let (mut ports, mut made) = (Vec::new(), Vec::new());
@@ -167,11 +168,11 @@ fn columns(metadata: &Metadata) -> (Chain, Vec<Port>) {
     (chain, ports)
 }
 
-/// Makes of a model's outputs what people want to know, and says what that is called.
+/// Adds the conversion of a model's outputs to probabilities or numbers, and returns the name of the graph's output.
 fn answer(chain: &mut Chain, metadata: &Metadata, outputs: usize) -> &'static str {
     match &metadata.target {
         Target::Classes(_) if outputs == 1 => {
-            // One output is how likely the second class is.
+            // The single output is the logit of the second class.
             chain.apply("Sigmoid", &[], Vec::new());
             let second = chain.current();
             chain.with_number("Sub", "sure", 1.0);
@@ -194,7 +195,7 @@ fn answer(chain: &mut Chain, metadata: &Metadata, outputs: usize) -> &'static st
     }
 }
 
-/// Adds a layer, or a block of them.
+/// Adds a layer or a residual block to the ONNX graph.
 fn add(chain: &mut Chain, placed: &PlacedLayer, model: &Model) {
     let place = &placed.path;
     let tensor = |chain: &mut Chain, name: &str| {
@@ -205,7 +206,7 @@ fn add(chain: &mut Chain, placed: &PlacedLayer, model: &Model) {
             let slot = slots.iter().find(|slot| slot.key == key)?;
             Some((&slot.dims, &numbers[slot.range()]))
         });
-        // A layer has the tensors that its kind has: the layout places them together.
+        // The layout places all tensors that a layer needs.
         found.next().map(|(dims, numbers)| chain.floats(&key, dims, numbers))
     };
     let tensors = |chain: &mut Chain, names: &[&str]| -> Vec<String> {
@@ -256,14 +257,14 @@ fn add(chain: &mut Chain, placed: &PlacedLayer, model: &Model) {
             }
         }
         Layer::Activation(activation) => activate(chain, activation, place),
-        // It does something in training only.
+        // Dropout only acts in training.
         Layer::Dropout(_) => {}
     }
     if matches!(placed.layer, Layer::LayerNorm | Layer::GroupNorm(_)) {
         for (operation, name) in [("Mul", "weight"), ("Add", "bias")] {
             let key = format!("{place}.{name}");
             let slot = model.layout.tensors.iter().find(|slot| slot.key == key);
-            // One number for each channel, or for each number.
+            // One number per channel, or per number of a sample.
             let channels = slot.map_or(0, |slot| slot.dims[0]);
             let dims: Vec<usize> = match (&placed.layer, placed.input) {
                 (Layer::GroupNorm(_), Shape::Image { .. }) => vec![channels, 1, 1],
@@ -277,12 +278,12 @@ fn add(chain: &mut Chain, placed: &PlacedLayer, model: &Model) {
     }
 }
 
-/// Adds an operation without parameters or settings.
+/// Adds an operation without parameters or attributes.
 fn plain(chain: &mut Chain, operation: &str) {
     chain.apply(operation, &[], Vec::new());
 }
 
-/// Adds an activation, whose constants are named after this place of the model.
+/// Adds an activation. `place`, the path of the layer, prefixes the names of its constants.
 fn activate(chain: &mut Chain, activation: Activation, place: &str) {
     match activation {
         Activation::Relu => plain(chain, "Relu"),
@@ -295,7 +296,7 @@ fn activate(chain: &mut Chain, activation: Activation, place: &str) {
         Activation::Tanh => plain(chain, "Tanh"),
         Activation::Sigmoid => plain(chain, "Sigmoid"),
         Activation::Gelu => {
-            // x Φ(x) = x · (1 + erf(x / √2)) / 2; an operator of its own came later.
+            // x Φ(x) = x · (1 + erf(x / √2)) / 2; ONNX got an operator for it in a later version.
             let x = chain.current();
             chain.with_number("Div", &format!("{place}.root"), SQRT_2);
             plain(chain, "Erf");
@@ -306,8 +307,8 @@ fn activate(chain: &mut Chain, activation: Activation, place: &str) {
     }
 }
 
-/// Shifts and scales each of so many groups of a sample's numbers. Operators that do so came later: this looks at each
-/// group as one channel of an image.
+/// Adds a normalisation of each sample's numbers in `groups` groups. ONNX got operators for it in later versions, so
+/// each group is treated as one channel of an image.
 fn normalise(chain: &mut Chain, placed: &PlacedLayer, groups: usize) {
     let place = &placed.path;
     let whole = |dims: &[usize]| dims.iter().map(|&dim| dim as i64).collect::<Vec<_>>();
@@ -331,7 +332,7 @@ mod tests {
     use protocol::log::frontier::Frontier;
     use protocol::weights::digest::Digest;
 
-    /// The file of a model of one layer with these columns.
+    /// Returns the file of a model with one layer and these columns.
     fn file(columns: &[&str], encodings: &[Encoding]) -> ModelProto {
         let draft = JobDraft {
             model: Some("dense 2".into()),
@@ -397,7 +398,7 @@ mod tests {
         let colours = Encoding::OneHot {
             categories: vec!["blue".into(), "red".into()],
         };
-        // A column may be called as the answer is.
+        // A column may have the same name as the output.
         let table = file(
             &["colour", "probabilities", "shop"],
             &[colours, number(Some(1.0)), Encoding::Hash { inputs: 4 }],

@@ -1,8 +1,8 @@
-//! The messages of the ONNX format that a model of Tau's needs. Names, numbers and types are those of `onnx.proto`.
+//! The messages of the ONNX format that an exported model needs. Names, numbers and types are those of `onnx.proto`.
 
 use prost::Message;
 
-/// A file.
+/// An ONNX file.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ModelProto {
     #[prost(int64, tag = "1")]
@@ -17,7 +17,7 @@ pub(super) struct ModelProto {
     pub(super) metadata_props: Vec<StringStringEntryProto>,
 }
 
-/// The version of the operators.
+/// A version of the operators of one domain.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct OperatorSetIdProto {
     #[prost(string, tag = "1")]
@@ -26,7 +26,7 @@ pub(super) struct OperatorSetIdProto {
     pub(super) version: i64,
 }
 
-/// Anything else that is to be known.
+/// An entry of the file's metadata.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct StringStringEntryProto {
     #[prost(string, tag = "1")]
@@ -35,7 +35,7 @@ pub(super) struct StringStringEntryProto {
     pub(super) value: String,
 }
 
-/// The network.
+/// A network: operations, constants, inputs and outputs.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct GraphProto {
     #[prost(message, repeated, tag = "1")]
@@ -50,7 +50,7 @@ pub(super) struct GraphProto {
     pub(super) output: Vec<ValueInfoProto>,
 }
 
-/// One operation.
+/// An operation.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct NodeProto {
     #[prost(string, repeated, tag = "1")]
@@ -65,7 +65,7 @@ pub(super) struct NodeProto {
     pub(super) domain: String,
 }
 
-/// A setting of an operation: a number, several, or texts.
+/// An attribute of an operation: a number, several numbers, or texts.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct AttributeProto {
     #[prost(string, tag = "1")]
@@ -80,7 +80,7 @@ pub(super) struct AttributeProto {
     pub(super) r#type: i32,
 }
 
-/// Fixed numbers.
+/// A constant tensor.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct TensorProto {
     #[prost(int64, repeated, tag = "1")]
@@ -93,7 +93,7 @@ pub(super) struct TensorProto {
     pub(super) raw_data: Vec<u8>,
 }
 
-/// What goes in or comes out.
+/// Name and type of an input or output.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ValueInfoProto {
     #[prost(string, tag = "1")]
@@ -102,14 +102,14 @@ pub(super) struct ValueInfoProto {
     pub(super) r#type: Option<TypeProto>,
 }
 
-/// Its type.
+/// The type of a value: always a tensor here.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct TypeProto {
     #[prost(message, optional, tag = "1")]
     pub(super) tensor_type: Option<TensorTypeProto>,
 }
 
-/// A tensor of some numbers.
+/// Element type and shape of a tensor.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct TensorTypeProto {
     #[prost(int32, tag = "1")]
@@ -118,21 +118,21 @@ pub(super) struct TensorTypeProto {
     pub(super) shape: Option<TensorShapeProto>,
 }
 
-/// Its dimensions.
+/// Dimensions of a tensor.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct TensorShapeProto {
     #[prost(message, repeated, tag = "1")]
     pub(super) dim: Vec<DimensionProto>,
 }
 
-/// One of them.
+/// One dimension of a tensor.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct DimensionProto {
     #[prost(oneof = "Size", tags = "1, 2")]
     pub(super) value: Option<Size>,
 }
 
-/// A dimension's size: a number, or a name where it varies.
+/// Size of a dimension: a number, or a name if the size varies.
 #[derive(Clone, PartialEq, prost::Oneof)]
 pub(super) enum Size {
     #[prost(int64, tag = "1")]

@@ -1,4 +1,4 @@
-//! What a slot knows of every shard of the run: how far it is, and who is at it.
+//! The board: progress of every shard of the run, and the origin that trains each shard, as one slot knows them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -10,7 +10,8 @@ use protocol::wire::attach::Missing;
 
 use crate::sampling::shards::ShardPlan;
 
-/// The most shards of which it is known who is at them. Every origin is at one, so there are more only if a member lies.
+/// Largest number of shards for which a slot remembers the origin that trains them. Every honest origin trains one
+/// shard at a time, so only a lying member causes more.
 const BEGUN_MAX: usize = 1 << 16;
 
 /// The state of all shards of all epochs, as far as one slot has heard.
@@ -18,40 +19,42 @@ const BEGUN_MAX: usize = 1 << 16;
 /// A shard is *unstarted* if it holds samples and none of them is done, and *unfinished* if some are not done.
 #[derive(Clone, Debug)]
 pub(super) struct Board {
-    /// The samples in each shard of an epoch, which are as many in every epoch.
+    /// Number of samples in each shard of an epoch; the same in every epoch.
     lengths: Vec<u32>,
     pub(super) epochs: u32,
-    /// What this slot has handed out, and what it was told is done. Never beyond the end of a shard, so that the
-    /// sum tells when all is done.
+    /// Samples that this slot has handed out, or has heard are done. Never beyond the end of a shard, so that the sum
+    /// shows when all samples are done.
     done: Cursors,
-    /// The shard that this slot began itself and goes on with until it leaves it to another origin. Never more than one: a
-    /// shard is begun only when the one before has no samples left, or is left to another.
+    /// Shard that this slot began itself and trains until it leaves it to another origin. Never more than one: a shard
+    /// is begun only when the one before has no samples left, or is left to another.
     mine: Option<ShardId>,
-    /// Unfinished shards that others began, with the origin that last advanced them. A begun shard without an entry was begun by
-    /// an unknown origin, probably the worker of the slot that owns it.
+    /// Unfinished shards that others began, with the origin that last advanced them. A begun shard without an entry was
+    /// begun by an unknown origin, probably the worker of the slot that owns it.
     begun: BTreeMap<ShardId, OriginId>,
-    /// Origins that emit no more, as far as anybody knows.
+    /// Origins that are known to emit no more batches.
     dead: BTreeSet<OriginId>,
-    /// The origin of this slot's worker, where others may hear of it.
+    /// Origin of this slot's worker, if its batches can reach others.
     own: Option<OriginId>,
     pub(super) slots: Vec<SlotState>,
 }
 
-/// What is known of one slot.
+/// The state of one worker slot, as far as another slot has heard.
 #[derive(Clone, Debug)]
 pub(super) struct SlotState {
-    /// Whether it has a worker.
+    /// True if the slot has a worker.
     pub(super) alive: bool,
-    /// The samples in its unstarted shards, over all epochs.
+    /// Samples in the slot's unstarted shards, over all epochs.
     pub(super) unstarted: u64,
-    /// No epoch from this one on has an unstarted shard. Earlier ones may or may not: it is lowered in passing.
+    /// Epoch from which on no epoch has an unstarted shard. Lowered only by searches, so it may be higher than
+    /// necessary.
     pub(super) all_started_from: u32,
-    /// Epochs in which shards may be claimed before the slot comes to them, as its claims go through them.
+    /// Ranges of epochs that claims still have to search for shards that the slot has not reached: the last range
+    /// first, each from its end. `None` before the first claim.
     pub(super) unclaimed: Option<Vec<Range<u32>>>,
 }
 
 impl Board {
-    /// Nothing is done and everybody is alive. The plan may be of any epoch.
+    /// Creates a board on which nothing is done and every slot has a worker. `plan` may be of any epoch.
     pub(super) fn new(plan: &ShardPlan, slots: usize, epochs: u32) -> Self {
         let length = |shard| plan.samples(shard).len() as u32;
         let state = |slot| SlotState {
@@ -72,12 +75,11 @@ impl Board {
         }
     }
 
-    /// The contiguous samples done of a shard.
+    /// Number of samples done in a shard, from its start.
     pub(super) fn done(&self, shard: ShardId) -> u32 {
         self.done.done(shard)
     }
 
-    /// The samples done in all shards together.
     pub(super) const fn samples_done(&self) -> u64 {
         self.done.samples_done()
     }
@@ -90,7 +92,7 @@ impl Board {
         self.done.done(shard) == 0 && self.is_unfinished(shard)
     }
 
-    /// Whether somebody else is at a shard and can be trusted to finish it.
+    /// True if another origin, which is alive, trains a shard.
     pub(super) fn is_taken(&self, shard: ShardId) -> bool {
         self.begun.get(&shard).is_some_and(|&origin| !self.is_dead(origin))
     }
@@ -99,29 +101,30 @@ impl Board {
         self.dead.contains(&origin)
     }
 
-    /// Names the origin of this slot's worker, which decides who of two goes on with a shard that both have begun.
+    /// Sets the origin of this slot's worker. If two workers have begun the same shard, their origins can decide which
+    /// one goes on.
     pub(super) fn set_own(&mut self, origin: OriginId) {
         self.own = Some(origin);
     }
 
-    /// This slot trains a shard up to here.
+    /// Records that this slot trains a shard up to this cursor.
     pub(super) fn hand_out(&mut self, advance: CursorAdvance) {
         self.learn(advance.into());
         self.mine = Some(advance.shard);
         self.begun.remove(&advance.shard);
     }
 
-    /// Somebody trained a shard up to here in these epochs, nobody knows who.
+    /// Records that an unknown worker has trained a shard up to this cursor, in these epochs.
     pub(super) fn skip(&mut self, epoch_span: EpochSpan) {
         self.learn(epoch_span);
     }
 
-    /// Another origin trained a shard up to here.
+    /// Records that another origin has trained a shard up to this cursor.
     ///
-    /// Workers that go in step may begin the same shard in the same round, and would train the rest of it twice. The one that
-    /// is behind then leaves it to the other; of two that are abreast, the higher origin does. One always goes on: nobody
-    /// leaves a shard to an origin that is behind, and of those abreast nobody to a higher one, so they never leave it in a
-    /// circle, however late they hear of each other.
+    /// Workers that go in step may begin the same shard in the same round, and would both train all of it. The one that
+    /// is behind then leaves it to the other; if both are equally far, the higher origin does. One always goes on: no
+    /// worker leaves a shard to an origin that is behind, nor to a higher one that is equally far, so they never leave
+    /// it in a circle, however late they hear of each other.
     pub(super) fn observe(&mut self, origin: OriginId, advance: CursorAdvance) {
         let shard = advance.shard;
         let own_done = self.done.done(shard);
@@ -135,7 +138,7 @@ impl Board {
         if yields {
             self.mine = None;
         }
-        // Late batches of the dead do not take a shard from the living.
+        // A late batch of a dead origin does not take a shard from a living one.
         let late = self.is_dead(origin) && self.is_taken(shard);
         if !late && (self.begun.len() < BEGUN_MAX || self.begun.contains_key(&shard)) {
             self.begun.insert(shard, origin);
@@ -156,19 +159,20 @@ impl Board {
         };
         state.alive = alive;
         if !alive {
-            // Most were begun by the worker that is gone, and nobody may have said which origin that was. Claimers that
-            // live are heard of again with their next step.
+            // The lost worker began most of these shards, and its origin may be unknown. Living claimers are recorded
+            // again with their next step.
             self.begun.retain(|shard, _| owner(shard.shard) != slot);
         }
     }
 
-    /// How much is kept.
+    /// Returns the number of entries that the board keeps in memory.
     #[cfg(test)]
     pub(super) fn entries(&self) -> usize {
         self.done.epoch_spans().count() + self.begun.len()
     }
 
-    /// The first epoch, from some epoch on, in which a shard is not finished; there may be no such epoch in the run.
+    /// Returns the first epoch from this shard's epoch on in which the shard is not finished. The run may have fewer
+    /// epochs.
     pub(super) fn first_unfinished(&self, shard: ShardId) -> u32 {
         let length = self.lengths[shard.shard as usize];
         if length == 0 {
@@ -180,7 +184,7 @@ impl Board {
         }
     }
 
-    /// Shards that somebody began who will not finish them, in no particular order.
+    /// Returns begun shards that their workers will not finish, in no particular order.
     pub(super) fn left_behind(&self) -> impl Iterator<Item = ShardId> {
         let length = |epoch_span: &EpochSpan| self.lengths[epoch_span.shard as usize];
         self.done
@@ -193,7 +197,7 @@ impl Board {
             })
     }
 
-    /// The samples that are not done, by the slots that were to train them.
+    /// Returns the number of samples that are not done, for each slot that they belong to.
     pub(super) fn missing(&self) -> Vec<Missing> {
         let mut samples: Vec<u64> = self.slots.iter().map(|slot| slot.unstarted).collect();
         for epoch_span in self.done.epoch_spans() {
@@ -204,7 +208,7 @@ impl Board {
         missing.map(|(slot, samples)| Missing { slot, samples }).collect()
     }
 
-    /// Takes note of what is done, as far as there are such samples. Returns what of it is news.
+    /// Records cursors, cut to the samples and epochs that exist. Returns the part that is new.
     fn learn(&mut self, epoch_span: EpochSpan) -> News {
         let Some(&length) = self
             .lengths
@@ -230,7 +234,7 @@ impl Board {
     }
 }
 
-/// The slot that a shard belongs to: shards are numbered slot by slot.
+/// Returns the slot that a shard belongs to: shards are numbered slot by slot.
 pub(super) const fn owner(shard: u32) -> usize {
     (shard / SHARDS_PER_SLOT) as usize
 }

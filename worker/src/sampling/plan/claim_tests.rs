@@ -1,4 +1,4 @@
-//! Tests of who trains what when slots differ in speed or lose their workers.
+//! Tests of the choice of shards when slots differ in speed or lose their workers.
 
 use super::tests::{next, shared};
 use super::*;
@@ -6,7 +6,8 @@ use super::*;
 const OTHER: OriginId = OriginId(2);
 const THIRD: OriginId = OriginId(3);
 
-/// The plan of slot 0 of two, each with 16 shards of four samples an epoch, which has trained all of its own.
+/// Returns the plan of slot 0 of two, which has trained all its own shards; each slot has 16 shards of four samples an
+/// epoch.
 fn idle(epochs: u32) -> SamplePlan {
     let mut plan = SamplePlan::new(shared(vec![0; 128], 2, epochs, 4), 0).unwrap();
     for step in 0..16 * epochs {
@@ -16,14 +17,14 @@ fn idle(epochs: u32) -> SamplePlan {
     plan
 }
 
-/// The only advance of the next minibatch.
+/// Returns the only advance of the next minibatch.
 fn advance_of(plan: &mut SamplePlan) -> Option<CursorAdvance> {
     let (_, advances) = next(plan)?;
     assert_eq!(advances.len(), 1);
     Some(advances[0])
 }
 
-/// The shards of all minibatches to come, until there is nothing to train.
+/// Returns the shards of all remaining minibatches.
 fn shards(plan: &mut SamplePlan) -> Vec<(u32, u32)> {
     let mut shards: Vec<(u32, u32)> = std::iter::from_fn(|| next(plan))
         .flat_map(|(_, advances)| advances)
@@ -45,7 +46,7 @@ fn an_idle_slot_claims_from_the_end_of_the_slowest() {
     let mut expected: Vec<(u32, u32)> = (16..32).rev().map(|shard| (1, shard)).collect();
     expected.extend((18..32).rev().map(|shard| (0, shard)));
     assert_eq!(shards(&mut plan), expected);
-    // The shard that the other has begun is left to it, even if that means to wait.
+    // A shard that the other slot has begun is left to it, even if this one has to wait.
     assert!(!plan.is_complete());
     plan.observe(OTHER, &[advance(0, 17, 4)]);
     assert!(plan.is_complete());
@@ -63,14 +64,14 @@ fn claims_from_the_living_may_have_to_wait_until_a_batch_has_left() {
     let own = shards(&mut plan);
     assert!(own.iter().all(|&(_, shard)| shard < 16) && plan.ends_epoch());
     assert_eq!(next(&mut plan), None);
-    // Others have told by then what they have begun.
+    // By then, others have told which shards they have begun.
     plan.observe(OTHER, &[advance(0, 31, 2)]);
     plan.batch_left();
     let (_, claimed) = next(&mut plan).unwrap();
     assert_eq!((claimed[0].shard.shard, claimed.len()), (30, 1));
     assert!(plan.ends_epoch());
     assert_eq!(next(&mut plan), None);
-    // What the dead left need not wait where nobody else can take it.
+    // Shards that the dead left need not wait, because no other slot can take them.
     plan.set_slot_alive(1, false);
     assert!(next(&mut plan).is_some());
 }
@@ -86,7 +87,7 @@ fn of_what_the_dead_left_two_that_do_not_hear_of_each_other_take_different_shard
         plan.set_slot_alive(2, false);
         let of_dead = shards(&mut plan).into_iter().filter(|(_, shard)| *shard >= 32);
         let of_dead: BTreeSet<(u32, u32)> = of_dead.collect();
-        // A batch leaves before it takes what another may have.
+        // A batch leaves before the slot takes a shard that another may have.
         plan.batch_left();
         assert!(next(&mut plan).is_some());
         of_dead
@@ -136,7 +137,7 @@ fn what_others_claimed_of_a_slot_is_left_to_them_unless_they_die() {
     plan.set_origin_alive(THIRD, false);
     assert_eq!(advance_of(&mut plan), Some(advance(0, 0, 4)));
     assert_eq!(next(&mut plan).unwrap().1, [advance(0, 3, 4), advance(0, 4, 3)]);
-    // This one is left to the other until its place in the queue is past.
+    // Shard 2 is left to the other origin until its place in the queue has passed.
     assert_eq!(shards(&mut plan).len(), 12 + 16);
     plan.set_origin_alive(OTHER, false);
     assert_eq!(advance_of(&mut plan), Some(advance(0, 2, 4)));
@@ -181,7 +182,7 @@ fn what_the_dead_began_is_claimed_last_and_where_they_left_it() {
     let mut plan = idle(1);
     plan.observe(OTHER, &[advance(0, 16, 1)]);
     plan.set_origin_alive(OTHER, false);
-    // A last batch of the dead, by way of others.
+    // The dead origin's last batch arrives over other nodes.
     plan.observe(OTHER, &[advance(0, 16, 3), advance(0, 17, 3)]);
     let claimed = shards(&mut plan);
     assert_eq!(claimed.len(), 16);
@@ -246,19 +247,19 @@ fn of_a_double_claim_each_goes_on_where_either_is() {
     assert_eq!(advance_of(&mut plan), Some(advance(0, 0, 2)));
     plan.observe(OTHER, &[advance(0, 0, 5)]);
     assert_eq!(advance_of(&mut plan), Some(advance(0, 0, 7)));
-    // Its being done with by the other is no reason to wait for the other.
+    // A shard that the other has completed is no reason to wait.
     plan.observe(OTHER, &[advance(0, 0, 10)]);
     assert_eq!(advance_of(&mut plan), Some(advance(0, 1, 2)));
 }
 
-/// Guests have nothing of their own, claim all the time, and hear late what the others claim.
+/// Guests have no samples of their own, claim all the time, and hear late of the others' claims.
 #[test]
 fn guests_rarely_train_the_same() {
     const LATE: usize = 10;
     const STEPS: usize = 2000;
     for epochs in [20, 1000] {
         let shared = shared(vec![0; 6 * 16 * 8], 6, epochs, 8);
-        // Three that have their own samples, and guests, whose slots are far apart.
+        // Three slots with samples of their own, and three guests, whose slots are far apart.
         let slots = [0, 1, 2, 6 + 52_711, 6 + 11_937, 6 + 200_033];
         let plan = |&slot: &usize| SamplePlan::new(shared.clone(), slot).unwrap();
         let mut plans: Vec<SamplePlan> = slots.iter().map(plan).collect();
@@ -309,13 +310,13 @@ fn who_is_no_trainer_claims_nothing_until_a_lower_slot_is_lost() {
     }
     assert_eq!(next(&mut third), None, "slot 1 must take over before slot 2");
     assert!(next(&mut second).is_some());
-    // Whoever comes back goes on as the trainer.
+    // A worker that comes back goes on as the trainer.
     second.set_slot_alive(0, true);
     let rest_of_shard = advance_of(&mut second);
     assert!(rest_of_shard.is_none(), "{rest_of_shard:?}");
     third.set_slot_alive(1, false);
     assert!(next(&mut third).is_some());
-    // Who came later trains when all that began the run are lost.
+    // A guest trains when all founders are lost.
     let mut guest = plan(70_000);
     (0..2).for_each(|slot| guest.set_slot_alive(slot, false));
     assert_eq!(next(&mut guest), None);
@@ -325,7 +326,7 @@ fn who_is_no_trainer_claims_nothing_until_a_lower_slot_is_lost() {
 
 #[test]
 fn claimers_that_go_in_step_claim_different_shards() {
-    // Slots 0 and 1 are through with their own samples at the same moment, and share out those of slot 2, which is dead.
+    // Slots 0 and 1 complete their own samples at the same moment, and divide those of slot 2, which is dead.
     let mut plans = [0, 1].map(|slot| SamplePlan::new(shared(vec![0; 192], 3, 1, 4), slot).unwrap());
     let mut trained = Vec::new();
     loop {
@@ -342,7 +343,7 @@ fn claimers_that_go_in_step_claim_different_shards() {
             break;
         }
     }
-    // Those who hear of each other only when they are through take two shards of three without training one twice.
+    // Two claimers that hear of each other only at the end divide two of three shards without training one twice.
     let unheard = [0, 1].map(|slot| {
         let mut plan = SamplePlan::new(shared(vec![0; 192], 3, 1, 4), slot).unwrap();
         plan.set_slot_alive(2, false);

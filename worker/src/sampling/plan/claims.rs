@@ -1,10 +1,10 @@
-//! Which shard of others a slot takes over when it has none left of its own.
+//! Claims: the shards of other slots that a slot takes over when it has none left of its own.
 //!
-//! Nobody is asked: a claim is made by training, and other slots hear of it with the first batch. Two slots that claim the
-//! same shard before they have heard of each other both train it until the one that is behind hears of the other, so a
-//! double claim costs one shard at most, and one round where workers wait for each other. The choice therefore avoids the
-//! shards that others are likely to choose: while there are epochs that their slot has not come to, each claimer goes
-//! through them from another one on.
+//! A slot claims a shard without asking: it trains it, and other slots hear of that with its first batch. Two slots
+//! that claim the same shard before they have heard of each other both train it until the one that is behind hears of
+//! the other, so a double claim costs one shard at most, and one round where workers wait for each other. The choice
+//! therefore avoids the shards that others are likely to choose: while there are epochs that the owner has not reached,
+//! each claimer goes through them from a different one on.
 
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -13,15 +13,16 @@ use super::board::{Board, SlotState};
 use protocol::job::split::SHARDS_PER_SLOT;
 use protocol::log::cursor::ShardId;
 
-/// Among how many shards that the dead left a claimer chooses.
+/// Number of shards left by dead workers among which a claimer chooses.
 const REMAINDERS: usize = 1024;
 
 impl Board {
-    /// The shard that an idle slot should take over, if there is any to be had.
+    /// Returns the shard that an idle slot should take over, if there is one.
     ///
-    /// Slots without a worker come after those that have one: theirs can wait, as nobody else will begin them, and
-    /// a worker may yet come back to them. A claimer that does not know the newest claims of others spares what they may
-    /// have: the shards of slots that have a worker, and of the other slots all shards whose turn is not its own.
+    /// Slots without a worker come after those that have one: only claimers will begin their shards, so these can wait,
+    /// and a worker may yet come back to them. A claimer that does not know the newest claims of others avoids shards
+    /// that they may have: the shards of slots that have a worker, and of the other slots all shards outside its own
+    /// turn.
     pub(super) fn claim(&mut self, claimer: usize, knows_claims: bool) -> Option<ShardId> {
         let of_living = knows_claims.then(|| self.unstarted_of_slowest(claimer, true)).flatten();
         of_living.or_else(|| {
@@ -31,7 +32,8 @@ impl Board {
         })
     }
 
-    /// The claimer's turn among the slots that have a worker: all that know of the same deaths have different turns.
+    /// Returns the claimer's turn among the slots that have a worker. Claimers that know of the same deaths have
+    /// different turns.
     fn turn_of(&self, claimer: usize) -> Turn {
         let living = |(slot, state): (usize, &SlotState)| (state.alive || slot == claimer).then_some(slot);
         let claimers = self.slots.iter().enumerate().filter_map(living);
@@ -44,7 +46,8 @@ impl Board {
         }
     }
 
-    /// An unstarted shard of the slot that has most of them, among those with a worker or those without.
+    /// Returns an unstarted shard of the slot that has most of them, among those with a worker (`alive`) or those
+    /// without.
     fn unstarted_of_slowest(&mut self, claimer: usize, alive: bool) -> Option<ShardId> {
         let slots = self.slots.len();
         // Counted from the claimer on, so that claimers differ where slots do not.
@@ -56,9 +59,9 @@ impl Board {
             .or_else(|| self.in_the_last_epoch(claimer, slowest))
     }
 
-    /// An unstarted shard in an epoch that its slot has not come to. The claimer goes down from an epoch of its own
-    /// choice, and then down from the end to there: claimers that hear late of each other meet only when they have
-    /// gone through what lies between them.
+    /// Returns an unstarted shard in an epoch that its owner has not reached. The claimer goes down from an epoch of
+    /// its own choice, and then down from the last epoch to there: claimers that hear late of each other meet only when
+    /// they have gone through the epochs between them.
     fn in_an_epoch_of_its_own(&mut self, claimer: usize, slot: usize) -> Option<ShardId> {
         let epochs = self.epochs;
         let unclaimed = self.slots[slot]
@@ -79,7 +82,7 @@ impl Board {
             });
             match self.unstarted_in(claimer, slot, epoch) {
                 None => range.end = epoch,
-                // The slot itself has come to this epoch, and has all before it behind it.
+                // The slot itself has come to this epoch, and has passed all earlier ones.
                 Some(_) if begun => drop(unclaimed.pop()),
                 some => found = some,
             }
@@ -88,7 +91,7 @@ impl Board {
         found
     }
 
-    /// An unstarted shard in the last epoch that has one.
+    /// Returns an unstarted shard in the last epoch that has one.
     fn in_the_last_epoch(&mut self, claimer: usize, slot: usize) -> Option<ShardId> {
         while let Some(epoch) = self.slots[slot].all_started_from.checked_sub(1) {
             let found = self.unstarted_in(claimer, slot, epoch);
@@ -101,10 +104,10 @@ impl Board {
         None
     }
 
-    /// An unstarted shard of a slot in one epoch. Claimers come from the end, as the owner comes from the front, and none takes
-    /// what the owner comes to next while there is more. Workers that go in step, as in rounds, claim at the same moment and
-    /// hear late of each other's claims. So each takes one that another would not take at that moment; of what the dead left,
-    /// those first whose turn is its own.
+    /// Returns an unstarted shard of a slot in one epoch. Claimers come from the end and the owner from the front, and
+    /// no claimer takes the owner's next shard while there are others. Workers that go in step, as in rounds, claim at
+    /// the same moment and hear late of each other's claims, so each picks a different shard; among shards of a slot
+    /// without a worker, first those of its own turn.
     fn unstarted_in(&self, claimer: usize, slot: usize, epoch: u32) -> Option<ShardId> {
         let first = first_of(slot);
         let shards = (first..first + SHARDS_PER_SLOT).map(|shard| ShardId { epoch, shard });
@@ -118,38 +121,38 @@ impl Board {
         own.copied().or(of_claimer).or(Some(next))
     }
 
-    /// A shard that somebody began who will not finish it. One of the first few, so that claimers take different ones.
+    /// Returns a begun shard that its worker will not finish, out of the first [`REMAINDERS`]; claimers take different
+    /// ones.
     fn remainder(&self, claimer: usize) -> Option<ShardId> {
         let left: Vec<ShardId> = self.left_behind().take(REMAINDERS).collect();
         (!left.is_empty()).then(|| left[claimer % left.len()])
     }
 }
 
-/// One of several turns, by which claimers share the shards that the dead left among themselves.
+/// A claimer's turn out of several: claimers use turns to divide the shards of slots without a worker.
 struct Turn {
     own: usize,
     count: usize,
 }
 
 impl Turn {
-    /// Whether a shard belongs to this turn.
+    /// True if a claimer with this turn should take the shard before others.
     fn takes(&self, shard: ShardId) -> bool {
         let from_the_end = SHARDS_PER_SLOT - 1 - shard.shard % SHARDS_PER_SLOT;
         from_the_end as usize % self.count == self.own
     }
 }
 
-/// The epochs of a run in the order in which a claimer goes through those of a slot: the last range first, and each from
-/// its end. The first claimer begins at the last epoch.
+/// Returns the epochs of a run in the order in which a claimer searches those of a slot: the last range first, and each
+/// from its end. The first claimer begins at the last epoch.
 fn orders(claimer: usize, epochs: u32) -> Vec<Range<u32>> {
-    /// The golden ratio of 2⁶⁴: neighbours come to lie far apart.
+    /// The golden ratio of 2⁶⁴, which puts neighbouring claimers far apart.
     const SCATTER: u64 = 0x9e37_79b9_7f4a_7c15;
     let scattered = (claimer as u64).wrapping_mul(SCATTER) >> 32;
     let begins = epochs - (scattered % u64::from(epochs.max(1))) as u32;
     vec![begins..epochs, 0..begins]
 }
 
-/// The first shard of a slot.
 const fn first_of(slot: usize) -> u32 {
     slot as u32 * SHARDS_PER_SLOT
 }

@@ -1,4 +1,4 @@
-//! Whole clusters of plans: slots of different speeds that hear of each other late, die and come back.
+//! Tests of whole clusters of plans: slots of different speeds that hear of each other late, die and come back.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -7,11 +7,11 @@ use proptest::prelude::*;
 use super::tests::{Minibatch, next, shared_plans};
 use super::*;
 
-/// All minibatches of one origin, in order, and the slot it works for.
+/// All minibatches of one origin, in order, and its slot.
 struct Log {
     slot: usize,
     minibatches: Vec<Minibatch>,
-    /// How many of them any other worker has heard of.
+    /// Number of these minibatches that any other worker has heard of.
     spread: usize,
 }
 
@@ -24,16 +24,16 @@ enum News {
 
 struct Worker {
     plan: SamplePlan,
-    /// The place of its log.
+    /// Index of the worker's log.
     origin: usize,
-    /// How many minibatches of each log it has heard of.
+    /// Number of minibatches of each log that the worker has heard of.
     heard: Vec<usize>,
-    /// What it has not been told yet.
+    /// News that the worker has not been told yet.
     news: VecDeque<News>,
 }
 
 impl Worker {
-    /// Hears of a few more of an origin's minibatches.
+    /// Lets the worker hear of a few more minibatches of an origin.
     fn hear(&mut self, logs: &mut [Log], origin: usize, most: usize) {
         self.heard.resize(logs.len(), 0);
         if origin == self.origin {
@@ -68,7 +68,7 @@ impl Worker {
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// Slots are drawn in proportion to their speeds.
+    /// Makes a step of a slot, which is drawn in proportion to the speeds.
     Step(u32),
     Hear {
         slot: usize,
@@ -96,9 +96,9 @@ struct Cluster {
     shared: SharedPlan,
     speeds: Vec<u32>,
     logs: Vec<Log>,
-    /// By slot.
+    /// Worker of each slot.
     workers: Vec<Option<Worker>>,
-    /// Whether everybody hears of everything at once.
+    /// True if every worker hears of everything at once.
     instant: bool,
 }
 
@@ -187,7 +187,7 @@ impl Cluster {
         }
     }
 
-    /// A worker dies, and with it what nobody has heard of. The last one does not.
+    /// Ends a worker, and with it the minibatches that no other worker has heard of. Keeps the last worker.
     fn kill(&mut self, slot: usize) {
         if self.workers.iter().flatten().count() < 2 {
             return;
@@ -200,7 +200,7 @@ impl Cluster {
         self.tell(&[News::OriginDead(origin), News::SlotDead(slot)]);
     }
 
-    /// A slot without a worker gets one, which knows all that anybody has heard.
+    /// Starts a worker for a slot without one. It knows every minibatch that any worker has heard of.
     fn restart(&mut self, slot: usize) {
         if self.workers[slot].is_some() {
             return;
@@ -228,7 +228,8 @@ impl Cluster {
         }
     }
 
-    /// From here on all is heard before every round, and somebody must have something to train until all is done.
+    /// Runs the rest with all news heard before every round; in each, some worker must train until all samples are
+    /// done.
     fn finish(&mut self) {
         loop {
             self.hear_all();
@@ -250,7 +251,8 @@ impl Cluster {
         }
     }
 
-    /// How often each sample of each shard was trained, and how many origins were at the shard.
+    /// Returns, for each shard, the number of times that each of its samples was trained, and the number of its
+    /// origins.
     fn times(&self) -> Vec<(Vec<usize>, usize)> {
         let mut times = vec![vec![0; self.shared.labels.len()]; self.shared.epochs as usize];
         let mut origins = BTreeSet::new();
@@ -332,7 +334,7 @@ proptest! {
     }
 }
 
-/// Steps in turn, one slot ten times as fast: it should end with ten times the work.
+/// Two slots step in turn, one ten times as fast: it should end with ten times the work.
 #[test]
 fn work_goes_to_those_who_are_fast() {
     let shared = super::tests::shared(vec![0; 4400], 2, 2, 5);

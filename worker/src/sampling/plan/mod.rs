@@ -1,9 +1,9 @@
-//! What one worker slot trains next.
+//! The sample plan of one worker slot: the order in which it trains its samples.
 //!
-//! A worker goes through a queue of shards and takes minibatches from the front. Its own shards join the
-//! queue epoch by epoch, without waiting for other slots. The queue holds full shard names, not positions in
-//! the current epoch, so that shards of other slots and of earlier epochs can join it too: once its own are
-//! done, a slot claims unstarted shards of the slowest, then what dead workers left.
+//! A worker goes through a queue of shards and takes minibatches from the front. Its own shards join the queue epoch by
+//! epoch, without waiting for other slots. The queue holds full shard names, not positions in the current epoch, so
+//! that shards of other slots and of earlier epochs can join it too: once its own are done, a slot claims unstarted
+//! shards of the slowest slot, then shards that dead workers left.
 
 mod board;
 #[cfg(test)]
@@ -28,32 +28,32 @@ pub use shared::{PlanError, SharedPlan};
 
 /// The samples of one worker slot, minibatch by minibatch.
 ///
-/// It has to be told what others do: [`SamplePlan::observe`] with every applied batch of another origin,
-/// [`SamplePlan::set_origin_alive`] and [`SamplePlan::set_slot_alive`] when workers are lost. What it is not told it finds
-/// out late or never: without `observe` it trains what others have trained, and without the deaths it waits for the dead.
+/// The plan must be told about other workers: [`SamplePlan::observe`] with every applied batch of another origin,
+/// [`SamplePlan::set_origin_alive`] and [`SamplePlan::set_slot_alive`] when workers are lost. Without `observe` it
+/// trains samples that others have trained, and without the deaths it waits for dead workers.
 #[derive(Clone, Debug)]
 pub struct SamplePlan {
     shared: SharedPlan,
     slot: usize,
-    /// The plan of the epoch last trained from.
+    /// The shard plan of the epoch last trained from.
     open: ShardPlan,
     /// The first epoch whose shards have not joined the queue.
     next_epoch: u32,
     /// Shards to train, in this order.
     queue: VecDeque<ShardId>,
-    /// Where to go on in each shard, and which are for others to finish.
+    /// Progress of every shard, and the shards that are left to others.
     board: Board,
-    /// What was handed out and is outstanding: it is not trained, nor is anybody else heard to have trained it.
+    /// Cursors of minibatches that were handed out and that neither this worker nor another is known to have trained.
     outstanding: Vec<CursorAdvance>,
-    /// Nothing was handed out since a batch left.
+    /// True if no minibatch was handed out since the last batch left.
     is_fresh: bool,
-    /// Founders' slots that have no worker.
+    /// Slots of founders, the workers that began the run, that have no worker now.
     vacant: BTreeSet<usize>,
 }
 
 impl SamplePlan {
-    /// The plan of a slot at the start of a run. One beyond the slots that samples are shared out to is a guest's: it
-    /// has none of its own and lives on claims.
+    /// Creates the plan of a slot at the start of a run. A slot beyond those that samples are dealt to is a guest's: it
+    /// has no samples of its own and only claims.
     pub fn new(shared: SharedPlan, slot: usize) -> Result<Self, PlanError> {
         shared.check(slot)?;
         let open = shared.shard_plan(0);
@@ -72,18 +72,19 @@ impl SamplePlan {
         })
     }
 
-    /// Names the origin of this slot's worker, which decides who of two goes on with a shard that both have begun.
+    /// Sets the origin of this slot's worker. If two workers have begun the same shard, their origins can decide which
+    /// one goes on.
     #[must_use]
     pub fn of_origin(mut self, origin: OriginId) -> Self {
         self.board.set_own(origin);
         self
     }
 
-    /// Leaves out samples that are done already, so that a worker that was started again goes on where its
-    /// work was last seen.
+    /// Skips samples that are done already, so that a worker that was started again goes on where its work was last
+    /// seen.
     ///
-    /// Who did them is not known. Shards of this slot that are half done are taken to be left by an earlier worker
-    /// of the slot and are gone on with; those of other slots are taken to be in the hands of their owners.
+    /// The cursors do not name their workers. Half-done shards of this slot are taken to be left by an earlier worker
+    /// of the slot, and are completed; those of other slots are taken to be in progress at their owners.
     pub fn skip_done(&mut self, cursors: &Cursors) {
         for epoch_span in cursors.epoch_spans() {
             self.board.skip(epoch_span);
@@ -91,10 +92,10 @@ impl SamplePlan {
         self.trained_by_others(cursors);
     }
 
-    /// Takes note that another origin's batch was applied, which moved these cursors.
+    /// Records a batch of another origin, which moved these cursors.
     ///
-    /// A shard that another origin has begun is left to it until it is said to be dead. A shard that both have begun
-    /// is gone on with by the one that is further, or by both from wherever either is while neither has heard so.
+    /// A shard that another origin has begun is left to it until that origin is reported dead. If both have begun a
+    /// shard, the one that is further goes on with it; until they have heard of each other, both do.
     pub fn observe(&mut self, origin: OriginId, advances: &[CursorAdvance]) {
         for &advance in advances {
             self.board.observe(origin, advance);
@@ -103,12 +104,12 @@ impl SamplePlan {
         }
     }
 
-    /// Takes note that many batches of another origin were applied at once, which moved these cursors.
+    /// Records many batches of another origin, which were applied at once and moved these cursors.
     pub fn observe_many(&mut self, origin: OriginId, cursors: &Cursors) {
         for epoch_span in cursors.epoch_spans() {
             match epoch_span.single() {
                 Some(advance) => self.board.observe(origin, advance),
-                // An origin is at one shard at a time: what it has left in several epochs it is not at.
+                // An origin works on one shard at a time, so it is not working on a cursor that spans several epochs.
                 None => self.board.skip(epoch_span),
             }
         }
@@ -119,35 +120,35 @@ impl SamplePlan {
         self.outstanding.retain(|one| one.done > cursors.done(one.shard));
     }
 
-    /// Takes note that a minibatch which was handed out may fail to be trained. It is this slot's to train, unless others do so
-    /// who take this slot for dead.
+    /// Records a minibatch that was handed out and may fail to be trained. Its samples stay this slot's, unless other
+    /// slots train them because they take this one for dead.
     pub fn add_outstanding(&mut self, advances: &[CursorAdvance]) {
         self.outstanding.extend_from_slice(advances);
     }
 
-    /// Takes note that one of those is trained.
+    /// Records that an outstanding minibatch is trained.
     pub fn settle(&mut self, advances: &[CursorAdvance]) {
         self.outstanding.retain(|one| !advances.contains(one));
     }
 
-    /// Whether something that was handed out is still to be trained.
+    /// True if a minibatch that was handed out is still to be trained.
     #[must_use]
     pub fn is_in_arrears(&self) -> bool {
         !self.outstanding.is_empty()
     }
 
-    /// Takes note of whether an origin emits batches. What it has begun and not finished is free as long as it does not; it may
-    /// only be out of reach.
+    /// Records whether an origin emits batches. While it does not, the shards that it has begun and not finished can be
+    /// claimed; it may only be out of reach.
     ///
-    /// Its batches may still arrive by way of others, before or after this.
+    /// Batches of a dead origin may still arrive over other nodes, before or after this call.
     pub fn set_origin_alive(&mut self, origin: OriginId, alive: bool) {
         self.board.set_origin_alive(origin, alive);
     }
 
-    /// Takes note of whether a slot has a worker. All its unfinished shards are free as long as it has none.
+    /// Records whether a slot has a worker. While it has none, all its unfinished shards can be claimed.
     ///
-    /// If batches of its last worker may still arrive, say [`SamplePlan::set_origin_alive`] too; else they look like the
-    /// work of somebody who lives. This slot itself has a worker, whatever is said.
+    /// If batches of its last worker may still arrive, call [`SamplePlan::set_origin_alive`] too; else they look like
+    /// the work of a living worker. Ignored for this slot itself, which has a worker.
     pub fn set_slot_alive(&mut self, slot: usize, alive: bool) {
         if slot == self.slot {
             return;
@@ -160,7 +161,7 @@ impl SamplePlan {
         }
     }
 
-    /// Whether this slot may take over what others were to train: it is among the trainers, which are the lowest slots that
+    /// True if this slot is among the trainers and may claim other slots' shards. Trainers are the lowest slots that
     /// have a worker.
     fn may_claim(&self) -> bool {
         let Trainers::AtMost(most) = self.shared.trainers else {
@@ -171,26 +172,26 @@ impl SamplePlan {
         lower - vacant < most as usize
     }
 
-    /// Whether every sample of every epoch is done, those handed out by [`SamplePlan::next_minibatch`] and not outstanding
-    /// included.
+    /// True if every sample of every epoch is done. Samples handed out by [`SamplePlan::next_minibatch`] count as done
+    /// unless they are outstanding.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         !self.is_in_arrears()
             && self.board.samples_done() == self.shared.labels.len() as u64 * u64::from(self.shared.epochs)
     }
 
-    /// The samples that are neither done nor handed out, by the slots that were to train them.
+    /// Returns the number of samples that are neither done nor handed out, for each slot that they belong to.
     #[must_use]
     pub fn missing(&self) -> Vec<Missing> {
         self.board.missing()
     }
 
-    /// Replaces `indices` by the samples of the next minibatch and `advances` by the cursors that hold once
-    /// it is trained, one for each shard it takes samples from. Returns false, and empties both, when there is nothing
-    /// to train now.
+    /// Replaces `indices` by the samples of the next minibatch and `advances` by the cursors that hold once it is
+    /// trained, one for each shard it takes samples from. Returns false, and empties both, when there is nothing to
+    /// train now.
     ///
-    /// That need not be the end: unless [`SamplePlan::is_complete`], the rest is in the hands of others. The worker
-    /// then waits for news and asks again after each, for they may die before they finish.
+    /// That need not be the end: unless [`SamplePlan::is_complete`], other workers have the remaining samples. The
+    /// worker then waits for news and asks again after each, for they may die before they finish.
     ///
     /// A minibatch takes from as many shards as it needs to be full, but never from two epochs, nor from more than
     /// `shards_max`: then it is smaller, and the next one goes on from there.
@@ -225,17 +226,17 @@ impl SamplePlan {
         !indices.is_empty()
     }
 
-    /// Whether there is something to train now.
+    /// True if a minibatch can be trained now.
     pub fn has_more(&mut self) -> bool {
         self.next_shard().is_some()
     }
 
-    /// A batch has left that counts all that was handed out.
+    /// Records that a batch has left that counts every minibatch handed out so far.
     pub fn batch_left(&mut self) {
         self.is_fresh = true;
     }
 
-    /// Whether this slot has nothing left, for now, of the epoch that it trained from last.
+    /// True if this slot has, for now, no samples left in the epoch that it trained from last.
     #[must_use]
     pub fn ends_epoch(&self) -> bool {
         let is_left = |shard: &ShardId| self.board.is_unfinished(*shard) && !self.board.is_taken(*shard);
@@ -243,7 +244,8 @@ impl SamplePlan {
         !of_epoch.any(is_left)
     }
 
-    /// The first shard to train of the queue, which takes in the next epochs and then a claim when it has none.
+    /// Returns the first shard to train. If the queue is empty, adds the next epoch's own shards to it, and then a
+    /// claim.
     fn next_shard(&mut self) -> Option<ShardId> {
         loop {
             if let Some(shard) = self.queued_shard() {
@@ -259,7 +261,7 @@ impl SamplePlan {
                 return Some(claimed);
             }
             let own = || self.open.shards_of(self.slot);
-            // What was done before this worker came need not be looked at epoch by epoch.
+            // Skips epochs that were done before this worker came without looking at each of them.
             let epoch = self.next_epoch;
             let unfinished = own().map(|shard| self.board.first_unfinished(ShardId { epoch, shard }));
             let epoch = unfinished.min().unwrap_or(self.shared.epochs).min(self.shared.epochs);
@@ -271,8 +273,8 @@ impl SamplePlan {
         }
     }
 
-    /// The first shard of the queue with samples left for this slot; those without leave the queue. One that another
-    /// is at need not come back: should its origin die, it can be claimed.
+    /// Returns the first shard of the queue with samples left for this slot, and drops the shards before it. A shard
+    /// that another origin is training is dropped, too: if that origin dies, it can be claimed.
     fn queued_shard(&mut self) -> Option<ShardId> {
         while let Some(&shard) = self.queue.front() {
             if self.board.is_unfinished(shard) && !self.board.is_taken(shard) {

@@ -1,4 +1,4 @@
-//! What every worker of a run knows of its samples.
+//! The facts about a run's samples that every worker knows.
 
 use std::sync::Arc;
 
@@ -7,36 +7,35 @@ use protocol::job::split::{SLOTS_MAX, Split};
 
 use crate::sampling::shards::ShardPlan;
 
-/// What all slots of a run agree on: it settles which samples every shard of every epoch holds.
+/// The settings that all slots of a run agree on. They determine the samples in every shard of every epoch.
 #[derive(Clone, Debug)]
 pub struct SharedPlan {
-    /// How samples are shared out.
+    /// Rule by which samples are dealt to slots.
     pub split: Split,
-    /// The seed of the run.
     pub seed: u64,
-    /// The label of every sample.
+    /// Class label of every sample.
     pub labels: Arc<[u32]>,
-    /// The number of worker slots in the cluster.
+    /// Number of worker slots that samples are dealt to.
     pub slots: usize,
-    /// Whether shards interleave their classes in proportion.
+    /// True if shards interleave their classes in proportion.
     pub balanced: bool,
-    /// Whether the first epoch's owners keep their samples.
+    /// True if each slot keeps the samples that it was dealt in the first epoch.
     pub dealt_once: bool,
-    /// How often every sample is trained.
+    /// Number of times that every sample is trained.
     pub epochs: u32,
     /// Samples per minibatch.
     pub minibatch: usize,
-    /// Whether slots take over what others may have begun only when a batch has just left. Where others are heard of once in
-    /// an epoch, that is when it is known what they have begun.
+    /// True if slots claim shards that others may have begun only right after a batch has left. With rounds of an
+    /// epoch, other workers' shards are known only then.
     pub claims_after_batches: bool,
-    /// The number of slots that train at the same time, the lowest that have a worker. The others claim nothing.
+    /// Number of slots that train at the same time: the lowest that have a worker. The others claim nothing.
     pub trainers: Trainers,
-    /// The slots of the workers that began the run; those of later workers are higher.
+    /// Number of workers that began the run. Their slots come first; those of later workers are higher.
     pub founders: usize,
 }
 
 impl SharedPlan {
-    /// Finds what would keep a slot from following the plan.
+    /// Checks that a slot can follow the plan.
     pub(super) fn check(&self, slot: usize) -> Result<(), PlanError> {
         if self.slots == 0 {
             return Err(PlanError::NoSlots);
@@ -56,7 +55,7 @@ impl SharedPlan {
         Ok(())
     }
 
-    /// The shards of an epoch. The plan must have been checked.
+    /// Returns the shards of an epoch. The plan must have been checked.
     pub(super) fn shard_plan(&self, epoch: u32) -> ShardPlan {
         let dealt = if self.dealt_once { 0 } else { epoch };
         ShardPlan::new(
@@ -71,10 +70,10 @@ impl SharedPlan {
     }
 }
 
-/// A plan that no worker can follow.
+/// The reason for which no worker can follow a plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// Nobody's samples.
+    /// The run has no slots, so the samples have no owner.
     #[error("samples cannot be distributed: the run has no workers")]
     NoSlots,
     /// Minibatches without samples would never end.

@@ -47,7 +47,7 @@ pub(super) fn shared_plans() -> impl Strategy<Value = SharedPlan> {
         })
 }
 
-/// One minibatch: its samples and its advances.
+/// The samples and the advances of one minibatch.
 pub(super) type Minibatch = (Vec<u32>, Vec<CursorAdvance>);
 
 pub(super) fn next(plan: &mut SamplePlan) -> Option<Minibatch> {
@@ -55,7 +55,7 @@ pub(super) fn next(plan: &mut SamplePlan) -> Option<Minibatch> {
 }
 
 fn next_within(plan: &mut SamplePlan, shards_max: usize) -> Option<Minibatch> {
-    // What is in the buffers must not matter.
+    // The buffers' contents must not matter.
     let (mut indices, mut advances) = (vec![77], Vec::new());
     let more = plan.next_minibatch(shards_max, &mut indices, &mut advances);
     assert!(more || (indices.is_empty() && advances.is_empty()));
@@ -107,7 +107,7 @@ fn cursors_beyond_the_end_of_a_shard_or_a_run_do_no_harm() {
     assert!(plan.is_complete());
 }
 
-/// Two slots that tell each other of every batch, one of them a few epochs ahead.
+/// Two slots tell each other of every batch, and one of them is a few epochs ahead.
 #[test]
 fn a_plan_takes_no_more_room_after_many_epochs() {
     const EPOCHS: u32 = 5_000;
@@ -134,11 +134,11 @@ fn a_plan_takes_no_more_room_after_many_epochs() {
             break;
         }
     }
-    // Per shard one epoch span of done epochs, one after that, and one of what the other has claimed at the end.
+    // For each shard one epoch span of done epochs, one after it, and one of the other slot's claims at the end.
     assert!(most < 3 * 32 + 32, "a plan holds {most} entries");
 }
 
-/// A worker that is seated after many epochs finds its place at once, and neither a frame nor memory is full of them.
+/// A worker that joins after a million epochs finds its place at once, and cursors for all of them take little memory.
 #[test]
 fn a_late_worker_goes_on_after_a_million_epochs() {
     const EPOCHS: u32 = 1_000_000;
@@ -225,7 +225,7 @@ proptest! {
     #[test]
     fn a_resumed_worker_goes_on_where_it_was(shared in shared_plans(), at in any::<prop::sample::Index>()) {
         let whole = all_minibatches(SamplePlan::new(shared.clone(), 0).unwrap());
-        // Claims it does not take up again: nothing says that they were its own.
+        // The worker does not resume claims, because the cursors do not show that they were its own.
         let is_own = |(_, advances): &Minibatch| advances.iter().all(|advance| advance.shard.shard < SHARDS_PER_SLOT);
         let own = whole.iter().take_while(|minibatch| is_own(minibatch)).count();
         let (before, after) = whole.split_at(at.index(own + 1));
@@ -234,7 +234,7 @@ proptest! {
         prop_assert_eq!(all_minibatches(resumed), after);
     }
 
-    /// Cursors of any origin: another worker may have taken over shards from the middle of the queue.
+    /// Cursors of any origin: another worker may have claimed shards from the middle of the queue.
     #[test]
     fn whatever_was_done_elsewhere_is_left_out(
         shared in shared_plans(),
@@ -257,7 +257,7 @@ proptest! {
         plan.skip_done(&known);
         let rest = all_minibatches(plan);
 
-        // Nothing was heard of the other slots, so their samples were claimed.
+        // The plan heard nothing of the other slots, so it claimed their samples.
         let total = shared.labels.len() as u64 * u64::from(shared.epochs);
         prop_assert_eq!(known.samples_done() + samples(&rest).len() as u64, total);
         known.merge(&cursors(&rest));

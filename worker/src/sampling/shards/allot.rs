@@ -1,12 +1,11 @@
-//! Which slots train which class in the split by class.
+//! Allots classes to slots in the split by class.
 //!
-//! The answer depends on the class sizes alone, not on seed or epoch: a slot keeps its classes for the whole
-//! run.
+//! The allotment depends on the class sizes alone, not on seed or epoch: a slot keeps its classes for the whole run.
 
 use std::cmp::Reverse;
 use std::ops::Range;
 
-/// The slots that share each class. Every range has at least one slot.
+/// Returns the range of slots that share each class. Every range has at least one slot.
 pub(super) fn slots_of_classes(sizes: &[u32], slots: usize) -> Vec<Range<usize>> {
     if sizes.len() >= slots {
         whole_classes(sizes, slots)
@@ -15,7 +14,7 @@ pub(super) fn slots_of_classes(sizes: &[u32], slots: usize) -> Vec<Range<usize>>
     }
 }
 
-/// Gives each class whole to one slot: the largest class first, always to the slot that has least so far.
+/// Gives each class whole to one slot: the largest class first, always to the slot with the fewest samples so far.
 fn whole_classes(sizes: &[u32], slots: usize) -> Vec<Range<usize>> {
     let mut largest_first: Vec<usize> = (0..sizes.len()).collect();
     // A stable sort leaves classes of one size in the order of their numbers.
@@ -32,8 +31,8 @@ fn whole_classes(sizes: &[u32], slots: usize) -> Vec<Range<usize>> {
     allotted
 }
 
-/// Shares each class among several slots of its own: one each, and every further slot to the class whose
-/// slots have most to do.
+/// Gives each class several slots of its own: one each, and every further slot to the class whose slots have most
+/// samples.
 fn shared_classes(sizes: &[u32], slots: usize) -> Vec<Range<usize>> {
     let mut shares = vec![1usize; sizes.len()];
     for _ in sizes.len()..slots {

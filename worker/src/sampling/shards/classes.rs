@@ -1,16 +1,16 @@
-//! Labels as they come, numbered densely as classes.
+//! Classes: arbitrary labels, numbered densely.
 
 /// The class of every sample, with classes numbered from zero in the order of their labels.
 ///
-/// Labels are arbitrary numbers; dense numbers let everything else keep one counter per class in a plain
-/// vector, and make sure that every class has at least one sample.
+/// Labels are arbitrary numbers; dense numbers allow one counter per class in a plain vector, and make sure that every
+/// class has at least one sample.
 pub(super) struct Classes {
     of_sample: Vec<u32>,
     sizes: Vec<u32>,
 }
 
 impl Classes {
-    /// Numbers the classes of a list of labels.
+    /// Creates the classes of a list of labels, numbered in the order of the labels.
     pub(super) fn new(labels: &[u32]) -> Self {
         let mut distinct = labels.to_vec();
         distinct.sort_unstable();

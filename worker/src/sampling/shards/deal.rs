@@ -5,10 +5,10 @@ use protocol::job::split::Split;
 use super::allot::slots_of_classes;
 use super::classes::Classes;
 
-/// The slot of each sample of `order`, position by position.
+/// Returns the slot of each sample of `order`, position by position.
 ///
-/// How many samples a slot gets, of each class where the split minds classes, does not depend on the order:
-/// only which ones it gets does.
+/// The number of samples of a slot, and of each class where the split minds classes, does not depend on the order: the
+/// order only decides which samples these are.
 pub(super) fn deal(split: Split, order: &[u32], classes: &Classes, slots: usize) -> Vec<usize> {
     match split {
         Split::Random => by_position(order.len(), slots),
@@ -25,8 +25,8 @@ fn by_position(samples: usize, slots: usize) -> Vec<usize> {
 
 /// Deals each class in turn, one sample to each slot after the other.
 ///
-/// Each class begins with the slot after the one at which the last class ended. That makes the remainders of
-/// the classes go round, so that the totals of the slots differ by at most one as well.
+/// Each class begins with the slot after the one at which the last class ended. So the remainders of the classes go
+/// round, and the totals of the slots differ by at most one as well.
 fn class_by_class(order: &[u32], classes: &Classes, slots: usize) -> Vec<usize> {
     let mut dealt_before = 0;
     let mut next: Vec<usize> = classes
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn equal_hands_the_remainders_round() {
-        // Three of class 0 leave a remainder for slot 0; that of class 1 must go to slot 1.
+        // Three samples of class 0 leave a remainder for slot 0; that of class 1 must go to slot 1.
         let classes = Classes::new(&[0, 0, 0, 1, 1, 1]);
         let slots = deal(Split::Equal, &[0, 3, 1, 4, 2, 5], &classes, 2);
         assert_eq!(slots, [0, 1, 1, 0, 0, 1]);

@@ -1,4 +1,4 @@
-//! Balanced order: every section of a shard has about the class mix of the whole shard.
+//! Balanced order: makes every section of a shard have about the class mix of the whole shard.
 
 use super::classes::Classes;
 use protocol::rng::CounterRng;
@@ -7,7 +7,7 @@ use protocol::rng::CounterRng;
 pub(super) struct Interleaver<'a> {
     classes: &'a Classes,
     tie_break: CounterRng,
-    /// Samples of each class in the shard at hand; all zero between shards.
+    /// Samples of each class in the present shard; all zero between shards.
     counts: Vec<u32>,
     /// Samples of each class already placed; all zero between shards.
     ranks: Vec<u32>,
@@ -15,7 +15,7 @@ pub(super) struct Interleaver<'a> {
 }
 
 impl<'a> Interleaver<'a> {
-    /// An interleaver that orders classes that are due at the same place by the given random words.
+    /// Creates an interleaver that orders samples which are due at the same place by the given random numbers.
     pub(super) fn new(classes: &'a Classes, tie_break: CounterRng) -> Self {
         let none = vec![0; classes.sizes().len()];
         Self {
@@ -39,7 +39,7 @@ impl<'a> Interleaver<'a> {
             self.ranks[class] += 1;
             self.keyed.push((due, self.tie_break.next_u64(), sample));
         }
-        // Clears only what was touched: with many classes, a shard holds few of them.
+        // Clears only the touched counters: with many classes, a shard holds few of them.
         for &sample in &*shard {
             let class = self.classes.of(sample);
             self.counts[class] = 0;
@@ -52,7 +52,7 @@ impl<'a> Interleaver<'a> {
     }
 }
 
-/// Where in the shard a sample is due: (rank + 1/2) / count, in units of 2^-31.
+/// Returns the place in the shard at which a sample is due: (rank + 1/2) / count, in units of 2^-31.
 ///
 /// Whole numbers make the order the same on every machine.
 fn due(rank: u32, count: u32) -> u64 {
@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn a_rare_class_stands_in_the_middle_of_its_share() {
         assert_eq!(interleaved(&[1, 0, 0, 0, 0]), [0, 0, 1, 0, 0]);
-        // The two are due at 1/4 and 3/4; the six at 1/12, 3/12, ...: ties with the second and the fifth.
+        // The two samples are due at 1/4 and 3/4; the six at 1/12, 3/12, ...: ties with the second and the fifth.
         let order = interleaved(&[1, 1, 0, 0, 0, 0, 0, 0]);
         assert_eq!(order[..4].iter().sum::<u32>(), 1);
         assert_eq!((order[0], order[3], order[4], order[7]), (0, 0, 0, 0));

@@ -1,4 +1,4 @@
-//! Shards: one epoch's samples, dealt to the worker slots and cut into runs that can be handed over.
+//! Shards: one epoch's samples, dealt to the worker slots and cut into pieces that another slot can take over.
 
 mod allot;
 mod classes;

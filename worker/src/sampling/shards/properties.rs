@@ -27,7 +27,7 @@ impl Case {
         ShardPlan::new(self.split, seed, epoch, epoch, &self.labels, self.slots, self.balanced)
     }
 
-    /// How many samples of each label a list of samples has.
+    /// Returns the number of samples of each label in a list of samples.
     fn mix(&self, samples: &[u32]) -> BTreeMap<u32, usize> {
         let mut mix = BTreeMap::new();
         for &sample in samples {
@@ -36,16 +36,16 @@ impl Case {
         mix
     }
 
-    /// The labels that each slot trains, with their numbers of samples.
+    /// Returns, for each slot, the labels that it trains with their numbers of samples.
     fn mixes(&self) -> Vec<BTreeMap<u32, usize>> {
         let plan = self.plan();
         (0..self.slots).map(|slot| self.mix(&samples_of(&plan, slot))).collect()
     }
 }
 
-/// Cases of one or any split, with few or many samples, classes and slots.
+/// Cases of the given splits, with few or many samples, classes and slots.
 fn cases(split: impl Strategy<Value = Split>) -> impl Strategy<Value = Case> {
-    // Labels far apart must be as good as labels from zero.
+    // Labels far apart must work as well as labels from zero.
     let labels = (1u32..12, 1u32..1000).prop_flat_map(|(classes, step)| {
         prop::collection::vec((0..classes).prop_map(move |class| class * step), 1..400)
     });
@@ -71,7 +71,7 @@ fn samples_of(plan: &ShardPlan, slot: usize) -> Vec<u32> {
         .collect()
 }
 
-/// The difference between the largest and the smallest.
+/// Returns the difference between the largest and the smallest number.
 fn spread(numbers: impl Iterator<Item = usize> + Clone) -> usize {
     numbers.clone().max().unwrap_or(0) - numbers.min().unwrap_or(0)
 }
@@ -177,8 +177,8 @@ proptest! {
         }
     }
 
-    /// At place x of the shard, each class is within half a sample of its share of x, and so all classes
-    /// together are within half a sample per class of the length so far.
+    /// At place x of the shard, each class is within half a sample of its share of x, and so all classes together are
+    /// within half a sample per class of the length so far.
     #[test]
     fn every_beginning_of_a_balanced_shard_has_the_mix_of_the_shard(case in cases(any_split())) {
         let plan = Case { balanced: true, ..case.clone() }.plan();

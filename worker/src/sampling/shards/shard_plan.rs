@@ -1,4 +1,4 @@
-//! One epoch's samples, cut into shards.
+//! The shard plan: one epoch's samples, dealt to slots and cut into shards.
 
 use std::ops::Range;
 
@@ -9,27 +9,27 @@ use super::classes::Classes;
 use super::deal::deal;
 use super::interleave::Interleaver;
 
-/// Streams of the seed that sample orders are drawn from; the epoch makes up the low half.
+/// Random streams of the seed for sample orders; the epoch makes up the low half.
 const ORDER_STREAMS: u64 = 0x7361_6d70 << 32;
-/// Streams that break ties between classes when shards are balanced.
+/// Random streams of the seed that break ties between classes when shards are balanced.
 const TIE_STREAMS: u64 = 0x7469_6573 << 32;
 
-/// Who trains which samples in one epoch, and in which order.
+/// The samples of each shard in one epoch, in the order in which they are trained.
 ///
-/// A pure function of its arguments. Shards are numbered slot by slot, and how many samples a shard holds
-/// depends on the labels, the split and the number of slots, but neither on the seed nor on the epoch: a
-/// cursor can be judged complete without building the plan of its epoch.
+/// A pure function of its arguments. Shards are numbered slot by slot, and the number of samples in a shard depends on
+/// the labels, the split and the number of slots, but neither on the seed nor on the epoch: a cursor can be judged
+/// complete without building the plan of its epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardPlan {
     epoch: u32,
     /// Every sample once, shard after shard.
     order: Vec<u32>,
-    /// Where in `order` each shard begins, and the end of the last.
+    /// Index in `order` at which each shard begins, and the end of the last shard.
     bounds: Vec<u32>,
 }
 
 impl ShardPlan {
-    /// Plans an epoch over the samples that have the given labels. Who trains which is as it was dealt in the epoch `dealt`.
+    /// Plans an epoch over samples with these labels. Each slot gets the samples that the epoch `dealt` gave it.
     ///
     /// With `balanced`, the order within a shard interleaves its classes in proportion; else it is random.
     ///
@@ -69,7 +69,6 @@ impl ShardPlan {
         plan
     }
 
-    /// The epoch this plan is for.
     #[must_use]
     pub const fn epoch(&self) -> u32 {
         self.epoch
@@ -81,7 +80,7 @@ impl ShardPlan {
         self.order.len()
     }
 
-    /// Whether there are no samples at all.
+    /// True if the epoch has no samples.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.order.is_empty()
@@ -120,14 +119,14 @@ impl ShardPlan {
     }
 }
 
-/// An epoch's samples in their order.
+/// Returns the shuffled samples of an epoch.
 fn shuffled(seed: u64, epoch: u32, samples: usize) -> Vec<u32> {
     let mut shuffled: Vec<u32> = (0..samples as u32).collect();
     CounterRng::new(seed, ORDER_STREAMS | u64::from(epoch)).shuffle(&mut shuffled);
     shuffled
 }
 
-/// The owners that samples had in another order.
+/// Returns the owners of samples in the order `now`, given the owners in the order `then`.
 fn of_then(then: &[u32], owners_then: &[usize], now: &[u32]) -> Vec<usize> {
     let mut owner = vec![0; then.len()];
     for (&sample, &slot) in then.iter().zip(owners_then) {
@@ -136,7 +135,7 @@ fn of_then(then: &[u32], owners_then: &[usize], now: &[u32]) -> Vec<usize> {
     now.iter().map(|&sample| owner[sample as usize]).collect()
 }
 
-/// The number of samples each slot owns.
+/// Returns the number of samples that each slot owns.
 fn shares(owners: &[usize], slots: usize) -> Vec<u32> {
     let mut shares = vec![0; slots];
     for &slot in owners {
@@ -145,8 +144,7 @@ fn shares(owners: &[usize], slots: usize) -> Vec<u32> {
     shares
 }
 
-/// Puts the samples slot by slot. Those of one slot keep their order, which is random: no second shuffle is
-/// needed.
+/// Groups the samples by slot. Those of one slot keep their order, which is random, so no second shuffle is needed.
 fn gather(samples: &[u32], owners: &[usize], shares: &[u32]) -> Vec<u32> {
     let mut end = 0;
     let mut free: Vec<usize> = shares
@@ -165,7 +163,7 @@ fn gather(samples: &[u32], owners: &[usize], shares: &[u32]) -> Vec<u32> {
     gathered
 }
 
-/// Cuts each slot's share into shards whose lengths differ by at most one.
+/// Cuts each slot's samples into shards whose lengths differ by at most one, and returns the bounds of all shards.
 fn cut(shares: &[u32]) -> Vec<u32> {
     let mut bounds = Vec::with_capacity(shares.len() * SHARDS_PER_SLOT as usize + 1);
     let mut first = 0;

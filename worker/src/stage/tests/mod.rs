@@ -22,19 +22,19 @@ use crate::trainer::{StepControl, Trainer};
 use dfdx::prelude::Cpu;
 use protocol::wire::flow::{Flow, FlowBody, FlowHead, StageAddress};
 
-/// The wires between the workers of a pipeline in one process, as one of them holds them.
+/// The channels between the workers of a pipeline in one process, as one worker holds them.
 struct Wires {
     to: Vec<Sender<Flow>>,
     own: Receiver<Flow>,
 }
 
 impl Wires {
-    /// Sends what a worker has to say.
+    /// Sends the messages of a worker.
     fn send<T: HoldsStage>(&self, trainer: &mut T) {
         for flow in trainer.stage_mut().pipeline_mut().take_outbox() {
-            // What passes is what is read again on another machine.
+            // Encodes and decodes the message, as between machines.
             let flow = Flow::decode(&flow.encode().unwrap()).unwrap();
-            // A worker that is done has ended.
+            // The receiver may be done and have ended.
             let _ = self.to[usize::from(flow.head.to)].send(flow);
         }
     }
@@ -46,7 +46,7 @@ impl Wires {
         trainer.stage_mut().hear(PipelineEvent::Flow(flow));
     }
 
-    /// Goes on with the present minibatch until its gradient is complete.
+    /// Computes the present minibatch until its gradient is complete.
     fn compute<T: HoldsStage>(&self, trainer: &mut T) {
         loop {
             match trainer.advance().unwrap() {
@@ -57,7 +57,7 @@ impl Wires {
         }
     }
 
-    /// Goes on with an evaluation until it is done or, where another worker leads it, there is nothing to do for it.
+    /// Advances an evaluation until it is done or, where another worker leads it, this worker has nothing to do for it.
     fn evaluate<T: HoldsStage>(&self, trainer: &mut T) {
         loop {
             match trainer.advance_evaluation().unwrap() {
@@ -111,7 +111,7 @@ fn control(job: &Job, step: u64) -> StepControl {
     }
 }
 
-/// The samples of a step; their number is no multiple of anything.
+/// Returns the samples of a step; their number is no multiple of the micro-batches.
 fn samples(step: u64) -> Vec<u32> {
     (0..30 + step as u32 % 3)
         .map(|at| (at * 7919 + step as u32 * 31) % 60_000)
@@ -120,7 +120,7 @@ fn samples(step: u64) -> Vec<u32> {
 
 const SEED: u64 = 11;
 
-/// The own weights of one machine after so many steps, and the losses of all of them.
+/// Trains on one machine. Returns its own weights after these steps, the losses of all steps, and the layout.
 fn alone(job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, Vec<f32>, Layout) {
     let layout = layout_for(job, data).unwrap();
     let task = Task::of_job(job, Arc::clone(data)).unwrap();
@@ -135,7 +135,7 @@ fn alone(job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, Vec<f32>, Lay
     (own, losses, layout)
 }
 
-/// What a worker of a pipeline computes on.
+/// The device that a worker of a pipeline computes on.
 #[derive(Clone, Copy, PartialEq)]
 enum On {
     Cpu,
@@ -143,13 +143,13 @@ enum On {
     Gpu(Precision),
 }
 
-/// The same of a pipeline on CPUs.
+/// Trains in a pipeline on CPUs, as [`in_a_pipeline_on`] does.
 fn in_a_pipeline(job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, Vec<f32>, Scores) {
     in_a_pipeline_on(&[On::Cpu], job, data, steps)
 }
 
-/// The same of a pipeline whose workers compute on these in turn, put together, and what it measures in the end with the first
-/// weights, which nothing has left.
+/// Trains in a pipeline whose workers compute on these devices in turn. Returns the own weights of all stages, put
+/// together, the losses of all steps, and the scores of the shared weights, which are still the first ones.
 fn in_a_pipeline_on(on: &[On], job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, Vec<f32>, Scores) {
     let layout = layout_for(job, data).unwrap();
     let pipelines = *job.exchange.pipelines().unwrap();
@@ -171,7 +171,7 @@ fn in_a_pipeline_on(on: &[On], job: &Job, data: &Arc<Dataset>, steps: u64) -> (V
                 let stage = partition.stage(usize::from(number));
                 let counts = stage.initial_counts(job.seed);
                 let rule = job.optimiser.rule;
-                // Only the leader's key decides.
+                // Only the leader's seed decides.
                 let membership = Membership {
                     dropout_seed: if number == 0 { SEED } else { 99 },
                     ..Membership::of_job(&job, &data, partition, pipeline).unwrap()
@@ -202,7 +202,7 @@ fn in_a_pipeline_on(on: &[On], job: &Job, data: &Arc<Dataset>, steps: u64) -> (V
     (whole, losses, scores)
 }
 
-/// What a worker's own weights come to, the losses of all steps, and what it measures, if it leads.
+/// Trains as one worker. Returns its own weights and, if it leads, the losses of all steps and the scores.
 fn take_part<B: Backend + HoldsStage>(
     mut trainer: Replica<B>,
     wires: &Wires,
@@ -230,7 +230,7 @@ fn lead<B: Backend + HoldsStage>(
     while !trainer.stage().pipeline().is_whole() {
         now += std::time::Duration::from_millis(100);
         trainer.stage_mut().pipeline_mut().join(now);
-        // The followers' first messages, and the last one's answer.
+        // The followers' first messages, and the last stage's answer.
         wires.listen(trainer);
     }
     let losses = (1..=steps).map(|step| {
@@ -305,8 +305,8 @@ fn furthest(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
-/// Nothing is dropped, since micro-batches and slices drop others. And nothing has a kink: a sum that is rounded another way
-/// may come to lie on its other side.
+/// Replaces dropout, since micro-batches and slices drop other values, and activations with a kink: a sum that is
+/// rounded differently may lie on the kink's other side.
 fn smooth(model: &str) -> String {
     let kept = model.replace("dropout 0.2, ", "").replace("dropout 0.3, ", "");
     kept.replace("relu", "tanh").replace("maxpool", "avgpool")
@@ -331,8 +331,8 @@ fn slices_of_layers_add_up_to_them() {
     }
 }
 
-/// The own weights after so many steps of a machine whose first layers go there with weights of some steps ago, and come back
-/// with the same.
+/// Trains on one machine whose first layers use the weights of `in_flight` steps ago, forward and backward. Returns the
+/// own weights.
 fn with_old_first_layers(job: &Job, data: &Arc<Dataset>, steps: usize, in_flight: usize) -> Vec<f32> {
     let layout = layout_for(job, data).unwrap();
     let pipelines = job.exchange.pipelines().unwrap();
@@ -350,7 +350,7 @@ fn with_old_first_layers(job: &Job, data: &Arc<Dataset>, steps: usize, in_flight
     let mut before = Vec::new();
     for step in 1..=steps as u64 {
         before.push(weights[..first].to_vec());
-        // A minibatch is begun when the one that is so many before it is next.
+        // A minibatch begins when the one that is `in_flight` before it is next.
         let seen = before.len().saturating_sub(1 + in_flight);
         let mixed = [&before[seen][..], &weights[first..]].concat();
         let parameters = Parameters::new(&Cpu::default(), mixed).unwrap();
@@ -368,7 +368,8 @@ fn with_old_first_layers(job: &Job, data: &Arc<Dataset>, steps: usize, in_flight
     weights
 }
 
-/// Of two groups the second turns each minibatch round with the newest weights, and the first has begun it some steps before.
+/// Of two groups, the second trains each minibatch with the newest weights, and the first has begun it some steps
+/// before.
 fn assert_gradients_belong_to_their_weights(on: &[On]) {
     let data = dataset();
     let model = "dense 24, tanh, dense 16, tanh, dense";

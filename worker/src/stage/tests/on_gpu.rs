@@ -1,9 +1,9 @@
-//! Pipelines whose workers compute on a GPU, all of them or some. Where there is none these tests say so and pass.
+//! Tests of pipelines in which all or some workers compute on a GPU. Without a GPU these tests say so and pass.
 
 use super::*;
 use crate::backend::cuda::{CudaStageTrainer, CudaTrainer, Gpu, GpuError};
 
-/// Opens the first GPU; none where there is no such device.
+/// Opens the first GPU; `None` without such a device.
 fn gpu(precision: Precision) -> Option<Gpu> {
     match Gpu::open(0, precision) {
         Ok(gpu) => Some(gpu),
@@ -33,7 +33,7 @@ pub(super) fn take_part(
     super::take_part(trainer.unwrap(), wires, job, steps)
 }
 
-/// The own weights of one GPU after so many steps, and the losses of all of them.
+/// Trains on one GPU. Returns its own weights after these steps, and the losses of all steps.
 fn alone_on(gpu: Gpu, job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, Vec<f32>) {
     let layout = layout_for(job, data).unwrap();
     let task = Task::of_job(job, Arc::clone(data)).unwrap();
@@ -48,14 +48,15 @@ fn alone_on(gpu: Gpu, job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, 
     (own, losses)
 }
 
-/// Products that begin elsewhere in memory may be added up in another order: so close, and not to the bit.
+/// A product may add up in another order, depending on where its values lie in memory: results are close, not
+/// bit-equal.
 #[test]
 fn a_pipeline_of_gpus_is_one_gpu() {
     let data = dataset();
-    // Only what is kept may have a kink: where sums differ by a bit, its gradient may be another one.
+    // Smooth activations only: where sums differ by a bit, the gradient at a kink may be another one.
     for model in [DENSE, CONVOLUTIONS] {
         let model = model.replace("relu", "tanh").replace("maxpool", "avgpool");
-        // A velocity makes more of what sums differ by, ever more so.
+        // A velocity amplifies differences between sums, more with every step.
         for (optimiser, steps, most) in [
             ("sgd:0.05", 50, 1e-5),
             ("sgd:0.05,momentum=0.9", 10, 1e-4),
@@ -107,7 +108,7 @@ fn gradients_of_a_gpu_belong_to_the_weights_that_a_minibatch_went_with() {
     }
 }
 
-/// What is told of a model does not depend on the precision that it is trained in.
+/// Evaluations do not depend on the precision of training.
 #[test]
 fn a_pipeline_of_gpus_measures_in_full() {
     let data = dataset();

@@ -1,8 +1,8 @@
-//! One worker of a pipeline, to whom things come in an order that was written down.
+//! Tests of one worker of a pipeline, whose messages come in a scripted order.
 
 use super::*;
 
-/// A worker of a pipeline whose others are scripted.
+/// Creates a worker of a pipeline whose other workers are scripted.
 fn among(job: &Job, data: &Arc<Dataset>, stage: u8) -> CpuStageTrainer {
     let pipelines = job.exchange.pipelines().unwrap();
     let partition = Partition::new(layout_for(job, data).unwrap(), pipelines).unwrap();
@@ -23,14 +23,14 @@ fn lead_of(step: u64) -> Lead {
     }
 }
 
-/// Goes on with a minibatch of which everything has come.
+/// Computes a minibatch of which all messages have come.
 fn compute(trainer: &mut CpuStageTrainer) {
     while trainer.advance().unwrap() != Advance::Done {
         assert!(trainer.stage().is_computing(), "the minibatch was given up");
     }
 }
 
-/// What others have made of a minibatch may come on a shorter way than the leader's announcement of it.
+/// Activations of a minibatch may come on a shorter path than the leader's announcement of it.
 #[test]
 fn a_minibatch_whose_parts_come_before_the_leaders_announcement_is_trained() {
     let data = dataset();
@@ -66,7 +66,7 @@ fn a_minibatch_whose_parts_come_before_the_leaders_announcement_is_trained() {
     }
 }
 
-/// The second of three workers, which has joined and begun with a minibatch of this step that one may be begun ahead of.
+/// Creates the second of three workers, which has joined and begun this step's minibatch; one more may be in flight.
 fn in_the_middle(job: &Job, data: &Arc<Dataset>, step: u64) -> CpuStageTrainer {
     let mut trainer = among(job, data, 1);
     let lead = Lead { step, ..lead_of(1) };
@@ -80,7 +80,7 @@ fn job_in_the_middle() -> Job {
     job_ahead("dense 24, tanh, dense 16, tanh, dense", "sgd:0.05", 3, 1, 1)
 }
 
-/// The second worker hears a message of the seventh generation.
+/// Passes a message of generation 7 to the second worker.
 fn hear(trainer: &mut CpuStageTrainer, from: u8, body: FlowBody, numbers: &[f32]) {
     let head = FlowHead {
         pipeline: 0,
@@ -93,7 +93,7 @@ fn hear(trainer: &mut CpuStageTrainer, from: u8, body: FlowBody, numbers: &[f32]
     trainer.stage_mut().hear(PipelineEvent::Flow(flow));
 }
 
-/// A micro-batch comes forward to the second worker.
+/// Passes a micro-batch's activations to the second worker.
 fn hear_forward(trainer: &mut CpuStageTrainer, step: u64) {
     let forward = FlowBody::Forward {
         step,
@@ -103,7 +103,7 @@ fn hear_forward(trainer: &mut CpuStageTrainer, step: u64) {
     hear(trainer, 0, forward, &vec![0.5; 24 * samples(1).len()]);
 }
 
-/// Its gradients come back.
+/// Passes a micro-batch's gradients back to the second worker.
 fn hear_backward(trainer: &mut CpuStageTrainer, step: u64) {
     let backward = FlowBody::Backward {
         step,
@@ -114,7 +114,7 @@ fn hear_backward(trainer: &mut CpuStageTrainer, step: u64) {
     hear(trainer, 2, backward, &vec![0.5; 16 * samples(1).len()]);
 }
 
-/// The micro-batch comes to the second worker and back, and its gradient is not complete yet.
+/// Runs a micro-batch forward and back through the second worker; its weight gradient is not complete yet.
 fn come_back(trainer: &mut CpuStageTrainer, step: u64) {
     hear_forward(trainer, step);
     hear_backward(trainer, step);
@@ -123,7 +123,7 @@ fn come_back(trainer: &mut CpuStageTrainer, step: u64) {
     }
 }
 
-/// Others count a minibatch that has come back as trained, and nobody trains its samples again.
+/// Other workers count a minibatch that has come back as trained, and its samples are not trained again.
 #[test]
 fn a_minibatch_that_has_come_back_is_trained_whatever_is_heard_meanwhile() {
     let (data, job) = (dataset(), job_in_the_middle());
@@ -137,7 +137,7 @@ fn a_minibatch_that_has_come_back_is_trained_whatever_is_heard_meanwhile() {
     }
 }
 
-/// A minibatch that has come back is trained, and what comes meanwhile is kept for later, within limits.
+/// A minibatch that has come back is trained, and messages meanwhile are kept for later, within limits.
 #[test]
 fn more_messages_than_belong_to_the_minibatches_in_flight_are_not_held() {
     let (data, job) = (dataset(), job_in_the_middle());
@@ -157,13 +157,13 @@ fn numbers_that_come_twice_give_the_pipeline_up() {
     let mut trainer = in_the_middle(&job_in_the_middle(), &dataset(), 1);
     hear_forward(&mut trainer, 1);
     hear_forward(&mut trainer, 1);
-    // The minibatch has no samples for the second worker; then both come.
+    // The minibatch has no samples for the second worker; then both messages come.
     let advanced: Vec<_> = (0..3).map(|_| trainer.advance().unwrap()).collect();
     assert!(!trainer.stage().is_computing(), "{advanced:?}");
 }
 
-/// The leader may end while a piece of a later minibatch has come, be started again and lead that minibatch anew: it has other
-/// weights by then.
+/// A leader may end while a piece of a later minibatch has come, be started again and lead that minibatch anew, with
+/// other weights.
 #[test]
 fn nothing_of_an_earlier_attempt_is_gone_on_with() {
     let data = dataset();
@@ -204,7 +204,7 @@ fn nothing_of_an_earlier_attempt_is_gone_on_with() {
         let lead = |generation, step| message(generation, FlowBody::Lead(Box::new(lead_of(step))));
         let hear = |trainer: &mut CpuStageTrainer, flow| trainer.stage_mut().hear(PipelineEvent::Flow(flow));
         let step = |trainer: &mut CpuStageTrainer, step: u64, come: Vec<Flow>| {
-            // It has begun with the minibatch when they come.
+            // The minibatch has begun when the messages come.
             assert_eq!(trainer.advance().unwrap(), Advance::Worked);
             for flow in come {
                 hear(trainer, flow);

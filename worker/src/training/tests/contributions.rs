@@ -1,4 +1,4 @@
-//! Contributions that follow losses, and rounds of an epoch.
+//! Tests of contributions that depend on losses, and of rounds of an epoch.
 
 use protocol::log::batch::RoundPhase;
 use protocol::weights::contribution::Contribution;
@@ -24,7 +24,7 @@ fn workers(exchange: &str) -> (tempfile::TempDir, Vec<Training<CpuTrainer>>) {
     (folder, (0..WORKERS).map(worker).collect())
 }
 
-/// Everybody lets something out, and everybody gets it; what was let out.
+/// Lets each worker emit a batch, and applies it at all others. Returns the batches.
 fn exchange(workers: &mut [Training<CpuTrainer>]) -> Vec<Batch> {
     let made: Vec<Batch> = workers.iter_mut().filter_map(until_it_leaves).collect();
     for (at, batch) in made.iter().enumerate() {
@@ -69,7 +69,7 @@ fn equal_shares_by_loss_are_the_mean_to_the_bit() {
                 announcement.payload.is_empty() && announcement.header.samples == 0 && announcement.header.loss > 0.0
             );
         }
-        // Who waits for others' losses does nothing else.
+        // A worker that waits for the others' losses does nothing else.
         assert_eq!(by_loss[0].step(false, &mut Vec::new()).unwrap(), Next::Waiting);
         go_on(&mut by_loss, round, |_| Some(Contribution::of_one_in(3)));
         for (delivered, other) in exchange(&mut by_loss).iter().zip(exchange(&mut mean)) {
@@ -111,7 +111,7 @@ fn only_the_best_counts_and_all_go_on_from_there() {
             assert_eq!(batch.payload.is_empty(), at != best);
             assert!(batch.header.samples > 0);
         }
-        // Until the best one's weights are there, the others keep theirs, but nobody is to go on from them.
+        // Until the best worker's weights have come, the others keep their differences, but these must not be saved.
         let other = (best + 1) % WORKERS;
         assert!(residual(&workers[other]).iter().any(|one| *one != 0.0));
         for (at, is_saved) in [(other, false), (best, true)] {
@@ -127,7 +127,7 @@ fn only_the_best_counts_and_all_go_on_from_there() {
             assert!(!is_zero(&arrays[2]), "the optimiser's state must be kept");
         }
     }
-    // All compare themselves on the same samples: with the same weights they are equally good.
+    // All workers compare their losses on the same samples: with equal weights they are equally good.
     assert!(
         workers
             .windows(2)
@@ -162,7 +162,7 @@ fn who_is_told_to_stop_while_its_share_is_due_lets_it_out() {
         let left = until_it_leaves(&mut workers[0]).unwrap();
         assert!(!left.payload.is_empty() && left.header.samples > 0);
         assert!(until_it_leaves(&mut workers[0]).is_none());
-        // And so does one that has not heard of the others' losses, by the mean.
+        // A worker that has not heard of the others' losses emits its contribution to the mean.
         let (_other, mut waiting) = self::workers(exchange_text);
         exchange(&mut waiting);
         waiting[0].learner.ending.stop();

@@ -1,4 +1,4 @@
-//! Batches can count only so many cursors, and every sample has to be counted by one.
+//! Tests that batches move no more cursors than they may, and that the cursors count every sample.
 
 use proptest::prelude::*;
 use protocol::job::JobDraft;
@@ -20,8 +20,8 @@ fn points(samples: usize) -> (tempfile::TempDir, Dataset) {
     (folder, dataset)
 }
 
-/// Trains all by itself, as one of so many workers of which nobody hears: what is theirs is claimed. Steps are
-/// throttled as `throttled` says, where that can be.
+/// Trains everything as one of `slots` workers of which the others are never heard of, so that their samples are
+/// claimed. Steps are throttled where `throttled` says so, if that is possible.
 fn train<const BEGINS: bool>(
     trainer: FakeTrainer<BEGINS>,
     dataset: &Dataset,
@@ -73,9 +73,9 @@ fn train<const BEGINS: bool>(
     Ok(())
 }
 
-/// A batch counts the samples of throttled steps before a worker waits: nobody else may train them, and a run would
-/// wait for them for ever. One waits alone where its node says when it may close, and beside another that has begun all
-/// that is left.
+/// A batch counts the samples of throttled steps before a worker waits: other workers may not train them, so the run
+/// would never end. A worker waits alone if its node says when it may close, and beside another that has begun all
+/// remaining shards.
 #[test]
 fn samples_of_throttled_steps_are_counted_before_a_worker_waits() {
     for (slots, keep) in [(1, "best"), (2, "last"), (2, "best")] {
@@ -124,7 +124,7 @@ proptest! {
         throttled in prop::collection::vec(any::<bool>(), 1..20),
     ) {
         let (_folder, dataset) = points(rows);
-        // One step in a row at least is not throttled; else nothing is ever counted.
+        // At least one step is not throttled; else no batch would ever leave.
         let throttled = [throttled, vec![false]].concat();
         train(FakeTrainer::new(&[0; WEIGHTS]), &dataset, (slots, minibatch), &throttled)?;
         train(FakeTrainer::beginning(&[0; WEIGHTS]), &dataset, (slots, minibatch), &throttled)?;

@@ -1,4 +1,4 @@
-//! A dense emission: the whole difference, every so many steps.
+//! Tests of a dense emission: the whole difference leaves after a fixed number of steps.
 
 use protocol::weights::lattice::RANGE_ALARM_STEPS;
 
@@ -32,7 +32,7 @@ fn a_batch_leaves_every_so_many_steps_and_the_rest_at_the_end() {
     }
     let samples: u32 = found.iter().map(|batch| batch.header.samples).sum();
     assert_eq!(samples as usize, dataset.train.labels().len() * job.epochs as usize);
-    // Two steps of three are kept; at the end the whole difference is in the shared weights, but for the rounding.
+    // Two steps of three are kept; at the end the shared weights contain the whole difference, up to rounding.
     assert!(
         kept >= found.len(),
         "{kept} steps kept, {} batches emitted",

@@ -1,4 +1,4 @@
-//! Weights that were measured come back as one more batch.
+//! Tests of a return to measured weights by one more batch.
 
 use protocol::wire::attach::GoOn;
 
@@ -36,12 +36,12 @@ fn a_worker_that_stands_by_moves_nothing_until_it_goes_back_to_what_was_measured
         assert_ne!(training.trainer().copy_weights().unwrap(), measured);
         training.learner.ending.stand_by();
         assert_eq!(step(&mut training), Next::Waiting);
-        // What others still send comes in, and is taken back, too.
+        // Late batches of others are applied, and taken back, too.
         let late = foreign(&[change(1, true), change(9, false)], Tau::nearest(0.01), 16, 3);
         training.apply(&late).unwrap();
         assert_eq!(step(&mut training), Next::Waiting);
         training.learner.ending.go_back(measured.clone());
-        // It is too late for a plain end.
+        // A plain stop comes too late.
         training.learner.ending.stop();
         while matches!(step(&mut training), Next::Emitted(_)) {}
         assert_eq!(training.trainer().copy_weights().unwrap(), measured);
@@ -53,7 +53,7 @@ fn a_worker_that_stands_by_moves_nothing_until_it_goes_back_to_what_was_measured
             batch.payload.apply_to_counts(&mut counts).unwrap();
         }
         assert_eq!(Digest::of_counts(&counts), digest_of(&measured));
-        // Steps that no batch had counted are counted.
+        // The batches count steps that no batch had counted before the return.
         let samples: u32 = made.iter().map(|batch| batch.header.samples).sum();
         assert_eq!(samples, 11 * 16);
     }
@@ -71,7 +71,7 @@ fn who_was_told_to_stop_does_not_go_back() {
     training.learner.ending.go_back(first.clone());
     assert_eq!(training.step(false, &mut Vec::new()).unwrap(), Next::Done);
     assert_ne!(training.trainer().copy_weights().unwrap(), first);
-    // And who stands by can still be told to stop.
+    // A worker that stands by can still be told to stop.
     let mut training = real(&job, &dataset);
     training.learner.ending.stand_by();
     training.learner.ending.stop();
@@ -132,7 +132,7 @@ fn a_worker_that_leaves_lets_out_all_that_it_has_learned_and_stops_nobody() {
             "a leaving worker must train no further step"
         );
         assert!(!made.is_empty());
-        // Nothing is left that could be said in steps of the lattice.
+        // The remaining residual is too small for steps of the lattice.
         let left = training.trainer().residual_norm().unwrap();
         assert!(
             left < 1e-6 * (weights as f64).sqrt(),

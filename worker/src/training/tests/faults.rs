@@ -1,4 +1,4 @@
-//! Runs that diverge, and replicas that are spoilt.
+//! Tests of runs that diverge, and of replicas that are corrupted.
 
 use super::*;
 
@@ -22,7 +22,7 @@ fn a_diverging_run_says_so() {
     assert!(error.contains("diverged"), "{error}");
 }
 
-/// Whether a training's error convicts this replica.
+/// True if an error says that this replica is corrupted.
 fn is_spoilt<E>(result: &Result<E, TrainingError>) -> bool {
     matches!(result, Err(TrainingError::Spoilt { .. }))
 }
@@ -50,15 +50,15 @@ fn a_bit_that_flips_convicts_its_replica() {
     training.learner.audit().unwrap();
     emitted(&mut training, &mut Vec::new());
     assert!(is_spoilt(&training.learner.audit()));
-    // What looks like a run that diverges is this worker's fault alone.
+    // The failure looks like a run that diverges, but is this worker's fault alone.
     assert!(is_spoilt(&training.step(false, &mut Vec::new())));
 }
 
 #[test]
 fn changes_of_others_that_leave_the_range_are_a_run_that_diverges() {
     let (_folder, dataset) = points(200);
-    // This worker's own changes reach its weights before they reach the ledger, so it may leave the range where the ledger
-    // did not.
+    // This worker's own changes reach its weights before they reach the ledger, so a weight may leave the range here
+    // only.
     let mut counts = [0; WEIGHTS];
     counts[1] = protocol::weights::lattice::RANGE_ERROR_STEPS - 1;
     let trainer = FakeTrainer::new(&counts);
@@ -91,7 +91,7 @@ fn a_step_that_leaves_the_range_is_the_runs_fault_unless_a_bit_had_flipped() {
         }
     };
     let edge = protocol::weights::lattice::RANGE_ERROR_STEPS - 6;
-    // With its tenth bit flipped it is at the edge.
+    // With its tenth bit flipped the weight is at the edge.
     let far = edge ^ (1 << 9);
     assert!(far < edge);
     assert!(outcome(None, 0).is_ok());
@@ -103,7 +103,7 @@ fn a_step_that_leaves_the_range_is_the_runs_fault_unless_a_bit_had_flipped() {
     assert!(is_spoilt(&outcome(Some(2), far)));
 }
 
-/// Whether what leaves is a residual, or a worker's part of a mean.
+/// Tests both a leaving worker's residual and a worker's prefix of a mean.
 #[test]
 fn numbers_that_cannot_leave_are_the_runs_fault_unless_a_bit_had_flipped() {
     let (_folder, dataset) = points(200);

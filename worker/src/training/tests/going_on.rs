@@ -1,8 +1,8 @@
-//! What a worker alone has, and another that goes on from it.
+//! Tests of a worker that continues from another's saved state.
 
 use super::*;
 
-/// A worker in the middle of a run, of three slots or alone.
+/// Returns the identity of a worker, one of this many slots.
 fn identity(slots: usize) -> Identity {
     Identity {
         slots,
@@ -25,7 +25,7 @@ fn encoded_batches<T: Trainer>(training: &mut Training<T>, batches: usize) -> Ve
     (0..batches).map(batch).collect()
 }
 
-/// Brings a fresh training to where another stands, as a node would: by its ledger, and what the worker had alone.
+/// Brings a fresh training to another one's progress as a node would: by its ledger and the saved state.
 fn resume_after<T: Trainer>(training: &mut Training<T>, encoded_batches: &[Vec<u8>]) {
     let weights = training.trainer().weights();
     let (mut cursors, mut samples) = (Cursors::default(), 0);

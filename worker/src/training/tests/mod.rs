@@ -1,4 +1,4 @@
-//! The training loop, with a trainer that computes nothing and with the real one.
+//! Tests of the training loop, with a trainer that computes nothing and with the real one.
 
 mod contributions;
 mod cursors;
@@ -36,7 +36,7 @@ use crate::training::thread::start;
 
 const WEIGHTS: usize = 50;
 
-/// Two clouds of points that a line tells apart.
+/// Returns a dataset of two clouds of points that a line can separate.
 fn points(samples: usize) -> (tempfile::TempDir, Dataset) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("points.csv");
@@ -62,7 +62,7 @@ fn job(change: impl FnOnce(&mut JobDraft)) -> Job {
         model: Some("dense 8, relu, dense 2".into()),
         epochs: Some(2),
         minibatch: Some(16),
-        // It goes a long way in few steps.
+        // This optimiser moves far in few steps.
         optimiser: Some("sgd:0.08,momentum=0.9".into()),
         ..JobDraft::default()
     };
@@ -70,7 +70,7 @@ fn job(change: impl FnOnce(&mut JobDraft)) -> Job {
     draft.resolve().unwrap()
 }
 
-/// The same by another strategy, which has no density.
+/// Returns a job with another strategy, which has no density.
 fn job_by(exchange: &str, change: impl FnOnce(&mut JobDraft)) -> Job {
     job(|draft| {
         draft.density = None;
@@ -106,7 +106,7 @@ fn emitted<T: Trainer>(training: &mut Training<T>, encoded: &mut Vec<u8>) -> Ste
     }
 }
 
-/// A batch of another worker's.
+/// Returns a batch of another worker.
 fn foreign(changes: &[u32], tau: Tau, samples: u32, seen: u64) -> Batch {
     let changes = changes.to_vec();
     let payload = Payload::Steps { tau, changes };
@@ -124,7 +124,7 @@ fn foreign(changes: &[u32], tau: Tau, samples: u32, seen: u64) -> Batch {
     Batch { header, payload }
 }
 
-/// Steps until nothing is left; all batches, the closing one last.
+/// Makes steps until nothing is left. Returns all batches, the closing one last.
 fn batches<T: Trainer>(training: &mut Training<T>) -> Vec<Batch> {
     let weights = training.trainer().weights();
     let mut found = Vec::new();
@@ -145,7 +145,7 @@ fn batches<T: Trainer>(training: &mut Training<T>) -> Vec<Batch> {
     }
 }
 
-/// What a thread tells, batches and states by their numbers.
+/// A message of the training thread; batches and states are represented by their sequences.
 #[derive(Debug, PartialEq)]
 enum Heard {
     Batch(u64),
@@ -154,7 +154,7 @@ enum Heard {
     Closed,
 }
 
-/// The changes of a batch of ±τ.
+/// Returns the τ and the changes of a batch.
 fn steps(batch: &Batch) -> (Tau, Vec<u32>) {
     match &batch.payload {
         Payload::Steps { tau, changes } => (*tau, changes.clone()),

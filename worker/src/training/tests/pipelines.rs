@@ -1,4 +1,4 @@
-//! Whole workers of a pipeline, each in a thread of its own, with messages that are carried between them.
+//! Tests of whole workers of a pipeline, each in its own thread, with messages that are carried between them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel};
@@ -21,7 +21,7 @@ use crate::training::thread::{TrainingThread, start_stage};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Workers of one pipeline, and what they tell beside what passes between them.
+/// The workers of one pipeline, and their messages apart from those between them.
 struct Workers {
     inbound: Vec<SyncSender<ToTraining>>,
     told: Receiver<(usize, FromTraining)>,
@@ -29,7 +29,7 @@ struct Workers {
     job: Job,
     dataset: Arc<Dataset>,
     layout: Layout,
-    /// Nothing is carried any more: what would be is told.
+    /// True if messages between the workers are no longer carried; the test receives them instead.
     cut: Arc<AtomicBool>,
     _folder: tempfile::TempDir,
 }
@@ -72,7 +72,7 @@ impl Workers {
         start_stage(Threads(1), move || training(&job, &dataset, &layout, group)).unwrap()
     }
 
-    /// Carries what a worker has for others, until it is gone.
+    /// Carries a worker's messages to the other workers until it is gone.
     fn carry(&mut self, group: usize, thread: TrainingThread) {
         let (inbound, tell, cut) = (self.inbound.clone(), self.tell.clone(), Arc::clone(&self.cut));
         drop(thread.inbound);
@@ -91,7 +91,7 @@ impl Workers {
         });
     }
 
-    /// How many weights a worker holds.
+    /// Returns the number of weights that a worker holds.
     fn stage_weights(&self, stage: usize) -> usize {
         let partition = Partition::new(self.layout.clone(), self.job.exchange.pipelines().unwrap());
         partition.unwrap().stage(stage).layout.weights
@@ -101,7 +101,7 @@ impl Workers {
         self.told.recv_timeout(PATIENCE).expect("the pipeline has stalled")
     }
 
-    /// Waits until something is told, but not for ever: who waits may tell all the time that it does.
+    /// Waits for a message, but not for ever: a waiting worker may keep sending others.
     fn wait_for(&self, is_it: impl Fn(usize, &FromTraining) -> bool) {
         let start = std::time::Instant::now();
         loop {
@@ -113,7 +113,7 @@ impl Workers {
         }
     }
 
-    /// Carries nothing any more, so that the leader waits in the middle of a minibatch.
+    /// Stops carrying messages, so that the leader waits in the middle of a minibatch.
     fn cut_in_a_step(&self) {
         self.wait_for(|group, message| group == 0 && matches!(message, FromTraining::Step { .. }));
         self.cut.store(true, Ordering::Relaxed);
@@ -126,7 +126,7 @@ impl Workers {
         }
     }
 
-    /// Waits until all have closed their origins; the samples that were counted.
+    /// Waits until all workers have closed their origins. Returns the number of counted samples.
     fn closed(&self) -> usize {
         let (mut closed, mut samples) = (0, 0);
         while closed < self.inbound.len() {
@@ -141,7 +141,7 @@ impl Workers {
     }
 }
 
-/// One worker of a pipeline.
+/// Creates one worker of a pipeline.
 fn training(
     job: &Job,
     dataset: &Arc<Dataset>,
@@ -168,7 +168,7 @@ fn training(
     StageTraining::new(trainer, job, dataset.train.classes(), identity, Duration::ZERO)
 }
 
-/// Workers of one pipeline, whose messages are carried by hand at a time that the test sets.
+/// Workers of one pipeline, whose messages the test carries at a time that it sets.
 struct Carried {
     workers: Vec<StageTraining<CpuStageTrainer>>,
     now: Duration,
@@ -177,7 +177,7 @@ struct Carried {
 }
 
 impl Carried {
-    /// Two workers that have joined.
+    /// Creates two workers that have joined.
     fn joined() -> Self {
         let (folder, dataset) = points(4000);
         let job = job(|draft| draft.exchange = Some("layers:groups=2".into()));
@@ -200,7 +200,7 @@ impl Carried {
         self.workers[stage].hear(event, self.now).unwrap();
     }
 
-    /// Has all workers do what there is to do, and carries their messages, which takes this long.
+    /// Lets all workers do their pending work, and carries their messages, which takes this long.
     fn carry(&mut self, takes: Duration) {
         let mut flows = Vec::new();
         for worker in &mut self.workers {
@@ -218,7 +218,7 @@ impl Carried {
         }
     }
 
-    /// Carries messages, which takes this long each time, until something is told.
+    /// Carries messages, which takes this long each time, until a matching one is sent.
     fn carry_until(&mut self, takes: Duration, is_it: impl Fn(&FromTraining) -> bool) -> FromTraining {
         for _ in 0..100 {
             if let Some(at) = self.told.iter().position(&is_it) {
@@ -243,7 +243,7 @@ fn a_measurement_at_the_end_takes_as_long_as_it_goes_on() {
     assert!(carried.now > Duration::from_secs(80), "{:?}", carried.now);
 }
 
-/// What is still on its way of the first measurement must not count in the second.
+/// Late results of the first evaluation must not count in the second.
 #[test]
 fn a_measurement_that_is_given_up_leaves_nothing_to_the_next() {
     let measured = |gives_up: bool| {
@@ -281,7 +281,7 @@ fn a_follower_that_is_told_to_stop_takes_part_in_the_evaluation_that_is_under_wa
     }
 }
 
-/// A batch of another worker's, after which nothing is left to train.
+/// Returns a batch of another worker after which nothing is left to train.
 fn all_the_rest() -> Batch {
     let mut batch = foreign(&[], Tau::nearest(0.001), 1, 0);
     let all = |shard| CursorAdvance {
@@ -292,7 +292,7 @@ fn all_the_rest() -> Batch {
     batch
 }
 
-/// Does all that there is to do at a moment. Returns the closing batch, if the worker has closed.
+/// Does all pending work at a moment. Returns the closing batch, if the worker has closed.
 fn advance(training: &mut StageTraining<CpuStageTrainer>, now: Duration) -> Option<Batch> {
     while training.advance(now, false).unwrap() == StageProgress::Worked {}
     let weights = training.trainer().weights();
@@ -304,7 +304,7 @@ fn advance(training: &mut StageTraining<CpuStageTrainer>, now: Duration) -> Opti
 
 #[test]
 fn a_pipeline_that_never_comes_together_leaves_the_rest_to_others() {
-    // Where somebody is missing others know that, and another may come in its place.
+    // If a worker is missing, other pipelines know it, and a successor may come.
     for (slots, missing, ends) in [(1, false, false), (2, false, true), (2, true, false)] {
         let (_folder, dataset) = points(400);
         let job = job(|draft| draft.exchange = Some("layers:groups=2".into()));
@@ -331,7 +331,7 @@ fn a_pipeline_that_never_comes_together_leaves_the_rest_to_others() {
     }
 }
 
-/// What it holds may be complete before the first group's is: its own step is done before the leader's.
+/// A follower's plan may be complete before the leader's is, because its step is done before the leader's.
 #[test]
 fn who_is_led_ends_when_told_and_not_before() {
     let (_folder, dataset) = points(400);
@@ -350,7 +350,7 @@ fn who_is_led_ends_when_told_and_not_before() {
     assert!(closing.header.status.last && !closing.header.status.stop);
 }
 
-/// A call of a leader that is gone may come after the word that it is gone.
+/// A dead leader's call may arrive after the event that the leader is gone.
 #[test]
 fn a_follower_that_is_told_to_stop_does_not_wait_for_good_for_a_leader_that_is_gone() {
     let (_folder, dataset) = points(400);
@@ -401,7 +401,7 @@ fn a_pipeline_trains_its_epochs_ends_and_is_measured() {
     }
 }
 
-/// The order to save, and to measure the whole pipeline first or not.
+/// Returns the order to save the model, with or without an evaluation of the whole pipeline before.
 fn finish(with_pipeline: bool) -> ToTraining {
     ToTraining::Finish(Some(SaveOrder {
         path: "model".into(),
@@ -416,7 +416,7 @@ fn a_pipeline_that_breaks_while_it_is_measured_is_measured_again() {
     workers.closed();
     workers.cut.store(true, Ordering::Relaxed);
     workers.inbound[0].send(finish(true)).unwrap();
-    // The first measurement, or the call for it, reaches nobody.
+    // The first evaluation, or the call for it, does not reach the other workers.
     workers.wait_for(|group, message| group == 0 && matches!(message, FromTraining::Flow(_)));
     workers.cut.store(false, Ordering::Relaxed);
     workers.inbound[0]
@@ -504,14 +504,14 @@ fn a_leader_that_waits_for_a_pipeline_that_says_nothing_can_be_stopped() {
     workers.wait_for(|group, message| group == 0 && matches!(message, FromTraining::Closed(_)));
 }
 
-/// A leader that is started again may have lost what it made last, when the others have ended already.
+/// A leader that is started again may have lost its last minibatches when the others have ended already.
 #[test]
 fn a_leader_that_comes_back_to_a_pipeline_that_has_ended_ends() {
     let workers = Workers::new(2, |draft| draft.epochs = Some(1));
     workers.closed();
     let thread = workers.start(0);
     let (inbound, follower) = (thread.inbound.clone(), workers.inbound[1].clone());
-    // What was sent to the leader that is gone goes to this one.
+    // Messages to the dead leader go to its successor.
     let carried = std::thread::spawn(move || {
         while let Some(message) = thread.outbound.recv() {
             match message {

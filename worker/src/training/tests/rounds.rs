@@ -1,4 +1,4 @@
-//! Rounds: the mean of all workers' differences counts, and each waits for the others'.
+//! Tests of rounds: the mean of all workers' differences counts, and each worker waits for the others.
 
 use protocol::job::optimiser::Optimiser;
 use protocol::log::batch::RoundPhase;
@@ -33,7 +33,7 @@ pub(super) fn go_on(round: u64, workers: u32) -> GoOn {
     }
 }
 
-/// Steps until something leaves; nothing if there is nothing to train.
+/// Makes steps until a batch leaves; `None` if there is nothing to train.
 pub(super) fn until_it_leaves(training: &mut Training<CpuTrainer>) -> Option<Batch> {
     loop {
         let mut encoded = Vec::new();
@@ -71,10 +71,10 @@ fn workers_wait_for_each_others_rounds_and_end_at_the_same_weights() {
             }
         }
         for worker in &mut workers {
-            // Another's round is none of its business.
+            // An order of another round has no effect.
             worker.go_on(go_on(round + 1, 3)).unwrap();
             worker.go_on(go_on(round, 3)).unwrap();
-            // Nothing is left but what the lattice rounds off, a few steps of it for each weight.
+            // Only rounding errors are left, a few lattice steps for each weight.
             assert!(worker.trainer().residual_norm().unwrap() < 3.0 * 2e-6 * (WEIGHTS as f64).sqrt());
         }
     }
@@ -106,7 +106,7 @@ fn who_has_missed_rounds_goes_on_with_the_newest() {
     assert_eq!(until_it_leaves(&mut training).unwrap().header.status.round, 43);
     training.go_on(go_on(43, 5)).unwrap();
     assert_eq!(until_it_leaves(&mut training).unwrap().header.status.round, 44);
-    // Who is told to end waits for nobody.
+    // A worker that is told to end does not wait for others.
     assert_eq!(training.step(false, &mut Vec::new()).unwrap(), Next::Waiting);
     training.learner.ending.stop();
     while until_it_leaves(&mut training).is_some() {}
@@ -118,7 +118,7 @@ fn who_has_nothing_to_train_says_so_once() {
     let job = job_by("mesh:every=1", |draft| draft.epochs = Some(1));
     let counts = initial_counts(&layout(&job, &dataset), job.seed);
     let mut training = real_from(&counts, &job, &dataset, one_of(2, 0));
-    // The other slot's samples are its own while it lives, and some of them are under way there.
+    // The other slot's samples stay its own while it lives, and some of its shards are begun.
     let mut other = real_from(&counts, &job, &dataset, one_of(2, 1));
     let begun = until_it_leaves(&mut other).unwrap();
     training.apply(&begun).unwrap();
@@ -142,7 +142,7 @@ fn who_has_nothing_to_train_says_so_once() {
     assert!(round > 3);
 }
 
-/// Plain SGD: three workers whose mean counts are one worker with a minibatch three times as large.
+/// With plain SGD, the mean of three workers equals one worker with a minibatch three times as large.
 #[test]
 fn the_mean_of_workers_is_one_worker_with_all_their_samples() {
     let (_folder, dataset) = points(400);

@@ -1,4 +1,4 @@
-//! Step-wise averaging: what a worker adds to a pass, and goes on from.
+//! Tests of sequential averaging: the prefix of each worker in a pass, and the mean from which it goes on.
 
 use protocol::weights::dense::Dense;
 use protocol::weights::encoding;
@@ -16,13 +16,13 @@ fn stepwise() -> Job {
     })
 }
 
-/// What own weights differ from shared ones by.
+/// Returns the difference between own and shared weights.
 fn residual(training: &Training<CpuTrainer>) -> Vec<f32> {
     let arrays = training.trainer().state().unwrap().arrays;
     arrays[0].iter().zip(&arrays[1]).map(|(one, rest)| one + rest).collect()
 }
 
-/// Steps until it comes to a pass, and what it adds to that; or the batch of its epoch.
+/// Makes steps until a sequential averaging step. Returns the worker's prefix, or the batch at the end of its epoch.
 fn until_it_passes(training: &mut Training<CpuTrainer>) -> Result<Prefix, Option<Box<Batch>>> {
     loop {
         let mut encoded = Vec::new();
@@ -57,7 +57,7 @@ fn each_goes_on_from_the_mean_of_the_first_of_a_pass_and_an_epoch_ends_with_the_
         let came: Vec<_> = workers.iter_mut().map(until_it_passes).collect();
         let prefixes: Vec<Prefix> = came.iter().filter_map(|came| came.as_ref().ok().cloned()).collect();
         if prefixes.len() == 3 {
-            // The plain way, in floats: the chain begins at another worker every time.
+            // Computes the same plainly, in floats. The chain begins at another worker in every pass.
             let before: Vec<Vec<f32>> = workers.iter().map(residual).collect();
             let shared = workers[0].trainer().digest().unwrap();
             let chain: Vec<usize> = (0..3).map(|at| (at + passes) % 3).collect();

@@ -1,4 +1,4 @@
-//! Steps, samples and what leaves.
+//! Tests of steps, their samples, and the batches that leave.
 
 use super::*;
 
@@ -48,7 +48,7 @@ fn batches_are_numbered_and_the_last_closes_the_origin() {
 fn the_first_step_finds_its_tau() {
     let (_folder, dataset) = points(400);
     let found = batches(&mut real(&job(|draft| draft.density = Some("0.2".into())), &dataset));
-    // Of 42 weights a fifth, some of them more than once: the first batch already has the right size.
+    // A fifth of 42 weights changes, some more than once: the first batch already has the right size.
     let (_, mut weights) = steps(&found[0]);
     weights.dedup();
     assert!((7..=10).contains(&weights.len()), "{} weights changed", weights.len());
@@ -121,7 +121,7 @@ fn batches_say_what_they_have_seen_and_staleness_slows_the_step() {
         let before = training.trainer().last.unwrap();
         assert_eq!(step(&mut training), (1, 0.0));
         for seen in 0..400 {
-            // Twelve batches have come in between: four rounds of three workers.
+            // Twelve batches came in between: four rounds of three workers.
             let seen = (seen + 2u64).saturating_sub(12);
             training.apply(&foreign(&[], Tau::ONE_STEP, 0, seen)).unwrap();
         }
@@ -259,7 +259,7 @@ fn minibatches_that_are_added_up_are_one_larger_minibatch() {
         }
         let TrainerState { arrays, .. } = training.trainer().state().unwrap();
         let shared = training.trainer().copy_weights().unwrap();
-        // What was learned: what was emitted, and what was not.
+        // The own weights: everything learned, emitted or not.
         let own: Vec<f32> = shared
             .iter()
             .zip(&arrays[0])

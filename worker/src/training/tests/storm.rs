@@ -1,5 +1,5 @@
-//! Several workers under a seeded storm: batches travel with delays, workers are throttled, die and are started
-//! again from what their node knows. When the storm is over, every sample of every epoch is counted by some batch.
+//! Simulates several workers under a seeded storm: batches are delayed, workers are throttled, die and are started
+//! again from their node's ledger. After the storm, batches must count every sample of every epoch.
 //!
 //! A failure prints its seed; `TAU_SIMULATION_SEED=n cargo test -p tau-worker storm` replays it.
 
@@ -16,16 +16,17 @@ use crate::trainer::fake::FakeTrainer;
 const WEIGHTS: usize = 50;
 const ROWS: usize = 90;
 const EPOCHS: u32 = 2;
-/// Seeds that every test run goes through.
+/// Number of seeds in every test run.
 const SEEDS: u64 = 300;
-/// Steps of a storm, and steps within which all must be trained afterwards.
+/// Number of events in a storm.
 const STORM: u32 = 60;
+/// Number of steps after a storm within which everything must be trained.
 const CALM: u32 = 4000;
 
 struct Worker {
     training: Training<FakeTrainer>,
     origin: OriginId,
-    /// Batches of others on their way here.
+    /// Batches of other workers on their way here.
     inbox: VecDeque<Arc<Batch>>,
     throttle: bool,
     closed: bool,
@@ -36,10 +37,10 @@ struct World {
     dataset: Dataset,
     job: Job,
     workers: Vec<Worker>,
-    /// All batches in the order in which they were made: what a new worker begins with.
+    /// All batches in the order in which they were made; a new worker begins with them.
     ledger: Vec<Arc<Batch>>,
     next_origin: u64,
-    /// Origins that have ended before their time.
+    /// Origins of workers that were killed.
     dead: Vec<OriginId>,
 }
 
@@ -72,7 +73,7 @@ impl World {
         world
     }
 
-    /// A worker that begins with all batches that were made.
+    /// Creates a worker that begins with all batches that were made.
     fn worker(&mut self, slot: usize, slots: usize) -> Worker {
         let origin = OriginId(self.next_origin);
         self.next_origin += 1;
@@ -105,7 +106,7 @@ impl World {
 
     fn step(&mut self, at: usize) {
         let worker = &mut self.workers[at];
-        // Some of what is on its way arrives.
+        // Some waiting batches arrive.
         for _ in 0..self.random.below(4) {
             if let Some(batch) = worker.inbox.pop_front() {
                 worker.training.apply(&batch).unwrap();
@@ -153,7 +154,7 @@ impl World {
         }
     }
 
-    /// The samples that some batch counts.
+    /// Returns the number of samples that batches count.
     fn counted(&self) -> u64 {
         let mut cursors = Cursors::default();
         for batch in &self.ledger {
@@ -163,7 +164,7 @@ impl World {
     }
 }
 
-/// A storm, and the calm after it; the number of samples that no batch counts.
+/// Runs a storm and the calm after it. Returns the number of samples that no batch counts.
 fn missing_after(seed: u64) -> u64 {
     let (_folder, dataset) = points(ROWS);
     let total = dataset.train.len() as u64 * u64::from(EPOCHS);
@@ -171,14 +172,14 @@ fn missing_after(seed: u64) -> u64 {
     for _ in 0..STORM {
         world.happens();
     }
-    // Workers may be throttled for as long as their node likes.
+    // Throttling may go on after the storm.
     for step in 0..CALM {
         world.step(step as usize % world.workers.len());
     }
     total - world.counted()
 }
 
-/// The first seed after whose storm samples are missing.
+/// Returns the first seed after whose storm samples are missing.
 fn first_failure() -> Option<u64> {
     let given = std::env::var("TAU_SIMULATION_SEED")
         .ok()

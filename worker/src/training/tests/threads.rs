@@ -1,9 +1,9 @@
-//! The thread around the loop.
+//! Tests of the thread around the training loop.
 
 use super::*;
 use crate::training::thread::TrainingThread;
 
-/// A thread that trains on this many samples, with a trainer that computes nothing.
+/// Starts a thread that trains on this many samples, with a trainer that computes nothing.
 fn started(samples: usize, epochs: u32, change: impl FnOnce(&mut FakeTrainer) + Send + 'static) -> TrainingThread {
     let (_folder, dataset) = points(samples);
     let job = job(|draft| draft.epochs = Some(epochs));
@@ -44,7 +44,7 @@ fn a_thread_trains_applies_and_stops() {
             other => panic!("{other:?}"),
         }
     }
-    // Its origin is closed, but others' batches are still applied.
+    // The origin is closed, but other workers' batches are still applied.
     thread.inbound.send(ToTraining::Apply(Arc::new(other))).unwrap();
     counts[3] += 1;
     thread.inbound.send(ToTraining::Finish(None)).unwrap();

@@ -1,4 +1,4 @@
-//! The two ends of the training thread's channels.
+//! The ends of the training thread's channels.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use super::OUTBOUND_MAX;
 use crate::trainer::TrainError;
 use crate::training::{FromTraining, ToTraining};
 
-/// The receiving end of what the thread tells. Dropping it ends the thread at its next batch.
+/// The receiving end of the training thread's messages. When dropped, the thread ends at its next message.
 #[derive(Debug)]
 pub struct Outbound {
     receiver: Receiver<FromTraining>,
@@ -21,7 +21,7 @@ impl Outbound {
         Self { receiver, waiting }
     }
 
-    /// The next message, waited for; `None` when the thread is gone.
+    /// Waits for the next message; `None` when the thread is gone.
     pub fn recv(&self) -> Option<FromTraining> {
         let message = self.receiver.recv().ok()?;
         if counts(&message) {
@@ -31,12 +31,12 @@ impl Outbound {
     }
 }
 
-/// Whether a message takes up the room for want of which a worker is throttled. What a pipeline waits for does not.
+/// True if a message fills the outbox, which throttles a full worker. Messages that a pipeline waits for do not.
 fn counts(message: &FromTraining) -> bool {
     !matches!(message, FromTraining::Flow(_))
 }
 
-/// The sending end.
+/// The sending end of the training thread's messages.
 #[derive(Clone)]
 pub(super) struct Outbox {
     sender: SyncSender<FromTraining>,
@@ -60,7 +60,7 @@ impl Outbox {
     }
 }
 
-/// What is told to the thread.
+/// The receiving end of messages to the training thread.
 pub(super) struct Inbox(Receiver<ToTraining>);
 
 impl Inbox {
@@ -68,7 +68,7 @@ impl Inbox {
         Self(receiver)
     }
 
-    /// The next message, if one is there.
+    /// Returns the next message, if one is waiting.
     pub(super) fn next_waiting(&self) -> Result<Option<ToTraining>, TrainError> {
         match self.0.try_recv() {
             Ok(message) => Ok(Some(message)),
@@ -77,7 +77,7 @@ impl Inbox {
         }
     }
 
-    /// The next message, if one comes in time.
+    /// Waits for the next message, for `limit` at most.
     pub(super) fn next_within(&self, limit: Duration) -> Result<Option<ToTraining>, TrainError> {
         match self.0.recv_timeout(limit) {
             Ok(message) => Ok(Some(message)),

@@ -1,8 +1,8 @@
-//! The thread that trains. It owns the trainer, which cannot leave the thread it was made on, and speaks to the rest
-//! through two bounded channels.
+//! The training thread. It owns the trainer, which cannot leave the thread it was made on, and exchanges messages with
+//! the rest through two bounded channels.
 //!
-//! Before every step it takes all that waits. Where its batches are not taken, it is throttled: it goes on training for
-//! a while, what would leave stays in the residual, and then it waits.
+//! Before every step the thread takes all waiting messages. If its batches are not taken, it is throttled: it goes on
+//! training for a while with changes kept in the residual, and then it waits.
 
 mod ends;
 mod stage;
@@ -28,24 +28,23 @@ pub use ends::Outbound;
 use ends::{Inbox, Outbox};
 pub use stage::start_stage;
 
-/// Batches on their way out before the worker is throttled.
+/// Number of outgoing messages at which the worker is throttled.
 const OUTBOUND_MAX: usize = 8;
-/// Batches on their way in before the sender waits.
+/// Number of incoming messages at which their sender must wait.
 const INBOUND_MAX: usize = 1024;
 
 /// A running training thread.
 pub struct TrainingThread {
-    /// To the thread. Dropping it ends the thread.
+    /// Sends messages to the thread. Dropping it ends the thread.
     pub inbound: SyncSender<ToTraining>,
-    /// From the thread.
+    /// Receives messages from the thread.
     pub outbound: Outbound,
-    /// The thread itself.
     pub thread: JoinHandle<()>,
 }
 
-/// Why the loop ended early.
+/// The reason for which the training thread's loop ended early.
 enum LoopEnd {
-    /// Nobody listens any more: then nobody needs to know.
+    /// All receivers or senders are gone, so the end is not reported.
     Unheard,
     Failed(TrainingError),
 }
@@ -59,10 +58,10 @@ impl<E: Into<TrainingError>> From<E> for LoopEnd {
     }
 }
 
-/// When a worker evaluates by itself.
+/// The schedule of evaluations that a worker makes by itself.
 struct Pacing {
     pace: Pace,
-    /// Samples in the weights from which on an evaluation is due.
+    /// Number of samples in the weights at which the next evaluation is due.
     due_at: u64,
     begun: Instant,
 }
@@ -76,7 +75,7 @@ impl Pacing {
         }
     }
 
-    /// The present moment, if an evaluation is due with so many samples in the weights.
+    /// Returns the present moment, if an evaluation is due with this many samples in the weights.
     fn due(&mut self, samples: u64) -> Option<Moment> {
         if samples < self.due_at {
             return None;
@@ -89,7 +88,8 @@ impl Pacing {
     }
 }
 
-/// Starts a thread that makes its training, trains until all is done, and then does what it is told until nobody is left to.
+/// Starts a thread that creates its training, trains until all is done, and then obeys messages until all senders are
+/// gone.
 pub fn start<T: Trainer>(
     threads: Threads,
     pace: Option<Pace>,
@@ -102,17 +102,17 @@ pub fn start<T: Trainer>(
     })
 }
 
-/// Starts a thread that runs a loop between two bounded channels until nobody listens.
+/// Starts a thread that runs a loop between two bounded channels until the other ends are gone.
 fn spawn(
     threads: Threads,
     run: impl FnOnce(&Inbox, &Outbox) -> Result<Infallible, LoopEnd> + Send + 'static,
 ) -> Result<TrainingThread, Box<dyn std::error::Error + Send + Sync>> {
     let (inbound, inbox) = sync_channel(INBOUND_MAX);
-    // Twice the room: fullness is looked at before a step, and messages without batches come between.
+    // Twice the limit: it is checked before a step, and messages without batches come between.
     let (sender, receiver) = sync_channel(2 * OUTBOUND_MAX);
     let waiting = Arc::new(AtomicUsize::new(0));
     let outbox = Outbox::new(sender, Arc::clone(&waiting));
-    // The pool is this worker's own: several workers of one process must not queue behind each other.
+    // Each worker has its own pool: several workers of one process must not queue behind each other.
     let pool = match threads.0 {
         0 | 1 => None,
         many => Some(
@@ -124,7 +124,7 @@ fn spawn(
         ),
     };
     let run = move || {
-        // Numbers too small for the normal range slow arithmetic down a hundredfold and mean nothing here.
+        // Subnormal numbers slow arithmetic down a hundredfold and mean nothing here.
         dfdx::flush_denormals_to_zero();
         if let Err(LoopEnd::Failed(error)) = run(&Inbox::new(inbox), &outbox) {
             let _ = outbox.send(FromTraining::Failed(error));
@@ -143,7 +143,7 @@ fn spawn(
     })
 }
 
-/// The thread's loop.
+/// The loop of the training thread.
 struct Loop<'a, T> {
     training: Training<T>,
     inbox: &'a Inbox,
@@ -151,16 +151,17 @@ struct Loop<'a, T> {
     start: Instant,
     throttle: Throttle,
     closed: bool,
-    /// Answers that wait for the origin to be closed.
+    /// Orders to finish that wait for the origin to be closed.
     finishes: VecDeque<Option<SaveOrder>>,
-    /// The evaluations that this worker makes by itself.
+    /// Schedule of the evaluations that this worker makes by itself.
     pace: Option<Pacing>,
-    /// It was told that there is nothing to train.
+    /// True if the node was told that there is nothing to train.
     starved: bool,
-    /// Since when this worker has found nothing to train.
+    /// Start of the present time in which this worker finds nothing to train; `None` while it trains.
     idle_since: Option<Instant>,
-    /// Time waited since the last step, and the part of it in which others' rounds were waited for.
+    /// Time waited since the last step.
     waited: Duration,
+    /// The part of `waited` in which the worker waited for other workers' rounds.
     waited_for_rounds: Duration,
 }
 
@@ -182,7 +183,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
         }
     }
 
-    /// Trains, closes the origin, and then applies what others still send, until nobody is left to tell it anything.
+    /// Trains, closes the origin, and then applies other workers' batches until all senders are gone.
     fn run(mut self) -> Result<Infallible, LoopEnd> {
         self.train()?;
         self.outbox.send(FromTraining::Closed(self.training.close()?))?;
@@ -196,7 +197,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
         }
     }
 
-    /// Answers whoever believes that all batches have come. More may come nevertheless, and the question again.
+    /// Answers all orders to finish. More batches may come nevertheless, and another order after them.
     fn finish(&mut self) -> Result<(), LoopEnd> {
         while let Some(order) = self.finishes.pop_front() {
             self.outbox.send(self.training.learner.finished(order, None)?)?;
@@ -233,7 +234,8 @@ impl<'a, T: Trainer> Loop<'a, T> {
                     let (before, for_round) = (self.waited, self.training.waits_for_round());
                     let idle_since = *self.idle_since.get_or_insert_with(Instant::now);
                     self.wait(NORM_EVERY)?;
-                    // Messages that give it nothing to train, such as orders to save, may come more often than that.
+                    // Counts from the first wait: messages without samples, such as orders to save, may interrupt a
+                    // wait.
                     let is_idle = idle_since.elapsed() >= NORM_EVERY;
                     if is_idle && !self.starved && self.training.is_starved() && !self.training.has_more() {
                         self.starved = true;
@@ -248,7 +250,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
             };
             self.idle_since = None;
             self.throttle.count_step(encoded.is_some());
-            // All that is not training is exchange: applying, quantising, encoding, and waiting.
+            // All time but training is exchange: applying, quantising, encoding, and waiting.
             let time = StepTime {
                 training: step.training_time,
                 exchange: timer.elapsed().saturating_sub(step.training_time) + std::mem::take(&mut self.waited),
@@ -270,7 +272,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
         }
     }
 
-    /// Hands out what was asked for, if this is a moment for it.
+    /// Sends the worker's state for each order to save, if it can be saved now.
     fn save(&mut self) -> Result<(), LoopEnd> {
         while let Some(saved) = self.training.answer_save(self.closed)? {
             self.outbox.send(saved)?;
@@ -278,8 +280,8 @@ impl<'a, T: Trainer> Loop<'a, T> {
         Ok(())
     }
 
-    /// Hands out the weights for an evaluation that this worker makes by itself. They are those after its last batch, and
-    /// the next step waits until they are taken.
+    /// Sends the weights for an evaluation that this worker makes by itself, if one is due. These are the weights after
+    /// its last batch, and the next step waits until they are taken.
     fn evaluate_if_due(&mut self) -> Result<(), LoopEnd> {
         let samples = self.training.samples_applied();
         if let Some(moment) = self.pace.as_mut().and_then(|pace| pace.due(samples)) {
@@ -289,7 +291,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
         Ok(())
     }
 
-    /// Takes everything that waits.
+    /// Handles all waiting messages.
     fn take_all(&mut self) -> Result<(), LoopEnd> {
         while let Some(message) = self.inbox.next_waiting()? {
             self.take(message)?;
@@ -297,7 +299,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
         Ok(())
     }
 
-    /// Waits for the next message, but not for long.
+    /// Waits for the next message, for `limit` at most, and handles it.
     fn wait(&mut self, limit: Duration) -> Result<(), LoopEnd> {
         let waiting = Instant::now();
         if let Some(message) = self.inbox.next_within(limit)? {

@@ -1,4 +1,4 @@
-//! The thread of a worker that holds a stage of a network: carries out what its loop decides.
+//! The thread of a worker that holds a stage of a network. It carries out the decisions of the stage's training loop.
 
 use std::convert::Infallible;
 use std::time::{Duration, Instant};
@@ -11,8 +11,8 @@ use crate::stage::HoldsStage;
 use crate::trainer::Trainer;
 use crate::training::{FromTraining, StageProgress, StageTraining, TrainingError};
 
-/// Starts a thread that makes its training and trains in a pipeline, until nobody is left to tell it anything. The time that
-/// the training is made with is the time since then.
+/// Starts a thread that creates its training and trains in a pipeline until all senders are gone. The training's clock
+/// starts when the training was created.
 pub fn start_stage<T: Trainer + HoldsStage>(
     threads: Threads,
     make: impl FnOnce() -> Result<StageTraining<T>, TrainingError> + Send + 'static,
@@ -37,7 +37,7 @@ fn run<T: Trainer + HoldsStage>(
         let progress = training.advance(start.elapsed(), outbox.is_full())?;
         for mut message in training.take_outbox() {
             if let FromTraining::Step { step, time, .. } = &mut message {
-                // All that is not training is exchange: applying, quantising, encoding, and waiting.
+                // All time but training is exchange: applying, quantising, encoding, and waiting.
                 let exchange = timer.elapsed().saturating_sub(step.training_time);
                 time.exchange = exchange + std::mem::take(&mut waited);
                 timer = ThreadTimer::start();

@@ -1,4 +1,4 @@
-//! Nothing that a terminal or a network may bring is too odd to be drawn.
+//! Tests that no size of the terminal and no record from the network makes drawing fail.
 
 use super::*;
 
@@ -49,7 +49,7 @@ fn one_node_alone_exchanges_nothing() {
     assert_eq!(titles(&[record("alpha", 1), record("beta", 1)]), [true; 3]);
 }
 
-/// Names come from the network: they must not steer the terminal.
+/// Names come from the network and must not control the terminal.
 #[test]
 fn control_characters_do_not_reach_the_terminal() {
     let evil = StatsRecord {

@@ -31,7 +31,7 @@ fn the_downpour_net_has_pytorchs_shapes() {
         .iter()
         .map(|t| (t.key.as_str(), t.dims.clone()))
         .collect();
-    // By key, as text: "10" comes before "2".
+    // Keys are sorted as texts: "10" comes before "2".
     assert_eq!(
         tensors,
         [

@@ -1,7 +1,7 @@
-// What all kernels share. The host writes the types, numbers and structs that it shares with them in front of this file,
-// and this file in front of each of the others.
+// Functions that all kernels share. The host writes the shared types, constants and structs in front of this file, and
+// this file in front of each kernel file.
 
-// Infinite.
+// Positive infinity.
 #define HUGE __int_as_float(0x7f800000)
 
 constexpr u32 WARP = 32;
@@ -22,7 +22,7 @@ __device__ inline float warp_max(float value) {
     return value;
 }
 
-// The sum over a block of whole warps, for every thread, always in the same order.
+// Returns the sum over a thread block of whole warps to every thread, always added in the same order.
 template <typename T>
 __device__ T block_sum(T value) {
     __shared__ T sums[WARP];
@@ -54,7 +54,7 @@ __device__ inline float block_max(float value) {
     return value;
 }
 
-// The sum over the threads before this one.
+// Returns the sum over the threads of the block before this one.
 __device__ inline u32 block_sum_before(u32 value) {
     __shared__ u32 sums[WARP];
     u32 lane = threadIdx.x % WARP;
@@ -75,7 +75,7 @@ __device__ inline u32 block_sum_before(u32 value) {
     return warps_before + before - value;
 }
 
-// The larger of two magnitudes as bits, into global memory, once a warp.
+// Updates a maximum in global memory, of magnitudes as bits, with one atomic operation per warp.
 __device__ inline void keep_largest(u32* largest, u32 bits) {
     for (u32 distance = WARP / 2; distance > 0; distance /= 2) {
         bits = max(bits, __shfl_xor_sync(ALL, bits, distance));
@@ -85,7 +85,7 @@ __device__ inline void keep_largest(u32* largest, u32 bits) {
     }
 }
 
-// An optimiser's state as it is kept.
+// Returns an optimiser's state, with negligible values replaced by zero.
 __device__ inline float kept(float state) {
     return fabsf(state) < NEGLIGIBLE ? 0.0f : state;
 }

@@ -1,7 +1,8 @@
-// Images: unfolding for convolution, pooling, and the turn to rows. They lie channel by channel, and within a channel
-// sample by sample.
+// Kernels for images: unfolding for convolutions, pooling, and reordering to rows. Images are stored by channel, and
+// within a channel by sample.
 
-// One row for each number under a kernel, one column for each place of the kernel in each sample.
+// Unfolds images (im2col): one row for each number under the convolution kernel, one column for each position in each
+// sample.
 extern "C" __global__ void unfold(const float* x, ConvGeometry by, float* unfolded) {
     u32 positions = by.samples * by.rows * by.columns;
     u32 position = blockIdx.x * blockDim.x + threadIdx.x;
@@ -15,7 +16,7 @@ extern "C" __global__ void unfold(const float* x, ConvGeometry by, float* unfold
     u32 right = window % by.kernel;
     u32 down = window / by.kernel % by.kernel;
     u32 channel = window / (by.kernel * by.kernel);
-    // Beyond the image they wrap round to large numbers.
+    // Unsigned coordinates outside of the image wrap round to large numbers.
     u32 at_y = row * by.stride + down - by.pad;
     u32 at_x = column * by.stride + right - by.pad;
     float value = 0.0f;
@@ -25,7 +26,7 @@ extern "C" __global__ void unfold(const float* x, ConvGeometry by, float* unfold
     unfolded[u64(window) * positions + position] = value;
 }
 
-// The way back: every pixel adds up the unfolded numbers that came from it.
+// Backward pass of `unfold`: each pixel's gradient is the sum over the unfolded numbers that came from it.
 extern "C" __global__ void fold(const float* unfolded, ConvGeometry by, float* dx) {
     u32 at = blockIdx.x * blockDim.x + threadIdx.x;
     u32 plane = by.height * by.width;
@@ -56,7 +57,7 @@ extern "C" __global__ void fold(const float* unfolded, ConvGeometry by, float* d
     dx[at] = sum;
 }
 
-// The top left pixel of a window, if there are so many windows.
+// Computes the top left pixel of a pooling window; returns false beyond the last window.
 __device__ bool corner_of(u32 window, const PoolGeometry& by, u32* corner) {
     u32 rows = by.height / by.tall;
     u32 columns = by.width / by.wide;
@@ -86,7 +87,7 @@ extern "C" __global__ void max_pool(const float* x, PoolGeometry by, float* y, u
     winners[at] = winner;
 }
 
-// The window that a pixel lies in, or none at the edges that no window covers.
+// Computes the pooling window that contains a pixel; returns false for pixels at the edges that no window covers.
 __device__ bool window_of(u32 at, const PoolGeometry& by, u32* window) {
     u32 rows = by.height / by.tall;
     u32 columns = by.width / by.wide;
@@ -129,8 +130,8 @@ extern "C" __global__ void mean_pool_back(const float* dy, PoolGeometry by, floa
     }
 }
 
-// Swaps the two outer sides of `outer` by `inner` by `plane` numbers: from channels of samples to samples of channels,
-// and back.
+// Swaps the two outer dimensions of `outer` by `inner` by `plane` numbers: from channels of samples to samples of
+// channels, or back.
 extern "C" __global__ void swap_outer(const float* x, u32 outer, u32 inner, u32 plane, float* y) {
     u32 at = blockIdx.x * blockDim.x + threadIdx.x;
     if (at < outer * inner * plane) {

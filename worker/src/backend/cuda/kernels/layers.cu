@@ -1,10 +1,11 @@
-// Layers, forward and backward, but for their matrix products.
+// Layers, forward and backward, without their matrix products.
 //
-// A dense layer's activations are rows, one per sample. Images lie channel by channel, and within a channel sample by
-// sample: so a convolution is one product for the whole minibatch, and its output lies like its input.
+// A dense layer's activations are rows, one per sample. Images are stored by channel, and within a channel by sample:
+// so a convolution is one product for the whole minibatch, and its output has the layout of its input.
 
-// Samples from a dataset that lies on the device, and what they are: labels, or numbers as words. Where rows have a
-// length, each image is looked at in a way of its own: mirrored or not, and shifted down and to the right.
+// Gathers samples of a dataset on the device, with their labels or the bits of their target numbers. If `row`, the
+// length of an image's rows, is not 0, each image is augmented by its own view: mirrored or not, and shifted down and
+// to the right.
 template <typename T>
 __device__ void gather_samples(const T* values, const u32* all_labels, const u32* indices, const u32* views, u32 row,
                                Images to, float scale, float* x, u32* labels, u32 width) {
@@ -47,7 +48,7 @@ extern "C" __global__ void gather_floats(const float* values, const u32* all_lab
     gather_samples(values, all_labels, indices, views, row, to, scale, x, labels, width);
 }
 
-// Adds a bias to every row, one number per column; with relu, cuts at zero. Four columns a thread.
+// Adds a bias to every row, one number per column; with relu, cuts at zero. Each thread handles four columns.
 extern "C" __global__ void bias_rows4(float4* y, const float* bias, u32 fours, u32 total, u32 relu) {
     u32 at = blockIdx.x * blockDim.x + threadIdx.x;
     if (at >= total) {
@@ -63,7 +64,8 @@ extern "C" __global__ void bias_rows4(float4* y, const float* bias, u32 fours, u
     y[at] = value;
 }
 
-// The same for any number of columns, or for planes: `inner` numbers in a row share a bias.
+// Adds a bias for any number of columns, or for planes: `inner` consecutive numbers share a bias. With relu, cuts at
+// zero.
 extern "C" __global__ void bias(float* y, const float* bias, u32 inner, u32 outputs, u32 total, u32 relu) {
     u32 at = blockIdx.x * blockDim.x + threadIdx.x;
     if (at < total) {
@@ -72,8 +74,8 @@ extern "C" __global__ void bias(float* y, const float* bias, u32 inner, u32 outp
     }
 }
 
-// The way back through relu and bias for rows: no gradient where the output was cut, and the sum of each column, in
-// parts. Blocks of 32 columns and 8 rows.
+// Backward pass through relu and bias for rows: zeroes the gradient where relu cut the output, and sums up each column,
+// in parts. Thread blocks of 32 columns and 8 rows.
 extern "C" __global__ void __launch_bounds__(256)
     bias_rows_back(float* dy, const float* y, u32 rows, u32 columns, u32 relu, float* sums) {
     __shared__ float parts[8][33];
@@ -102,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
-// The same where columns come in fours: blocks of 32 times four columns and 8 rows.
+// `bias_rows_back` for columns in groups of four: thread blocks of 32 groups and 8 rows.
 extern "C" __global__ void __launch_bounds__(256)
     bias_rows4_back(float4* dy, const float4* y, u32 rows, u32 fours, u32 relu, float4* sums) {
     __shared__ float4 parts[8][32];
@@ -142,7 +144,7 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
-// The same for planes: block (part, channel).
+// `bias_rows_back` for planes: thread block (part, channel).
 extern "C" __global__ void __launch_bounds__(256)
     bias_planes_back(float* dy, const float* y, u32 plane, u32 relu, float* sums) {
     u32 each = (plane + gridDim.x - 1) / gridDim.x;
@@ -164,7 +166,7 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
-// Adds up the parts of column sums.
+// Adds up the partial column sums.
 extern "C" __global__ void add_parts(const float* sums, u32 parts, u32 columns, float* gradient) {
     u32 column = blockIdx.x * blockDim.x + threadIdx.x;
     if (column < columns) {
@@ -176,11 +178,11 @@ extern "C" __global__ void add_parts(const float* sums, u32 parts, u32 columns, 
     }
 }
 
-// Softmax and cross-entropy straight from labels: each sample's loss and the logits' gradient. A share of certainty may be
-// spread over all classes, and classes may count more or less. One block a sample, each of whose threads keeps so many
-// logits, if that is enough for all.
+// Softmax and cross-entropy from labels: each sample's loss and the gradient of its logits. Label smoothing spreads
+// part of the target over all classes, and classes may have weights. One thread block per sample; if all logits fit,
+// each thread keeps KEPT of them in registers.
 
-// The loss of a sample, from the logarithm of what was summed up and the sum of all logits, where that is needed.
+// Loss of a sample, from the logarithm of the sum of exponentials and, for smoothing, the sum of all logits.
 __device__ inline float class_loss(float logarithm, float logit, float all_logits, u32 classes, float smoothing) {
     float sharp = logarithm - logit;
     return smoothing == 0.0f ? sharp : (1.0f - smoothing) * sharp + smoothing * (logarithm - all_logits / float(classes));
@@ -236,7 +238,7 @@ extern "C" __global__ void __launch_bounds__(512)
     softmax_of<16>(logits, labels, classes, share, losses, gradient, smoothing, weights, weighted);
 }
 
-// The same for any number of classes.
+// Softmax and cross-entropy for any number of classes.
 extern "C" __global__ void softmax_any(const float* logits, const u32* labels, u32 classes, float share, float* losses,
                                        float* gradient, float smoothing, const float* weights, u32 weighted) {
     const float* row = logits + u64(blockIdx.x) * classes;
@@ -265,7 +267,7 @@ extern "C" __global__ void softmax_any(const float* logits, const u32* labels, u
     }
 }
 
-// One output that says how likely the second of two classes is.
+// Loss of a single output: the logit of the second of two classes.
 extern "C" __global__ void single_loss(const float* logits, const u32* labels, u32 samples, float share, float* losses,
                                        float* gradient, float smoothing, const float* weights, u32 weighted) {
     u32 sample = blockIdx.x * blockDim.x + threadIdx.x;
@@ -279,7 +281,7 @@ extern "C" __global__ void single_loss(const float* logits, const u32* labels, u
     }
 }
 
-// How far numbers are off: their squares, the distances themselves, or half the squares up to one and the distances beyond.
+// Losses of predicted numbers: squared distance, absolute distance, or Huber (half the square up to 1, linear beyond).
 extern "C" __global__ void number_loss(const float* found, const u32* wanted, u32 width, u32 samples, u32 kind,
                                        float share, float* losses, float* gradient) {
     u32 sample = blockIdx.x * blockDim.x + threadIdx.x;
@@ -300,7 +302,7 @@ extern "C" __global__ void number_loss(const float* found, const u32* wanted, u3
     losses[sample] = total;
 }
 
-// Activations that stand alone.
+// Activations that are layers of their own.
 
 constexpr float ROOT_HALF = 0.70710678118654752440f;
 constexpr float DENSITY_OF_ZERO = 0.39894228040143267794f;
@@ -350,7 +352,7 @@ extern "C" __global__ void activate_back(const float* x, const float* y, const f
     }
 }
 
-// What has come two ways, added up; with relu, cut at zero.
+// Adds the results of a residual block's two paths; with relu, cuts at zero.
 extern "C" __global__ void add_ways(const float* one, const float* other, float* y, u32 total, u32 relu) {
     u32 at = blockIdx.x * blockDim.x + threadIdx.x;
     if (at < total) {
@@ -359,7 +361,8 @@ extern "C" __global__ void add_ways(const float* one, const float* other, float*
     }
 }
 
-// The way back through a sum: no gradient where its output was cut. Twice, where one of the two is going to be overwritten.
+// Backward pass through such a sum: zeroes the gradient where relu cut the output. Writes it twice if a path will
+// overwrite its copy.
 extern "C" __global__ void cut_ways(const float* dy, const float* y, u32 total, u32 relu, u32 twice, float* one,
                                     float* other) {
     u32 at = blockIdx.x * blockDim.x + threadIdx.x;
@@ -372,8 +375,8 @@ extern "C" __global__ void cut_ways(const float* dy, const float* y, u32 total, 
     }
 }
 
-// Drops each number with a probability and scales the others up; the way back is the same. Decisions are a pure function
-// of the key and the place.
+// Drops each number with a probability and scales the others up; the backward pass is the same. The decision is a pure
+// function of the key and the number's index.
 extern "C" __global__ void dropout(const float* x, float* y, u32 total, u32 border, float kept, u64 key) {
     u32 at = blockIdx.x * blockDim.x + threadIdx.x;
     if (at < total) {

@@ -1,23 +1,24 @@
-// Orthogonal updates: the gradient becomes the direction that all weights are moved along.
+// Muon's orthogonal updates: replaces the gradient by the direction in which the optimiser moves the weights.
 //
-// A block is some rows of a matrix, `size` of them by `length`, of which size is the smaller: the kernels look at what is
-// taller than wide from its side. Its columns are cut into runs, which are gone through SIDE columns, a chunk, at a time.
-// `muon_gather` moves each run's velocity and multiplies it by itself; `muon_iterate` adds these products up to the block's
-// Gram matrix and finds the matrix that makes the block orthogonal; `muon_turn` multiplies each run by that. The host's
-// `ops/orthogonal.rs` says why. Everything small is filled up with zeros to SIDE by SIDE, and all threads do the same.
+// A block is a part of a matrix, seen as `size` rows by `length` columns with `size` at most `length`: blocks that are
+// taller than wide are read transposed. Its columns are cut into runs, which are processed in chunks of SIDE columns.
+// `muon_gather` updates each run's velocity and computes the run's product with its own transpose; `muon_iterate` adds
+// these products up to the block's Gram matrix and computes the matrix that makes the block orthogonal; `muon_turn`
+// multiplies each run by that matrix. `ops/orthogonal.rs` on the host explains the method. Small matrices are padded
+// with zeros to SIDE by SIDE, so that all threads do the same work.
 
-// A thread has a square of EDGE by EDGE numbers of a product.
+// Rows and columns of the square tile of a product that one thread computes.
 constexpr u32 EDGE = 4;
 constexpr u32 SQUARES = SIDE / EDGE;
-// Squares on and above the diagonal: all there is to a symmetric product.
+// Squares on and above the diagonal; by symmetry they determine a symmetric product.
 constexpr u32 TRIANGLE = SQUARES * (SQUARES + 1) / 2;
-// Threads of whole products.
+// Threads that compute a whole product.
 constexpr u32 THREADS = SQUARES * SQUARES;
-// Lanes that share a square where one block of threads has a multiprocessor to itself.
+// Lanes that share one square in `muon_iterate`, where a thread block has a multiprocessor to itself.
 constexpr u32 LANES = 2;
 constexpr u32 ITERATING_THREADS = (TRIANGLE * LANES + WARP - 1) / WARP * WARP;
 
-// So many rows are turned against each other.
+// Number of rows with different rotations in shared memory.
 constexpr u32 TURNS = 8;
 
 struct Place {
@@ -33,8 +34,9 @@ __device__ bool has_turn(const Block& block, const Turns& turns) {
     return (block.number + turns.step) % turns.every == 0;
 }
 
-// Where a number of a small matrix lies. Rows are turned against each other, so that those of a column are in different
-// banks, too; four numbers side by side stay so. What is multiplied comes from here, and this bounds how fast that is.
+// Index of a number of a small matrix in shared memory. Rows are rotated against each other, so that the numbers of a
+// column lie in different banks; groups of four adjacent numbers stay together. Reads of these matrices limit the
+// kernel's speed.
 __device__ u32 place(u32 row, u32 column) {
     return row * SIDE + (column ^ row % TURNS * 4);
 }
@@ -47,7 +49,7 @@ __device__ float4& four(float* values) {
     return *reinterpret_cast<float4*>(values);
 }
 
-// The first number of a square of the triangle. Whoever is beyond the last has that, too.
+// Returns the first number of a square of the triangle; numbers beyond the last square give the last.
 __device__ Place of_triangle(u32 number) {
     u32 row = 0;
     u32 rest = min(number, TRIANGLE - 1);
@@ -58,13 +60,13 @@ __device__ Place of_triangle(u32 number) {
     return Place{row * EDGE, (row + rest) * EDGE};
 }
 
-// Adds a lane's part of a square of aᵀ b, where several share it: in rows that are turned to different banks. What is
-// symmetric is its own transpose.
+// Adds one lane's part of a square of aᵀ b; SHARING lanes divide the rows of the sum so that they read different banks.
+// For symmetric matrices aᵀ is a.
 template <u32 SHARING>
 __device__ void add_products(Square& sums, const float* a, const float* b, const Place& square) {
     constexpr u32 EACH = TURNS / SHARING;
     u32 first = threadIdx.x % SHARING * EACH;
-    // Rows that are TURNS apart are turned alike, so that addresses within the inner loop are known to the compiler.
+    // Rows that are TURNS apart have the same rotation, so the addresses in the inner loop are known at compile time.
 #pragma unroll 1
     for (u32 turn = first; turn < first + EACH; ++turn) {
         const float* x = a + place(turn, square.row);
@@ -86,7 +88,7 @@ __device__ void add_products(Square& sums, const float* a, const float* b, const
     }
 }
 
-// Stores a square, and its mirror on the other side of the diagonal where that is wanted.
+// Stores a square and, if `mirrored`, its transpose on the other side of the diagonal.
 __device__ void store(float* values, const Square& square, const Place& at, bool mirrored) {
 #pragma unroll
     for (u32 i = 0; i < EDGE; ++i) {
@@ -99,11 +101,11 @@ __device__ void store(float* values, const Square& square, const Place& at, bool
     }
 }
 
-// Places of a chunk that a thread sees to.
+// Numbers of a chunk that one thread handles.
 constexpr u32 PLACES = SIDE * SIDE / THREADS;
 
-// The places of a chunk that a thread sees to, in the order of memory: calls with which of them it is, where it is among
-// all weights, its row, its column, and whether the block reaches so far.
+// Visits the numbers of a chunk that this thread handles, in the order of memory: calls `visit` with their count, the
+// weight's index, its row, its column, and true if it lies within the block.
 template <typename Visit>
 __device__ void each_of(const Block& block, u32 first, Visit visit) {
     bool wide = block.along == 1;
@@ -117,7 +119,7 @@ __device__ void each_of(const Block& block, u32 first, Visit visit) {
     }
 }
 
-// Moves the velocity of a run whose block has no turn, in the order of memory.
+// Updates the velocity of a run whose block has no turn, in the order of memory, and zeroes its gradient.
 __device__ void move_velocity(const Run& run, const Block& block, float momentum, float clip, float* gradient,
                               float* velocity) {
     bool wide = block.along == 1;
@@ -146,8 +148,8 @@ __device__ void move_velocity(const Run& run, const Block& block, float momentum
     }
 }
 
-// Moves the velocity of each run. Where a block has its turn, the gradient becomes what is to be made orthogonal, and its
-// products with itself are kept; elsewhere nothing moves.
+// Updates the velocity of each run. If its block has its turn, replaces the gradient by the matrix to be made
+// orthogonal and stores the product with its own transpose; else zeroes the gradient.
 extern "C" __global__ void __launch_bounds__(THREADS)
     muon_gather(const Run* runs, const Block* blocks, Turns turns, float momentum, const Report* report, float* gradient,
                 float* velocity, float* products) {
@@ -163,7 +165,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     Place square = of_triangle(threadIdx.x);
     Square sums = {};
     for (u32 first = run.first; first < run.end; first += SIDE) {
-        // Everything is asked for before anything is used.
+        // All loads are issued before the first value is used.
         float g[PLACES], v[PLACES];
         each_of(block, first, [&](u32 i, u32 weight, u32 row, u32 column, bool is_there) {
             g[i] = is_there ? gradient[weight] : 0.0f;
@@ -190,7 +192,8 @@ extern "C" __global__ void __launch_bounds__(THREADS)
     }
 }
 
-// The sum over all threads, for every thread; `room` has a place for each warp. All other shared memory is in use.
+// Returns the sum over all threads to every thread. `room` needs one number per warp, because all other shared memory
+// is in use.
 __device__ double sum_of_threads(double value, double* room) {
     value = warp_sum(value);
     if (threadIdx.x % WARP == 0) {
@@ -205,7 +208,7 @@ __device__ double sum_of_threads(double value, double* room) {
     return sum;
 }
 
-// The Gram matrix of a block, divided by its norm, which is returned. `room` is for the threads' own sums.
+// Computes the Gram matrix of a block, divided by its norm, and returns the norm. `room` is for sums of warps.
 __device__ float normalised(const Block& block, const float* products, float* gram, double* room) {
     constexpr u32 FOURS = SIDE * SIDE / 4;
     constexpr u32 EACH = (FOURS + ITERATING_THREADS - 1) / ITERATING_THREADS;
@@ -239,7 +242,7 @@ __device__ float normalised(const Block& block, const float* products, float* gr
     return norm;
 }
 
-// A square of a symmetric product, for all lanes that share it.
+// Computes one square of a symmetric product, for all lanes that share the square.
 __device__ Square symmetric_product(const float* a, const float* b, const Place& square) {
     Square sums = {};
     add_products<LANES>(sums, a, b, square);
@@ -253,7 +256,7 @@ __device__ Square symmetric_product(const float* a, const float* b, const Place&
     return sums;
 }
 
-// The polynomial of a Gram matrix.
+// Computes one square of the polynomial of a Gram matrix.
 __device__ Square polynomial_of(const float* gram, const Place& square) {
     Square found = symmetric_product(gram, gram, square);
 #pragma unroll
@@ -270,15 +273,15 @@ __device__ Square polynomial_of(const float* gram, const Place& square) {
     return found;
 }
 
-// The first of the lanes that share a square stores it, and its mirror.
+// Stores a square and its mirror image, by the first of the lanes that share the square.
 __device__ void store_symmetric(float* values, const Square& square, const Place& at) {
     if (threadIdx.x < TRIANGLE * LANES && threadIdx.x % LANES == 0) {
         store(values, square, at, at.row != at.column);
     }
 }
 
-// Finds, for each block that has its turn, the matrix that makes it orthogonal. All matrices here are polynomials of its
-// Gram matrix, and so symmetric. The three take all the memory that a block of threads has without asking for more.
+// Computes, for each block that has its turn, the matrix that makes it orthogonal. All matrices here are polynomials of
+// the block's Gram matrix, and so symmetric. The three shared arrays fill the static limit of shared memory.
 extern "C" __global__ void __launch_bounds__(ITERATING_THREADS)
     muon_iterate(const Block* blocks, Turns turns, u32 iterations, const float* products, float* factors) {
     __shared__ __align__(16) float gram[SIDE * SIDE];
@@ -319,7 +322,7 @@ extern "C" __global__ void __launch_bounds__(ITERATING_THREADS)
     }
 }
 
-// Multiplies each run of the blocks that have their turn by the matrix that was found.
+// Multiplies each run of the blocks that have their turn by the matrix that makes the block orthogonal.
 extern "C" __global__ void __launch_bounds__(THREADS)
     muon_turn(const Run* runs, const Block* blocks, Turns turns, const float* factors, float* gradient) {
     __shared__ __align__(16) float factor[SIDE * SIDE];

@@ -1,29 +1,29 @@
-// Numbers shifted to mean 0 and stretched to variance 1, set by set. Several blocks share a set: its block `part` looks at
-// every `parts`-th stretch of it, and all of them add up what all have found.
+// Normalisation: shifts each set of numbers to mean 0 and scales it to variance 1. `by.parts` thread blocks share a set
+// and handle its numbers in turns; the next kernel adds up their results.
 
-// Where a set begins.
+// Index at which a set begins.
 __device__ inline u32 begin(u32 set, const NormSets& by) {
     return set / by.inner * by.outer_step + set % by.inner * by.inner_step;
 }
 
-// Where a number of a set lies.
+// Index of a number of a set.
 __device__ inline u32 place(u32 start, u32 member, const NormSets& by) {
     return start + member / by.chunk * by.chunk_step + member % by.chunk;
 }
 
-// The first gain of a set.
+// Index of a set's first gain.
 __device__ inline u32 first_gain(u32 set, const NormSets& by) {
     return set / by.gain_sets % by.gain_groups * by.gain_step;
 }
 
-// Two sums over the block, for every thread.
+// Returns two sums over the thread block to every thread.
 __device__ inline double2 both_sums(float one, float other) {
     double first = block_sum(double(one));
     double second = block_sum(double(other));
     return make_double2(first, second);
 }
 
-// What all parts of a set have found.
+// Adds up the results of all parts of a set.
 __device__ inline double2 all_parts(const double* found, u32 set, u32 parts) {
     double2 total = make_double2(0.0, 0.0);
     for (u32 part = 0; part < parts; ++part) {
@@ -33,7 +33,8 @@ __device__ inline double2 all_parts(const double* found, u32 set, u32 parts) {
     return total;
 }
 
-// Sums of numbers and of their squares, each from the set's first number on: large means would swallow small variances.
+// Sums of numbers and of their squares, relative to the set's first number: otherwise large means would swallow small
+// variances.
 extern "C" __global__ void __launch_bounds__(256) norm_sums(const float* x, NormSets by, double* found) {
     u32 set = blockIdx.x / by.parts, part = blockIdx.x % by.parts;
     u32 start = begin(set, by), members = by.chunks * by.chunk;
@@ -61,8 +62,8 @@ __device__ inline void stretch(const float* x, u32 set, u32 part, float mean, fl
     }
 }
 
-// Shifts and stretches by the sums of the minibatch, and keeps mean and factor of each set; where they are noted, also mean
-// and variance as PyTorch has them.
+// Normalises by the statistics of the minibatch, and keeps mean and factor of each set; if `noted`, also writes mean
+// and unbiased variance, as PyTorch does.
 extern "C" __global__ void __launch_bounds__(256)
     norm_by_sums(const float* x, NormSets by, float epsilon, const double* found, const float* gains,
                  const float* biases, float* y, float* moments, u32 noted, float* means, float* variances) {
@@ -84,7 +85,7 @@ extern "C" __global__ void __launch_bounds__(256)
     stretch(x, set, part, mean, factor, gains, biases, by, y);
 }
 
-// The same by means and variances that are given.
+// Normalises by given means and variances.
 extern "C" __global__ void __launch_bounds__(256)
     norm_as_given(const float* x, NormSets by, float epsilon, const float* means, const float* variances,
                   const float* gains, const float* biases, float* y) {
@@ -93,13 +94,13 @@ extern "C" __global__ void __launch_bounds__(256)
     stretch(x, set, part, means[set], factor, gains, biases, by, y);
 }
 
-// The gradient at a number that was shifted and stretched: zero where relu has cut it.
+// Gradient at a normalised number: zero where relu cut it.
 __device__ inline float output_gradient_at(const float* dy, const float* y, u32 at, u32 relu) {
     return !relu || y[at] > 0.0f ? dy[at] : 0.0f;
 }
 
-// Sums of output gradients, and of these times how far their numbers are from the mean. Gradients are multiplied by
-// their gains, but where a set has one gain that is left to whoever reads the sums.
+// Sums of output gradients, and of their products with the numbers' distances from the mean. Gradients are multiplied
+// by their gains; if the whole set has one gain, `norm_back` multiplies the sums instead.
 extern "C" __global__ void __launch_bounds__(256)
     norm_back_sums(const float* dy, const float* y, const float* x, NormSets by, const float* moments,
                    const float* gains, double* found) {
@@ -122,7 +123,7 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
-// The gradient of the input, where it is wanted; and that of gains and biases, where a set has one of each.
+// Gradient of the input, if wanted; and gradients of gain and bias, if each set has one of each.
 extern "C" __global__ void __launch_bounds__(256)
     norm_back(const float* dy, const float* y, const float* x, NormSets by, const float* moments, const float* gains,
               const double* found, u32 wanted, float* dx, float* dgains, float* dbiases) {
@@ -148,7 +149,7 @@ extern "C" __global__ void __launch_bounds__(256)
     }
 }
 
-// The gradients of gains and biases that are for several sets: one block each.
+// Gradients of gains and biases that several sets share: one thread block per gain.
 extern "C" __global__ void __launch_bounds__(256)
     norm_gains_back(const float* dy, const float* y, const float* x, NormSets by, const float* moments, float* dgains,
                     float* dbiases) {

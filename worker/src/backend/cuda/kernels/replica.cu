@@ -1,9 +1,10 @@
-// Both copies of the weights: what others changed, what is told to the host, and what the shared ones come to.
+// Operations on both copies of the weights: applying other workers' changes, reporting to the host, digest and
+// residual.
 
-// Copies words from one place to another; either may be memory of the host.
+// Copies words from one address to another; either may be in host memory.
 //
-// The device's copy engines could do this as well. But where six processes shared a device, a copy of theirs and a kernel
-// after it cost a step half a millisecond, presumably since both take turns separately.
+// The device's copy engines could do this, too. But with six processes on one GPU, a copy by an engine followed by a
+// kernel cost half a millisecond per step, presumably because copy engines and kernels take turns separately.
 extern "C" __global__ void copy_words(const u32* from, u32* to, u32 count) {
     u32 at = blockIdx.x * blockDim.x + threadIdx.x;
     if (at < count) {
@@ -11,7 +12,7 @@ extern "C" __global__ void copy_words(const u32* from, u32* to, u32 count) {
     }
 }
 
-// Tells the host how a step went, and the words that leave.
+// Copies a step's report and the emitted changes to the host.
 extern "C" __global__ void tell_host(const Report* report, const u32* words, Report* to_report, u32* to_words) {
     u32 first = blockIdx.x * blockDim.x + threadIdx.x;
     if (first == 0) {
@@ -23,7 +24,7 @@ extern "C" __global__ void tell_host(const Report* report, const u32* words, Rep
     }
 }
 
-// The first entry of a segment that names a weight or one after it.
+// Returns the first entry of a segment that names weight `index` or a later one.
 __device__ u32 first_of(const Segment& segment, const u32* words, u32 index) {
     u32 from = 0;
     u32 to = segment.count;
@@ -42,9 +43,9 @@ __device__ bool names(const Segment& segment, const u32* words, u32 entry, u32 i
     return entry < segment.count && words[segment.from + entry] >> 1 == index;
 }
 
-// Adds what others changed to both copies: segments of entries that are sorted by weight, one after the other. A weight
-// belongs to the thread of the first entry that names it, which goes through all others: so no two threads touch one
-// weight, and it is moved in the order in which the changes came.
+// Adds other workers' changes to both copies: segments of entries sorted by weight, in the order of the segments. The
+// thread of the first entry that names a weight applies all entries of that weight. So no two threads touch one weight,
+// and its changes are applied in the order of their arrival.
 extern "C" __global__ void apply_waiting(const Segment* waiting, u32 segment_count, const u32* words, u32 entries,
                                          float* shared, float* own, Report* report) {
     __shared__ Segment segments[SEGMENTS_MAX];
@@ -77,8 +78,8 @@ extern "C" __global__ void apply_waiting(const Segment* waiting, u32 segment_cou
                         kept += change;
                         moved += change;
                     } else {
-                        // Whole steps of the lattice, which follow the entries. A sum that does not fit is infinitely
-                        // far out of the range.
+                        // Whole lattice steps, stored after the entries. A sum that does not fit becomes infinite, and
+                        // so out of range.
                         int steps = int(words[segment.from + segment.count + place]);
                         kept = float(double(kept) + double(steps) * double(LATTICE_STEP));
                         moved += float(steps) * LATTICE_STEP;
@@ -100,7 +101,7 @@ __device__ u64 splitmix64(u64 state) {
     return state ^ (state >> 31);
 }
 
-// Adds the digest of the shared weights to `sums[0]`; `sums[1]` counts those that are not on the lattice.
+// Adds the digest of the shared weights to `sums[0]`, and the number of weights off the lattice to `sums[1]`.
 extern "C" __global__ void digest(const float* shared, u64 weights, u64* sums) {
     u64 sum = 0;
     u64 astray = 0;
@@ -118,7 +119,7 @@ extern "C" __global__ void digest(const float* shared, u64 weights, u64* sums) {
     }
 }
 
-// What has not been emitted, of every so many-th weight.
+// Computes the residual of every `step`-th weight.
 extern "C" __global__ void sample_residual(const float* own, const float* velocity, float ahead, const float* shared,
                                            u64 step, u32 count, float* sample) {
     u32 at = blockIdx.x * blockDim.x + threadIdx.x;

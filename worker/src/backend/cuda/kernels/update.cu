@@ -1,10 +1,11 @@
-// After a gradient: the optimiser's update, and the changes that leave, in the order of their indices.
+// After a gradient: the optimiser's update, and the emission of changes in the order of their indices.
 //
-// Weights come in tiles, one for each block of threads. `update` moves the own weights and counts what is due in each
-// tile that is compared, and in groups of tiles; `emit` adds up the counts before a tile, writes its words to their places
-// and moves the shared weights. Nothing here is contracted to fused operations: a CPU gives the same bits.
+// Weights are divided into tiles, one per thread block. `update` moves the own weights and counts the changes that are
+// due in each compared tile and in groups of tiles; `emit` adds up the counts before a tile, writes the tile's changes
+// at their index and moves the shared weights. Nothing here is contracted to fused operations, so a CPU computes the
+// same bits.
 
-// Along what was made of the gradient before.
+// Moves weights along a gradient that Muon has replaced by a direction; the clip is in it already.
 struct Along {
     static __device__ float update(float g, float& first, float& second, float clip, const Factors& by) {
         return -by.rate * g;
@@ -48,13 +49,13 @@ __device__ bool is_compared(const Compare& compare, const u32* eager, u32 tile) 
     return compare.tau > 0.0f && (turn || (eager[tile / 32] >> (tile % 32) & 1));
 }
 
-// What a weight has come to, beyond its shared copy.
+// Returns the residual of a weight: own copy, without look-ahead, minus shared copy.
 __device__ float residual_of(float own, float velocity, float shared, const Compare& compare) {
     float come_to = compare.ahead == 0.0f ? own : own + compare.ahead * velocity;
     return come_to - shared;
 }
 
-// How many changes of a weight are due.
+// Returns the number of changes of a weight that are due.
 __device__ u32 due(float residual, const Compare& compare) {
     float size = fabsf(residual);
     u32 repeats = 0;
@@ -65,7 +66,8 @@ __device__ u32 due(float residual, const Compare& compare) {
     return repeats;
 }
 
-// The same, unless something is no number or would leave the range: then nothing leaves at all.
+// Returns the number of due changes, and notes in the report if the residual is not finite or the weight would leave
+// the range: then nothing is emitted.
 __device__ u32 count_of(float residual, float shared, const Compare& compare, Report* report) {
     if (!isfinite(residual)) {
         report->not_finite = 1;
@@ -141,7 +143,7 @@ UPDATE(update_velocity, Velocity, true, false)
 UPDATE(update_squares, Squares, true, false)
 UPDATE(update_adam, Adam, true, true)
 
-// What becomes of the gradients of weights that are in no matrix, where matrices move along orthogonal directions.
+// Adam's direction for weights outside of matrices, in steps in which Muon moves the matrices.
 extern "C" __global__ void direct_others(const u32* others, u32 count, Factors by, const Report* report, float* gradient,
                                          float* first, float* second) {
     u32 at = blockIdx.x * blockDim.x + threadIdx.x;
@@ -151,7 +153,7 @@ extern "C" __global__ void direct_others(const u32* others, u32 count, Factors b
     }
 }
 
-// Counts what is due as the weights stand, without an update.
+// Counts the changes that are due at the present weights, without an update.
 extern "C" __global__ void __launch_bounds__(TILE_THREADS)
     count_due(const float4* own, const float4* velocity, const float4* shared, Compare compare, Report* report,
               u32* counts, u32* groups) {
@@ -169,13 +171,13 @@ extern "C" __global__ void __launch_bounds__(TILE_THREADS)
     keep_count(count, tile, counts, groups);
 }
 
-// The words before a tile, and all of them.
+// Number of changes before a tile, and of all changes.
 struct Place {
     u32 before;
     u32 all;
 };
 
-// Where a tile's words go, if each tile may have so many.
+// Computes the place of a tile's changes if each tile may emit at most `allowed`.
 __device__ Place place_of(u32 tile, u32 tiles, const u32* counts, u32 allowed) {
     u32 before = 0;
     u32 all = 0;
@@ -187,7 +189,8 @@ __device__ Place place_of(u32 tile, u32 tiles, const u32* counts, u32 allowed) {
     return Place{block_sum(before), block_sum(all)};
 }
 
-// The same if all may leave: by groups, and tile by tile only in its own.
+// Computes the place of a tile's changes if all may leave: adds up groups, and single tiles only within the tile's own
+// group.
 __device__ Place place_by_groups(u32 tile, u32 tiles, const u32* counts, const u32* groups) {
     u32 before = 0;
     u32 all = 0;
@@ -201,8 +204,8 @@ __device__ Place place_by_groups(u32 tile, u32 tiles, const u32* counts, const u
     return Place{block_sum(before), block_sum(all)};
 }
 
-// Writes the words of each tile to their places and moves the shared weights by them. If there are more than can leave,
-// every tile gets the same share, so that no part of a model waits for ever behind another.
+// Writes the changes of each tile to their places and moves the shared weights by them. If more are due than fit into a
+// batch, every tile may emit the same number, so that no part of a model waits for ever behind another.
 extern "C" __global__ void __launch_bounds__(TILE_THREADS)
     emit(const float4* own, const float4* velocity, float4* shared, Compare compare, const u32* tile_counts,
          const u32* groups, u32 words_max, Report* report, u32* words) {
@@ -245,7 +248,7 @@ extern "C" __global__ void __launch_bounds__(TILE_THREADS)
                 words[next + repeat] = word;
             }
             next += counts[i];
-            // Whole steps within the exact range, in one go as in many.
+            // Sums of whole lattice steps within the exact range: one addition gives the same as several.
             float moved = lane(kept, i) + (plus ? compare.tau : -compare.tau) * float(leave);
             if (leave > 0) {
                 lane(kept, i) = moved;
@@ -257,7 +260,7 @@ extern "C" __global__ void __launch_bounds__(TILE_THREADS)
     keep_largest(&report->largest, largest);
 }
 
-// The squares of a gradient, added up by tiles.
+// Sums up the squares of a gradient, one sum per thread block.
 extern "C" __global__ void __launch_bounds__(TILE_THREADS)
     sum_squares(const float4* gradient, u64 fours, double* sums) {
     double sum = 0.0;
@@ -271,8 +274,8 @@ extern "C" __global__ void __launch_bounds__(TILE_THREADS)
     }
 }
 
-// What is known of a step before its update: loss and clipping. Clears what the update adds to, and the next step's
-// report. One block.
+// Computes the mean loss and the clip factor of a step before its update. Clears the counts that the update adds to,
+// and the next step's report. Runs as one thread block.
 extern "C" __global__ void __launch_bounds__(256)
     loss_and_clip(const float* losses, u32 samples, const double* sums, u32 parts, double norm_max, Report* report,
           Report* next, u32* groups, u32 group_count) {

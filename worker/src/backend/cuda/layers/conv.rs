@@ -1,4 +1,4 @@
-//! Convolution: kernels times unfolded images, for the whole minibatch at once.
+//! Convolution on the GPU: a matrix product of the kernels with the unfolded (im2col) images of the whole minibatch.
 
 use protocol::job::model::Activation;
 
@@ -16,16 +16,16 @@ use crate::model::program::{Conv, InputGradient, Op};
 
 const THREADS: usize = 256;
 
-/// The unfolded minibatch, and on the way back its gradient.
+/// Buffers of a convolution: the unfolded minibatch, and its gradient in the backward pass.
 pub(in super::super) struct ConvRoom {
     unfolded: Array<f32>,
     unfolded_gradient: Array<f32>,
-    /// Others unfold theirs here, too: what is needed on the way back is unfolded again.
+    /// True if several layers share the buffers; then the backward pass unfolds the input again.
     is_shared: bool,
 }
 
 impl ConvRoom {
-    /// Room for one layer.
+    /// Allocates buffers for one layer.
     pub(super) fn new(
         gpu: &Gpu,
         conv: &Conv,
@@ -44,7 +44,7 @@ impl ConvRoom {
         })
     }
 
-    /// Room that all convolutions among these operations have in common, for gradients only where something is trained.
+    /// Allocates buffers that all convolutions among these operations share; those for gradients only for training.
     pub(in super::super) fn of_all(gpu: &Gpu, ops: &[Op], minibatch: usize, trains: bool) -> Result<Self, GpuError> {
         let numbers = minibatch * largest(ops);
         Ok(Self {
@@ -55,7 +55,7 @@ impl ConvRoom {
     }
 }
 
-/// Numbers that a sample is unfolded to: kernels of one pixel look at it as it is.
+/// Unfolded numbers per sample; 0 for 1×1 kernels, which use the input as it is.
 fn unfolded_len(conv: &Conv) -> usize {
     if conv.geometry.is_pointwise() {
         0
@@ -73,10 +73,10 @@ fn largest(ops: &[Op]) -> usize {
     ops.iter().map(of).max().unwrap_or(0)
 }
 
-/// Unfolds a minibatch.
+/// Launches the unfolding (im2col) of a minibatch.
 ///
 /// # Safety
-/// `x` must have so many samples, and `room` be made for as many.
+/// `x` must have `samples` samples, and `room` must be made for as many.
 unsafe fn unfold(
     gpu: &Gpu,
     conv: &Conv,
@@ -97,11 +97,11 @@ unsafe fn unfold(
         blocks: (positions.div_ceil(THREADS), conv.geometry.window()),
         threads: (THREADS, 1),
     };
-    // SAFETY: as the caller has promised.
+    // SAFETY: the caller promises arrays of the sizes that the kernels read and write.
     unsafe { gpu.launch(&gpu.kernels.unfold, each_window, arguments) }
 }
 
-/// Where the unfolded minibatch lies: kernels of one pixel look at it as it is.
+/// Address of the unfolded minibatch; for 1×1 kernels, that of the input itself.
 fn unfolded(conv: &Conv, room: &ConvRoom, x: DeviceAddress<f32>) -> DeviceAddress<f32> {
     if conv.geometry.is_pointwise() {
         x
@@ -125,8 +125,10 @@ fn geometry(conv: &Conv, samples: usize) -> ConvGeometry {
     }
 }
 
+/// Launches the forward pass of a convolution.
+///
 /// # Safety
-/// `at` must be as [`ForwardArrays`] asks for, for this layer, and `room` made for as many samples.
+/// `at` must satisfy [`ForwardArrays`] for this layer, and `room` must be made for `at.samples` samples.
 pub(super) unsafe fn forward(gpu: &Gpu, conv: &Conv, room: &ConvRoom, at: ForwardArrays) -> Result<(), GpuError> {
     let (window, outputs) = (conv.geometry.window(), conv.geometry.outputs);
     let positions = at.samples * conv.geometry.positions();
@@ -149,7 +151,7 @@ pub(super) unsafe fn forward(gpu: &Gpu, conv: &Conv, room: &ConvRoom, at: Forwar
         total: (positions * outputs) as u32,
         relu: u32::from(conv.relu),
     };
-    // SAFETY: the layout has put so many weights where the layer says, and the rest is as the caller has promised.
+    // SAFETY: the layout places this layer's weights at `conv.weight` and `conv.bias`; the caller promises the rest.
     unsafe {
         unfold(gpu, conv, room, at.samples, at.x)?;
         gpu.products.multiply(product)?;
@@ -161,9 +163,11 @@ pub(super) unsafe fn forward(gpu: &Gpu, conv: &Conv, room: &ConvRoom, at: Forwar
     }
 }
 
+/// Launches the backward pass of a convolution.
+///
 /// # Safety
-/// `at` must be as [`BackwardArrays`] asks for, for this layer, and `room` be made for as many samples and, unless it is
-/// shared, what its forward pass has written.
+/// `at` must satisfy [`BackwardArrays`] for this layer, `room` must be made for `at.samples` samples and, unless it is
+/// shared, must still hold the result of the forward pass.
 pub(super) unsafe fn backward(gpu: &Gpu, conv: &Conv, room: &ConvRoom, at: BackwardArrays) -> Result<(), GpuError> {
     let (window, outputs) = (conv.geometry.window(), conv.geometry.outputs);
     let positions = at.samples * conv.geometry.positions();
@@ -180,7 +184,7 @@ pub(super) unsafe fn backward(gpu: &Gpu, conv: &Conv, room: &ConvRoom, at: Backw
         threads: (THREADS, 1),
     };
     let planes = Matrix::plain(at.dy, positions);
-    // SAFETY: the layout has put so many weights where the layer says, and the rest is as the caller has promised.
+    // SAFETY: the layout places this layer's weights at `conv.weight` and `conv.bias`; the caller promises the rest.
     unsafe {
         if conv.relu || !conv.bias.is_empty() {
             gpu.launch(&gpu.kernels.bias_planes_back, each_part, bias)?;

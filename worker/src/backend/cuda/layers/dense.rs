@@ -1,4 +1,4 @@
-//! The dense layer: `y = x Wᵀ + b`, with relu fused where it follows.
+//! The dense layer on the GPU: `y = x Wᵀ + b`, fused with a following relu.
 
 use super::super::error::GpuError;
 use super::super::gpu::{Gpu, Grid};
@@ -8,12 +8,14 @@ use super::sums::{add_parts, parts};
 use super::{BackwardArrays, ForwardArrays};
 use crate::model::program::Dense;
 
-/// A block of threads that sums up columns.
+/// Columns and rows of a thread block that sums up columns.
 const COLUMNS: usize = 32;
 const ROWS: usize = 8;
 
+/// Launches the forward pass of a dense layer.
+///
 /// # Safety
-/// `at` must be as [`ForwardArrays`] asks for, for this layer.
+/// `at` must satisfy [`ForwardArrays`] for this layer.
 pub(super) unsafe fn forward(gpu: &Gpu, dense: &Dense, at: ForwardArrays) -> Result<(), GpuError> {
     let Dense { inputs, outputs, .. } = *dense;
     let bias = at.weights.plus(dense.bias.start);
@@ -33,24 +35,26 @@ pub(super) unsafe fn forward(gpu: &Gpu, dense: &Dense, at: ForwardArrays) -> Res
     } else {
         Epilogue::Bias(bias)
     };
-    // SAFETY: the layout has put so many weights where the layer says, and the rest is as the caller has promised.
+    // SAFETY: the layout places this layer's weights at `dense.weight` and `dense.bias`; the caller promises the rest.
     unsafe {
         if gpu.products.try_multiply(Product { epilogue, ..plain })? {
             return Ok(());
         }
-        // A bias that is not aligned as the library wants it is added afterwards.
+        // The library has no algorithm if the bias is not aligned; then another kernel adds it.
         gpu.products.multiply(plain)?;
         add_bias(gpu, dense, at)
     }
 }
 
+/// Launches the addition of the bias, and relu.
+///
 /// # Safety
-/// `at` must be as [`ForwardArrays`] asks for, with the product in `y`.
+/// `at` must satisfy [`ForwardArrays`], and `y` must hold the product.
 unsafe fn add_bias(gpu: &Gpu, dense: &Dense, at: ForwardArrays) -> Result<(), GpuError> {
     let outputs = dense.outputs;
     let total = at.samples * outputs;
     let (y, bias, relu) = (at.y, at.weights.plus(dense.bias.start), u32::from(dense.relu));
-    // SAFETY: as the caller has promised; no thread goes beyond `total`.
+    // SAFETY: as the caller has promised; the kernel has one thread per number (or four numbers) of `total`.
     unsafe {
         if outputs.is_multiple_of(4) {
             let arguments = BiasRows4 {
@@ -75,11 +79,13 @@ unsafe fn add_bias(gpu: &Gpu, dense: &Dense, at: ForwardArrays) -> Result<(), Gp
     }
 }
 
+/// Launches the backward pass of a dense layer.
+///
 /// # Safety
-/// `at` must be as [`BackwardArrays`] asks for, for this layer.
+/// `at` must satisfy [`BackwardArrays`] for this layer.
 pub(super) unsafe fn backward(gpu: &Gpu, dense: &Dense, at: BackwardArrays) -> Result<(), GpuError> {
     let Dense { inputs, outputs, .. } = *dense;
-    // SAFETY: the layout has put so many weights where the layer says, and the rest is as the caller has promised.
+    // SAFETY: the layout places this layer's weights at `dense.weight` and `dense.bias`; the caller promises the rest.
     unsafe {
         bias_back(gpu, dense, at)?;
         gpu.products.multiply(Product {
@@ -110,10 +116,10 @@ pub(super) unsafe fn backward(gpu: &Gpu, dense: &Dense, at: BackwardArrays) -> R
     }
 }
 
-/// The way back through relu and bias: cuts the gradient where the output was cut, and sums up its columns.
+/// Launches the backward pass through relu and bias: zeroes the gradient where relu did, and sums up its columns.
 ///
 /// # Safety
-/// `at` must be as [`BackwardArrays`] asks for, for this layer.
+/// `at` must satisfy [`BackwardArrays`] for this layer.
 unsafe fn bias_back(gpu: &Gpu, dense: &Dense, at: BackwardArrays) -> Result<(), GpuError> {
     let (outputs, rows, relu) = (dense.outputs, at.samples as u32, u32::from(dense.relu));
     let BackwardArrays { dy, y, sums, .. } = at;
@@ -125,7 +131,7 @@ unsafe fn bias_back(gpu: &Gpu, dense: &Dense, at: BackwardArrays) -> Result<(), 
         blocks: (blocks, parts),
         threads: (COLUMNS, ROWS),
     };
-    // SAFETY: as the caller has promised; there is room for so many parts.
+    // SAFETY: as the caller has promised; `sums` has room for all parts.
     unsafe {
         if in_fours {
             let arguments = BiasRows4Back {

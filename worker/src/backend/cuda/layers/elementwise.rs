@@ -1,4 +1,5 @@
-//! What is done to each number by itself: activations, dropout, and the turn from channels to rows.
+//! Operations on the GPU that compute each number by itself: activations, dropout, and reordering between channels and
+//! rows.
 
 use protocol::job::model::Activation;
 
@@ -9,11 +10,13 @@ use super::super::kernels::{Activate, ActivateBack, Drop, SwapOuter};
 use super::BackwardArrays;
 use crate::model::program::Dropout;
 
-/// The slope that kernels are told of an activation.
+/// Slope parameter of an activation; 0 if it has none.
 fn slope(activation: Activation) -> f32 {
     activation.slope().unwrap_or_default() as f32
 }
 
+/// Launches an activation.
+///
 /// # Safety
 /// Both arrays must have `total` numbers.
 pub(super) unsafe fn activate(
@@ -29,12 +32,14 @@ pub(super) unsafe fn activate(
         kind: activation.number() as u32,
         slope: slope(activation),
     };
-    // SAFETY: as the caller has promised.
+    // SAFETY: the caller promises arrays of the sizes that the kernels read and write.
     unsafe { gpu.launch(&gpu.kernels.activate, Grid::each(total), arguments) }
 }
 
+/// Launches the backward pass of an activation.
+///
 /// # Safety
-/// `at` must be as [`BackwardArrays`] asks for, for a layer that reads and writes `total` numbers, with `dx` in it.
+/// `at` must satisfy [`BackwardArrays`] for a layer that reads and writes `total` numbers, including `dx`.
 pub(super) unsafe fn activate_back(
     gpu: &Gpu,
     activation: Activation,
@@ -51,11 +56,11 @@ pub(super) unsafe fn activate_back(
         kind: activation.number() as u32,
         slope: slope(activation),
     };
-    // SAFETY: as the caller has promised.
+    // SAFETY: the caller promises arrays of the sizes that the kernels read and write.
     unsafe { gpu.launch(&gpu.kernels.activate_back, Grid::each(total), arguments) }
 }
 
-/// Drops numbers at random, the same ones for the same key.
+/// Launches dropout; the same key drops the same numbers.
 ///
 /// # Safety
 /// Both arrays must have `total` numbers.
@@ -74,14 +79,15 @@ pub(super) unsafe fn drop(
         kept: dropout.kept(),
         key: dropout.key(step_key),
     };
-    // SAFETY: as the caller has promised.
+    // SAFETY: the caller promises arrays of the sizes that the kernels read and write.
     unsafe { gpu.launch(&gpu.kernels.dropout, Grid::each(total), arguments) }
 }
 
-/// From channels of samples to samples of channels, or back: `outer` times `inner` planes change their order.
+/// Launches a reordering of `outer` times `inner` planes to `inner` times `outer`: from channels of samples to samples
+/// of channels, or back.
 ///
 /// # Safety
-/// Both arrays must have so many planes.
+/// Both arrays must have `outer * inner` planes.
 pub(super) unsafe fn swap_outer(
     gpu: &Gpu,
     plane: usize,
@@ -95,6 +101,6 @@ pub(super) unsafe fn swap_outer(
         plane: plane as u32,
         y: to,
     };
-    // SAFETY: as the caller has promised.
+    // SAFETY: the caller promises arrays of the sizes that the kernels read and write.
     unsafe { gpu.launch(&gpu.kernels.swap_outer, Grid::each(outer * inner * plane), arguments) }
 }

@@ -1,4 +1,4 @@
-//! Where two ways part and come together.
+//! The beginning and end of a residual block on the GPU, where body and skip path part and join.
 
 use std::rc::Rc;
 
@@ -13,16 +13,16 @@ use super::Pass;
 use crate::model::program::{Op, Residual};
 use crate::model::tape::{Activations, Branches, Junction};
 
-/// A block's beginning and end on the device.
+/// Fork and join of a residual block on the GPU.
 #[derive(Clone)]
 pub(in super::super) struct CudaJunction(Rc<Room>);
 
 struct Room {
     relu: bool,
-    /// Whether the last layer of a way overwrites the gradient that it is given: then each way gets its own.
+    /// True if the last layer of a path overwrites its gradient: then each path gets its own copy.
     twice: bool,
     y: Array<f32>,
-    /// The gradients of both ways, where they are not that of the sum itself.
+    /// Gradients of both paths, if they differ from that of the sum.
     ways: Rc<[Array<f32>; 2]>,
 }
 
@@ -52,7 +52,7 @@ impl CudaJunction {
         })))
     }
 
-    /// The same for another minibatch at the same time.
+    /// Makes a junction for another micro-batch in flight. The gradients' buffers are shared.
     pub(in super::super) fn beside(&self, gpu: &Gpu) -> Result<Self, GpuError> {
         let room = &self.0;
         Ok(Self(Rc::new(Room {
@@ -69,7 +69,7 @@ impl Junction for CudaJunction {
     type Pass = Pass;
     type Error = GpuError;
 
-    /// Two names for one place: each has a gradient of its own.
+    /// Returns two tensors at one address, so that each path has its own gradient.
     fn part(&self, x: &Activations<TensorAddress>) -> Result<Branches<TensorAddress>, GpuError> {
         let same = || tensor_at(place_of(x), *x.shape());
         Ok([same()?, same()?])
@@ -91,7 +91,7 @@ impl Junction for CudaJunction {
             total: total as u32,
             relu: 0,
         };
-        // SAFETY: what came back each way is as large as what went there, and nobody else reads the one that is added to.
+        // SAFETY: both paths' gradients are as large as `x`, and nothing else reads the one that is added to.
         unsafe {
             pass.gpu
                 .launch(&pass.gpu.kernels.add_ways, Grid::each(total), arguments)?;
@@ -114,7 +114,7 @@ impl Junction for CudaJunction {
             total: total as u32,
             relu: u32::from(self.0.relu),
         };
-        // SAFETY: both ways end in as many numbers, and there is room for so many of the largest minibatch.
+        // SAFETY: both paths end in `total` numbers, and `y` has room for the largest minibatch.
         unsafe {
             pass.gpu
                 .launch(&pass.gpu.kernels.add_ways, Grid::each(total), arguments)?;
@@ -142,7 +142,7 @@ impl Junction for CudaJunction {
                 one: ways[0].at(),
                 other: ways[1].at(),
             };
-            // SAFETY: there is room for the gradients of the largest minibatch, once or twice.
+            // SAFETY: there is room for the gradients of the largest minibatch: one copy, or two if `twice`.
             unsafe {
                 pass.gpu
                     .launch(&pass.gpu.kernels.cut_ways, Grid::each(total), arguments)?;

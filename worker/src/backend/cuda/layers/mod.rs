@@ -1,5 +1,5 @@
-//! Layers on the device, each with room for what it writes, made once for the largest minibatch: nothing is allocated on
-//! the device in a step.
+//! Layers on the GPU. Each owns buffers for its results, made once for the largest minibatch, so no step allocates
+//! device memory.
 
 mod conv;
 mod dense;
@@ -26,54 +26,54 @@ use super::tensor_address::{TensorAddress, place_of, slot, tensor_at};
 use crate::model::program::{InputGradient, Op};
 use crate::model::tape::{Activations, Forward, Neighbours, Operation, Parameters};
 
-/// Kernels count in 32 bits, and a grid of blocks has a side of at most so many.
+/// Largest side of a grid of thread blocks.
 const SIDE_MAX: usize = 65_535;
 
-/// A layer on the device.
+/// A layer on the GPU with its buffers.
 #[derive(Clone)]
 pub(super) struct CudaLayer(Rc<Layer>);
 
 struct Layer {
     op: Op,
-    /// Numbers per sample before and after it.
+    /// Numbers per sample before and after the layer.
     inputs: usize,
     outputs: usize,
     y: Array<f32>,
-    /// The gradient of what comes before it, where that can be trained.
+    /// Gradient of the layer's input; `None` if nothing before the layer can be trained.
     dx: Option<Rc<Array<f32>>>,
     room: Room,
 }
 
-/// What a layer keeps between its forward pass and its way back.
+/// Data that a layer keeps from its forward pass for its backward pass.
 enum Room {
     Nothing,
     Conv(Rc<ConvRoom>),
-    /// Where the largest number of every square was found.
+    /// Index of the largest number in each pooling window.
     Winners(Array<u32>),
     Norm(NormRoom),
 }
 
-/// What one pass through a network is computed with.
+/// Settings and buffers of one pass through a network.
 #[derive(Clone)]
 pub(super) struct Pass(pub(super) Rc<PassData>);
 
 pub(super) struct PassData {
     pub(super) gpu: Rc<Gpu>,
     pub(super) parameters: Parameters<TensorAddress>,
-    /// What decides dropout: different for every step.
+    /// Seed of dropout, different for every step.
     pub(super) key: u64,
-    /// Room for column sums in [`PARTS_MAX`] parts, for the widest layer.
+    /// Buffer for column sums in [`PARTS_MAX`] parts, for the widest layer.
     pub(super) sums: DeviceAddress<f32>,
-    /// Where batch norms have their numbers from.
+    /// Source of the means and variances of batch norms.
     pub(super) statistics: Statistics,
-    /// How much of a minibatch this is.
+    /// Fraction of the minibatch that this pass computes.
     pub(super) share: f32,
 }
 
-/// Where a layer's forward pass reads and writes.
+/// Addresses that a layer's forward pass reads and writes.
 ///
-/// A layer's functions may be called with it if `x` has `samples` rows of what the layer reads, `y` room for as many of
-/// what it writes, and `weights` all weights of the layer's model; none of them overlap.
+/// A layer may be launched with them if `x` has `samples` rows of the layer's input, `y` has room for as many rows of
+/// its output, `weights` has all weights of the layer's model, and none of them overlap.
 #[derive(Clone, Copy)]
 struct ForwardArrays {
     samples: usize,
@@ -82,12 +82,11 @@ struct ForwardArrays {
     y: DeviceAddress<f32>,
 }
 
-/// Where a layer's way back reads and writes.
+/// Addresses that a layer's backward pass reads and writes.
 ///
-/// A layer's functions may be called with it if beside what [`ForwardArrays`] asks for `y` is what the forward pass has
-/// written,
-/// `dy` its gradient, which may be overwritten, `dx` has room for that of `x`, `gradient` for that of all weights, and
-/// `sums` for column sums in [`PARTS_MAX`] parts; none of them overlap.
+/// A layer may be launched with them if, besides the conditions of [`ForwardArrays`], `y` holds the result of the
+/// forward pass, `dy` its gradient, which may be overwritten, `dx` has room for the gradient of `x`, `gradient` for
+/// that of all weights, `sums` for column sums in [`PARTS_MAX`] parts, and none of them overlap.
 #[derive(Clone, Copy)]
 struct BackwardArrays {
     samples: usize,
@@ -96,14 +95,14 @@ struct BackwardArrays {
     x: DeviceAddress<f32>,
     y: DeviceAddress<f32>,
     dy: DeviceAddress<f32>,
-    /// None where nothing trainable comes before the layer.
+    /// Gradient of the input; `None` if nothing before the layer can be trained.
     dx: Option<DeviceAddress<f32>>,
     sums: DeviceAddress<f32>,
 }
 
 impl CudaLayer {
-    /// A layer for minibatches of so many samples. Only what a gradient will come back through has a place for that of its
-    /// input. Where convolutions have room in common, they unfold there.
+    /// Makes a layer for minibatches of at most this many samples. It has a buffer for its input's gradient only if
+    /// that is needed. With `common`, a convolution unfolds in that shared buffer.
     pub(super) fn new(
         gpu: &Gpu,
         op: &Op,
@@ -143,8 +142,8 @@ impl CudaLayer {
         })))
     }
 
-    /// The same layer for another minibatch at the same time: what it writes on the way there it has for itself, and in common
-    /// what is of use only while one comes back.
+    /// Makes the same layer for another micro-batch in flight. It has its own buffers for the forward pass, and shares
+    /// those that only the backward pass uses.
     pub(super) fn beside(&self, gpu: &Gpu) -> Result<Self, GpuError> {
         let layer = &*self.0;
         Ok(Self(Rc::new(Layer {
@@ -181,8 +180,8 @@ impl Operation for CudaLayer {
             x: place_of(x),
             y: self.0.y.at(),
         };
-        // SAFETY: the layer before has written `samples` rows of as many numbers as the program says that this one reads,
-        // and this layer's own arrays have room for a larger minibatch.
+        // SAFETY: the layer before has written `samples` rows of this layer's input, as the program says, and this
+        // layer's own buffers are made for the largest minibatch.
         unsafe { self.0.forward(pass, there)? };
         Ok((tensor_at(self.0.y.at(), (samples, self.0.outputs))?, ()))
     }
@@ -208,19 +207,19 @@ impl Operation for CudaLayer {
             dx,
             sums: pass.sums,
         };
-        // SAFETY: as on the forward pass. Every layer after this one has put the place of its input's gradient in this
-        // one's slot, and the loss that of the logits' gradient.
+        // SAFETY: as on the forward pass. The layer after this one has put the address of its input's gradient in this
+        // layer's slot; after the last layer, the loss has.
         unsafe { self.0.backward(&pass.gpu, pass.key, back) }
     }
 }
 
 impl Layer {
     /// # Safety
-    /// `at` must be as [`ForwardArrays`] asks for.
+    /// `at` must satisfy [`ForwardArrays`].
     unsafe fn forward(&self, pass: &PassData, at: ForwardArrays) -> Result<(), GpuError> {
         let (gpu, key) = (&*pass.gpu, pass.key);
         let total = at.samples * self.outputs;
-        // SAFETY: as the caller has promised.
+        // SAFETY: the caller promises arrays of the sizes that the kernels read and write.
         unsafe {
             match (&self.op, &self.room) {
                 (Op::Dense(op), _) => dense::forward(gpu, op, at),
@@ -245,10 +244,10 @@ impl Layer {
     }
 
     /// # Safety
-    /// `at` must be as [`BackwardArrays`] asks for.
+    /// `at` must satisfy [`BackwardArrays`].
     unsafe fn backward(&self, gpu: &Gpu, key: u64, at: BackwardArrays) -> Result<(), GpuError> {
         let total = at.samples * self.inputs;
-        // SAFETY: as the caller has promised.
+        // SAFETY: the caller promises arrays of the sizes that the kernels read and write.
         unsafe {
             match (&self.op, &self.room, at.dx) {
                 (Op::Dense(op), _, _) => dense::backward(gpu, op, at),
@@ -257,7 +256,7 @@ impl Layer {
                 (Op::MaxPool(op), Room::Winners(winners), Some(dx)) => pool::max_back(gpu, op, winners, at, dx),
                 (Op::MeanPool(op), _, Some(dx)) => pool::mean_back(gpu, op, at, dx),
                 (Op::Activation(op), _, Some(dx)) => elementwise::activate_back(gpu, *op, total, at, dx),
-                // What was dropped on the forward pass is dropped on the way back.
+                // The same key drops the same numbers as on the forward pass.
                 (Op::Dropout(op), _, Some(dx)) => elementwise::drop(gpu, *op, key, (at.dy, dx), total),
                 (Op::ToRows(op), _, Some(dx)) => {
                     elementwise::swap_outer(gpu, op.plane, (at.samples, op.channels), (at.dy, dx))
@@ -265,7 +264,7 @@ impl Layer {
                 (Op::FromRows(op), _, Some(dx)) => {
                     elementwise::swap_outer(gpu, op.plane, (op.channels, at.samples), (at.dy, dx))
                 }
-                // A layer without weights that nothing trainable comes before is not taped.
+                // A layer without weights is not on the tape if nothing before it can be trained.
                 _ => Ok(()),
             }
         }

@@ -1,4 +1,4 @@
-//! Numbers shifted to mean 0 and scaled to variance 1, set by set.
+//! Normalisation on the GPU: shifts each set of numbers to mean 0 and scales it to variance 1.
 
 use super::super::abi::NormSets;
 use super::super::address::DeviceAddress;
@@ -12,22 +12,22 @@ use crate::model::program::{Norm, Sets};
 
 const THREADS: usize = 256;
 
-/// Where batch norms have means and variances from.
+/// Source of the means and variances of batch norms.
 #[derive(Clone, Copy)]
 pub(in super::super) enum Statistics {
-    /// The minibatch, as in training.
+    /// Means and variances of the minibatch, as in training.
     Minibatch,
-    /// The minibatch, and they are noted here.
+    /// Means and variances of the minibatch, which are also written to this address.
     Noted(DeviceAddress<f32>),
-    /// What was noted here.
+    /// Means and variances read from this address.
     Given(DeviceAddress<f32>),
 }
 
-/// What a layer keeps of its sets between its forward pass and its way back.
+/// Buffers that a normalising layer keeps from its forward pass for its backward pass.
 pub(super) struct NormRoom {
-    /// Sums in parts, two for each.
+    /// Partial sums, two for each part of a set.
     found: Array<f64>,
-    /// Mean and factor of each set.
+    /// Mean and scaling factor of each set.
     moments: Array<f32>,
 }
 
@@ -35,13 +35,13 @@ impl NormRoom {
     pub(super) fn new(gpu: &Gpu, norm: &Norm, minibatch: usize) -> Result<Self, GpuError> {
         let sets = norm.count(minibatch);
         Ok(Self {
-            // As few sets as there may be are shared by as many blocks as keep the device busy.
+            // A few large sets are divided into parts, so that enough thread blocks keep the GPU busy.
             found: Array::zeros(gpu, 2 * sets.max(BLOCKS_BUSY))?,
             moments: Array::zeros(gpu, 2 * sets)?,
         })
     }
 
-    /// The same for another minibatch at the same time.
+    /// Makes buffers for another micro-batch in flight.
     pub(super) fn beside(&self, gpu: &Gpu) -> Result<Self, GpuError> {
         Ok(Self {
             found: Array::zeros(gpu, self.found.len())?,
@@ -50,10 +50,10 @@ impl NormRoom {
     }
 }
 
-/// Which numbers of a minibatch make a set. Vectors lie as rows, images channel by channel.
+/// Describes the sets of numbers that are normalised together. Vectors are stored as rows, images by channel.
 fn sets(norm: &Norm, samples: usize) -> NormSets {
     let (channels, plane, features) = (norm.channels, norm.plane, norm.channels * norm.plane);
-    // How long a channel is for all samples.
+    // Numbers in one channel of all samples.
     let across = samples * plane;
     let sets = norm.count(samples);
     let members = norm.set_len(samples);
@@ -93,9 +93,11 @@ fn each_part(by: &NormSets) -> Grid {
     Grid::row((by.sets * by.parts) as usize, THREADS)
 }
 
+/// Launches the forward pass of a normalisation.
+///
 /// # Safety
-/// `at` must be as [`ForwardArrays`] asks for, for this layer, `room` made for as many samples, and statistics have all of the
-/// model's.
+/// `at` must satisfy [`ForwardArrays`] for this layer, `room` must be made for `at.samples` samples, and the arrays of
+/// `statistics` must be those of the whole model.
 pub(super) unsafe fn forward(
     gpu: &Gpu,
     norm: &Norm,
@@ -123,7 +125,7 @@ pub(super) unsafe fn forward(
             biases,
             y: at.y,
         };
-        // SAFETY: as the caller has promised; a set has one mean and one variance.
+        // SAFETY: as the caller has promised; each set has one mean and one variance.
         return unsafe { gpu.launch(&kernels.norm_as_given, each_part(&by), arguments) };
     }
     let noted = match statistics {
@@ -156,8 +158,10 @@ pub(super) unsafe fn forward(
     }
 }
 
+/// Launches the backward pass of a normalisation.
+///
 /// # Safety
-/// `at` must be as [`BackwardArrays`] asks for, for this layer, and `room` what its forward pass has written.
+/// `at` must satisfy [`BackwardArrays`] for this layer, and `room` must hold the result of its forward pass.
 pub(super) unsafe fn backward(gpu: &Gpu, norm: &Norm, room: &NormRoom, at: BackwardArrays) -> Result<(), GpuError> {
     let by = sets(norm, at.samples);
     let gains = at.weights.plus(norm.gain.start);
@@ -185,7 +189,7 @@ pub(super) unsafe fn backward(gpu: &Gpu, norm: &Norm, room: &NormRoom, at: Backw
         dgains,
         dbiases,
     };
-    // SAFETY: as the caller has promised; nothing is written to what stands for an input's gradient that nobody wants.
+    // SAFETY: as the caller has promised; without `dx`, the kernel does not write to its placeholder.
     unsafe {
         gpu.launch(&gpu.kernels.norm_back_sums, each_part(&by), sums)?;
         gpu.launch(&gpu.kernels.norm_back, each_part(&by), back)?;

@@ -1,4 +1,4 @@
-//! Pooling: the largest or the mean of every window of an image.
+//! Pooling on the GPU: the largest number or the mean of each window of an image.
 
 use super::super::abi::PoolGeometry;
 use super::super::address::DeviceAddress;
@@ -27,8 +27,10 @@ fn pixels(pool: &Pool, samples: usize) -> Grid {
     Grid::each(samples * pool.channels * pool.height * pool.width)
 }
 
+/// Launches max pooling.
+///
 /// # Safety
-/// `at` must be as [`ForwardArrays`] asks for, for this layer, and `winners` have room for the output's places.
+/// `at` must satisfy [`ForwardArrays`] for this layer, and `winners` must have room for one index per output.
 pub(super) unsafe fn max(gpu: &Gpu, pool: &Pool, winners: &Array<u32>, at: ForwardArrays) -> Result<(), GpuError> {
     let arguments = MaxPool {
         x: at.x,
@@ -36,13 +38,15 @@ pub(super) unsafe fn max(gpu: &Gpu, pool: &Pool, winners: &Array<u32>, at: Forwa
         y: at.y,
         winners: winners.at(),
     };
-    // SAFETY: as the caller has promised; the geometry says how many windows there are.
+    // SAFETY: as the caller has promised; the grid has one thread per window.
     unsafe { gpu.launch(&gpu.kernels.max_pool, windows(pool, at.samples), arguments) }
 }
 
+/// Launches the backward pass of max pooling.
+///
 /// # Safety
-/// `at` must be as [`BackwardArrays`] asks for, for this layer, with `dx` in it, and `winners` what its forward pass has
-/// written.
+/// `at` must satisfy [`BackwardArrays`] for this layer, including `dx`, and `winners` must hold the result of its
+/// forward pass.
 pub(super) unsafe fn max_back(
     gpu: &Gpu,
     pool: &Pool,
@@ -56,24 +60,28 @@ pub(super) unsafe fn max_back(
         by: geometry(pool, at.samples),
         dx,
     };
-    // SAFETY: as the caller has promised; the geometry says how many pixels there are.
+    // SAFETY: as the caller has promised; the grid has one thread per pixel.
     unsafe { gpu.launch(&gpu.kernels.max_pool_back, pixels(pool, at.samples), arguments) }
 }
 
+/// Launches mean pooling.
+///
 /// # Safety
-/// `at` must be as [`ForwardArrays`] asks for, for this layer.
+/// `at` must satisfy [`ForwardArrays`] for this layer.
 pub(super) unsafe fn mean(gpu: &Gpu, pool: &Pool, at: ForwardArrays) -> Result<(), GpuError> {
     let arguments = MeanPool {
         x: at.x,
         by: geometry(pool, at.samples),
         y: at.y,
     };
-    // SAFETY: as the caller has promised; the geometry says how many windows there are.
+    // SAFETY: as the caller has promised; the grid has one thread per window.
     unsafe { gpu.launch(&gpu.kernels.mean_pool, windows(pool, at.samples), arguments) }
 }
 
+/// Launches the backward pass of mean pooling.
+///
 /// # Safety
-/// `at` must be as [`BackwardArrays`] asks for, for this layer, with `dx` in it.
+/// `at` must satisfy [`BackwardArrays`] for this layer, including `dx`.
 pub(super) unsafe fn mean_back(
     gpu: &Gpu,
     pool: &Pool,
@@ -85,6 +93,6 @@ pub(super) unsafe fn mean_back(
         by: geometry(pool, at.samples),
         dx,
     };
-    // SAFETY: as the caller has promised; the geometry says how many pixels there are.
+    // SAFETY: as the caller has promised; the grid has one thread per pixel.
     unsafe { gpu.launch(&gpu.kernels.mean_pool_back, pixels(pool, at.samples), arguments) }
 }

@@ -1,24 +1,24 @@
-//! The gradient of a bias: the sum of a whole minibatch's gradients, in parts that keep the device busy.
+//! Gradients of biases on the GPU: column sums over a minibatch, computed in parts that keep the device busy.
 
 use super::super::address::DeviceAddress;
 use super::super::error::GpuError;
 use super::super::gpu::{Gpu, Grid};
 use super::super::kernels::AddParts;
 
-/// Parts that column sums are computed in, at most.
+/// Most parts in which column sums are computed.
 pub(in super::super) const PARTS_MAX: usize = 32;
-/// Blocks that together keep a large GPU busy.
+/// Number of thread blocks that keeps a large GPU busy.
 pub(super) const BLOCKS_BUSY: usize = 512;
 
-/// In how many parts a sum is computed that as many blocks can compute side by side, each with enough to do.
+/// Number of parts in which a sum is computed, so that enough thread blocks run and each has enough work.
 pub(super) fn parts(blocks: usize, parts_useful: usize) -> usize {
     (BLOCKS_BUSY / blocks.max(1)).clamp(1, PARTS_MAX).min(parts_useful)
 }
 
-/// Adds up the parts of each column.
+/// Launches the addition of the parts of each column.
 ///
 /// # Safety
-/// `sums` must have so many parts of so many columns, and `gradient` room for the columns.
+/// `sums` must have `parts` times `columns` numbers, and `gradient` room for `columns`.
 pub(super) unsafe fn add_parts(
     gpu: &Gpu,
     sums: DeviceAddress<f32>,
@@ -32,6 +32,6 @@ pub(super) unsafe fn add_parts(
         columns: columns as u32,
         gradient,
     };
-    // SAFETY: as the caller has promised; one thread adds up one column.
+    // SAFETY: as the caller has promised; one thread handles one column.
     unsafe { gpu.launch(&gpu.kernels.add_parts, Grid::each(columns), arguments) }
 }

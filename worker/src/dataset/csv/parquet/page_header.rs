@@ -1,27 +1,28 @@
-//! The header of a Parquet page: how large it claims to be. The library reads the same header, but only to unpack the page.
+//! Reads the header of a Parquet page, for the sizes that it claims. The Parquet library reads the same header only
+//! when it unpacks the page.
 //!
-//! It is a structure of Thrift's compact protocol, of which three numbers matter; everything else is skipped.
+//! The header is a structure in Thrift's compact protocol; three of its numbers are used, and everything else is
+//! skipped.
 
 use std::io::{self, Read};
 
-/// Structures within structures, at most: pages have three.
+/// Most levels of nested structures; pages have three.
 const DEPTH_MAX: u32 = 8;
 
-/// The sizes that a page claims.
+/// Sizes that a page claims.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PageHeader {
-    /// Bytes once it is unpacked.
+    /// Bytes of the unpacked page.
     pub(super) unpacked: u64,
-    /// Bytes in the file, without the header.
+    /// Bytes of the page in the file, without the header.
     pub(super) packed: u64,
-    /// Values of a dictionary; none in other pages.
+    /// Number of values in a dictionary page; 0 for other pages.
     pub(super) dictionary_values: u64,
-    /// Bytes of the header itself.
+    /// Length of the header itself, in bytes.
     pub(super) length: u64,
 }
 
 impl PageHeader {
-    /// Reads a header.
     pub(super) fn read(from: impl Read) -> io::Result<Self> {
         let mut compact = Compact { from, read: 0 };
         let mut header = Self::default();
@@ -45,7 +46,7 @@ impl PageHeader {
     }
 }
 
-/// The kinds of fields that hold something.
+/// Type codes of fields in Thrift's compact protocol.
 const TRUE: u8 = 1;
 const FALSE: u8 = 2;
 const BYTE: u8 = 3;
@@ -58,7 +59,7 @@ const LIST: u8 = 9;
 const SET: u8 = 10;
 const STRUCT: u8 = 12;
 
-/// A reader of the compact protocol that counts its bytes.
+/// A reader of Thrift's compact protocol that counts its bytes.
 struct Compact<R> {
     from: R,
     read: u64,
@@ -88,7 +89,7 @@ impl<R: Read> Compact<R> {
         Err(broken())
     }
 
-    /// A number with a sign, which a size must not have.
+    /// Reads a signed number that must not be negative.
     fn size(&mut self) -> io::Result<u64> {
         let zigzag = self.number()?;
         if zigzag & 1 == 1 {
@@ -156,7 +157,8 @@ mod tests {
 
     #[test]
     fn sizes_are_read_and_everything_else_is_skipped() {
-        // Type 2; 300 bytes from 100; a sum; a dictionary of 3 values, in order; a structure with a text, which is unknown.
+        // A page of type 2 with 100 bytes that unpack to 300, a checksum, a dictionary of 3 sorted values, and an
+        // unknown structure.
         let header = [
             0x15, 0x04, 0x15, 0xd8, 0x04, 0x15, 0xc8, 0x01, 0x15, 0x07, 0x3c, 0x15, 0x06, 0x15, 0x00, 0x11, 0x00, 0x2c,
             0x18, 0x02, b'h', b'i', 0x19, 0x21, 0x01, 0x02, 0x00, 0x00,

@@ -1,4 +1,4 @@
-//! The memory that the pages of a Parquet file claim, before any of them is unpacked.
+//! Checks the memory that the pages of a Parquet file claim, before any of them is unpacked.
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Seek, SeekFrom};
@@ -12,15 +12,15 @@ use super::page_header::PageHeader;
 use crate::dataset::DatasetError;
 use crate::dataset::budget::{Budget, size};
 
-/// Memory of a value in a dictionary besides its bytes.
+/// Bytes of memory for a value in a dictionary, besides its contents.
 const VALUE_BYTES: u64 = 32;
-/// Memory of a column's values that are read at a time: 1,024 of them, with their levels.
+/// Bytes of memory for the values of a column that are read at once: 1,024 of them, with their levels.
 const COLUMN_BYTES: u64 = 1024 * 40;
-/// The most bytes that gzip and LZ4 make of one.
+/// Largest compression ratios of gzip and LZ4.
 const GZIP_RATIO: u64 = 1032;
 const LZ4_RATIO: u64 = 255;
 
-/// Refuses a file of which some group of rows takes more than the budget while it is read.
+/// Refuses a file if reading one of its row groups would take more memory than the budget.
 pub(super) fn check(
     file: &Path,
     opened: &File,
@@ -40,7 +40,7 @@ pub(super) fn check(
     Ok(())
 }
 
-/// The memory of a column while it is read: its dictionary and its largest page, as pages and as the values of a row.
+/// Memory that a column takes while it is read: twice its dictionary and its largest page, packed and unpacked.
 fn column_bytes(opened: &File, column: &ColumnChunkMetaData, budget: Budget) -> io::Result<u64> {
     let (start, length) = column.byte_range();
     let (mut at, end) = (start, start.saturating_add(length));
@@ -60,8 +60,9 @@ fn column_bytes(opened: &File, column: &ColumnChunkMetaData, budget: Budget) -> 
     Ok(COLUMN_BYTES + 2 * (dictionary + page))
 }
 
-/// The most bytes that a page may unpack to. The library stops at the size that a page claims, but for two codecs: these
-/// are believed where they cannot make more than the budget, and gzip is tried out otherwise.
+/// Most bytes that a page may unpack to. The library stops at the claimed size, except for gzip and LZ4: their claims
+/// are accepted if they cannot unpack to more than the budget; otherwise gzip is unpacked on trial, and LZ4 counts with
+/// its largest ratio.
 fn unpacked(header: PageHeader, codec: Compression, page: impl io::BufRead, budget: Budget) -> io::Result<u64> {
     let most = match codec {
         Compression::GZIP(_) => header.packed.saturating_mul(GZIP_RATIO),
@@ -75,7 +76,7 @@ fn unpacked(header: PageHeader, codec: Compression, page: impl io::BufRead, budg
         return Ok(most);
     }
     let packed = MultiGzDecoder::new(page.take(header.packed));
-    // One byte more than claimed tells that it lies.
+    // Unpacking one byte more than claimed shows that the claim is false.
     let found = io::copy(&mut packed.take(header.unpacked + 1), &mut io::sink())?;
     if found > header.unpacked {
         Ok(most)

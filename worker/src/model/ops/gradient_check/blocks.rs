@@ -1,4 +1,4 @@
-//! Normalising layers, and blocks within blocks.
+//! Gradient checks of normalising layers and of nested residual blocks.
 
 use super::*;
 use crate::model::program::{Norm, Program, Residual, Sets};
@@ -48,7 +48,7 @@ fn normalising() {
 
 #[test]
 fn a_set_of_equal_numbers_is_not_scaled_for_ever() {
-    // One sample of vectors: every set has a single number, whose variance is 0.
+    // With one sample of vectors, every set has a single number, whose variance is 0.
     for samples in [1, 2] {
         let norm = norm(Sets::Channels, 3, 1, false);
         let pass = pass(&[2.0, 3.0, 4.0, 0.5, 0.25, -1.0]);
@@ -88,7 +88,7 @@ fn statistics_are_noted_and_taken_where_nothing_is_trained() {
         assert!((f64::from(noted[channel]) - variance).abs() < 1e-4);
     }
     pass.statistics = Statistics::Given(Arc::new(noted));
-    // A single sample is not its own measure.
+    // A single sample is normalised by the statistics of the whole minibatch, not by its own.
     let one = from_rows(&Cpu::default(), 1, 6, x[..6].to_vec()).unwrap();
     let given = apply(&ops, &pass, one, 1).unwrap();
     for (given, measured) in values(&given).iter().zip(values(&measured)) {
@@ -123,7 +123,7 @@ fn blocks() {
     ] {
         let layout = Layout::new(&text.parse().unwrap(), shape, 3).unwrap();
         let ops = Program::new(&layout, crate::model::program::ImageOrder::BySample).ops;
-        // The first layer's input needs no gradient where it has weights itself.
+        // The first layer does not compute its input's gradient if it has weights itself.
         let checks_input = matches!(ops[0], Op::Residual(Residual { .. }));
         check((4, shape.elements()), layout.weights, checks_input, |pass, x| {
             cross_entropy(&[1, 0, 2, 1], pass, apply(&ops, pass, x, 1)?)

@@ -1,7 +1,7 @@
-//! Every operation's gradient against finite differences, on odd sizes with several samples and channels.
+//! Checks every operation's gradient against finite differences, on odd sizes with several samples and channels.
 //!
-//! The check is made in `f32`: a smooth random projection of the output is the loss, and a central difference of a
-//! step that balances rounding against curvature must agree with the tape to about a hundredth.
+//! The check runs in `f32`: the loss is a smooth random projection of the output, and a central difference with a step
+//! that balances rounding against curvature must agree with the tape to about a hundredth.
 
 mod blocks;
 
@@ -38,7 +38,7 @@ fn random(seed: u64, len: usize) -> Vec<f32> {
         .collect()
 }
 
-/// A weighted sum of the outputs, whose weights are its gradient.
+/// Returns a weighted sum of the outputs; the weights are its gradient.
 fn project(y: Rows<Tape>) -> Result<Tensor<(), f32, Cpu, Tape>, OpError> {
     let (rows, columns) = *y.shape();
     let weights = from_rows(&Cpu::default(), rows, columns, random(5, rows * columns))?;
@@ -74,7 +74,7 @@ fn check(
     };
     let input = from_rows(&device, inputs.0, inputs.1, x.clone()).unwrap();
     let pass = pass(&w);
-    // Operations write their parts of the gradient: what the memory held before must not matter.
+    // Operations overwrite their parts of the gradient: old contents of the memory must not matter.
     let lent = pass
         .parameters
         .lend_gradient(vec![f32::NAN; parameters.max(1)])
@@ -102,7 +102,7 @@ fn compare(what: &str, at: &[f32], found: &[f32], loss: impl Fn(&[f32]) -> f64) 
         };
         let (before, here, after) = (moved(-STEP), moved(0.0), moved(STEP));
         let finite_differences = [here - before, after - here].map(|rise| rise / f64::from(STEP));
-        // At the kink of a relu or between two candidates for a maximum the slope is anything between both sides'.
+        // At the kink of a relu, or with equal maxima, the derivative may be anything between those of the two sides.
         let (low, high) = (
             finite_differences[0].min(finite_differences[1]),
             finite_differences[0].max(finite_differences[1]),
@@ -143,8 +143,8 @@ fn dense_layers() {
 
 #[test]
 fn wide_dense_layers() {
-    // Wide enough for the product to be computed transposed, with sizes that no block divides. Without relu: so many
-    // outputs have kinks on both sides of every weight.
+    // Wide enough for the product to be computed transposed, with sizes that no block divides. Without relu, because 40
+    // outputs would have kinks on both sides of every weight.
     let ops = [Op::Dense(Dense {
         inputs: 3,
         outputs: 37,
@@ -158,7 +158,7 @@ fn wide_dense_layers() {
 
 #[test]
 fn a_wide_layer_learns_what_two_narrow_ones_do() {
-    // Two halves of 20 outputs are computed row by row, 40 at once transposed and on two threads.
+    // Two halves of 20 outputs are computed row by row, 40 outputs at once transposed and on two threads.
     let (inputs, samples) = (6, 9);
     let device = Cpu::default();
     let weights: Vec<f32> = random(2, 40 * inputs + 40);
@@ -464,7 +464,7 @@ fn r2_is_the_explained_variance() {
         loss::eval_sums(&objective, found, &answers)
     };
     assert_eq!(judge(&values).r2(3), 1.0);
-    // Their means explain nothing.
+    // The mean of the target numbers explains none of their variance.
     assert!(judge(&[3.0, 4.0, 3.0, 4.0, 3.0, 4.0]).r2(3).abs() < 1e-9);
     assert_eq!(judge(&[f32::NAN; 6]).r2(3), -1e9);
     let off = judge(&[2.0, 0.0, 3.0, 4.0, 5.0, 9.0]);
