@@ -8,16 +8,17 @@ use protocol::stats::Failed;
 
 use crate::output::{self, notice};
 
-/// The failure of a command.
+/// Reason why a command of `tau` failed, which also decides the exit code.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// Wrong input by the user, before anything was changed. One sentence for each mistake.
+    /// The command failed because of wrong input by the user, before anything was changed. One sentence for each
+    /// mistake.
     BadInput(Vec<String>),
-    /// Refusal by the cluster. One sentence for each reason.
+    /// The command failed because the cluster refused it. One sentence for each reason.
     Refused(Vec<String>),
-    /// Failure of the work itself.
+    /// The command failed at its work itself, for this reason.
     Failed(String),
-    /// The work is done and reported, but replicas do not agree.
+    /// The command's work is done and reported, but replicas do not agree.
     Disagreed,
 }
 
@@ -37,7 +38,7 @@ impl Failure {
         Self::Failed(sentence(&error))
     }
 
-    /// Returns a sentence for each reason.
+    /// Returns a sentence for each reason why the command failed.
     pub(crate) fn reasons(&self) -> Vec<String> {
         const DISAGREED: &str =
             "not all replicas ended with the same weights: this is a fault in Tau or in a machine's memory";

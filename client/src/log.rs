@@ -53,7 +53,8 @@ pub(crate) fn init(tells_news: bool) {
         .init();
 }
 
-/// Keeps log events of a node as log notices for its next record.
+/// Log layer that turns a node's log events into notices. The node's next record carries them to everyone who watches
+/// the run.
 struct NoticeLayer;
 
 impl<S: Subscriber> Layer<S> for NoticeLayer {
@@ -120,7 +121,7 @@ impl Fields {
         self.0.insert(key.into(), value.into());
     }
 
-    /// Returns the message, followed by the other fields in parentheses.
+    /// Returns the log event's message, followed by its other fields in parentheses.
     fn sentence(mut self) -> String {
         let text = |value: Value| match value {
             Value::String(text) => text,

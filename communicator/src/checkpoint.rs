@@ -20,35 +20,34 @@ use thiserror::Error;
 
 use protocol::wire::snapshot::{self, Head, Snapshot};
 
-/// First bytes of every checkpoint that this release writes; the last of them is the version.
+/// First bytes of every checkpoint file that this release writes; the last byte is the version of the format.
 const MAGIC: &[u8; 8] = b"TAUCKPT\x03";
 /// First bytes of a checkpoint of version 2, which is read as well.
 const MAGIC_2: &[u8; 8] = b"TAUCKPT\x02";
 const LENGTH_BYTES: usize = 4;
 const CRC_BYTES: usize = 4;
-/// Number of bytes of a snapshot that are written at a time.
+/// Number of bytes of a checkpoint's replica that are encoded and written at a time.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// File name extension of checkpoints.
 const SUFFIX: &str = "checkpoint";
 
-/// Everything in a checkpoint but the replica.
+/// Header of a checkpoint file: everything but the replica (the weights, and which batches they contain).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Header {
     pub run: RunId,
-    /// Job of the run.
     #[serde(with = "protocol::job::as_text")]
     pub job: Box<Job>,
     pub data: DataInfo,
-    /// Number of worker slots to which samples were dealt out.
+    /// Number of slots to which the run's samples were dealt; a slot is a worker's number in the run.
     pub slots: usize,
     /// Pipeline stage whose weights the checkpoint holds; 0 if it holds the whole model.
     pub stage: u8,
-    /// Files with the state that only this node's workers had.
+    /// Files with the residuals and optimiser states of this node's workers, which no other node has.
     pub states: Vec<State>,
 }
 
-/// Header of version 2, in which data had no validation rows and jobs had no trainers.
+/// Checkpoint header of format version 2, in which data had no validation rows and jobs had no trainers.
 #[derive(Deserialize)]
 struct Header2 {
     run: RunId,
@@ -117,22 +116,21 @@ pub struct State {
 /// A checkpoint that was read from a file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
-    /// Everything in the checkpoint but the replica.
     pub header: Header,
-    /// The node's replica at the checkpoint.
+    /// The node's replica at the checkpoint: its weights, and which batches they contain.
     pub snapshot: Snapshot,
 }
 
 /// Reason for which a file is not a usable checkpoint.
 #[derive(Debug, Error)]
 pub enum CheckpointError {
-    /// The file could not be read.
+    /// The checkpoint file could not be read.
     #[error("{path} could not be read: {source}")]
     Io { path: PathBuf, source: io::Error },
-    /// The file is something else, or a checkpoint of another release.
+    /// The file is no checkpoint, or a checkpoint of another release.
     #[error("{0} is not a checkpoint file of this Tau release")]
     Foreign(PathBuf),
-    /// The file is truncated or changed.
+    /// The checkpoint file is truncated or changed: its checksum does not match.
     #[error("{0} is damaged: its checksum does not match")]
     Damaged(PathBuf),
 }
@@ -143,7 +141,7 @@ pub fn path(folder: &Path, node: &str) -> PathBuf {
     folder.join(format!("{node}.{SUFFIX}"))
 }
 
-/// Writes a checkpoint whole or not at all.
+/// Writes a checkpoint file whole or not at all, so that a crash leaves the earlier one.
 pub fn write(path: &Path, header: &Header, head: Head, counts: Arc<[i32]>) -> io::Result<()> {
     whole_file::write(path, |file| encode(file, header, head, counts))
 }
@@ -170,7 +168,6 @@ fn encode(file: &mut impl Write, header: &Header, head: Head, counts: Arc<[i32]>
     file.write_all(&crc.to_le_bytes())
 }
 
-/// Reads a checkpoint from a file.
 pub fn read(path: &Path) -> Result<Checkpoint, CheckpointError> {
     let bytes = std::fs::read(path).map_err(|source| CheckpointError::Io {
         path: path.into(),
@@ -289,7 +286,7 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn links_that_somebody_laid_lead_nowhere() {
+    fn planted_symlinks_are_not_followed() {
         let folder = tempfile::tempdir().unwrap();
         let precious = folder.path().join("precious");
         std::fs::write(&precious, "precious").unwrap();

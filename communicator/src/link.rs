@@ -9,10 +9,10 @@ use protocol::wire::{Unreadable, decode, encode};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// Reason for which a link ended.
+/// Reason for which a link (a data-plane connection between two nodes) ended.
 #[derive(Debug, Error)]
 pub enum LinkError {
-    /// The connection broke.
+    /// The link's connection broke.
     #[error("the connection broke")]
     Broken(#[from] io::Error),
     /// The other side announced a frame that is not accepted.
@@ -21,7 +21,7 @@ pub enum LinkError {
     /// A frame held no message that a link may carry.
     #[error(transparent)]
     Message(#[from] MessageError),
-    /// The other side was silent for too long.
+    /// The link was ended because the other side was silent for too long.
     #[error("the other end of the connection did not respond in time")]
     Silent,
 }
@@ -81,14 +81,14 @@ pub async fn read_message(stream: &mut (impl AsyncRead + Unpin)) -> Result<Optio
     Ok(Some((Message::decode(kind, contents)?, bytes)))
 }
 
-/// Writes the first message of a connection, and flushes it.
+/// Writes the first message of a data-plane connection, which says what the connection is for, and flushes it.
 pub async fn write_hello(stream: &mut (impl AsyncWrite + Unpin), hello: &Hello) -> Result<(), LinkError> {
     write_frame(stream, Kind::Hello, &encode(hello)?).await?;
     stream.flush().await?;
     Ok(())
 }
 
-/// Reads the first message of a connection.
+/// Reads the first message of a data-plane connection, which says what the connection is for.
 pub async fn read_hello(stream: &mut (impl AsyncRead + Unpin)) -> Result<Hello, LinkError> {
     match read_frame(stream).await? {
         Some((Kind::Hello, contents)) => Ok(decode(&contents)?),

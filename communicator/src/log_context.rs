@@ -10,22 +10,22 @@ pub const NEWS: &str = "news";
 static NODE: OnceLock<String> = OnceLock::new();
 static RUN: Mutex<Option<RunId>> = Mutex::new(None);
 
-/// Sets the name of the node that this process is. Only the first call counts.
+/// Sets the name that log lines give for the node of this process. Only the first call counts.
 pub(crate) fn set_node(name: &str) {
     let _ = NODE.set(name.into());
 }
 
-/// Sets the run that the node is in, if any.
+/// Sets the run that log lines of this process's node name; `None` between runs.
 pub(crate) fn set_run(run: Option<RunId>) {
     *RUN.lock().unwrap_or_else(PoisonError::into_inner) = run;
 }
 
-/// Returns the name of the node that this process is, if it is one.
+/// Returns the name of this process's node, for log lines; `None` in a process that is no node.
 pub fn node() -> Option<&'static str> {
     NODE.get().map(String::as_str)
 }
 
-/// Returns the run that this process's node is in, if any.
+/// Returns the run that this process's node is in, for log lines.
 pub fn run() -> Option<RunId> {
     *RUN.lock().unwrap_or_else(PoisonError::into_inner)
 }

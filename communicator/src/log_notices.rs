@@ -7,12 +7,13 @@ use std::sync::{Mutex, PoisonError};
 use protocol::bounded::BoundedVec;
 use protocol::stats::{LogNotice, Severity, StatsRecord};
 
-/// Maximum number of log notices that wait for a record. If a node has more in a second, the oldest are dropped.
+/// Maximum number of log notices (sentences for people) that wait for the node's next record of statistics. If a node
+/// has more in a second, the oldest are dropped.
 const WAITING_MAX: usize = 4 * StatsRecord::SAID_MAX;
 
 static WAITING: Mutex<VecDeque<LogNotice>> = Mutex::new(VecDeque::new());
 
-/// Keeps a log notice for the next record.
+/// Keeps a sentence for people until the node's next record of statistics carries it to all watchers.
 pub fn keep(severity: Severity, text: String) {
     let text = text.into();
     add(
@@ -21,7 +22,7 @@ pub fn keep(severity: Severity, text: String) {
     );
 }
 
-/// Takes the oldest waiting log notices, as many as one record may hold.
+/// Takes the oldest sentences that wait to be carried in a record of statistics, as many as one record may hold.
 pub(crate) fn take() -> BoundedVec<LogNotice, { StatsRecord::SAID_MAX }> {
     next(&mut WAITING.lock().unwrap_or_else(PoisonError::into_inner))
 }

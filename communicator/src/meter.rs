@@ -22,14 +22,14 @@ impl Meter {
         }
     }
 
-    /// Spends an amount, even if the budget goes negative. Returns the time until it is refilled to zero.
+    /// Spends an amount of the budget, even if that goes negative. Returns the time until it is refilled to zero.
     pub(crate) fn spend(&mut self, amount: usize, now: Duration) -> Duration {
         self.fill(now);
         self.left -= amount as f64;
         Duration::from_secs_f64((-self.left / self.a_second).max(0.0))
     }
 
-    /// Spends an amount if the budget has it. Returns true if it had.
+    /// Spends an amount if the budget has that much. Returns true if it had.
     pub(crate) fn try_spend(&mut self, amount: usize, now: Duration) -> bool {
         self.fill(now);
         let there = self.left >= amount as f64;

@@ -11,7 +11,8 @@ pub(crate) enum Bug {
     BegunTwice,
     /// Bug: a node ends the run without waiting for the other live nodes.
     EndedAlone,
-    /// Bug: a node does not tell that its empty seats make no batches, so that the end waits for them.
+    /// Bug: a node does not tell that its seats (places for workers) without a worker make no batches, so that the end
+    /// waits for them.
     EmptySeatUntold,
     /// Bug: a node ignores which nodes other nodes have given up.
     PrivateGiveUp,
@@ -24,7 +25,7 @@ pub(crate) enum Bug {
     /// Bug: of two nodes only the one with the lower name ever dials. The simulated network has this bug.
     #[cfg(test)]
     OneSideDials,
-    /// Bug: only beats that come directly count as a sign of life, not those forwarded by other nodes.
+    /// Bug: only state messages (beats) that come directly count as a sign of life, not those forwarded by other nodes.
     DirectLifeOnly,
     /// Bug: a node does not tell the others which nodes it has quarantined.
     PrivateQuarantine,
@@ -33,7 +34,7 @@ pub(crate) enum Bug {
     /// Bug: a worker that has no samples left keeps samples that no batch counts. The simulated workers have this bug.
     #[cfg(test)]
     KeepsLastCursors,
-    /// Bug: a node that leaves a run does not let its workers close their origins first.
+    /// Bug: a node that leaves a run does not let its workers close their origins (streams of batches) first.
     LeavesAtOnce,
     /// Bug: a node takes a member for dead that it cannot dial and has never reached by dialling.
     UnreachedIsDead,
@@ -56,9 +57,9 @@ pub(crate) enum Bug {
     WaitsForTheDead,
     /// Bug: workers never wait for each other's rounds.
     NeverWaits,
-    /// Bug: the batches that a node already has are not subtracted from a bundle.
+    /// Bug: the batches that a node already has are not subtracted from a bundle (a sum of several batches).
     BundleAnywhere,
-    /// Bug: one of a bundle's batches is not counted as applied.
+    /// Bug: one batch of a bundle (a sum of several batches) is not counted as applied.
     ForgottenOrigin,
     /// Bug: the batches of a round that was given up are never sent.
     ForgottenRound,
@@ -66,7 +67,6 @@ pub(crate) enum Bug {
 
 #[cfg(test)]
 thread_local! {
-    /// The bug that is planted in this thread, if any.
     pub(crate) static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
 }
 

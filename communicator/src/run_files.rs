@@ -10,13 +10,13 @@ use crate::checkpoint;
 #[derive(Clone, Debug)]
 pub(crate) struct RunFiles {
     dir: PathBuf,
-    /// Folder for models if the node's folder takes no file.
+    /// Folder in which models are saved if the node's folder cannot be written to.
     spare_dir: PathBuf,
     node: String,
 }
 
 impl RunFiles {
-    /// Creates the paths for a node with this folder and name. Only here is the system asked where temporary files are.
+    /// Creates the paths of a node with this folder and name. Only here is the system asked where temporary files are.
     pub(crate) fn new(dir: PathBuf, node: &str) -> Self {
         Self {
             dir,
@@ -25,7 +25,6 @@ impl RunFiles {
         }
     }
 
-    /// Returns the node's own folder.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
@@ -35,7 +34,7 @@ impl RunFiles {
         self.of(&self.dir.join(run.to_string()))
     }
 
-    /// Returns the path at which the model of a run is saved if the node's folder takes no file.
+    /// Returns the path at which the model of a run is saved if the node's folder cannot be written to.
     pub(crate) fn spare_model(&self, run: RunId) -> PathBuf {
         self.of(&self.spare_dir.join(format!("tau-rescued-{run}")))
     }

@@ -27,16 +27,16 @@ pub struct UsageMeter {
     last: Instant,
     /// Processor time of each process at the last reading.
     last_cpu: HashMap<String, Duration>,
-    /// Totals of this process, and of each worker's, when the run began.
+    /// Resources that this process, and each worker's, had used when the run began.
     began: (Totals, HashMap<u32, Totals>),
     /// Bytes that had come and left over sockets when the run began.
     wire_began: (u64, u64),
-    /// Usage of the workers' processes since the run began. Processes that have ended are kept.
+    /// Usage of each worker process since the run began. Processes that have ended are kept.
     used: BTreeMap<u32, ProcessUsage>,
 }
 
 impl UsageMeter {
-    /// Creates a meter that measures from now on.
+    /// Creates a meter of the usage of this process and its workers from now on.
     #[must_use]
     pub fn start(now: Instant) -> Self {
         let mut meter = Self {
@@ -50,7 +50,7 @@ impl UsageMeter {
         meter
     }
 
-    /// Records that a run begins: totals count from now on.
+    /// Records that a run begins: usage of the run counts from now on.
     pub fn begin(&mut self, workers: impl Iterator<Item = u32>) {
         let of_workers = workers.filter_map(|pid| Some((pid, Totals::read(&pid.to_string())?)));
         self.began = (Totals::read("self").unwrap_or_default(), of_workers.collect());
@@ -104,7 +104,7 @@ impl UsageMeter {
     }
 }
 
-/// Resources that a process has used since it started.
+/// Resources of the machine that a process has used since it started.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Totals {
     cpu: Duration,
@@ -207,7 +207,7 @@ pub fn descriptors_max() -> Option<usize> {
     limit(&limits, "Max open files").map(|most| most as usize)
 }
 
-/// A job needs more memory than the machine or its GPU has.
+/// Error of a job that needs more memory than the machine or its GPU has.
 #[derive(Clone, Copy, Debug, PartialEq, Error)]
 #[error("the job needs about {needed:.1} GB of memory, but {holder} has {there:.1} GB")]
 pub struct TooLarge {
@@ -219,7 +219,6 @@ pub struct TooLarge {
 /// The workers of a machine and their resources.
 #[derive(Clone, Copy, Debug)]
 pub struct Workers {
-    /// Number of workers.
     pub count: usize,
     /// Approximate speed of each worker in million products per second; 0 where it does not matter.
     pub speed: u64,
@@ -242,7 +241,8 @@ impl Workers {
     }
 }
 
-/// Bytes that a node and its worker take besides a stage, with a dataset of some size. Stages are made to fit closely.
+/// Bytes of memory that a node and its worker take besides a pipeline stage, with a dataset of some size. Stages are
+/// cut to fit the memory closely.
 const BESIDES_BYTES: u64 = 128 << 20;
 /// Bytes that a worker takes of a GPU besides its arrays: for the driver, kernels, and workspace of matrix products.
 const BESIDES_GPU_BYTES: u64 = 640 << 20;

@@ -11,9 +11,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 /// Largest count (of samples, bytes or batches) that is accepted from outside; `f64` holds every integer up to it.
 pub const COUNT_MAX: u64 = 1 << 53;
-/// Longest name, release, device or address in bytes.
+/// Largest length in bytes of a name, release, device or address.
 pub const NAME_BYTES_MAX: usize = 64;
-/// Longest [`Sentence`] in bytes.
+/// Largest length in bytes of a [`Sentence`] for people.
 pub const SENTENCE_BYTES_MAX: usize = 1 << 10;
 
 /// Name of a node, a release or a device, or a network address.
@@ -79,7 +79,6 @@ impl<'de, const MAX: usize> Deserialize<'de> for BoundedText<MAX> {
 pub struct BoundedVec<T, const MAX: usize>(Vec<T>);
 
 impl<T, const MAX: usize> BoundedVec<T, MAX> {
-    /// Returns the entries as a plain vector.
     pub fn into_vec(self) -> Vec<T> {
         self.0
     }

@@ -7,8 +7,8 @@
 //! [`reasons`] holds the texts that tell people why something waits, fails or is refused; [`stats`] holds the records
 //! and results of a run; [`wire`] holds all messages that leave a process.
 
-/// Expands to `value` if an optional part of a table row is given. `word` names that part, so that the expansion
-/// depends on it.
+/// Expands to `value` if an optional part of a macro's table row is given. `word` names that part, so that the
+/// expansion depends on it.
 macro_rules! if_given {
     ($word:tt, $($value:tt)+) => {
         $($value)+

@@ -3,7 +3,7 @@
 
 use std::fmt::Display;
 
-/// A text such as `sgd:0.05,momentum=0.5`, split into its name and its options. Callers must take each option that they
+/// Text such as `sgd:0.05,momentum=0.5`, split into its name and its options. Callers must take each option that they
 /// know; [`TextOptions::finish`] refuses the remaining ones.
 pub(crate) struct TextOptions<'a> {
     pub(crate) name: &'a str,
@@ -20,7 +20,7 @@ impl<'a> TextOptions<'a> {
         }
     }
 
-    /// Takes the number without a key, which must be the first option.
+    /// Takes the number without a key, as in `sgd:0.05`, which must be the first option.
     pub(crate) fn leading_number(&mut self) -> Result<Option<f64>, String> {
         match self.rest.first() {
             Some(first) if !first.contains('=') && first.starts_with(|c: char| !c.is_ascii_alphabetic()) => {
@@ -30,7 +30,7 @@ impl<'a> TextOptions<'a> {
         }
     }
 
-    /// Takes the number after `key=`.
+    /// Takes the number after `key=` among the options of a text.
     pub(crate) fn number(&mut self, key: &str) -> Result<Option<f64>, String> {
         let position = self
             .rest
@@ -48,7 +48,7 @@ impl<'a> TextOptions<'a> {
             .transpose()
     }
 
-    /// Takes the text after `key=`.
+    /// Takes the text after `key=` among the options of a text.
     pub(crate) fn text(&mut self, key: &str) -> Option<&'a str> {
         let of = |part: &&'a str| part.split_once('=').filter(|(name, _)| name.trim() == key);
         let at = self.rest.iter().position(|part| of(part).is_some())?;
@@ -76,7 +76,7 @@ fn number(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Returns `value` if it is in the range, else a sentence that names both; `says` is the range in words.
+/// Returns `value` if it is in the range, else the sentence that `name` must be in it; `says` is the range in words.
 pub(crate) fn within(
     name: &str,
     value: f64,

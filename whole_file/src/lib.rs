@@ -19,11 +19,11 @@ use tempfile::NamedTempFile;
 
 /// Size of the write buffer in bytes.
 const BUFFER_BYTES: usize = 1 << 16;
-/// Maximum number of links that are followed one after another; more are taken for a loop, as the operating system
-/// does.
+/// Maximum number of symbolic links that are followed one after another; more are taken for a loop, as the operating
+/// system does.
 const LINKS_MAX: usize = 40;
 
-/// A file that is being written. It is removed if it is dropped before [`PartialFile::keep`].
+/// A file that is being written beside its final place. It is removed if it is dropped before [`PartialFile::keep`].
 #[derive(Debug)]
 pub struct PartialFile {
     file: NamedTempFile,
@@ -50,7 +50,7 @@ impl PartialFile {
         })
     }
 
-    /// Returns the partial file, to be written to.
+    /// Returns the open file, to be written to.
     pub fn file(&mut self) -> &mut File {
         self.file.as_file_mut()
     }
@@ -61,7 +61,7 @@ impl PartialFile {
         self.file.path()
     }
 
-    /// Moves the file to its place, once the disk has all of it.
+    /// Moves the file to its final place, once the disk has all of it.
     pub fn keep(self) -> io::Result<()> {
         self.file.as_file().sync_all()?;
         self.file.persist(&self.place)?;
@@ -69,7 +69,7 @@ impl PartialFile {
     }
 }
 
-/// Refuses to replace anything but a regular file.
+/// Refuses to replace a file that is not a regular one, such as a device or a folder.
 fn refuse_irregular(found: Option<Metadata>) -> io::Result<()> {
     let kind = found.and_then(|found| irregular_kind(found.file_type()));
     let refused = |kind| {
@@ -81,7 +81,7 @@ fn refuse_irregular(found: Option<Metadata>) -> io::Result<()> {
     kind.map_or(Ok(()), |kind| Err(refused(kind)))
 }
 
-/// Returns the path to write for a path that the user has named: behind all links, and free or a regular file.
+/// Returns the path to write for a path that the user has named: behind all symbolic links, and free or a regular file.
 pub fn target_of(place: &Path) -> io::Result<PathBuf> {
     refuse_irregular(place.metadata().ok())?;
     let mut target = place.to_path_buf();

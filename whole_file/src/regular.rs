@@ -9,7 +9,7 @@ use std::path::Path;
 pub enum OpenError {
     /// The path names a pipe, a device, a socket or a folder; the text is its kind, with an article.
     NotRegular(&'static str),
-    /// The operating system refused.
+    /// The operating system refused to open the file.
     Io(io::Error),
 }
 

@@ -167,7 +167,7 @@ pub(crate) struct Train {
     pub(crate) job: JobDraft,
     #[command(flatten)]
     pub(crate) compute: ComputeFlags,
-    /// Number of nodes
+    /// Number of nodes to start on this machine
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub(crate) nodes: usize,
     #[command(flatten)]
@@ -373,7 +373,7 @@ pub(crate) struct Study {
     /// Strategies to compare, separated by spaces, or by commas if no strategy contains a comma
     #[arg(long, value_name = "LIST")]
     pub(crate) exchanges: Option<String>,
-    /// Numbers of nodes to train on [default: 3]
+    /// Numbers of nodes to train on, each of which is tried [default: 3]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     pub(crate) nodes: Vec<usize>,
     /// Ways to split the samples among workers: random, equal or class

@@ -38,7 +38,7 @@ pub(crate) fn run(arguments: &Down) -> Result<(), Failure> {
     })
 }
 
-/// Describes the outcome on one host: how its node ended, and which files are left.
+/// Describes for people what `tau down` did on one host: how its node ended, and which files are left.
 fn sentence(ended: &StoppedHost) -> String {
     let node = match ended.ran {
         Some(true) => "the node had to be killed",

@@ -54,7 +54,7 @@ fn write(path: &Path, is_stream: bool, bytes: &[u8]) -> Result<(), Failure> {
     })
 }
 
-/// Describes the inputs of the exported model.
+/// Describes the inputs of the exported model for people.
 fn takes(metadata: &Metadata) -> String {
     if onnx::takes_columns(metadata) {
         let columns = quantity::of(metadata.encodings.len(), "column");
@@ -64,7 +64,7 @@ fn takes(metadata: &Metadata) -> String {
     }
 }
 
-/// Describes the outputs of the exported model.
+/// Describes the outputs of the exported model for people.
 fn gives(target: &Target) -> String {
     match target {
         Target::Classes(classes) => format!("the probabilities of {} classes", classes.len()),

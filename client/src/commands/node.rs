@@ -29,7 +29,7 @@ use crate::version::version;
 use crate::views::page::{self, Flags, Model, Page};
 use crate::views::watching::{Source, Watch};
 
-/// Default folder of a node.
+/// Default folder for a node's socket, models and checkpoints.
 const DIR: &str = "tau-node";
 /// Seed for the test split of data that is only inspected. Any value will do, but all nodes must use the same one,
 /// because their descriptions of the data are compared.

@@ -88,31 +88,32 @@ fn as_io(error: csv::Error) -> std::io::Error {
 /// Makes the output line of each sample, with the columns that the flags ask for.
 struct PredictionWriter<'a> {
     target: &'a Target,
-    /// True if lines have the probabilities of all classes.
+    /// True if each line of predictions has the probabilities of all classes.
     all: bool,
-    /// True if lines have the number of the sample.
+    /// True if each line of predictions has the number of its sample.
     rows: bool,
-    /// The file of each sample, if lines have it.
+    /// Path of each sample's file, if lines of predictions have it.
     files: Option<&'a [String]>,
-    /// The name of a data column and its cell for each sample, if lines have it.
+    /// Name of a data column and its cell for each sample, if lines of predictions repeat that column.
     ids: Option<(&'a str, &'a [String])>,
 }
 
-/// One line of the output, as pairs of a column's name and its value.
+/// One line of predictions, as pairs of a column's name and its value.
 type PredictionLine<'a> = Vec<(&'a str, Field<'a>)>;
 
 enum Field<'a> {
     Text(&'a str),
     Count(usize),
     Probability(f64),
-    /// A predicted number in the unit of the data.
+    /// Value in a line of predictions: a predicted number in the unit of the data.
     Number(f32),
-    /// The classes with their probabilities: a nested object in JSON, one column per class in CSV.
+    /// Value in a line of predictions: the classes with their probabilities, a nested object in JSON and one column per
+    /// class in CSV.
     Probabilities(&'a [String], Vec<f64>),
 }
 
 impl<'a> PredictionWriter<'a> {
-    /// Makes the line of the sample at position `at` (from 0), for which the model's outputs are `row`.
+    /// Makes the line of predictions for the sample at position `at` (from 0), for which the model's outputs are `row`.
     fn line(&self, at: usize, row: &[f32]) -> PredictionLine<'a> {
         let mut line: PredictionLine<'a> = match self.target {
             Target::Classes(classes) => {
@@ -156,7 +157,7 @@ fn rounded(probability: f64) -> f64 {
 enum Writer<W: Write> {
     Csv {
         csv: Box<csv::Writer<W>>,
-        /// True once the header is written.
+        /// True once the header of the CSV output is written.
         named: bool,
     },
     Json(W),
@@ -208,7 +209,7 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// A line that serialises as an object with its fields in the order of the line.
+/// Line of predictions that serialises as a JSON object with the fields in the order of the line.
 struct Object<'a>(&'a PredictionLine<'a>);
 
 impl Serialize for Object<'_> {

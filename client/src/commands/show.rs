@@ -17,7 +17,7 @@ use crate::run::folder::RESULT;
 /// Maximum number of names of classes, columns or nodes that are printed; a longer list is cut and its length given.
 const NAMES_MAX: usize = 20;
 
-/// The contents of a model file, as printed.
+/// The contents of a model file, as `tau show` prints them.
 #[derive(Serialize)]
 struct ModelSummary<'a> {
     event: &'static str,
@@ -31,7 +31,7 @@ struct ModelSummary<'a> {
     columns: Option<&'a [String]>,
     digest: &'a str,
     job: &'a JobDraft,
-    /// The result of the run, if it lies in the model's folder.
+    /// Result of the run that trained the model, if it lies in the model's folder.
     result: Option<RunResult>,
 }
 
@@ -43,7 +43,7 @@ struct ShownLayer {
     weights: usize,
 }
 
-/// The fields of a run's result file that are printed.
+/// The fields of a run's result file that `tau show` prints.
 #[derive(Debug, Serialize, Deserialize)]
 struct RunResult {
     digest: String,
@@ -103,7 +103,8 @@ fn layers(model: &Model) -> Vec<ShownLayer> {
     shown.collect()
 }
 
-/// Returns the result in the model's folder, if it belongs to these weights: a result with another digest is not shown.
+/// Returns the run's result that lies in the model's folder, if it belongs to these weights: a result with another
+/// digest is not shown.
 fn result_beside(model: &Path, digest: &str) -> Option<RunResult> {
     let text = std::fs::read_to_string(model.with_file_name(RESULT)).ok()?;
     let result: RunResult = serde_json::from_str(&text).ok()?;

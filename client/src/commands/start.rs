@@ -71,7 +71,8 @@ pub(crate) fn run(arguments: Start) -> Result<(), Failure> {
     })
 }
 
-/// Adds advice to a failure if no node knows the run any more, because the nodes were killed or restarted.
+/// Adds the advice to resume the run from a checkpoint to a failure if no node knows the run any more, because the
+/// nodes were killed or restarted.
 async fn resumable(failure: Failure, contact: &Contact, run: RunId) -> Failure {
     let answers = contact.ask_each(Request::Status).await;
     match failure {

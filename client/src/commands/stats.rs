@@ -24,7 +24,7 @@ use crate::{output, runtime};
 
 /// Interval at which the screen is redrawn and keys are read.
 const DRAW_EVERY: Duration = Duration::from_millis(100);
-/// Time without an answer from any node after which the view says so.
+/// Time without an answer from any node after which the live view tells the user.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 
 pub(crate) fn run(arguments: &Stats) -> Result<(), Failure> {
@@ -61,7 +61,7 @@ async fn once(contact: &Contact, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints records as they come, until the reader of standard output has closed it.
+/// Prints records of nodes as they come, until the reader of standard output has closed it.
 async fn lines(contact: &Contact, json: bool) -> Result<(), Failure> {
     let mut reader = StatsReader::default();
     loop {
@@ -73,7 +73,7 @@ async fn lines(contact: &Contact, json: bool) -> Result<(), Failure> {
     }
 }
 
-/// Prints a record. Returns false if it could not be written.
+/// Prints a node's record. Returns false if it could not be written.
 fn print(record: &StatsRecord, json: bool) -> bool {
     if json {
         return output::line(&EventLine { event: "stats", record });

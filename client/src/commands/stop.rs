@@ -12,7 +12,7 @@ use crate::output;
 use crate::run::follow::{SUCCESSOR_LIMIT, awaits_successor};
 use crate::runtime;
 
-/// Pause between two requests to stop the successor of a diverged run, which may not have begun yet.
+/// Pause between two requests to stop the run that repeats a diverged one, because that run may not have begun yet.
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
 pub(crate) fn run(arguments: &Ask) -> Result<(), Failure> {

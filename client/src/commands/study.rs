@@ -148,9 +148,9 @@ fn check(runs: &[Planned], flags: &args::ComputeFlags) -> Result<(), Failure> {
 
 /// The place where a study's runs are made.
 enum StudySite {
-    /// This machine, with a new local cluster for each run.
+    /// A study's runs are made on this machine, each on a new local cluster.
     Here(args::ComputeFlags, Machine),
-    /// An existing cluster.
+    /// A study's runs are made on an existing cluster.
     Cluster(Arc<Contact>, Machine),
 }
 
@@ -164,7 +164,7 @@ struct Sitting {
 }
 
 impl Sitting {
-    /// Makes the remaining runs, then writes the report.
+    /// Makes the runs of the study that have no record yet, then writes the study's report.
     async fn hold(mut self, folder: &Path) -> Result<(), Failure> {
         let all = std::mem::take(&mut self.runs);
         let (total, mut spent, mut made) = (all.len(), Duration::ZERO, 0);
@@ -210,7 +210,7 @@ impl Sitting {
         Ok(())
     }
 
-    /// Returns the audience of a run's progress: a person at a terminal, else none.
+    /// Returns the reader of messages while a run of the study goes on: a person at a terminal, else none.
     fn audience(&self) -> Audience {
         if !self.json && std::io::stderr().is_terminal() {
             Audience::People
@@ -244,7 +244,7 @@ impl Sitting {
         }
     }
 
-    /// Stores the result of a run, or the reason of its failure.
+    /// Stores the result of a run, or the reason of its failure, in the study's folder.
     fn keep(&mut self, run: &Planned, ended: Result<Finished, Failure>) -> Result<(), Failure> {
         let (result, error) = match ended {
             Ok(finished) => (Some(measured(&finished)?), None),

@@ -28,9 +28,10 @@ use crate::runtime;
 
 /// Default path of the credentials file.
 const CREDENTIALS: &str = "cluster.pem";
-/// Time that listening nodes may take to join the cluster and have a worker.
+/// Time that listening nodes may take to join the cluster and have a worker each.
 const MEMBER_LIMIT: Duration = Duration::from_mins(1);
-/// Intervals at which the cluster is asked for its members, and hosts whether their nodes still run.
+/// Interval at which `tau up` asks the cluster for its members; `LOOK_AGAIN` is that at which it asks hosts whether
+/// their nodes still run.
 const ASK_AGAIN: Duration = Duration::from_millis(200);
 const LOOK_AGAIN: Duration = Duration::from_secs(3);
 
@@ -42,17 +43,17 @@ impl FleetFlags {
     }
 }
 
-/// A host on which this command starts a node, or finds one running.
+/// A host on which `tau up` starts a node, or finds one running.
 struct Member {
     host: Host,
     name: String,
     found: SurveyedHost,
-    /// The node on the host, once it listens.
+    /// Address and name of the node on the host, once it listens.
     listening: Option<Listening>,
 }
 
 impl Member {
-    /// Returns true if a node already ran on the host before this command.
+    /// Returns true if a node already ran on the host before `tau up` began.
     fn ran(&self) -> bool {
         self.found.runs
     }
@@ -401,7 +402,8 @@ async fn look_after(fleet: &Arc<Fleet>, missing: &[&Member], late: bool) -> Vec<
     looking.join_all().await.into_iter().flatten().collect()
 }
 
-/// Stops and removes the nodes that this command started. Returns a sentence for each host where that failed.
+/// Stops and removes the nodes that `tau up` started, because it failed. Returns a sentence for each host where that
+/// failed.
 async fn take_down(fleet: &Arc<Fleet>, members: &[Member]) -> Vec<String> {
     let mut ending = JoinSet::new();
     for member in members.iter().filter(|member| !member.ran()) {

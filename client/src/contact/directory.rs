@@ -68,7 +68,8 @@ impl Directory {
         turn
     }
 
-    /// Moves on to the next node, cyclically.
+    /// Moves on to the next of the known nodes, the one that requests are sent to from now on; the first follows the
+    /// last.
     pub(crate) fn next(&mut self) {
         let known = self.known();
         let place = known.iter().position(|address| *address == self.current);
@@ -77,7 +78,7 @@ impl Directory {
         self.prefer(known[next]);
     }
 
-    /// Makes this node the one to ask.
+    /// Makes the node at this address the one that requests are sent to.
     pub(crate) fn prefer(&mut self, address: SocketAddr) {
         self.current = address;
         self.failed = 0;

@@ -33,15 +33,16 @@ use troubles::Troubles;
 pub(crate) const ANSWER_LIMIT: Duration = Timing::DEFAULT.answer_limit();
 /// Interval at which a node is asked for the members of the cluster.
 const LEARN_EVERY: Duration = Duration::from_secs(5);
-/// Pause between two attempts, needed where an attempt fails at once.
+/// Pause after a failed request to a node before the next attempt, needed because some attempts fail at once.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A client's contact with the nodes of a cluster.
+/// A client's access to a cluster: sends each request to one node, and to others while that one does not answer.
 pub(crate) struct Contact {
     caller: Arc<Caller>,
-    /// Never locked while a node's answer is awaited, because requests to all nodes need the lock at once.
+    /// Known nodes, and the connection to one of them. Never locked while a node's answer is awaited, because requests
+    /// to all nodes need the lock at once.
     state: std::sync::Mutex<State>,
-    /// Locked while a connection is made, so that there is only one attempt at a time.
+    /// Locked while a connection to a node is made, so that there is only one attempt at a time.
     attempt: Mutex<()>,
 }
 
@@ -53,19 +54,20 @@ struct State {
     /// Addresses under which nodes list themselves, mapped to the different ones at which this client reached the same
     /// nodes.
     aliases: BTreeMap<SocketAddr, SocketAddr>,
-    /// Failed requests of any kind since the last answer.
+    /// Failed requests of any kind to nodes since the last answer.
     troubles: Troubles,
 }
 
 /// A connection to one node, used until it breaks.
 pub(crate) struct NodeConnection {
-    /// Number that is unique among the connections of a contact, even of those to the same node.
+    /// Number of the connection, unique among a client's connections, even of those to the same node.
     pub(crate) number: u64,
     pub(crate) connection: Connection,
 }
 
 impl Contact {
-    /// Returns a contact that asks the nodes at these addresses, and nodes that they name.
+    /// Creates a client's access to a cluster, which sends requests to the nodes at these addresses and to nodes that
+    /// they name.
     pub(crate) async fn new(addresses: Vec<SocketAddr>, security: Security) -> Result<Self, Failure> {
         let directory =
             Directory::new(addresses).ok_or_else(|| Failure::input("give the address of a node with --cluster"))?;
@@ -93,8 +95,8 @@ impl Contact {
         self.ask_on(|_| request.clone()).await.map(|(reply, _)| reply)
     }
 
-    /// As `ask`, for a request that depends on the connection on which it is sent. Also returns the connection on which
-    /// the answer came.
+    /// Sends a request as `ask` does, but builds the request for the connection on which it is sent. Also returns the
+    /// connection on which the answer came.
     pub(crate) async fn ask_on(
         &self,
         request: impl Fn(&NodeConnection) -> Request,
@@ -155,8 +157,8 @@ impl Contact {
         Ok(line)
     }
 
-    /// Records a failed request and pauses before the next attempt. Fails if the question, first asked at `since`, is
-    /// to be given up.
+    /// Records a failed attempt of a request and pauses before the next attempt. Fails if the request, first sent at
+    /// `since`, is to be given up.
     async fn bear(&self, trouble: AskFailure, on: Option<&NodeConnection>, since: Instant) -> Result<(), Failure> {
         let (turned, given_up, progress) = {
             let mut state = self.state();
@@ -179,20 +181,20 @@ impl Contact {
         Ok(())
     }
 
-    /// Drops the current connection if it is this one, on which something went wrong.
+    /// Drops the current connection if it is the given one, on which something went wrong.
     pub(crate) fn hang_up(&self, line: &NodeConnection) {
         let mut state = self.state();
         state.line.take_if(|current| current.number == line.number);
     }
 
-    /// Makes the node at this address the one to ask.
+    /// Makes the node at this address the one that requests are sent to.
     pub(crate) fn prefer(&self, address: SocketAddr) {
         let mut state = self.state();
         state.line = None;
         state.directory.prefer(address);
     }
 
-    /// Returns the addresses of all known nodes, beginning with the one that is asked at present.
+    /// Returns the addresses of all known nodes, beginning with the one that requests are sent to at present.
     pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
         let state = self.state();
         let current = state.directory.current();
@@ -215,11 +217,11 @@ impl Contact {
 struct AskFailure {
     address: SocketAddr,
     reason: String,
-    /// True if the connection cannot be used any more.
+    /// True if the request failed because its connection to the node cannot be used any more.
     broken: bool,
-    /// True if asking the same node again is useless.
+    /// True if sending the failed request to the same node again is useless.
     gone: bool,
-    /// True if the cause of the failure will not go away within a minute.
+    /// True if the cause of the failed request will not go away within a minute.
     lasting: bool,
 }
 

@@ -12,21 +12,22 @@ use protocol::wire::control::{Reply, Request};
 use super::{Contact, unexpected};
 use crate::failure::Failure;
 
-/// Number of records that are remembered in order to recognise repeats; larger than the number that a node keeps.
+/// Number of records that a client remembers in order to recognise repeats; larger than the number that a node keeps.
 const REMEMBERED_MAX: usize = 60_000;
 
-/// Reads the records of a cluster, each of them once.
+/// Reads the records of a cluster (every node's figures, once a second), each of them once.
 #[derive(Debug, Default)]
 pub(crate) struct StatsReader {
     /// Number of the connection on which `after` is valid.
     line: u64,
-    /// Number of the last record read, as counted by the node.
+    /// Number of the last record read, as counted by the node that sent it.
     after: u64,
     repeats: Repeats,
 }
 
 impl StatsReader {
-    /// Returns the records that came since the last call; if there are none yet, the node waits a moment for some.
+    /// Returns the records of nodes that came since the last call; if there are none yet, the node waits a moment for
+    /// some.
     pub(crate) async fn read(&mut self, contact: &Contact) -> Result<Vec<StatsRecord>, Failure> {
         let (reply, line) = contact
             .ask_on(|line| Request::Stats {
@@ -52,8 +53,8 @@ impl StatsReader {
     }
 }
 
-/// Hashes a record without its time, which every node sets by its own clock. Two records of one node always differ, if
-/// only in processor time.
+/// Hashes a node's record without its time, which every node sets by its own clock. Two records of one node always
+/// differ, if only in processor time.
 fn fingerprint(record: &StatsRecord) -> u64 {
     let record = StatsRecord {
         time: 0.0,
@@ -70,7 +71,8 @@ fn fingerprint(record: &StatsRecord) -> u64 {
 #[derive(Debug, Default)]
 struct Repeats {
     read: VecDeque<(u64, f64)>,
-    /// Times of records that the node read at present may send again, by fingerprint.
+    /// Times of records that were read from another node and that the node read at present may send again, by
+    /// fingerprint.
     again: HashMap<u64, VecDeque<f64>>,
     /// Seconds by which the clock of the node read at present is behind the first node's clock.
     behind: f64,

@@ -13,9 +13,9 @@ use super::{ANSWER_LIMIT, Contact};
 /// Reason why a node did not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unanswered {
-    /// No process listens at the address: the node has ended.
+    /// Reason why a node did not answer: no process listens at its address, so the node has ended.
     Gone,
-    /// The node may be slow, stuck or cut off.
+    /// Reason why a node did not answer: not known, the node may be slow, stuck or cut off.
     Silent,
 }
 

@@ -4,27 +4,27 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Time without any answer after which a question is given up.
+/// Time without an answer from any node after which a client gives up its request.
 const LIMIT: Duration = Duration::from_mins(1);
-/// Interval between two sentences about a question that no node answers.
+/// Interval between two messages to the user about a request that no node answers.
 const SAY_EVERY: Duration = Duration::from_secs(5);
-/// Maximum number of nodes that a sentence lists.
+/// Maximum number of nodes that a message about an unanswered request lists.
 const LISTED_MAX: usize = 8;
 
 /// The newest failed request to each node since the last answer of any node.
 #[derive(Debug, Default)]
 pub(super) struct Troubles {
     by_address: BTreeMap<SocketAddr, ReportedFailure>,
-    /// Age of the unanswered question when a sentence was last printed.
+    /// Age of the unanswered request when a message about it was last printed.
     said: Duration,
 }
 
 #[derive(Debug)]
 struct ReportedFailure {
     reason: String,
-    /// True if the cause of the failure will not go away within a minute.
+    /// True if the cause of the failed request will not go away within a minute.
     lasting: bool,
-    /// True if the user has been told of the failure.
+    /// True if the user has been told of the failed request.
     said: bool,
 }
 
@@ -49,8 +49,8 @@ impl Troubles {
         self.said = Duration::ZERO;
     }
 
-    /// Returns a sentence about a question that has been open for `asked_for`: which nodes are waited for, and when the
-    /// command gives up. None if the last sentence is recent.
+    /// Returns a message to the user about a request that no node has answered for `asked_for`: which nodes are waited
+    /// for, and when the command gives up. None if the last message is recent.
     pub(super) fn progress(&mut self, asked_for: Duration) -> Option<String> {
         if asked_for < self.said + SAY_EVERY {
             return None;
@@ -64,7 +64,7 @@ impl Troubles {
         ))
     }
 
-    /// Joins a text about each failed node, up to `LISTED_MAX` nodes.
+    /// Joins a text about each node to which a request failed, up to `LISTED_MAX` nodes.
     fn listed(&self, text: impl Fn(&SocketAddr, &ReportedFailure) -> String, between: &str) -> String {
         let more = self.by_address.len().saturating_sub(LISTED_MAX);
         let more = (more > 0).then(|| format!("and {more} more"));
@@ -72,8 +72,8 @@ impl Troubles {
         texts.take(LISTED_MAX).chain(more).collect::<Vec<_>>().join(between)
     }
 
-    /// Returns the reason for giving up a question that has been open for `asked_for`, with the failures of all nodes.
-    /// None if the question is repeated: there is time, and some known node may still answer.
+    /// Returns the reason for giving up a request that no node has answered for `asked_for`, with the failures of all
+    /// nodes. None if the request is repeated: there is time, and some known node may still answer.
     pub(super) fn end(&self, asked_for: Duration, known: &[SocketAddr]) -> Option<String> {
         let hopeless = |address| self.by_address.get(address).is_some_and(|trouble| trouble.lasting);
         let late = asked_for >= LIMIT;
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trouble_is_said_once_until_somebody_answers() {
+    fn a_failure_is_reported_once_until_a_node_answers() {
         let mut troubles = Troubles::default();
         for _ in 0..2 {
             assert_eq!(troubles.news(at(1)), None);

@@ -95,7 +95,8 @@ pub(crate) fn parse(texts: &[String]) -> Result<Vec<Host>, Vec<String>> {
     if wrong.is_empty() { Ok(hosts) } else { Err(wrong) }
 }
 
-/// Returns every text of the list and of the files that it names, each with its place in a file for error messages.
+/// Returns every host of the user's list, and of the files that the list names, with its place in a file for error
+/// messages.
 fn listed(texts: &[String], wrong: &mut Vec<String>) -> Vec<(String, String)> {
     let mut listed = Vec::new();
     for text in texts {

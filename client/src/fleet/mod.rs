@@ -23,9 +23,9 @@ const CREDENTIALS: &str = "cluster.pem";
 const PROGRAM: &str = "tau";
 /// Folder of the node within Tau's folder on the host.
 const NODE: &str = "node";
-/// Times per second that a script checks on a node while it waits.
+/// Number of times per second that a script on a host checks on a node while the script waits.
 const LOOKS_A_SECOND: u64 = 5;
-/// Time that a host may take to report its state, and that stopping a node may take beyond the node's own limit.
+/// Time that a host may take to report its state. Stopping a node may take this much longer than the node's own limit.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 /// Time that copying the program to a host may take.
 const COPY_LIMIT: Duration = Duration::from_mins(10);
@@ -42,11 +42,11 @@ pub(crate) struct Fleet {
 /// State of a host: its system, and Tau's files and node on it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SurveyedHost {
-    /// Operating system and processor, as `uname -sm` prints them.
+    /// Operating system and processor of a host, as `uname -sm` prints them.
     pub(crate) machine: String,
-    /// SHA-256 of the program in Tau's folder, if there is one.
+    /// SHA-256 of the program in Tau's folder on a host, if there is one.
     pub(crate) program: Option<String>,
-    /// True if a node runs.
+    /// True if a node runs on the host.
     pub(crate) runs: bool,
     /// The node's `listening` event, if its log still has it.
     pub(crate) listening: Option<Listening>,
@@ -66,11 +66,12 @@ pub(crate) struct Listening {
 /// Outcome of stopping a host's node and removing its files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct StoppedHost {
-    /// None if no node ran; true if the node had to be killed.
+    /// Outcome of stopping a host's node: none if no node ran, true if the node had to be killed, false if it ended by
+    /// itself.
     pub(crate) ran: Option<Killed>,
-    /// True if files of Tau were there and have been removed.
+    /// True if files of Tau were on the host and have been removed.
     pub(crate) removed: bool,
-    /// The folder and the files in it that are still there, if any.
+    /// Tau's folder on the host with the files that are still in it, if any.
     pub(crate) kept: Option<String>,
 }
 
@@ -78,8 +79,8 @@ pub(crate) struct StoppedHost {
 pub(crate) type Killed = bool;
 
 impl Fleet {
-    /// Returns a fleet that is reached by the command `ssh`. Refuses a folder whose name a program could take for
-    /// something else.
+    /// Creates access to hosts by the command `ssh`, with Tau's folder `dir` on each. Refuses a folder whose name a
+    /// program could take for something else.
     pub(crate) fn new(ssh: &str, dir: &str) -> Result<Self, String> {
         let dir = dir.trim_end_matches('/');
         // As a shell expands a tilde.
@@ -100,13 +101,12 @@ impl Fleet {
         })
     }
 
-    /// Surveys a host: its system, files and node.
+    /// Surveys a host: its system, and Tau's files and node on it.
     pub(crate) async fn look(&self, host: &Host) -> Result<SurveyedHost, RemoteFailure> {
         let errand = self.errand(LOOK, &[], ANSWER_LIMIT);
         Ok(SurveyedHost::of(&self.remote.run(host, errand).await?))
     }
 
-    /// Copies this program to a host.
     pub(crate) async fn copy_program(&self, host: &Host, file: &Path, sha256: &str) -> Result<(), RemoteFailure> {
         self.copy(host, file, PROGRAM, "700", sha256).await
     }

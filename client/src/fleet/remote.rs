@@ -23,18 +23,18 @@ pub(crate) struct Remote {
 pub(crate) struct RemoteCommand<'a> {
     pub(crate) script: &'static str,
     pub(crate) arguments: Vec<String>,
-    /// File that the script reads as its standard input.
+    /// File that the script on a host reads as its standard input.
     pub(crate) input: Option<&'a Path>,
-    /// Time that the script may take.
+    /// Time that the script may take on a host.
     pub(crate) limit: Duration,
 }
 
-/// Failure of a script, or of the connection to its host.
+/// Failure of a script on a host, or of the connection to the host.
 #[derive(Clone, Debug)]
 pub(crate) struct RemoteFailure {
-    /// Reason of the failure, as one sentence.
+    /// Reason why a script on a host failed, as one sentence.
     pub(crate) why: String,
-    /// The script's output before it failed.
+    /// Output of the script on a host before it failed.
     pub(crate) said: Said,
 }
 

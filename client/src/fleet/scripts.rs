@@ -3,10 +3,10 @@
 //!
 //! A script's output lines begin with `tau: `, so that they can be told from the greeting of a login shell.
 
-/// Prefix of the output lines that are meant for Tau.
+/// Prefix of the lines that a script on a host prints for Tau, because a login shell may print others.
 const MARK: &str = "tau: ";
 
-/// Script that reports the state of a host. Argument: Tau's folder.
+/// Shell script that reports the state of a host. Argument: Tau's folder.
 pub(crate) const LOOK: &str = r#"
 echo "tau: machine $(uname -sm)"
 echo "tau: reached ${SSH_CONNECTION:-}"
@@ -21,7 +21,8 @@ esac
 tail -n 6 "$home/log" 2>/dev/null | sed "s/^/tau: log /"
 "#;
 
-/// Script that writes standard input to a file. Arguments: Tau's folder, the file's name, its mode and its SHA-256.
+/// Shell script that writes its standard input to a file on a host. Arguments: Tau's folder, the file's name, its mode
+/// and its SHA-256.
 pub(crate) const COPY: &str = r#"
 umask 077
 mkdir -p -- "$1" && cd -- "$1" || exit 3
@@ -33,8 +34,8 @@ echo "$2 was not copied completely: check the free disk space on the host" >&2
 exit 3
 "#;
 
-/// Script that starts a node and waits until it listens. Arguments: Tau's folder, the number of checks before it gives
-/// up (5 per second), and the node's arguments.
+/// Shell script that starts a node on a host and waits until it listens. Arguments: Tau's folder, the number of checks
+/// before the script gives up (5 per second), and the node's arguments.
 pub(crate) const START: &str = r#"
 umask 077
 home=$(cd -- "$1" && pwd -P) || exit 3
@@ -63,8 +64,8 @@ echo "the node did not start" >&2
 exit 4
 "#;
 
-/// Script that stops a node and removes the copied files. Arguments: Tau's folder, the number of checks (5 per second)
-/// before the node is killed, and 1 to remove models and checkpoints too, else 0.
+/// Shell script that stops the node on a host and removes the copied files. Arguments: Tau's folder, the number of
+/// checks (5 per second) before the node is killed, and 1 to remove models and checkpoints too, else 0.
 pub(crate) const DOWN: &str = r#"
 home=$(cd -- "$1" 2>/dev/null && pwd -P) || exit 0
 looks=$2
@@ -110,7 +111,7 @@ pub(crate) fn command(script: &str, arguments: &[String]) -> String {
     words.join(" ")
 }
 
-/// Output of a script: each line's first word, and the rest of the line.
+/// Output of a script on a host: each line's first word, and the rest of the line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Said(Vec<(String, String)>);
 
@@ -127,13 +128,13 @@ impl Said {
         )
     }
 
-    /// Returns the rest of the first output line that begins with this word.
+    /// Returns the rest of the script's first output line that begins with this word.
     pub(crate) fn of(&self, word: &str) -> Option<&str> {
         let said = self.0.iter().find(|(one, _)| one == word);
         said.map(|(_, rest)| rest.as_str())
     }
 
-    /// Returns the rest of each output line that begins with this word.
+    /// Returns the rest of each of the script's output lines that begins with this word.
     pub(crate) fn all<'a>(&'a self, word: &'a str) -> impl Iterator<Item = &'a str> + 'a {
         let said = self.0.iter().filter(move |(one, _)| one == word);
         said.map(|(_, rest)| rest.as_str())

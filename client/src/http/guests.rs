@@ -5,19 +5,20 @@ use std::future::Future;
 
 use tokio::task::{AbortHandle, JoinSet};
 
-/// Maximum number of open connections. Each serves one request, so a well-behaved client needs one for a moment only.
+/// Maximum number of open connections to the web server. Each serves one request, so a well-behaved client needs one
+/// for a moment only.
 const GUESTS_MAX: usize = 128;
 
-/// The open connections. They are closed when this value is dropped.
+/// The open connections to the web server. They are closed when this value is dropped.
 #[derive(Default)]
 pub(super) struct Guests {
     all: JoinSet<()>,
-    /// Handles of the connections, oldest first; some may have ended.
+    /// Handles of the connections to the web server, oldest first; some may have ended.
     oldest: VecDeque<AbortHandle>,
 }
 
 impl Guests {
-    /// Adds a connection. If there are too many, the oldest one is closed.
+    /// Adds a connection to the web server. If there are too many, the oldest one is closed.
     pub(super) fn admit(&mut self, guest: impl Future<Output = ()> + Send + 'static) {
         while self.all.try_join_next().is_some() {}
         self.oldest.retain(|guest| !guest.is_finished());

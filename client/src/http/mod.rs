@@ -25,17 +25,18 @@ pub(crate) use secret::Secret;
 
 use crate::failure::Failure;
 
-/// Time limits: for the headers of a request to arrive, and for a whole connection with its answer.
+/// Time limit for the headers of a request to arrive; `ANSWER_LIMIT` is the limit for a whole connection with its
+/// answer.
 const QUESTION_LIMIT: Duration = Duration::from_secs(5);
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
-/// Maximum size of a request in bytes, headers included.
+/// Maximum size of a request to the web server in bytes, headers included.
 const QUESTION_BYTES_MAX: usize = 16 << 10;
 
-/// A request that has the token.
+/// A request to the web server that has the right access token.
 #[derive(Debug)]
 pub(crate) struct Question {
     pub(crate) path: String,
-    /// True for a POST request, which asks the server to do something.
+    /// True for a POST request, which asks the web server to do something.
     pub(crate) acts: bool,
     query: String,
 }
@@ -108,7 +109,7 @@ pub(crate) async fn own_address(flag: &str, text: &str) -> Result<SocketAddr, Fa
     })
 }
 
-/// A running web server, which ends when this value is dropped.
+/// A running web server, which stops when this value is dropped.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     accepting: JoinHandle<()>,
@@ -120,7 +121,7 @@ impl Drop for Server {
     }
 }
 
-/// Starts a web server at an address. Requests that have the token are answered by `answer`.
+/// Starts a web server at an address. Requests that have the access token are answered by `answer`.
 pub(crate) async fn serve<A, F>(flag: &str, address: SocketAddr, secret: Secret, answer: A) -> Result<Server, Failure>
 where
     A: Fn(Question) -> F + Clone + Send + Sync + 'static,
@@ -171,7 +172,7 @@ where
     }
 }
 
-/// Returns the question that a request asks, or the response that refuses it: unknown method, or no valid token.
+/// Checks a request. Returns it parsed, or the response that refuses it: unknown method, or no valid access token.
 fn question(request: &Request<Incoming>, secret: &Secret) -> Result<Question, Answer> {
     let query = request.uri().query().unwrap_or_default().to_owned();
     let header = request.headers().get(header::AUTHORIZATION);

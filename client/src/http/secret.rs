@@ -9,24 +9,24 @@ use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 
 use crate::failure::Failure;
 
-/// Length of a token in bytes, too long to be guessed.
+/// Length of the access token of web pages in bytes, too long to be guessed.
 const BYTES: usize = 16;
-/// Name of the token's file in a node's folder.
+/// Name of the file with the access token of web pages, in a node's folder.
 const FILE: &str = "page-token";
 
-/// A token, as URL-safe base64.
+/// Access token of web pages, as URL-safe base64.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Secret(String);
 
 impl Secret {
-    /// Generates a new random token.
+    /// Generates a new random access token.
     pub(crate) fn draw() -> Result<Self, Failure> {
         let bytes: [u8; BYTES] = communicator::entropy::secret().map_err(Failure::work)?;
         Ok(Self(BASE64_URL_SAFE_NO_PAD.encode(bytes)))
     }
 
-    /// Reads the token in this folder, or generates one and writes it there. URLs and the settings of metric collectors
-    /// stay valid when a node is restarted.
+    /// Reads the access token in this folder, or generates one and writes it there. URLs and the settings of metric
+    /// collectors stay valid when a node is restarted.
     pub(crate) fn kept_in(folder: &Path) -> Result<Self, Failure> {
         let path = folder.join(FILE);
         match std::fs::read_to_string(&path) {
@@ -62,8 +62,8 @@ impl Secret {
             .is_ok_and(|bytes| bytes.len() == BYTES)
     }
 
-    /// Returns true if the text is this token. Compares all letters, so the time taken does not tell which one is
-    /// wrong.
+    /// Returns true if the text is this access token. Compares all letters, so the time taken does not tell which one
+    /// is wrong.
     pub(crate) fn is(&self, text: &str) -> bool {
         let differences = self.0.bytes().zip(text.bytes()).map(|(one, other)| one ^ other);
         self.0.len() == text.len() && differences.fold(0, |all, one| all | one) == 0

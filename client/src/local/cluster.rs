@@ -20,9 +20,9 @@ use crate::failure::Failure;
 use crate::run::interrupt;
 use crate::run::out_folder::OutFolder;
 
-/// Time that all nodes may take to find each other and start their workers.
+/// Time that all nodes of a local cluster may take to find each other and start their workers.
 const READY_LIMIT: Duration = Duration::from_mins(1);
-/// Time that a node may take to end by itself before it is killed.
+/// Time that a node of a local cluster may take to end by itself before it is killed.
 const END_LIMIT: Duration = Timing::DEFAULT.stop_limit();
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
@@ -31,12 +31,12 @@ pub(crate) struct LocalCluster {
     nodes: Vec<Child>,
     address: SocketAddr,
     security: Security,
-    /// Temporary folder for the credentials, sockets and the nodes' own models.
+    /// Temporary folder of a local cluster, for its credentials, sockets and the nodes' own models.
     pub(crate) scratch: Scratch,
 }
 
 impl LocalCluster {
-    /// Starts a cluster of this many nodes, without waiting until they are ready.
+    /// Starts a cluster of this many nodes on this machine, without waiting until they are ready.
     pub(crate) fn start(nodes: usize, flags: &ComputeFlags) -> Result<Self, Failure> {
         let io = |what: &str| {
             let what = what.to_string();
@@ -68,7 +68,7 @@ impl LocalCluster {
         Ok(cluster)
     }
 
-    /// Returns a contact with the cluster, once all its nodes and workers are ready.
+    /// Returns a client's access to the local cluster, once all its nodes and workers are ready.
     pub(crate) async fn contact(&mut self, workers: usize) -> Result<Contact, Failure> {
         let contact = Contact::new(vec![self.address], self.security.clone()).await?;
         let started = Instant::now();
@@ -93,7 +93,7 @@ impl LocalCluster {
         )))
     }
 
-    /// Fails if a node has ended, which has printed the reason on standard error itself.
+    /// Fails if a node of the local cluster has ended, which has printed the reason on standard error itself.
     fn check(&mut self) -> Result<(), Failure> {
         for node in &mut self.nodes {
             if let Ok(Some(status)) = node.try_wait() {
@@ -187,7 +187,7 @@ fn node_command(
     Ok(command)
 }
 
-/// Returns the address in the first line that a node prints.
+/// Returns the address in the first line that a starting node prints.
 fn listening(stdout: Option<std::process::ChildStdout>) -> Result<SocketAddr, Failure> {
     let mut line = String::new();
     if let Some(stdout) = stdout {

@@ -9,7 +9,8 @@ use crate::args::ComputeFlags;
 use crate::failure::Failure;
 use crate::output::quantity;
 
-/// Upper limits of flags: larger numbers are typing errors, whose threads and processes would only wait for each other.
+/// Upper limit of `--threads`; `WORKERS_MAX` is that of `--workers`. Larger numbers are typing errors, whose threads
+/// and processes would only wait for each other.
 const THREADS_MAX: usize = 1024;
 const WORKERS_MAX: usize = 256;
 /// Returns the number of threads for each of `among` workers: the given one, or an equal share of all cores.
@@ -57,7 +58,7 @@ pub(crate) fn check_compute(flags: &ComputeFlags) -> Result<Device, Failure> {
     device(&flags.device, flags.precision.as_deref())
 }
 
-/// Returns the device that flags name.
+/// Returns the device (CPU or a GPU) that flags name.
 pub(crate) fn device(device: &str, precision: Option<&str>) -> Result<Device, Failure> {
     let choice = device.parse().map_err(Failure::input)?;
     let precision = precision.map(str::parse).transpose().map_err(Failure::input)?;

@@ -18,8 +18,8 @@ use crate::run::folder::run_named;
 use crate::run::out_folder::OutFolder;
 use crate::run::{fetch, follow};
 
-/// Returns the time that nodes get to settle and save a run. `give_up_after` is the job's limit in seconds for waiting
-/// for silent nodes.
+/// Returns the time that nodes get to agree on the end of a run and save its model. `give_up_after` is the job's limit
+/// in seconds for waiting for silent nodes.
 fn end_limit(give_up_after: Option<f64>) -> Duration {
     let limit = Timing::DEFAULT.settle_limit();
     give_up_after.map_or(limit, |seconds| limit.max(Duration::from_secs_f64(seconds + 15.0)))
@@ -27,8 +27,8 @@ fn end_limit(give_up_after: Option<f64>) -> Duration {
 
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
-/// Saves as much as possible after a failure, and adds the result to the failure. Every run of these nodes belongs to
-/// this command.
+/// Saves the model or the checkpoints of a local run after a failure, and adds the outcome to the failure. Every run of
+/// these nodes belongs to this command.
 pub(crate) async fn rescue(failure: Failure, contact: &Contact, scratch: &mut Scratch, out: &OutFolder) -> Failure {
     let reason = match failure {
         Failure::Failed(reason) => reason,
@@ -105,7 +105,7 @@ pub(crate) fn salvage(folder: &Path, out: &OutFolder, said: &Sender<String>) {
     scratch::remove(folder);
 }
 
-/// Removes the credentials from a scratch folder that stays.
+/// Removes the credentials from a cluster's temporary folder that stays for the user.
 fn remove_secrets(folder: &Path) {
     let _ = std::fs::remove_file(folder.join(CREDENTIALS));
 }
@@ -141,8 +141,8 @@ fn bring(folder: &Path, out: &OutFolder) -> Option<Result<String, Failure>> {
     }
 }
 
-/// Saves the files that nodes left, after a failure for `reason`. Returns one sentence, or none if there was nothing to
-/// save.
+/// Saves the files that nodes left, after a run failed for `reason`. Returns one sentence, or none if there was nothing
+/// to save.
 fn files(scratch: &mut Scratch, out: &OutFolder, reason: &str) -> Option<String> {
     match bring(scratch.path(), out)? {
         Ok(saved) => Some(saved),
@@ -155,14 +155,14 @@ fn files(scratch: &mut Scratch, out: &OutFolder, reason: &str) -> Option<String>
     }
 }
 
-/// Files of runs in nodes' folders, newest first.
+/// Models and checkpoints that the nodes of a failed run left in their folders, newest first.
 #[derive(Debug, Default)]
 struct Left {
     models: Vec<PathBuf>,
     checkpoints: Vec<PathBuf>,
 }
 
-/// Finds the files in a scratch folder, which has a folder for each node with a folder for each run.
+/// Finds the models and checkpoints in a scratch folder, which has a folder for each node with a folder for each run.
 fn left_by_nodes(folder: &Path) -> Left {
     let mut left = Left::default();
     for node in entries(folder) {

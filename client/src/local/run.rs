@@ -20,10 +20,10 @@ use crate::run::out_folder::OutFolder;
 use crate::run::starting::{self, What};
 use crate::views::page;
 
-/// Maximum number of nodes; more would only wait for each other on one machine.
+/// Maximum number of nodes of a local cluster; more would only wait for each other on one machine.
 const NODES_MAX: usize = 64;
-/// Maximum number of ordered pairs of nodes per core. Every node sends its state to every other one, so the cost grows
-/// with the pairs: on 16 cores 32 nodes train, but 64 never begin to.
+/// Maximum number of ordered pairs of local nodes per core. Every node sends its state to every other one, so the cost
+/// grows with the pairs: on 16 cores 32 nodes train, but 64 never begin to.
 const PAIRS_PER_CORE: usize = 64;
 
 /// A local run that is ready to begin: users' mistakes have been checked for.
@@ -31,7 +31,7 @@ pub(crate) struct LocalRun {
     job: Job,
     flags: ComputeFlags,
     nodes: usize,
-    /// Description of the training, for people.
+    /// Description of the run's training, for people.
     pub(crate) said: String,
     /// Warning that more threads train than the machine has cores.
     pub(crate) crowded: Option<String>,
@@ -40,9 +40,9 @@ pub(crate) struct LocalRun {
 /// Treatment of the weights of a run that fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnFailure {
-    /// The weights are saved where the model would have been.
+    /// The weights of a failed run are saved where its model would have been.
     Rescue,
-    /// The weights are discarded with the nodes.
+    /// The weights of a failed run are discarded with its nodes.
     Drop,
 }
 

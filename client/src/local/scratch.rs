@@ -9,12 +9,13 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-/// File name of the credentials in the cluster's folder.
+/// File name of the credentials in a local cluster's temporary folder.
 pub(crate) const CREDENTIALS: &str = "cluster.pem";
 const PREFIX: &str = "tau-train-";
-/// File that the owning process keeps locked. The system releases the lock whenever the process ends.
+/// Name of the file in a temporary folder that the owning process keeps locked. The system releases the lock whenever
+/// the process ends.
 const OWNER: &str = "owner";
-/// Attempts to remove a folder to which processes may still write.
+/// Number of attempts to remove a folder to which processes may still write.
 const ATTEMPTS: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -26,7 +27,7 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Creates a folder in the system's temporary folder, and removes scratch folders whose owners are gone.
+    /// Creates a scratch folder in the system's temporary folder, and removes scratch folders whose owners are gone.
     pub(crate) fn new() -> io::Result<Self> {
         let among = std::env::temp_dir();
         let scratch = Self::within(&among)?;

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-/// Age below which a socket may belong to a node that is about to listen on it.
+/// Age of a socket file below which the file may belong to a node that is about to listen on it.
 const YOUNG: Duration = Duration::from_secs(10);
 
 /// Removes the sockets in a folder that no process listens on any more.

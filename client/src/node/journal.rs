@@ -15,11 +15,12 @@ use crate::run::journal::Journal;
 use crate::timeline::{Facts, Timeline};
 use crate::views::page;
 
-/// Records are kept every second for the first hour (`FINE_SECONDS`), then every `COARSE_EVERY` seconds.
+/// Seconds from the start of a run for which its journal keeps every record, one a second; later it keeps one every
+/// `COARSE_EVERY` seconds.
 const FINE_SECONDS: f64 = 3600.0;
 const COARSE_EVERY: f64 = 10.0;
 
-/// Writes the journal of each run until the node stops.
+/// Writes the journal of each run, two files of records and events in the run's folder, until the node stops.
 pub(crate) async fn keep(node: Inquiry, name: String, dir: PathBuf, runs_max: usize) {
     let mut current: Option<JournalledRun> = None;
     let mut after = 0;
@@ -51,8 +52,8 @@ pub(crate) async fn keep(node: Inquiry, name: String, dir: PathBuf, runs_max: us
     }
 }
 
-/// Returns true if training has begun or the run ended with a model. Very short runs end before any node has reported
-/// their training.
+/// Returns true if training has begun or the run ended with a model: only then is the run's journal written. Very short
+/// runs end before any node has reported their training.
 fn has_begun(status: &RunStatus) -> bool {
     match &status.outcome {
         Some(outcome) => outcome.is_ok(),
@@ -60,13 +61,13 @@ fn has_begun(status: &RunStatus) -> bool {
     }
 }
 
-/// The run whose journal is written.
+/// The run whose journal this node writes.
 struct JournalledRun {
     run: String,
     folder: RunFolder,
     timeline: Timeline,
     journal: Journal,
-    /// Time of the last record that was kept, in seconds of the run.
+    /// Time of the last record that the run's journal kept, in seconds of the run.
     recorded: f64,
     has_job: bool,
     over: bool,
@@ -87,7 +88,8 @@ impl JournalledRun {
         })
     }
 
-    /// Takes in the records of this run from all nodes, and keeps those of this node, which is called `name`.
+    /// Takes in the records of this run from all nodes, and keeps those of this node, which is called `name`, in the
+    /// journal.
     fn take_all(&mut self, records: &[StatsRecord], name: &str) {
         for record in records {
             if record.run == self.run {
@@ -133,7 +135,8 @@ impl JournalledRun {
     }
 }
 
-/// Removes the folders of the oldest runs, so that at most `runs_max` remain, the one that begins included.
+/// Removes the folders of the oldest runs from a node's folder, so that at most `runs_max` remain, the one that begins
+/// included.
 fn tidy(dir: &Path, runs_max: usize, begins: &str) {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut runs: Vec<(std::time::SystemTime, PathBuf)> = entries

@@ -22,13 +22,13 @@ use crate::views::watching::Watch;
 
 const TEXT: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Name and help text that replace those of the accuracy if the model predicts numbers.
+/// Name and help text that replace those of the accuracy in the metrics if the model predicts numbers.
 const R2: (&str, &str) = ("tau_held_out_r2", "Newest R² on validation (or else test) samples");
 
-/// All values of a node's state.
+/// Names of all states of a node, of which its metrics report one.
 const STATES: [&str; 5] = ["idle", "preparing", "training", "settling", "finishing"];
 
-/// Serves a node's metrics under `/metrics`.
+/// Serves a node's metrics for Prometheus under `/metrics`.
 pub(crate) async fn serve(
     address: SocketAddr,
     secret: Secret,

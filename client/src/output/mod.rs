@@ -30,7 +30,7 @@ pub(crate) enum Audience {
 }
 
 impl Audience {
-    /// Returns `Scripts` if JSON output was requested, otherwise `People`.
+    /// Returns the reader of messages: scripts if JSON output was requested, otherwise people.
     pub(crate) fn of(json: bool) -> Self {
         if json { Self::Scripts } else { Self::People }
     }

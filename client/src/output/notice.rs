@@ -8,7 +8,7 @@ use crate::sync::lock;
 
 type Sink = Box<dyn Fn(&str) + Send>;
 
-/// Receiver of notices while a progress bar or a screen owns the terminal; standard error if `None`.
+/// Receiver of messages to people while a progress bar or a screen owns the terminal; standard error if `None`.
 static SINK: Mutex<Option<Sink>> = Mutex::new(None);
 
 /// Prints a sentence to people with control characters escaped: through the bar or screen that owns the terminal,
@@ -22,7 +22,7 @@ pub(crate) fn say(text: &str) {
     }
 }
 
-/// Guard that redirects notices to another receiver until it is dropped.
+/// Guard that redirects messages to people to another receiver until the guard is dropped.
 pub(crate) struct Redirected(());
 
 impl Redirected {

@@ -2,8 +2,8 @@
 
 use super::quantity;
 
-/// Kind of the quality figure. Records carry accuracy and R² in the same field; a mean absolute error beside it means
-/// R².
+/// Kind of figure that measures a model's quality. Records carry accuracy and R² in the same field; a mean absolute
+/// error beside it means R².
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QualityMetric {
     Accuracy,
@@ -11,8 +11,8 @@ pub(crate) enum QualityMetric {
 }
 
 impl QualityMetric {
-    /// Returns the kind of the quality figure, given the mean absolute error beside it: R² if there is one, otherwise
-    /// accuracy.
+    /// Returns the kind of a model's quality figure, given the mean absolute error beside it: R² if there is one,
+    /// otherwise accuracy.
     pub(crate) fn by(mae: Option<f64>) -> Self {
         if mae.is_some() { Self::R2 } else { Self::Accuracy }
     }

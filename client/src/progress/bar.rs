@@ -8,30 +8,30 @@ use crate::output::quantity;
 use crate::output::text_layout::{cut, visible_parts};
 use crate::timeline::Summary;
 
-/// Interval at which the bar is redrawn and its spinner advances.
+/// Interval at which the progress bar is redrawn and its spinner advances.
 pub(crate) const TICK: Duration = Duration::from_millis(100);
 const SIGNS: [char; 10] = ['⠋', '⠙', '⠹', '⠸', '⠼', '⠴', '⠦', '⠧', '⠇', '⠏'];
 const GAP: usize = 2;
-/// Characters of the narrowest bar that is drawn; the bar is omitted where the line has less room.
+/// Characters of the narrowest progress bar that is drawn; the bar is omitted where the line has less room.
 const BAR_WIDTH_MIN: usize = 10;
-/// Characters of the widest bar: more would not tell more.
+/// Characters of the widest progress bar: more would not tell more.
 const BAR_WIDTH_MAX: usize = 60;
 
 /// State of a progress bar: amount of work, present task, newest figures and causes of waiting.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Bar {
-    /// Total amount of work, in samples for a run; 0 if it is not known.
+    /// Total amount of work of a progress bar, in samples for a run; 0 if it is not known.
     pub(crate) total: u64,
     pub(crate) done: u64,
     /// Name of a task of unknown length; a spinner takes the place of the bar.
     pub(crate) busy: Option<&'static str>,
-    /// Newest numbers of the run, if the bar is that of a run.
+    /// Newest figures of the run whose progress the bar shows; `None` for other tasks.
     pub(crate) run: Option<Summary>,
-    /// Causes that the run waits for, such as a silent node.
+    /// Causes that the run waits for, such as a silent node, which the progress bar shows.
     pub(crate) waiting: Vec<WaitingFor>,
 }
 
-/// One piece of the line. Where the line is too narrow, pieces of the highest rank are omitted first.
+/// One piece of a progress line. Where the line is too narrow, pieces of the highest rank are omitted first.
 struct BarSegment {
     text: String,
     rank: u8,
@@ -42,7 +42,7 @@ fn part(rank: u8, text: String) -> BarSegment {
 }
 
 impl Bar {
-    /// Returns the line after `elapsed` time, in at most `width` characters.
+    /// Returns the progress line, with its bar, after `elapsed` time, in at most `width` characters.
     pub(crate) fn line(&self, elapsed: Duration, width: usize) -> String {
         let mut parts = self.parts(elapsed);
         let drawn = self.busy.is_none() && self.total > 0;
@@ -78,7 +78,7 @@ impl Bar {
         texts.join(&" ".repeat(GAP))
     }
 
-    /// Returns the whole line without the bar, for output that is no terminal.
+    /// Returns the whole progress line without the bar, for output that is no terminal.
     pub(crate) fn sentence(&self, elapsed: Duration) -> String {
         let parts = self.parts(elapsed).into_iter().map(|one| one.text);
         parts.chain(self.waiting()).collect::<Vec<_>>().join(&" ".repeat(GAP))
@@ -133,7 +133,7 @@ impl Bar {
         (self.done as f64 / self.total.max(1) as f64).min(1.0)
     }
 
-    /// Estimates the remaining seconds from the average speed so far.
+    /// Estimates the remaining seconds of a task from the average speed so far.
     fn left(&self, elapsed: f64) -> Option<f64> {
         let share = self.share();
         (share > 0.0).then(|| elapsed * (1.0 - share) / share)

@@ -22,16 +22,16 @@ use crate::sync::lock;
 use crate::timeline::Summary;
 use bar::{Bar, TICK};
 
-/// Interval between progress lines where no bar can be drawn, as in a log file.
+/// Interval between progress lines where no progress bar can be drawn, as in a log file.
 const LINE_EVERY: Duration = Duration::from_secs(10);
-/// Columns that are left free behind the bar, for the terminal's echo of Ctrl-C.
+/// Columns that are left free behind the progress bar, for the terminal's echo of Ctrl-C.
 const ECHO_WIDTH: u16 = 5;
-/// Columns of a terminal that does not tell its width.
+/// Assumed number of columns of a terminal that does not tell its width.
 const USUAL_WIDTH: u16 = 80;
 /// Control sequence that moves the cursor to the first column and erases the line.
 const ERASE: &str = "\r\x1b[K";
 
-/// The bar that is on the screen, to be erased if the program ends at once.
+/// The progress bar that is on the screen, to be erased if the program ends at once.
 static SHOWN: Mutex<Option<Arc<SharedBar>>> = Mutex::new(None);
 
 /// Progress display: a bar on standard error, a line every ten seconds where that is no terminal, and nothing for
@@ -39,9 +39,9 @@ static SHOWN: Mutex<Option<Arc<SharedBar>>> = Mutex::new(None);
 pub(crate) struct View {
     shown: Arc<SharedBar>,
     means: Means,
-    /// Sender whose drop ends the thread that draws the bar.
+    /// Sender whose drop ends the thread that draws the progress bar.
     _ticking: Option<Sender<()>>,
-    /// Guard that redirects notices, so that they are printed above the bar.
+    /// Guard that redirects messages to people, so that they are printed above the progress bar.
     _redirected: Option<Redirected>,
 }
 
@@ -53,16 +53,16 @@ enum Means {
     Nothing,
 }
 
-/// Bar that the command, the drawing thread and the signal handler share.
+/// Progress bar that the command, the drawing thread and the signal handler share.
 struct SharedBar(Mutex<State>);
 
 struct State {
     bar: Bar,
-    /// Start of the task that is shown now.
+    /// Start of the task whose progress is shown now.
     since: Instant,
     /// Time of the last progress line on an output that is no terminal.
     told: Instant,
-    /// True once the bar is erased; nothing is drawn after that.
+    /// True once the progress bar is erased; nothing is drawn after that.
     over: bool,
 }
 
@@ -71,7 +71,7 @@ impl SharedBar {
         lock(&self.0)
     }
 
-    /// Draws the bar, unless it is erased already.
+    /// Draws the progress bar, unless it is erased already.
     fn draw(&self) {
         let state = self.lock();
         if !state.over {
@@ -82,7 +82,7 @@ impl SharedBar {
         }
     }
 
-    /// Prints a notice in place of the bar and draws the bar again below.
+    /// Prints a message in place of the progress bar and draws the bar again below.
     fn say(&self, text: &str) {
         {
             let _state = self.lock();
@@ -126,7 +126,7 @@ impl Means {
 }
 
 impl View {
-    /// Starts a display for a task of this many samples; 0 if the amount of work is not known.
+    /// Starts a progress display for a task of this many samples; 0 if the amount of work is not known.
     pub(crate) fn new(samples: u64, audience: Audience) -> Self {
         let means = Means::of(audience);
         let shown = Arc::new(SharedBar(Mutex::new(State {
@@ -153,17 +153,17 @@ impl View {
         }
     }
 
-    /// Returns true if a bar is drawn.
+    /// Returns true if progress is shown as a bar.
     pub(crate) fn is_shown(&self) -> bool {
         self.means == Means::Bar
     }
 
-    /// Shows the reasons why the run waits.
+    /// Shows the reasons why the run waits in the progress display.
     pub(crate) fn waits(&self, reasons: &[WaitingFor]) {
         self.change(|state| state.bar.waiting = reasons.to_vec());
     }
 
-    /// Shows a task of unknown length with a spinner.
+    /// Shows a task of unknown length, with a spinner in place of the progress bar.
     pub(crate) fn busy(&self, what: &'static str) {
         self.change(|state| {
             state.bar.busy = Some(what);
@@ -186,8 +186,8 @@ impl View {
         self.shown.erase();
     }
 
-    /// Changes the state of the bar. The drawing thread shows the change within a tick; without a terminal a line is
-    /// printed if the last one is ten seconds old.
+    /// Changes the state of the progress bar. The drawing thread shows the change within a tick; without a terminal a
+    /// line is printed if the last one is ten seconds old.
     fn change(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.shown.lock();
         change(&mut state);
@@ -208,7 +208,7 @@ impl Drop for View {
     }
 }
 
-/// Starts a thread that draws the bar until the returned sender is dropped.
+/// Starts a thread that draws the progress bar until the returned sender is dropped.
 fn keep_drawing(shown: Arc<SharedBar>) -> Sender<()> {
     let (sender, dropped) = mpsc::channel();
     // Without the thread there is no bar; the run goes on.

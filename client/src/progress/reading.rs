@@ -11,7 +11,7 @@ use worker::dataset::{Dataset, DatasetError, Progress};
 use super::{ERASE, write};
 use crate::sync::lock;
 
-/// Time after which the first progress line is printed.
+/// Time that reading a dataset may take before the first progress line is printed.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Interval between updates of the progress line on a terminal; elsewhere lines are printed every `WRITTEN_EVERY`.
 const DRAWN_EVERY: Duration = Duration::from_millis(200);
@@ -30,9 +30,9 @@ pub(crate) fn open(spec: &DataSpec, seed: u64, data_root: Option<&Path>) -> Resu
 
 /// Line on standard error that shows how much of the data is read.
 struct ProgressLine {
-    /// True on a terminal, where the line is drawn over.
+    /// True on a terminal, where each update of the progress line replaces the last one.
     drawn: bool,
-    /// Time from which the next update may be drawn.
+    /// Time from which the progress line may be updated again.
     next: Mutex<Instant>,
 }
 

@@ -7,7 +7,7 @@ use serde::Serialize;
 use super::View;
 use crate::output::{self, Audience, notice};
 
-/// The reasons of a run's waiting that were reported last.
+/// The reasons why a run waits that were reported last, so that only changes are reported.
 #[derive(Default)]
 pub(crate) struct Waiting {
     said: Vec<WaitingFor>,
@@ -23,7 +23,8 @@ struct WaitingEvent<'a> {
 
 impl Waiting {
     /// Takes the reasons why the run waits now, reports them to the audience if they have changed, and returns true if
-    /// they have. The view always shows the newest, so that the seconds in them advance there.
+    /// they have. The progress display `view` always shows the newest reasons, so that the seconds in them advance
+    /// there.
     pub(crate) fn take(&mut self, run: RunId, now: &[WaitingFor], view: &View, audience: Audience) -> bool {
         view.waits(now);
         if !self.changes(now) {

@@ -235,7 +235,8 @@ fn text(finished: &Finished) -> String {
     text
 }
 
-/// Prints the result of a run, to people or to scripts, and fails if the replicas disagree.
+/// Prints the result of a run, to people or to scripts, and fails if the replicas (the nodes' copies of the model)
+/// disagree.
 pub(crate) fn report(finished: &Finished, json: bool) -> Result<(), Failure> {
     if json {
         output::line(finished);

@@ -19,13 +19,14 @@ use super::interrupt::Unfinished;
 use crate::contact::Contact;
 use crate::failure::Failure;
 
-/// Time for which nodes are asked while at least one has not said that it lacks the model.
+/// Time for which nodes are asked for a run's model while at least one has not said that it lacks the model.
 const LIMIT: Duration = Duration::from_mins(1);
-/// Time for which nodes are asked after all have said that they lack the model: one may be about to write it.
+/// Time for which nodes are asked for a run's model after all have said that they lack it: one may be about to write
+/// it.
 const NONE_LIMIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Fetches the model, checks its digest and moves it to its final path at once.
+/// Fetches a run's model from the nodes, checks its digest and moves it to its final path at once.
 pub(crate) async fn save(
     contact: &Contact,
     run: RunId,
@@ -54,13 +55,13 @@ pub(crate) async fn save(
 }
 
 enum FetchError {
-    /// The model's file cannot be written on this machine.
+    /// A run's model could not be fetched, because its file cannot be written on this machine.
     Write(std::io::Error),
-    /// No node delivers the model; the text has each node's reason.
+    /// A run's model could not be fetched, because no node delivers it; the text has each node's reason.
     Nobody(String),
 }
 
-/// Fetches the model from the node that is followed or, if that node lacks it or breaks off, from any other.
+/// Fetches a run's model from the node that is followed or, if that node lacks it or breaks off, from any other.
 async fn fetch(contact: &Contact, run: RunId, digest: Digest, file: &mut PartialFile) -> Result<(), FetchError> {
     let since = Instant::now();
     loop {
@@ -131,7 +132,7 @@ async fn fetch_stages(contact: &Contact, run: RunId, digest: Digest, file: &mut 
     }
 }
 
-/// Empties the file before the next attempt: an earlier attempt may have broken off half-way.
+/// Empties the model's file before the next attempt to fetch it: an earlier attempt may have broken off half-way.
 fn emptied(file: &mut PartialFile) -> Result<(), FetchError> {
     let emptied = file.file().set_len(0).and_then(|()| file.file().rewind());
     emptied.map_err(FetchError::Write)

@@ -61,7 +61,7 @@ fn newest_model(among: &Path) -> Option<OsString> {
     written.max().map(|(_, name)| name)
 }
 
-/// An existing folder of one run.
+/// An existing folder of one run, with its job, result, model and journal.
 #[derive(Debug)]
 pub(crate) struct RunFolder {
     path: PathBuf,
@@ -90,7 +90,6 @@ impl RunFolder {
         Ok(Self { path, not_latest })
     }
 
-    /// Returns the file or folder that prevents `latest` from pointing at this run, if there is one.
     pub(crate) fn not_latest(&self) -> Option<&Path> {
         self.not_latest.as_deref()
     }
@@ -104,18 +103,16 @@ impl RunFolder {
         self.path.join(MODEL)
     }
 
-    /// Opens the file of this name for appending lines.
+    /// Opens the file of this name in the run's folder for appending lines.
     pub(crate) fn append(&self, name: &str) -> std::io::Result<File> {
         File::options().create(true).append(true).open(self.path.join(name))
     }
 
-    /// Writes the job to the folder.
     pub(crate) fn keep_job(&self, job: &Job) -> Result<(), Failure> {
         let job = JobDraft::from(job).to_toml().map_err(Failure::work)?;
         self.write(JOB, &job)
     }
 
-    /// Writes the result to the folder, beside the model.
     pub(crate) fn keep_result(&self, finished: &Finished) -> Result<(), Failure> {
         let result = serde_json::to_string_pretty(finished).map_err(Failure::work)?;
         self.write(RESULT, &(result + "\n"))
@@ -126,12 +123,12 @@ impl RunFolder {
         write.map_err(|error| self.not_written(name, &error))
     }
 
-    /// Returns the failure for a model that could not be written.
+    /// Returns the failure of a run whose model could not be written to its folder.
     pub(crate) fn model_not_written(&self, error: &std::io::Error) -> Failure {
         self.not_written(MODEL, error)
     }
 
-    /// Returns the failure for a file of this name that could not be written.
+    /// Returns the failure of a run of which the file of this name could not be written to its folder.
     pub(crate) fn not_written(&self, name: &str, error: &std::io::Error) -> Failure {
         let path = self.path.join(name);
         Failure::Failed(format!(

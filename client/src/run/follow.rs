@@ -23,7 +23,7 @@ use crate::timeline::{End, Facts, Timeline, TimelineEntry};
 
 /// Interval between requests for the run's state.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
-/// Time to wait for the last records after a run has ended. Nodes out of reach deliver none.
+/// Time to wait for the nodes' last records after a run has ended. Nodes out of reach deliver none.
 const LAST_RECORDS_LIMIT: Duration = Duration::from_secs(1);
 /// Time for which the followed node, and then all nodes, are asked for checkpoints after SIGTERM, before the run is
 /// stopped.
@@ -121,7 +121,8 @@ struct RunRecorder {
 }
 
 impl RunRecorder {
-    /// Takes records: those of this run go to the journal, the timeline and, for scripts, to standard output.
+    /// Takes records of nodes: those of the followed run go to the journal, the timeline and, for scripts, to standard
+    /// output.
     fn take(&mut self, records: &[StatsRecord]) {
         for record in records.iter().filter(|record| record.run == self.run) {
             if self.audience == Audience::Scripts {
@@ -135,7 +136,7 @@ impl RunRecorder {
         }
     }
 
-    /// Takes a newer state of the run, and writes the events that follow from it to the journal.
+    /// Takes a newer state of the followed run, and writes the events that follow from it to the journal.
     fn look(&mut self, status: &RunStatus) {
         for happened in self.timeline.take_facts(Facts::of(status), clock::now()) {
             self.journal.note(&happened);
@@ -192,18 +193,18 @@ async fn status(contact: &Contact, run: RunId) -> Result<Box<RunStatus>, Failure
     }
 }
 
-/// Time limit for the nodes to prepare the successor of a diverged run.
+/// Time limit for the nodes to prepare the run that repeats a diverged one.
 pub(crate) const SUCCESSOR_LIMIT: Duration = Duration::from_mins(2);
 
-/// Returns true if a run has diverged and no node knows its successor yet: there is no run to stop now, but there will
-/// be.
+/// Returns true if a run has diverged and no node knows the run that repeats it yet: there is no run to stop now, but
+/// there will be.
 pub(crate) fn awaits_successor(answers: &[Answer]) -> bool {
     let known = || answers.iter().filter_map(Answer::status);
     let is_known = |run: RunId| known().any(|status| status.run == run);
     known().any(|status| status.outcome.is_some() && status.successor.is_some_and(|next| !is_known(next)))
 }
 
-/// Waits until a node knows the run that succeeds a diverged run.
+/// Waits until a node knows this run, which repeats a diverged run, and has begun it.
 async fn until_known(contact: &Contact, run: RunId) -> Result<(), Failure> {
     let since = Instant::now();
     while since.elapsed() < SUCCESSOR_LIMIT {
@@ -234,7 +235,7 @@ async fn until_known(contact: &Contact, run: RunId) -> Result<(), Failure> {
     )))
 }
 
-/// Rank of a node's report on a run: where nodes differ, the highest rank counts.
+/// Rank of a node's report on the followed run: where nodes differ, the highest rank counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ReportRank {
     Failed,
@@ -250,7 +251,8 @@ fn worth(status: &RunStatus) -> ReportRank {
     }
 }
 
-/// Returns the report of the highest rank on a run, with the answer that carries it.
+/// Returns the report of the highest rank on a run (finished before under way before failed), with the answer that
+/// carries it.
 pub(crate) fn best(run: RunId, answers: &[Answer]) -> Option<(&Answer, &RunStatus)> {
     let known = answers
         .iter()

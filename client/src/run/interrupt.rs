@@ -18,7 +18,7 @@ use crate::output::notice;
 use crate::progress;
 use crate::sync::lock;
 
-/// Exit code of a program that ends at once, unless its result is printed already.
+/// Exit code of a program that a signal ends at once, unless its result is printed already.
 const FAILED: i32 = 1;
 /// Exit code that belongs to the run's result, once that is printed.
 static RESULT: Mutex<Option<i32>> = Mutex::new(None);
@@ -48,9 +48,9 @@ type CleanUp = Box<dyn FnOnce(&mpsc::Sender<String>) + Send>;
 /// State of a run whose nodes outlive this program, for the message that the program prints if it ends at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leaving {
-    /// The run, or `None` while the nodes prepare it.
+    /// Run that goes on without this program, or `None` while the nodes prepare it.
     pub(crate) run: Option<RunId>,
-    /// True if a node has accepted the request to stop.
+    /// True if a node has accepted the request to stop the run.
     pub(crate) stopping: bool,
     /// True if the message goes to scripts, as JSON on standard output.
     pub(crate) json: bool,
@@ -172,7 +172,7 @@ where
     Ok(())
 }
 
-/// Ends the program at once, after a clean-up that is abandoned at `cleaned_by`.
+/// Ends the program at once, after a clean-up that is abandoned at the time `cleaned_by`.
 fn leave_at_once(cleaned_by: Instant) -> ! {
     // The lock is held to the end: other threads that would remove the same files block on it.
     let mut clean_up = lock(&CLEAN_UP);
@@ -181,7 +181,7 @@ fn leave_at_once(cleaned_by: Instant) -> ! {
     exit()
 }
 
-/// Returns a clean-up that also removes the file that is being written.
+/// Returns a clean-up that runs the given one and also removes the file that is being written.
 fn whole_clean_up(clean_up: Option<CleanUp>) -> CleanUp {
     Box::new(move |said| {
         if let Some(file) = lock(&UNFINISHED).take() {
@@ -221,7 +221,8 @@ fn leaves(first: &mut Option<Instant>, now: Instant) -> bool {
     now.duration_since(*first.get_or_insert(now)) >= BOUNCE
 }
 
-/// Erases the progress bar, and prints the result of the clean-up and what becomes of the run.
+/// Erases the progress bar, and prints the result of the clean-up and what becomes of the run, because the program ends
+/// at once.
 fn say_last_words(cleaned: Option<String>) {
     let leaving = *lock(&LEAVING);
     let (said, wait) = mpsc::channel::<()>();
@@ -250,7 +251,7 @@ pub(crate) fn result_told(well: bool) {
     *lock(&RESULT) = Some(if well { 0 } else { FAILED });
 }
 
-/// Records that a node has accepted the request to stop.
+/// Records that a node has accepted the request to stop the run, for the message of a program that ends at once.
 pub(crate) fn stop_sent() {
     if let Some(leaving) = &mut *lock(&LEAVING) {
         leaving.stopping = true;
@@ -279,7 +280,8 @@ impl Drop for Unfinished {
     }
 }
 
-/// Removes the clean-up, once there is nothing left to clean up. Blocks for ever if the program is ending at once.
+/// Removes the registered clean-up, once there is nothing left to clean up. Blocks for ever if the program is ending at
+/// once.
 pub(crate) fn forget_at_exit() {
     *lock(&CLEAN_UP) = None;
 }
@@ -353,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_leaves_is_told_what_becomes_of_the_run() {
+    fn the_user_who_leaves_is_told_what_becomes_of_the_run() {
         let leaving = |run, stopping| {
             let json = false;
             Leaving { run, stopping, json }.failure().reasons().concat()

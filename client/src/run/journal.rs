@@ -18,7 +18,7 @@ use crate::timeline::Happened;
 pub(crate) const METRICS: &str = "metrics.jsonl";
 pub(crate) const EVENTS: &str = "events.jsonl";
 
-/// Line of `metrics.jsonl` that holds an evaluation instead of a node's record.
+/// Line of `metrics.jsonl`, the file of a run's records, that holds an evaluation instead of a node's record.
 #[derive(Serialize)]
 struct Evaluated<'a> {
     time: f64,
@@ -27,7 +27,7 @@ struct Evaluated<'a> {
     evaluation: &'a Evaluation,
 }
 
-/// Journal of one run, as two files of lines.
+/// Journal of one run: a file of its nodes' records and evaluations, and a file of its events.
 pub(crate) struct Journal {
     metrics: JournalFile,
     events: JournalFile,
@@ -36,7 +36,7 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal in a run's folder and appends to one that is there.
+    /// Opens the journal in a run's folder: its files of records and events, to which it appends.
     pub(crate) fn open(folder: &RunFolder) -> Self {
         let lines = |name: &'static str| JournalFile {
             name,
@@ -53,12 +53,12 @@ impl Journal {
         }
     }
 
-    /// Returns true if an evaluation is newer than those in the journal.
+    /// Returns true if an evaluation is newer than those in the run's journal.
     pub(crate) fn is_new(&self, evaluation: &Evaluation) -> bool {
         self.evaluated.is_none_or(|newest| evaluation.seconds > newest)
     }
 
-    /// Appends the nodes' records of the run, and the evaluations that they carry.
+    /// Appends the nodes' records of the run, and the evaluations that they carry, to the journal.
     pub(crate) fn take(&mut self, records: &[StatsRecord]) {
         for record in records {
             self.metrics.add(record);
@@ -72,7 +72,8 @@ impl Journal {
         }
     }
 
-    /// Appends an evaluation: one from a record, or that of the run's final weights, which no record carries.
+    /// Appends an evaluation to the journal: one from a record, or that of the run's final weights, which no record
+    /// carries.
     pub(crate) fn add_evaluation(&mut self, time: f64, evaluation: &Evaluation) {
         self.evaluated = Some(evaluation.seconds);
         self.metrics.add(&Evaluated {
@@ -83,7 +84,7 @@ impl Journal {
         self.metrics.flush();
     }
 
-    /// Appends an event, and flushes both files so that they are complete up to it.
+    /// Appends an event to the journal, and flushes its files of records and events so that both are complete up to it.
     pub(crate) fn note(&mut self, happened: &Happened) {
         self.events.add(happened);
         self.events.flush();
@@ -91,7 +92,7 @@ impl Journal {
     }
 }
 
-/// File of lines that is closed after the first failed write.
+/// File of the journal, made of lines, which is closed after the first failed write.
 struct JournalFile {
     name: &'static str,
     file: Option<BufWriter<File>>,

@@ -7,7 +7,7 @@ use protocol::ids::RunId;
 use super::folder::RunFolder;
 use crate::failure::Failure;
 
-/// A folder that can be written to, though it may not exist yet.
+/// Folder for the folders of runs, which can be written to, though it may not exist yet.
 #[derive(Clone, Debug)]
 pub(crate) struct OutFolder {
     path: PathBuf,
@@ -29,7 +29,7 @@ impl OutFolder {
         Ok(Self { path })
     }
 
-    /// Creates the folder of a run inside this folder.
+    /// Creates the folder of a run inside the folder for all runs.
     pub(crate) fn of_run(&self, run: RunId) -> Result<RunFolder, Failure> {
         RunFolder::make(&self.path, run)
     }

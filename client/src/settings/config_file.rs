@@ -11,14 +11,15 @@ use serde::Deserialize;
 use super::toml_error;
 use crate::failure::Failure;
 
-/// Contents of the configuration file.
+/// Contents of the user's configuration file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ConfigFile {
-    /// Addresses of the cluster's nodes.
+    /// Addresses of the cluster's nodes, from the user's configuration file.
     #[serde(default, deserialize_with = "one_or_several")]
     pub(crate) cluster: Vec<String>,
-    /// Path of the cluster's credentials; a relative path starts at the file's folder.
+    /// Path of the cluster's credentials in the user's configuration file; a relative path starts at that file's
+    /// folder.
     pub(crate) credentials: Option<PathBuf>,
 }
 
@@ -53,8 +54,8 @@ impl ConfigFile {
     }
 }
 
-/// Returns the path of the file, if the user has a configuration folder. Relative paths in `XDG_CONFIG_HOME` are
-/// ignored, as the XDG specification demands.
+/// Returns the path of the user's configuration file, if the user has a configuration folder. Relative paths in
+/// `XDG_CONFIG_HOME` are ignored, as the XDG specification demands.
 fn path(xdg: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
     let absolute = |text: OsString| Some(PathBuf::from(text)).filter(|path| path.is_absolute());
     let folder = xdg
@@ -63,7 +64,7 @@ fn path(xdg: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
     Some(folder.join("tau/config.toml"))
 }
 
-/// Deserialises an address, several addresses separated by commas, or a list of addresses.
+/// Deserialises the nodes' addresses in the user's configuration file: one, several separated by commas, or a list.
 fn one_or_several<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     #[derive(Deserialize)]
     #[serde(

@@ -9,7 +9,7 @@ use communicator::transport::Credentials;
 
 const PREFIX: &str = "tau1.";
 
-/// Contents of a token.
+/// Contents of a cluster's token: the addresses of its nodes and its credentials.
 #[derive(Debug)]
 pub(crate) struct Token {
     pub(crate) addresses: Vec<String>,
@@ -17,7 +17,7 @@ pub(crate) struct Token {
 }
 
 impl Token {
-    /// Returns the token's line of text for a cluster.
+    /// Encodes the addresses of a cluster's nodes and its credentials as a token, one line of text.
     pub(crate) fn text(addresses: &[String], credentials: &Credentials) -> String {
         let addresses = addresses.join(",");
         let length = u16::try_from(addresses.len()).unwrap_or(u16::MAX);
@@ -28,7 +28,7 @@ impl Token {
         format!("{PREFIX}{}", BASE64_URL_SAFE_NO_PAD.encode(bytes))
     }
 
-    /// Parses a token. Returns none if the text does not begin like one, and an error if it is damaged.
+    /// Parses a cluster's token. Returns none if the text does not begin like one, and an error if it is damaged.
     pub(crate) fn of(text: &str) -> Option<Result<Self, String>> {
         let letters = text.strip_prefix(PREFIX)?;
         let broken =

@@ -8,10 +8,10 @@ use worker::backend::device::Device;
 use crate::local::compute;
 use crate::output::quantity;
 
-/// The properties of a machine that explain measured figures.
+/// Properties of a machine that explain the figures measured on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Machine {
-    /// Name of the processor, or the addresses of the nodes if they are elsewhere.
+    /// Name of the machine's processor, or the addresses of the nodes if they are elsewhere.
     pub(crate) processor: String,
     /// Number of cores that this process may use; 0 if the nodes are elsewhere.
     pub(crate) cores: usize,
@@ -50,7 +50,7 @@ impl Machine {
         }
     }
 
-    /// Describes a cluster of nodes that were running before the study.
+    /// Describes a cluster of nodes that were running before the study, in place of a machine.
     pub(crate) fn cluster(addresses: &[String]) -> Self {
         Self {
             processor: format!("the cluster at {}", addresses.join(", ")),

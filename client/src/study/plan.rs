@@ -8,20 +8,20 @@ use toml::{Table, Value};
 
 use crate::settings::toml_error;
 
-/// Name of the experiment of a study that is described by flags alone.
+/// Name of the experiment in a study that is described by flags alone.
 pub(crate) const DEFAULT_NAME: &str = "study";
 
 /// Largest number of runs in a study; more would take weeks.
 const RUNS_MAX: usize = 10_000;
 
-/// A study as people write it, and as it is saved in its folder.
+/// A study, in which strategies are compared: its experiments, as people write them and as its folder keeps them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Study {
     /// Heading of the study's report.
     pub(crate) title: String,
-    /// Seed for the order of the runs. The order is random because machines drift over time, for example as they heat
-    /// up, and no strategy may get all the good hours.
+    /// Seed for the order of a study's runs. The order is random because machines drift over time, for example as they
+    /// heat up, and no strategy may get all the good hours.
     #[serde(default = "one")]
     pub(crate) order: u64,
     /// Experiments of the study, each compared within itself.
@@ -33,19 +33,19 @@ pub(crate) struct Study {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Experiment {
     pub(crate) name: String,
-    /// Text for the report: the question of the experiment and the meaning of its figures.
+    /// Text on an experiment for the report: its question, and the meaning of its figures.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) about: String,
-    /// Numbers of nodes, each of which is tried.
+    /// Numbers of nodes with which an experiment's runs are made, each of which is tried.
     #[serde(default = "three")]
     pub(crate) nodes: Vec<usize>,
-    /// Accuracy for which the time to reach it is read from the evaluations. Runs do not stop there.
+    /// Accuracy for which a report gives the time to reach it, read from the evaluations. Runs do not stop there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) target: Option<f64>,
     /// Published results that the report draws beside the measured ones.
     #[serde(default, rename = "reference", skip_serializing_if = "Vec::is_empty")]
     pub(crate) references: Vec<Reference>,
-    /// Job keys, each with one value or a list of values that are all tried.
+    /// Job keys of an experiment, each with one value or a list of values that are all tried.
     #[serde(flatten)]
     pub(crate) job: Table,
 }
@@ -79,9 +79,9 @@ pub(crate) struct Planned {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Changes {
     pub(crate) nodes: Vec<usize>,
-    /// Job keys with a list of values that are all tried.
+    /// Job keys from the command line with a list of values that are all tried.
     pub(crate) lists: Vec<(&'static str, Vec<Value>)>,
-    /// Job keys with a single value, from the command line.
+    /// Job keys from the command line with a single value.
     pub(crate) job: JobDraft,
     pub(crate) target: Option<f64>,
 }
@@ -123,7 +123,7 @@ impl Study {
         }
     }
 
-    /// Replaces the settings of every experiment with those from the command line.
+    /// Replaces the settings of every experiment of a study with those from the command line.
     pub(crate) fn changed(mut self, changes: &Changes) -> Result<Self, String> {
         let single = Table::try_from(&changes.job).map_err(|error| error.to_string())?;
         for experiment in &mut self.experiments {
@@ -139,7 +139,7 @@ impl Study {
         Ok(self)
     }
 
-    /// Returns all runs in random order, or a sentence for each mistake in the study.
+    /// Returns all runs of the study in random order, or a sentence for each mistake in the study.
     pub(crate) fn runs(&self) -> Result<Vec<Planned>, Vec<String>> {
         let mut runs = Vec::new();
         let mut errors = Vec::new();
@@ -228,7 +228,8 @@ impl Experiment {
 }
 
 impl Reference {
-    /// Returns a message if the published reference lacks a figure, or does not have either nodes or splits.
+    /// Returns a message if the published results are not given either by number of nodes or by split, or if a list
+    /// lacks a figure.
     fn mistake(&self) -> Option<String> {
         let places = self.nodes.len().max(self.split.len());
         let fits = |figures: &[f64]| figures.is_empty() || figures.len() == places;

@@ -15,7 +15,7 @@ const PRESETS: &[(&str, &str)] = &[
     ("links", include_str!("../../presets/links.toml")),
 ];
 
-/// Returns the preset of this name; the error for an unknown name lists all presets.
+/// Returns the study that comes with Tau under this name; the error for an unknown name lists all names.
 pub(crate) fn preset(name: &str) -> Result<Study, String> {
     let found = PRESETS.iter().find(|(known, _)| *known == name);
     let (_, text) = found.ok_or_else(|| {

@@ -9,11 +9,11 @@ use super::machine::Machine;
 use super::plan::Planned;
 use crate::settings::job_file;
 
-/// Record of one run: its plan, and its result or its error.
+/// Record of one run in a study or report: its plan, and its result or its error.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) experiment: String,
-    /// Number of nodes that the plan asks for.
+    /// Number of nodes that the plan of the run asks for.
     pub(crate) nodes: usize,
     /// Keys and values of the run's job.
     pub(crate) job: BTreeMap<String, String>,
@@ -38,7 +38,7 @@ pub(crate) struct Measured {
     pub(crate) samples: u64,
     pub(crate) seconds: f64,
     pub(crate) samples_per_second: f64,
-    /// Number of nodes that took part to the end.
+    /// Number of nodes that took part in the run to its end.
     pub(crate) nodes: usize,
     pub(crate) missing: Vec<String>,
     pub(crate) replicas_agree: bool,
@@ -52,7 +52,7 @@ pub(crate) struct Measured {
     pub(crate) reason: String,
 }
 
-/// One evaluation. A loss that is not finite is `None`, because JSON cannot express it.
+/// One evaluation of a run's model. A loss that is not finite is `None`, because JSON cannot express it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Point {
     pub(crate) samples: u64,
@@ -70,18 +70,19 @@ impl Measured {
 }
 
 impl Row {
-    /// Returns true if this row is the record of that planned run.
+    /// Returns true if this record is that of the planned run.
     pub(crate) fn is_of(&self, planned: &Planned) -> bool {
         (&self.experiment, self.nodes) == (&planned.experiment, planned.nodes)
             && self.job == job_file::keys_of(&planned.job)
     }
 
-    /// Returns the measurements if they can be compared: all nodes were there to the end, and their replicas agree.
+    /// Returns the run's measurements if they can be compared: all nodes were there to the end, and their replicas
+    /// agree.
     pub(crate) fn sound(&self) -> Option<&Measured> {
         self.result.as_ref().filter(|_| self.trouble().is_none())
     }
 
-    /// Returns the reason for which this run is excluded from averages, if there is one.
+    /// Returns the reason for which the run is excluded from averages, if there is one.
     pub(crate) fn trouble(&self) -> Option<String> {
         if let Some(error) = &self.error {
             return Some(format!("failed: {error}"));
@@ -96,7 +97,7 @@ impl Row {
         }
     }
 
-    /// Returns the value of a job key, or an empty string if the job does not have it.
+    /// Returns the value of a key of the run's job, or an empty string if the job does not have it.
     pub(crate) fn key(&self, name: &str) -> &str {
         self.job.get(name).map_or("", String::as_str)
     }

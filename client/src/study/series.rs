@@ -11,18 +11,18 @@ const ID_LENGTH: usize = 8;
 /// Longest label of a series of single runs, in characters; longer labels are replaced by the run's id.
 const LABEL_MAX: usize = 48;
 
-/// Runs that differ only in their seed.
+/// Runs of a study that differ only in their seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Group<'a> {
     pub(crate) nodes: usize,
-    /// Measurements of the runs that can be compared.
+    /// Measurements of those runs of a group that can be compared, because no node was lost and the replicas agree.
     pub(crate) sound: Vec<&'a Measured>,
-    /// Number of runs that are excluded from averages.
+    /// Number of runs of a group that are excluded from averages.
     pub(crate) troubled: usize,
 }
 
 impl Group<'_> {
-    /// Returns a figure of each run in the group that has it.
+    /// Returns a figure of each comparable run in the group that has it.
     pub(crate) fn figures(&self, of: impl Fn(&Measured) -> Option<f64>) -> Vec<f64> {
         self.sound.iter().filter_map(|result| of(result)).collect()
     }
@@ -32,28 +32,30 @@ impl Group<'_> {
     }
 }
 
-/// Groups that differ only in their number of nodes, shown as one line or one row per number of nodes.
+/// Groups of runs that differ only in their number of nodes, shown as one line of a chart, or as one row of a table per
+/// number of nodes.
 #[derive(Clone, Debug)]
 pub(crate) struct Series<'a> {
-    /// Label of the series: the values of the job keys in which the series differ, or a run's id where those are too
-    /// long for a legend.
+    /// Label of a series of runs: the values of the job keys in which the series differ, or a run's id where those are
+    /// too long for a legend.
     pub(crate) label: String,
-    /// Values of the job keys in which the series differ, if the label does not contain them.
+    /// Values of the job keys in which series of runs differ, if the label does not contain them.
     pub(crate) about: Option<String>,
-    /// Values of the job keys in which the series differ, by key.
+    /// Values of the job keys in which series of runs differ, by key.
     pub(crate) keys: BTreeMap<&'a str, &'a str>,
-    /// Groups in ascending order of their number of nodes.
+    /// Groups of runs in ascending order of their number of nodes.
     pub(crate) groups: Vec<Group<'a>>,
 }
 
 impl<'a> Series<'a> {
-    /// Returns the group with this number of nodes.
+    /// Returns the group of runs on this number of nodes.
     pub(crate) fn at(&self, nodes: usize) -> Option<&Group<'a>> {
         self.groups.iter().find(|group| group.nodes == nodes)
     }
 }
 
-/// Groups the rows of one experiment into series, in the order of their labels.
+/// Groups the records of one experiment's runs into series with equal settings but for nodes and seed, in the order of
+/// their labels.
 pub(crate) fn series_of<'a>(rows: &[&'a Row]) -> Vec<Series<'a>> {
     let varying = varying_keys(rows);
     let mut all: Vec<Series<'a>> = Vec::new();
@@ -92,7 +94,7 @@ pub(crate) fn series_of<'a>(rows: &[&'a Row]) -> Vec<Series<'a>> {
     all
 }
 
-/// Returns all numbers of nodes in these series, in ascending order.
+/// Returns all numbers of nodes in these series of runs, in ascending order.
 pub(crate) fn node_counts(series: &[Series<'_>]) -> Vec<usize> {
     let all: BTreeSet<usize> = series
         .iter()
@@ -102,7 +104,7 @@ pub(crate) fn node_counts(series: &[Series<'_>]) -> Vec<usize> {
     all.into_iter().collect()
 }
 
-/// Returns the job keys in which rows differ, without the seed, which is averaged over.
+/// Returns the job keys in which runs differ, without the seed, which is averaged over.
 pub(crate) fn varying_keys<'a>(rows: &[&'a Row]) -> Vec<&'a str> {
     let names: BTreeSet<&str> = rows.iter().flat_map(|row| row.job.keys()).map(String::as_str).collect();
     let differs = |name: &str| rows.iter().any(|row| row.key(name) != rows[0].key(name));
@@ -113,8 +115,8 @@ pub(crate) fn varying_keys<'a>(rows: &[&'a Row]) -> Vec<&'a str> {
     keys
 }
 
-/// Returns true if only some strategies have this key, and it has one value for each strategy: the strategy's name then
-/// tells enough.
+/// Returns true if only some strategies have this job key, and it has one value for each strategy: the strategy's name
+/// then tells enough.
 fn follows_exchange(rows: &[&Row], name: &str) -> bool {
     let mut of = BTreeMap::new();
     let mut values = rows.iter().map(|row| (row.key("exchange"), row.key(name)));
@@ -122,7 +124,8 @@ fn follows_exchange(rows: &[&Row], name: &str) -> bool {
     is_the_same && rows.iter().any(|row| row.key(name).is_empty())
 }
 
-/// Returns the label of a new series and the text that the label omits. `row` is the first of `rows` rows.
+/// Returns the label of a new series of runs, and the full text if the label omits it. `row` is the first of `rows`
+/// records.
 fn names(keys: &BTreeMap<&str, &str>, row: &Row, rows: usize) -> (String, Option<String>) {
     let full = label(keys);
     // The rows of a study have no id: the study's author has chosen the keys that differ.

@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Summary {
     pub(crate) mean: f64,
-    /// Sample standard deviation; `None` for a single run.
+    /// Sample standard deviation of a figure; `None` for a single run.
     pub(crate) deviation: Option<f64>,
     pub(crate) count: usize,
 }

@@ -8,12 +8,12 @@ use super::plan::{Planned, Study};
 use super::row::Row;
 use crate::failure::Failure;
 
-/// File name of the study in its folder.
+/// File name of a study's description in its folder.
 const STUDY: &str = "study.toml";
 /// File name of the runs' records in a study's folder, with one line of JSON for each run.
 const RUNS: &str = "runs.jsonl";
 
-/// Open folder of one study. The file of records is locked against other processes.
+/// Open folder of one study. The file of the runs' records is locked against other processes.
 #[derive(Debug)]
 pub(crate) struct Store {
     folder: PathBuf,
@@ -22,7 +22,7 @@ pub(crate) struct Store {
 }
 
 impl Store {
-    /// Opens or creates the folder of a study. An incomplete last line, left by a process that died, is removed.
+    /// Opens or creates the folder of a study. An incomplete last record, left by a process that died, is removed.
     pub(crate) fn open(folder: &Path, study: &Study) -> Result<Self, Failure> {
         let shown = folder.display();
         let io = |error: io::Error| {
@@ -66,7 +66,7 @@ impl Store {
         })
     }
 
-    /// Removes the records of failed runs, so that these runs are repeated.
+    /// Removes the records of failed runs from the study's folder, so that these runs are repeated.
     pub(crate) fn forget_failures(&mut self) -> Result<(), Failure> {
         self.rows.retain(|row| row.error.is_none());
         let mut lines = Vec::new();
@@ -83,17 +83,17 @@ impl Store {
             .map_err(|_| Failure::input("another 'tau study' is writing to the study's folder: wait until it ends"))
     }
 
-    /// Returns the folder for the files of the run under way, which are deleted after it.
+    /// Returns the folder for the model of the study's run under way, which is deleted after the run.
     pub(crate) fn scratch(&self) -> PathBuf {
         self.folder.join(".run")
     }
 
-    /// Returns true if a run has a record.
+    /// Returns true if the study's folder has a record of this planned run.
     pub(crate) fn has(&self, run: &Planned) -> bool {
         self.rows.iter().any(|row| row.is_of(run))
     }
 
-    /// Appends the record of a run. If the disk is full, the earlier records stay whole.
+    /// Appends the record of a run to the study's folder. If the disk is full, the earlier records stay whole.
     pub(crate) fn add(&mut self, row: Row) -> Result<(), Failure> {
         let before = self.runs.metadata().map_err(Failure::work)?.len();
         let mut line = serde_json::to_vec(&row).map_err(Failure::work)?;
@@ -114,7 +114,7 @@ impl Store {
     }
 }
 
-/// Reads the study and the records from a folder, for a report; `None` if the folder holds no study.
+/// Reads a study and the records of its runs from a folder, for a report; `None` if the folder holds no study.
 pub(crate) fn load(folder: &Path) -> Result<Option<(Study, Vec<Row>)>, String> {
     let text = match std::fs::read_to_string(folder.join(STUDY)) {
         Ok(text) => text,
@@ -126,7 +126,7 @@ pub(crate) fn load(folder: &Path) -> Result<Option<(Study, Vec<Row>)>, String> {
     Ok(Some((study, rows)))
 }
 
-/// Reads the records of a file, and the number of bytes up to the end of the last whole line.
+/// Reads the records of a study's runs from a file, and the number of bytes up to the end of the last whole line.
 fn read(path: &Path) -> Result<(Vec<Row>, u64), String> {
     let bytes = match std::fs::read(path) {
         Ok(bytes) => bytes,

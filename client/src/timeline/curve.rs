@@ -2,13 +2,13 @@
 
 use serde::{Serialize, Serializer};
 
-/// Largest number of points in a curve, more than a wide terminal has dots.
+/// Largest number of points in a run's curve, more than a wide terminal has dots.
 const CAPACITY: usize = 512;
 
-/// Figures of a run at one moment. Unknown values are NaN.
+/// One point of a run's curve: figures at one moment. Unknown values are NaN.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Point {
-    /// Seconds since the run's first step.
+    /// Time of a curve's point, in seconds since the run's first step.
     pub(crate) seconds: f64,
     pub(crate) samples: f64,
     /// Mean training loss of the second before this point.
@@ -21,7 +21,7 @@ pub(crate) struct Point {
 }
 
 impl Point {
-    /// Returns the midpoint of two points. A value that only one of them knows is taken from that one.
+    /// Returns the midpoint of two points of a curve. A value that only one of them knows is taken from that one.
     fn between(one: Self, other: Self) -> Self {
         let [seconds, samples, loss, samples_per_second, sent, dense, staleness] =
             std::array::from_fn(|at| match (one.values()[at], other.values()[at]) {
@@ -61,12 +61,13 @@ impl Serialize for Point {
     }
 }
 
-/// Curve of points from the start of a run. When the curve is full, neighbouring points are merged, and each later
-/// point stands for twice as many measurements. The resolution is therefore the same along the whole curve.
+/// Curve of a run's figures, such as loss and speed, from its start. When the curve is full, neighbouring points are
+/// merged, and each later point stands for twice as many measurements. The resolution is therefore the same along the
+/// whole curve.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Curve {
     points: Vec<Point>,
-    /// Number of times that neighbouring points were merged.
+    /// Number of times that neighbouring points of the curve were merged.
     halvings: u32,
     /// Measurements that are not a point of the curve yet: entry `i` is the mean of 2^i of them, if there is one.
     pending: Vec<Option<Point>>,
@@ -77,7 +78,8 @@ impl Curve {
         &self.points
     }
 
-    /// Returns a number that changes when points are merged; while it stays the same, points are only appended.
+    /// Returns a number that changes when points of the curve are merged; while it stays the same, points are only
+    /// appended.
     pub(crate) fn generation(&self) -> u32 {
         self.halvings
     }

@@ -6,42 +6,42 @@ use protocol::reasons::waiting::{WaitingFor, joined};
 use protocol::stats::{LogNotice, Severity};
 use serde::{Deserialize, Serialize};
 
-/// Number of events that are kept in memory.
+/// Number of events of a run that are kept in memory.
 const REMEMBERED_MAX: usize = 500;
 
-/// One event of a run.
+/// One event of a run, for its journal and its views.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub(crate) enum TimelineEntry {
-    /// This client began to follow the run.
+    /// Event: this client began to follow the run.
     Followed { run: String },
-    /// The first record of a node arrived.
+    /// Event: the first record of a node arrived.
     Joined { node: String },
-    /// Records of a node no longer arrive.
+    /// Event: records of a node no longer arrive.
     Silent { node: String },
-    /// Records of a silent node arrive again.
+    /// Event: records of a silent node arrive again.
     Back { node: String },
-    /// A node has sent a log notice.
+    /// Event: a node has sent a notice, a sentence of its log.
     Said {
         node: String,
         #[serde(flatten)]
         notice: LogNotice,
     },
-    /// The reasons why the run waits have changed; there are none if the run no longer waits.
+    /// Event: the reasons why the run waits have changed; there are none if the run no longer waits.
     Waiting {
         #[serde(rename = "for")]
         reasons: Vec<WaitingFor>,
     },
-    /// This client was asked to stop the run.
+    /// Event: this client was asked to stop the run.
     StopAsked,
-    /// The run has finished.
+    /// Event: the run has finished.
     Finished { reason: String },
-    /// The run has failed, or this client could not fetch its result.
+    /// Event: the run has failed, or this client could not fetch its result.
     Failed { reason: String },
 }
 
 impl TimelineEntry {
-    /// Returns a sentence for people about this event.
+    /// Returns a sentence for people about this event of a run.
     pub(crate) fn sentence(&self) -> String {
         match self {
             Self::Followed { .. } => "this client began to follow the run".into(),
@@ -57,7 +57,7 @@ impl TimelineEntry {
         }
     }
 
-    /// Returns the severity of this event.
+    /// Returns the severity of this event of a run.
     pub(crate) fn severity(&self) -> Severity {
         match self {
             Self::Waiting { reasons } if reasons.is_empty() => Severity::News,
@@ -68,7 +68,7 @@ impl TimelineEntry {
         }
     }
 
-    /// Returns true if records of these nodes, or the end of the run, already tell of this event, so that a view of
+    /// Returns true if records of these nodes, or the end of the run, already tell of this event, so that a replay of
     /// them needs no separate note.
     pub(crate) fn is_told_by(&self, tellers: &BTreeSet<String>) -> bool {
         match self {
@@ -81,12 +81,12 @@ impl TimelineEntry {
     }
 }
 
-/// An event with its number and time.
+/// An event of a run with its number and time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Happened {
-    /// Number of the event, from 1.
+    /// Number of the run's event, from 1.
     pub(crate) number: u64,
-    /// Time of the event, in seconds since 1970.
+    /// Time of the run's event, in seconds since 1970.
     pub(crate) time: f64,
     #[serde(flatten)]
     pub(crate) what: TimelineEntry,

@@ -17,20 +17,20 @@ pub(crate) struct Facts {
     pub(crate) optimiser: String,
     pub(crate) exchange: String,
     pub(crate) epochs: u32,
-    /// Number of training samples.
+    /// Number of the run's training samples.
     pub(crate) train: u64,
     /// Name of the run's phase, or `finished` or `failed`.
     pub(crate) phase: &'static str,
-    /// Reasons why the run waits.
+    /// Reasons why the run waits, such as a silent node.
     pub(crate) waiting: Vec<WaitingFor>,
     pub(crate) end: Option<End>,
 }
 
-/// End of a run.
+/// Outcome of a run that has ended.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "end", rename_all = "snake_case")]
 pub(crate) enum End {
-    /// The run finished with a model.
+    /// Outcome of a run that finished with a model.
     Finished {
         accuracy: f64,
         mae: Option<f64>,
@@ -45,12 +45,12 @@ pub(crate) enum End {
         /// Path of the model: on the node that was asked, or where a client has saved it.
         model: String,
     },
-    /// The run ended without a model.
+    /// Outcome of a run that ended without a model.
     Failed { reason: String },
 }
 
 impl Facts {
-    /// Builds the facts of a run that trains this job on `train` samples.
+    /// Describes a run that trains this job on `train` samples.
     pub(crate) fn of_job(run: String, job: &Job, train: u64) -> Self {
         Self {
             run,
@@ -66,7 +66,7 @@ impl Facts {
         }
     }
 
-    /// Builds the facts from a node's report on the run.
+    /// Describes a run from a node's report on it.
     pub(crate) fn of(status: &RunStatus) -> Self {
         Self {
             phase: phase(status),
@@ -81,12 +81,13 @@ impl Facts {
         }
     }
 
-    /// Returns data, model, optimiser and strategy as one line for people.
+    /// Returns the run's data, model, optimiser and strategy as one line for people.
     pub(crate) fn job(&self) -> String {
         [&*self.data, &*self.model, &*self.optimiser, &*self.exchange].join(" · ")
     }
 
-    /// Returns the events that follow from the change between `before` and these facts.
+    /// Compares the description of a run with an earlier one, `before`, and returns the events that follow from the
+    /// change.
     pub(super) fn since(&self, before: Option<&Self>) -> Vec<TimelineEntry> {
         let mut happened = Vec::new();
         let waited_for = before.map_or(&[] as &[WaitingFor], |before| &before.waiting);

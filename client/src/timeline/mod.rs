@@ -24,12 +24,12 @@ pub(crate) use summary::Summary;
 
 use entries::TimelineEntries;
 
-/// Number of earlier runs whose ids are remembered.
+/// Number of earlier runs whose ids a timeline remembers.
 const RUNS_MAX: usize = 64;
-/// Range of the seconds between two points of the curve: short at the start of a run, when records come more often.
+/// Range of the seconds between two points of a run's curve: short at the start of a run, when records come more often.
 const POINT_EVERY: std::ops::RangeInclusive<f64> = 0.05..=1.0;
 
-/// Everything known of a cluster and its newest run.
+/// Everything that a view knows of a cluster and its newest run.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Timeline {
     run: String,
@@ -38,16 +38,16 @@ pub(crate) struct Timeline {
     facts: Option<Facts>,
     nodes: Nodes,
     curve: Curve,
-    /// Time of the record that the newest point was made from, in seconds since 1970.
+    /// Time of the record that the curve's newest point was made from, in seconds since 1970.
     pointed: f64,
-    /// Newest point of the run that has a training loss; the curve may end with it.
+    /// Newest point for the run's curve that has a training loss; the curve may end with it.
     latest: Option<Point>,
-    /// Time of the first step, in seconds since 1970.
+    /// Time of the run's first step, in seconds since 1970.
     begun: Option<f64>,
     evaluations: Course,
     best: Option<f64>,
     entries: TimelineEntries,
-    /// Highest number of samples in any record of the run; `seconds` likewise.
+    /// Highest number of trained samples in any record of the run; `seconds` likewise.
     samples: u64,
     seconds: f64,
 }
@@ -61,7 +61,7 @@ impl Timeline {
         }
     }
 
-    /// Takes records, each node's in the order of their times, and returns the events that follow from them.
+    /// Takes records of nodes, each node's in the order of their times, and returns the events that follow from them.
     pub(crate) fn take(&mut self, records: &[StatsRecord]) -> Vec<Happened> {
         let mut happened = Vec::new();
         for record in records {
@@ -86,7 +86,7 @@ impl Timeline {
         !is_known && !under_way && record.state != Phase::Ended.text()
     }
 
-    /// Resets everything for a new run except the events.
+    /// Resets the timeline for a new run, except its events.
     fn begin(&mut self, run: &str) {
         let mut runs_before = std::mem::take(&mut self.runs_before);
         runs_before.retain(|before| before != run);
@@ -149,7 +149,7 @@ impl Timeline {
         newest.is_none_or(|newest| newest.seconds < evaluation.seconds)
     }
 
-    /// Returns the next point of the curve, if the run has advanced since the last one.
+    /// Returns the next point of the run's curve, if the run has advanced since the last one.
     fn point(&self) -> Option<Point> {
         let newest = self.curve.points().last();
         if newest.is_some_and(|newest| newest.seconds >= self.seconds) || self.seconds == 0.0 {
@@ -158,8 +158,8 @@ impl Timeline {
         Some(self.now())
     }
 
-    /// Adds the last point of the curve. The last records come within a moment of each other, and the first of them may
-    /// be from a node that trained nothing, so the rest of them get one more point.
+    /// Adds the last point of the run's curve. The last records come within a moment of each other, and the first of
+    /// them may be from a node that trained nothing, so the rest of them get one more point.
     fn end_curve(&mut self) {
         let Some(latest) = self.latest.take().filter(|latest| latest.seconds > 0.0) else {
             return;
@@ -184,7 +184,8 @@ impl Timeline {
         }
     }
 
-    /// Takes the run's facts as of `time`, and returns the events that follow from them.
+    /// Takes a newer description of the run (settings, phase, waiting, end) as of `time`, and returns the events that
+    /// follow from it.
     pub(crate) fn take_facts(&mut self, facts: Facts, time: f64) -> Vec<Happened> {
         if facts.run != self.run {
             // The asked node may not know the next run yet, so an ended run does not replace the present one. A run
@@ -223,7 +224,7 @@ impl Timeline {
         self.nodes.take_members(members, under_way);
     }
 
-    /// Adds an event that no record carries, such as a request to stop, and returns it with its number.
+    /// Adds an event to the timeline that no record carries, such as a request to stop, and returns it with its number.
     pub(crate) fn note(&mut self, time: f64, what: TimelineEntry) -> Happened {
         self.entries.add(time, what)
     }
@@ -244,7 +245,7 @@ impl Timeline {
         &self.curve
     }
 
-    /// Returns the time of the first step by the clock of records, in seconds since 1970.
+    /// Returns the time of the run's first step by the clock of records, in seconds since 1970.
     pub(crate) fn begun(&self) -> Option<f64> {
         self.begun
     }
@@ -253,13 +254,13 @@ impl Timeline {
         self.evaluations.evaluations()
     }
 
-    /// Returns the events after the one with this number, oldest first.
+    /// Returns the run's events after the one with this number, oldest first.
     pub(crate) fn happened_after(&self, number: u64) -> impl DoubleEndedIterator<Item = &Happened> {
         self.entries.after(number)
     }
 }
 
-/// Returns a copy of a record with the figures of the node and without those of its run.
+/// Returns a copy of a node's record with the figures of the node and without those of its run.
 fn without_run(record: &StatsRecord) -> StatsRecord {
     StatsRecord {
         node: record.node.clone(),

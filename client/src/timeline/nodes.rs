@@ -8,23 +8,23 @@ use protocol::wire::control;
 
 use super::entries::TimelineEntry;
 
-/// Seconds after which a node without a record is silent, if others have sent records since. A silent node is left out
-/// of means and of sums of speeds.
+/// Seconds without a record after which a node counts as silent, if others have sent records since. A silent node is
+/// left out of means and of sums of speeds.
 pub(crate) const SILENT: f64 = 5.0;
 
 /// The state of a node as its records and the cluster's members tell it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Node {
-    /// Newest record. Counters of a run stay when the node has left that run.
+    /// Newest record of the node. Counters of a run stay when the node has left that run.
     pub(crate) record: StatsRecord,
-    /// Growth per second of the figures that are shown as rates; absent before the second record and after a counter
-    /// went back.
+    /// Growth per second of the node's figures that are shown as rates; absent before the second record and after a
+    /// counter went back.
     rates: BTreeMap<&'static str, f64>,
-    /// Seconds since the last record, if the node is silent.
+    /// Seconds since the node's last record, if the node is silent.
     pub(crate) silent: Option<f64>,
     /// Text of the last warning or error that the node has reported.
     pub(crate) trouble: Option<String>,
-    /// Report of the cluster's members on the node.
+    /// Entry of the node in the cluster's newest list of members.
     pub(crate) member: Option<NodeReport>,
 }
 
@@ -44,7 +44,7 @@ impl Node {
         }
     }
 
-    /// Returns the growth per second of a figure.
+    /// Returns the growth per second of a node's figure.
     pub(crate) fn rate(&self, figure: &Figure<StatsRecord>) -> Option<f64> {
         self.rates.get(figure.name).copied()
     }
@@ -65,7 +65,7 @@ pub(crate) struct Nodes {
     by_name: BTreeMap<String, Node>,
     /// Names of the nodes that sent a record in this run, including nodes that were dropped later.
     joined: BTreeSet<String>,
-    /// Time of the newest record of any node, in seconds since 1970.
+    /// Time of the newest record of any node, in seconds since 1970, by which silent nodes are found.
     newest: f64,
     /// Seconds without a record after which a node is silent.
     silence: f64,
@@ -88,7 +88,8 @@ impl Nodes {
         }
     }
 
-    /// Returns the members that are not silent, without records, for the next run.
+    /// Returns the nodes that the next run's timeline begins with: members of the cluster that are not silent, without
+    /// their records.
     pub(super) fn of_next_run(&self) -> Self {
         let mut next = Self::default();
         let members = self.by_name.values().filter(|node| !node.is_silent());
@@ -98,7 +99,7 @@ impl Nodes {
         next
     }
 
-    /// Takes a record, and returns events for nodes that are new, silent or back.
+    /// Takes a node's record, and returns events for nodes that are new, silent or back.
     pub(super) fn take(&mut self, record: &StatsRecord) -> Vec<TimelineEntry> {
         let known = self.by_name.get(&record.node).map_or(0.0, |node| node.record.time);
         if record.time < known {
@@ -159,7 +160,7 @@ impl Nodes {
         });
     }
 
-    /// Marks all nodes of a run as finished, except those that are missing.
+    /// Marks all nodes of a run that has ended as finished, except those that its result lacks.
     pub(super) fn finish(&mut self, run: &str, missing: &[String]) {
         let nodes = self.by_name.iter_mut();
         let ended = nodes.filter(|(name, node)| node.record.run == run && !missing.contains(name));
@@ -175,7 +176,7 @@ impl Nodes {
         self.by_name.values()
     }
 
-    /// Returns the figures that apply to at least one of these nodes.
+    /// Returns the figures that apply to at least one of these nodes, as columns for views.
     pub(crate) fn figures(&self) -> impl Iterator<Item = &'static Figure<StatsRecord>> {
         let applies =
             |figure: &Figure<StatsRecord>| self.iter().any(|node| figure.applies_to(&node.record, self.len() > 1));
@@ -212,7 +213,7 @@ impl Nodes {
         (!found.is_empty()).then(|| found.iter().sum::<f64>() / found.len() as f64)
     }
 
-    /// Returns the sum of a counter over all nodes, including silent ones.
+    /// Returns the sum of a run's counter over all nodes, including silent ones.
     pub(crate) fn total(&self, of: fn(&StatsRecord) -> u64) -> u64 {
         self.iter().fold(0, |sum, node| of(&node.record).saturating_add(sum))
     }

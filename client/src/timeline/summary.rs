@@ -7,23 +7,23 @@ use serde::Serialize;
 
 use super::{End, Timeline};
 
-/// Number of the newest points of the curve that the speed is computed from.
+/// Number of the newest points of a run's curve that its speed is computed from.
 const RECENT: usize = 10;
 
-/// The numbers of a run that are shown at a glance.
+/// The figures of a run that views show at a glance.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Summary {
     pub(crate) state: String,
     pub(crate) samples: u64,
-    /// Number of epochs trained so far.
+    /// Number of the run's epochs trained so far.
     pub(crate) epoch: Option<f64>,
     /// Fraction of the run's samples that are trained.
     pub(crate) share: Option<f64>,
     pub(crate) samples_per_second: f64,
-    /// Seconds since the first step; `left` is an estimate of the remaining seconds.
+    /// Seconds since the run's first step; `left` is an estimate of the remaining seconds.
     pub(crate) elapsed: f64,
     pub(crate) left: Option<f64>,
-    /// Training loss; `eval_loss` and the fields after it are measured on evaluation samples.
+    /// Training loss of the run; `eval_loss` and the fields after it are measured on evaluation samples.
     pub(crate) loss: Option<f64>,
     #[serde(rename = "held_out_loss")]
     pub(crate) eval_loss: Option<f64>,
@@ -34,8 +34,8 @@ pub(crate) struct Summary {
     pub(crate) replicas: Replicas,
 }
 
-/// Equality of the replicas: the number with the most frequent digest, and the number of all. Replicas that are a batch
-/// ahead or behind have another digest.
+/// Equality of the replicas (the nodes' copies of the model): the number with the most frequent digest, and the number
+/// of all. Replicas that are a batch ahead or behind have another digest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(crate) struct Replicas {
     pub(crate) equal: usize,

@@ -22,9 +22,9 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Source of a watch's records: any node of a cluster, or the node of this process.
 #[derive(Clone)]
 pub(crate) enum Source {
-    /// Any node of a cluster, as a client sees it.
+    /// Records are read from any node of a cluster, as a client does.
     Cluster(Arc<Contact>),
-    /// The node of this process, which is asked without a connection.
+    /// Records are read from the node of this process, which is asked without a connection.
     Oneself(Inquiry),
 }
 
@@ -57,20 +57,20 @@ fn stopping() -> Failure {
     Failure::Failed("this node is shutting down".into())
 }
 
-/// Position up to which records were read, in either kind of source.
+/// Position up to which records were read, for either kind of source.
 #[derive(Default)]
 struct Reader {
     of_cluster: StatsReader,
     after: u64,
 }
 
-/// A timeline that several views share.
+/// A timeline of a cluster and its run that several views share.
 #[derive(Clone, Debug)]
 pub(crate) struct Shared {
     timeline: Arc<Mutex<Timeline>>,
-    /// Time of the last answer of any node; before the first answer, the start of the watch.
+    /// Time of the last answer of any watched node; before the first answer, the start of the watch.
     answered: Arc<Mutex<Instant>>,
-    /// Reason for which there are no new records.
+    /// Reason for which no new records come from the watched nodes.
     trouble: Arc<Mutex<Option<String>>>,
 }
 
@@ -94,16 +94,16 @@ impl Shared {
         lock(&self.answered).elapsed()
     }
 
-    /// Returns the reason for which there are no new records, if there is one.
+    /// Returns the reason for which no new records come from the watched nodes, if there is one.
     pub(crate) fn trouble(&self) -> Option<String> {
         lock(&self.trouble).clone()
     }
 }
 
-/// Pause before the next attempt to reach a cluster that has not answered.
+/// Pause before the next attempt to reach a watched cluster that has not answered.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
-/// A cluster that is watched until this is dropped.
+/// A cluster that is watched, its timeline kept up to date, until this value is dropped.
 pub(crate) struct Watch {
     pub(crate) source: Source,
     pub(crate) timeline: Shared,
@@ -111,7 +111,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Starts to watch a cluster in a task. After a failure the task tries again.
+    /// Starts to watch a cluster in a task, which keeps a timeline up to date. After a failure the task tries again.
     pub(crate) fn start(source: Source) -> Arc<Self> {
         let timeline = Shared::default();
         let (asked, kept) = (source.clone(), timeline.clone());

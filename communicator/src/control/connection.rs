@@ -41,7 +41,7 @@ pub enum ConnectionError {
     /// The node speaks TLS, and this client has no credentials.
     #[error("{0} asks for the cluster's credentials: give them with --credentials FILE in place of --insecure")]
     NeedsCredentials(SocketAddr),
-    /// The transfer of a model broke off.
+    /// The transfer of a model from the node broke off.
     #[error("the model could not be fetched")]
     Fetch(#[source] LinkError),
     /// The node has no model of this run.
@@ -53,13 +53,13 @@ pub enum ConnectionError {
 }
 
 impl ConnectionError {
-    /// Returns true if no process listens at the address: the node is gone, and all that it was asked to do with it.
+    /// Returns true if no process listens at the address: the node is gone, and with it all that it was asked to do.
     #[must_use]
     pub fn nobody_there(&self) -> bool {
         matches!(self, Self::Dial(error) if error.is_refused())
     }
 
-    /// Returns true if trying again is of no use, because the fault is on this side.
+    /// Returns true if trying again is of no use, because the error's cause is on this side.
     #[must_use]
     pub fn is_lasting(&self) -> bool {
         use DialError::{Credentials, NotLoopback, Refused};
@@ -117,7 +117,7 @@ impl Caller {
         })
     }
 
-    /// Returns the reason for which a node that accepted the connection has opened no session on it.
+    /// Finds out why a node that accepted the connection has opened no session on it: it may ask for credentials.
     async fn no_session(&self, address: SocketAddr) -> ConnectionError {
         if matches!(self.security, Security::Insecure) && speaks_tls(address, TIMES.call).await {
             ConnectionError::NeedsCredentials(address)

@@ -14,7 +14,7 @@ use super::session_hello::{SessionHello, Token};
 use super::session_stream::SessionStream;
 use crate::timing::ControlTimes;
 
-/// Maximum number of clients at a time.
+/// Maximum number of clients that are connected to this process at a time.
 const CLIENTS_MAX: usize = 256;
 /// Maximum number of connections with nodes at a time. A cluster has at most half as many nodes; for a moment two
 /// connections may be open with one node.
@@ -23,21 +23,20 @@ const NODES_MAX: usize = 2048;
 const QUESTIONS_MAX: usize = 64;
 /// Number of protocol violations for which a process is banned.
 const LIES_MAX: u32 = 3;
-/// Maximum number of banned processes that are remembered.
+/// Maximum number of banned processes that are remembered, so that they stay kept out.
 const BANNED_MAX: usize = 1024;
-/// Maximum number of bytes in flight to one process.
+/// Maximum number of bytes of replies in flight to one process: queued, and not yet written to the network.
 const UNDER_WAY_MAX: u64 = 2 << 20;
-/// Maximum number of bytes in flight to all processes together.
+/// Maximum number of bytes of replies in flight to all processes together.
 const ALL_UNDER_WAY_MAX: u64 = 32 << 20;
 
-/// The sender of a message.
+/// Sender of a control-plane message: its connection, its proven name and its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sender {
     /// Number of the connection on which the message came.
     pub(super) number: u64,
-    /// Name that the sender has proven.
+    /// Name that the sender has proven with its key.
     pub(super) peer: VerifiedPeer,
-    /// Address of the sender.
     pub(super) address: SocketAddr,
 }
 
@@ -61,16 +60,16 @@ pub enum Refusal {
     /// The connection leads back to this process itself.
     #[error("the connection leads back to this process itself")]
     Oneself,
-    /// The connection did not become a session in time.
+    /// A connection is ended because it did not become a session in time.
     #[error("the peer opened no session on its connection in time")]
     NotReady,
-    /// The peer has been silent for too long.
+    /// A connection is ended because its peer has been silent for too long.
     #[error("the peer has been silent for too long")]
     Silent,
-    /// The peer sends requests and does not read the replies.
+    /// A connection is ended because its peer sends requests and does not read the replies.
     #[error("the peer has too many unanswered requests, or does not read the replies")]
     Clogged,
-    /// The connection is closed already.
+    /// A request or reply is refused because its connection is closed already.
     #[error("the connection to the peer is already closed")]
     Gone,
 }
@@ -83,12 +82,13 @@ struct Connection {
     session_stream: Arc<SessionStream>,
     session: Option<u64>,
     ready: bool,
-    /// Time at which the connection was last heard; before that, the time at which it was opened.
+    /// Time at which the peer was last heard on the connection; before that, the time at which the connection was
+    /// opened.
     heard: Duration,
-    /// Number of unanswered requests of the peer.
+    /// Number of requests of the peer that this process has not answered yet.
     questions: usize,
     violations: u32,
-    /// Name for people of the node at the other end, as its first beat gives it.
+    /// Name for people of the node at the other end, as its first beat (periodic state message) gives it.
     name: Option<String>,
 }
 
@@ -118,7 +118,6 @@ pub(super) struct Connections {
 }
 
 impl Connections {
-    /// Creates an empty list of connections.
     pub(super) fn new(me: VerifiedPeer, times: ControlTimes) -> Self {
         Self {
             me,
@@ -184,7 +183,7 @@ impl Connections {
         true
     }
 
-    /// Records that a session is ready. Returns the name of its peer.
+    /// Records that the session with this number is ready for messages. Returns the name of its peer.
     pub(super) fn ready(&mut self, session: u64, now: Duration) -> Option<VerifiedPeer> {
         let connection = self.open.get_mut(self.sessions.get(&session)?)?;
         connection.ready = true;
@@ -252,8 +251,8 @@ impl Connections {
         }
     }
 
-    /// Records the name for people that a node's beat gives. Returns false if the node has given another name before,
-    /// on any of its present connections.
+    /// Records the name for people that a node's state message gives. Returns false if the node has given another name
+    /// before, on any of its present connections.
     pub(super) fn named(&mut self, number: u64, name: &str) -> bool {
         let known = self.is_called(number, name);
         if known.is_none()

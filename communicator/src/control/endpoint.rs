@@ -19,10 +19,11 @@ use super::sessions::Sessions;
 
 /// Process group of all endpoints. The name is part of the wire protocol: `ractor_cluster` tells it to other processes.
 const ENDPOINTS: &str = "tau-gates";
-/// Maximum number of bytes in flight to a node. Beyond that, messages are dropped: late ones are of no use.
+/// Maximum number of bytes in flight to a node. Beyond that, further messages to it are dropped, because late ones are
+/// of no use.
 const BYTES_UNDER_WAY_MAX: u64 = 1 << 20;
 
-/// Message to the endpoint of a node.
+/// Message to a node's endpoint, the one actor that other processes can reach.
 #[derive(RactorClusterMessage, Debug)]
 pub enum EndpointMessage {
     /// A message from another node.
@@ -32,7 +33,7 @@ pub enum EndpointMessage {
     Ask(Envelope<Request>, RpcReplyPort<Payload<Reply>>),
 }
 
-/// The endpoint of another process, and the connection that leads there.
+/// The endpoint of another process (the one actor there that takes messages), and the connection that leads to it.
 #[derive(Clone, Debug)]
 pub struct Endpoint {
     actor: ActorRef<EndpointMessage>,
@@ -40,13 +41,12 @@ pub struct Endpoint {
 }
 
 impl Endpoint {
-    /// Returns the actor of the endpoint.
     #[must_use]
     pub fn actor(&self) -> &ActorRef<EndpointMessage> {
         &self.actor
     }
 
-    /// Wraps a message to this endpoint in an envelope.
+    /// Wraps a message to this endpoint in an envelope, whose token shows the receiver who sent it.
     #[must_use]
     pub fn envelope<T>(&self, content: T) -> Envelope<T> {
         Envelope::new(self.path.token, content)
@@ -89,7 +89,8 @@ impl Endpoint {
 }
 
 impl Sessions {
-    /// Returns the endpoint at the other end of a session. It shows when the session is ready, or a moment later.
+    /// Returns the endpoint at the other end of a session; `None` until it is known, which is when the session is ready
+    /// or a moment later.
     #[must_use]
     pub fn endpoint(&self, session: u64) -> Option<Endpoint> {
         let members = pg::get_members(&ENDPOINTS.to_string());
@@ -103,7 +104,7 @@ impl Sessions {
     }
 }
 
-/// The actors to which an endpoint passes messages and requests on.
+/// The actors of this node to which its endpoint passes incoming messages and requests on.
 pub trait Routes: Send + Sync + 'static {
     /// Takes a message from another node, which has proven its name.
     fn message(&self, from: NodeId, message: ControlMessage);
@@ -113,9 +114,9 @@ pub trait Routes: Send + Sync + 'static {
 
 /// The actor behind a node's endpoint.
 pub struct EndpointActor<R> {
-    /// Receivers of the messages and requests that come in.
+    /// Receivers of the messages and requests that reach the endpoint.
     pub routes: R,
-    /// The sessions of this process, by which the endpoint knows senders.
+    /// The sessions of this process, by which the endpoint recognises the senders of messages.
     pub sessions: Sessions,
 }
 
@@ -221,7 +222,8 @@ enum ProtocolViolation {
     Client,
 }
 
-/// Checks a message as far as possible without other knowledge. Returns the message with its sender.
+/// Checks that a node sent a message, that the message is within its limits, and that it is in its sender's own name.
+/// Returns it with the sender's id.
 fn judged(
     sender: &Sender,
     content: Result<ControlMessage, super::payload::Unreadable>,

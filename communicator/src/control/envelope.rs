@@ -8,11 +8,11 @@ use serde::de::DeserializeOwned;
 use super::payload::{Payload, Unreadable};
 use super::session_hello::Token;
 
-/// Maximum length in bytes of the contents of a message to an endpoint. A beat about a thousand members and their run
-/// is half as long.
+/// Maximum length in bytes of the contents of a message to an endpoint. A beat (a node's state message) about a
+/// thousand members and their run is half as long.
 pub(super) const CONTENT_BYTES_MAX: usize = 256 << 10;
 
-/// A message with the token that identifies its sender.
+/// A message to an endpoint, with the token that shows who sent it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Envelope<T> {
     /// Token that the receiver gave to the sender; `None` if the message was too short to hold one.
@@ -21,7 +21,7 @@ pub struct Envelope<T> {
 }
 
 impl<T> Envelope<T> {
-    /// Wraps a message for the process that gave this token.
+    /// Wraps a message in an envelope for the process that gave this token to this one.
     pub(super) fn new(token: Token, content: T) -> Self {
         Self {
             token: Some(token),

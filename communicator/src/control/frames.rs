@@ -14,7 +14,7 @@ use thiserror::Error;
 use super::identity::VerifiedPeer;
 use crate::meter::Meter;
 
-/// Maximum length of a frame in bytes.
+/// Maximum length in bytes of a frame on the control plane.
 pub(super) const FRAME_BYTES_MAX: usize = 1 << 20;
 /// Maximum length in bytes of a frame that carries no message to an actor.
 const SMALL_BYTES_MAX: usize = 512;
@@ -28,22 +28,22 @@ const PINGS_A_SECOND: u32 = 4;
 /// Pings and answers to pings that a peer may send in a burst.
 const PINGS_AT_ONCE: u32 = 64;
 
-/// Field numbers of a frame's outermost message.
+/// Protobuf field numbers of the outermost message of a frame of `ractor_cluster`.
 mod outer {
     pub(super) const AUTH: u64 = 1;
     pub(super) const NODE: u64 = 2;
     pub(super) const CONTROL: u64 = 3;
 }
 
-/// Field numbers of a handshake message.
+/// Protobuf field numbers of a handshake message of `ractor_cluster`.
 mod auth {
     pub(super) const NAME: u64 = 1;
     pub(super) const SERVER_CHALLENGE: u64 = 4;
-    /// Field of the sender's name, in both of these messages.
+    /// Field of the sender's name in the handshake messages `NAME` and `SERVER_CHALLENGE`.
     pub(super) const NAME_IN: u64 = 1;
 }
 
-/// Field numbers of a control message.
+/// Protobuf field numbers of `ractor_cluster`'s messages about actors, groups and pings.
 mod control {
     pub(super) const SPAWN: u64 = 1;
     pub(super) const TERMINATE: u64 = 2;
@@ -54,7 +54,7 @@ mod control {
     pub(super) const READY: u64 = 9;
 }
 
-/// Reason for which a frame is rejected.
+/// Reason for which an incoming frame is rejected and its connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub(super) enum FrameError {
     #[error("the peer sent a malformed frame: bring all nodes and clients to the same release")]
@@ -79,7 +79,6 @@ pub(super) struct FrameRules {
 }
 
 impl FrameRules {
-    /// Creates the rules for a connection with this peer.
     pub(super) fn new(peer: VerifiedPeer) -> Self {
         Self {
             name: session_name(&peer.to_string()),
@@ -89,7 +88,8 @@ impl FrameRules {
         }
     }
 
-    /// Checks that a frame may pass to the session.
+    /// Checks that an incoming frame may pass to the session: that its form, size, kind and name are those of an honest
+    /// peer's frame, and that not too many of its kind have come.
     pub(super) fn check(&mut self, frame: &[u8], now: Duration) -> Result<(), FrameError> {
         let (kind, content) = only_field(frame)?;
         if kind == outer::NODE {
@@ -148,8 +148,8 @@ fn count(counter: &mut u32, max: u32) -> Result<(), FrameError> {
     }
 }
 
-/// Returns the only field of a message, which must hold bytes. If there were several, the last one would count, or all
-/// of them.
+/// Returns the only field of a Protobuf message, which must hold bytes. Several fields are an error: a decoder would
+/// take the last one, or all of them, for valid.
 fn only_field(mut bytes: &[u8]) -> Result<(u64, &[u8]), FrameError> {
     match field(&mut bytes)? {
         (number, Some(content)) if bytes.is_empty() => Ok((number, content)),
@@ -157,7 +157,7 @@ fn only_field(mut bytes: &[u8]) -> Result<(u64, &[u8]), FrameError> {
     }
 }
 
-/// Takes the next field of a message: its number, and its contents if they are bytes.
+/// Takes the next field from a Protobuf message: its number, and its contents if they are bytes.
 fn field<'a>(bytes: &mut &'a [u8]) -> Result<(u64, Option<&'a [u8]>), FrameError> {
     const VARINT: u64 = 0;
     const FIXED_64: u64 = 1;

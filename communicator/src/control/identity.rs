@@ -15,7 +15,7 @@ pub(super) const KEY_BYTES: usize = 32;
 /// Length of a signature in bytes.
 pub(super) const SIGNATURE_BYTES: usize = 64;
 
-/// Role of a process on the control plane.
+/// Role of a process on the control plane: member of the cluster or client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// A member of the cluster, which sends and receives messages.
@@ -38,7 +38,7 @@ impl Role {
     }
 }
 
-/// Proven name of a process on the control plane.
+/// Proven name of a process on the control plane: its role, and an id that follows from its public key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum VerifiedPeer {
     Node(NodeId),
@@ -60,7 +60,7 @@ impl VerifiedPeer {
         }
     }
 
-    /// Returns the id of a node; `None` for a client.
+    /// Returns the id of this peer if it is a node; `None` for a client.
     #[must_use]
     pub fn node(self) -> Option<NodeId> {
         match self {
@@ -106,14 +106,13 @@ impl Identity {
         self.role
     }
 
-    /// Returns the public key.
+    /// Returns this process's public key.
     pub(super) fn key(&self) -> [u8; KEY_BYTES] {
         let mut key = [0; KEY_BYTES];
         key.copy_from_slice(self.pair.public_key().as_ref());
         key
     }
 
-    /// Signs a message with the private key.
     pub(super) fn sign(&self, message: &[u8]) -> [u8; SIGNATURE_BYTES] {
         let mut signature = [0; SIGNATURE_BYTES];
         signature.copy_from_slice(self.pair.sign(message).as_ref());
@@ -138,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_belongs_to_whoever_can_sign_for_it() {
+    fn a_name_belongs_to_the_process_that_can_sign_for_it() {
         let (one, other) = (Identity::draw(Role::Node).unwrap(), Identity::draw(Role::Node).unwrap());
         assert_ne!(one.peer(), other.peer());
         assert_eq!(one.peer(), VerifiedPeer::of_key(Role::Node, &one.key()));

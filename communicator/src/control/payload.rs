@@ -36,7 +36,7 @@ impl<T: Serialize + DeserializeOwned> BytesConvertable for Payload<T> {
     }
 }
 
-/// Returns the length of a value on the wire in bytes.
+/// Returns the number of bytes that a value takes on the wire.
 pub(crate) fn encoded_length(value: &impl Serialize) -> usize {
     let size = postcard::ser_flavors::Size::default();
     // A value that cannot be encoded is not sent.

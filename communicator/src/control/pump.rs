@@ -16,9 +16,9 @@ use crate::meter::Meter;
 use crate::timing::ControlTimes;
 use crate::transport::Stream;
 
-/// Capacity of a pipe in one direction, in bytes.
+/// Capacity in bytes, in each direction, of the pipe in memory between a connection and its session.
 const PIPE_BYTES: usize = 64 << 10;
-/// Bytes that one peer may send per second. A beat has some kilobytes, twice a second.
+/// Bytes that one peer may send per second. A node's state message has some kilobytes and comes twice a second.
 const BYTES_A_SECOND: u32 = 1 << 20;
 /// Bytes that one peer may send in a burst.
 const BYTES_AT_ONCE: u32 = 4 << 20;
@@ -27,7 +27,8 @@ const FRAME_COST: usize = 512;
 /// Size of a frame's length field in bytes.
 const LENGTH_BYTES: usize = 8;
 
-/// Creates a pipe in memory: the pump's end, and the session's end.
+/// Creates a pipe in memory between the pump of a connection, which copies to and from the network, and its session.
+/// Returns the two ends in this order.
 pub(super) fn pipe() -> (DuplexStream, DuplexStream) {
     tokio::io::duplex(PIPE_BYTES)
 }
@@ -35,14 +36,14 @@ pub(super) fn pipe() -> (DuplexStream, DuplexStream) {
 /// The side that ended a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EndedBy {
-    /// The peer's machine closed or reset the connection.
+    /// A connection ended because the peer's machine closed or reset it.
     VerifiedPeer,
-    /// This process ended the connection.
+    /// A connection ended because this process ended it.
     Oneself,
 }
 
-/// Copies bytes both ways until either side ends or the session stream is closed. Calls `ended_by` before the session
-/// can notice the end, and returns an error if the peer is to blame.
+/// Copies bytes between a connection and its session until either ends or the session stream is closed. Calls
+/// `ended_by` before the session can notice the end, and returns an error if the peer is to blame.
 pub(super) async fn pump(
     stream: Stream,
     pipe: DuplexStream,
@@ -106,7 +107,8 @@ async fn inward(
     }
 }
 
-/// Reads a frame whose first length byte was read already. Memory is taken only as bytes come.
+/// Reads a frame whose first length byte was read already. Memory is taken only as bytes come, whatever length the peer
+/// claims.
 async fn read_frame(
     from_peer: &mut (impl AsyncRead + Unpin),
     length: &mut [u8; LENGTH_BYTES],

@@ -24,7 +24,7 @@ const PURPOSE: &[u8] = b"tau-control/2 greeting";
 const TOKEN_BYTES: usize = 16;
 const HELLO_BYTES: usize = 1 + KEY_BYTES + TOKEN_BYTES;
 
-/// A secret that the two ends of a connection share.
+/// A secret that the two ends of a connection share; messages carry it to prove their sender.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Token([u8; TOKEN_BYTES]);
 
@@ -52,7 +52,7 @@ impl std::fmt::Debug for Token {
     }
 }
 
-/// Result of a session hello.
+/// Result of a session hello, in which the two ends of a connection prove their names and give each other tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SessionHello {
     /// Proven name of the process at the other end.
@@ -91,13 +91,14 @@ impl Hello {
         })
     }
 
-    /// Returns the bytes that `signer` signs for the sender of this hello.
+    /// Returns the bytes of this hello that `signer` signs to prove its name.
     fn challenge(&self, signer: &Self) -> Vec<u8> {
         [PURPOSE, &self.encode(), &signer.encode()].concat()
     }
 }
 
-/// Exchanges session hellos with the other end, within a time limit. Both ends do the same.
+/// Exchanges session hellos with the other end, within a time limit, so that each end proves its name. Both ends do the
+/// same.
 pub(super) async fn exchange_hellos(
     stream: &mut Stream,
     identity: &Identity,
@@ -170,7 +171,7 @@ mod tests {
     /// A process between two others passes on all that they send: each believes, rightly, that it speaks with the
     /// other. Then the process shows one's signature to the other as its own.
     #[tokio::test]
-    async fn a_signature_is_of_no_use_to_whoever_was_given_it() {
+    async fn a_signature_is_of_no_use_to_its_receiver() {
         let (victim, node, thief) = (identity(Role::Node), identity(Role::Node), identity(Role::Node));
         let (mut victims_end, mut to_victim) = pipe();
         let (mut nodes_end, mut to_node) = pipe();

@@ -4,12 +4,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 
-/// Byte counters of a connection, and the signal that ends it.
+/// Byte counters of a control-plane connection, and the signal that ends it.
 #[derive(Debug, Default)]
 pub(super) struct SessionStream {
     /// Bytes handed to the session for sending, without the headers and pings that the session adds.
     sent: AtomicU64,
-    /// Bytes written to the network.
+    /// Bytes of the connection that were written to the network.
     written: AtomicU64,
     close: Notify,
 }
@@ -35,13 +35,13 @@ impl SessionStream {
         self.written.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Returns the number of bytes in flight.
+    /// Returns the number of bytes in flight: handed to the session, and not yet written to the network.
     pub(super) fn under_way(&self) -> u64 {
         let written = self.written.load(Ordering::Relaxed);
         self.sent.load(Ordering::Relaxed).saturating_sub(written)
     }
 
-    /// Ends the connection.
+    /// Gives the signal that ends the connection.
     pub(super) fn close(&self) {
         self.close.notify_one();
     }

@@ -22,27 +22,27 @@ use crate::log_throttle::LogThrottle;
 use crate::timing::{ControlTimes, Timing};
 use crate::transport::{CredentialsError, Stream, tls};
 
-/// Shared secret that `ractor_cluster` asks for. It protects nothing: membership is proven with a real key before a
-/// stream gets here.
+/// Shared secret that `ractor_cluster` asks for. It protects nothing: processes prove their membership with a real key
+/// before a session is opened.
 const COOKIE: &str = "tau";
-/// Prefix of the labels of Tau's own streams.
+/// Prefix of the labels by which Tau recognises its own connections in the events of `ractor_cluster`.
 const LABEL: &str = "tau#";
 
-/// Event in the life of a session: it is ready, or gone.
+/// Event in the life of a session with another process: it is ready for messages, or gone.
 #[derive(Debug)]
 pub enum SessionEvent {
     /// A session is ready for use.
     Ready {
         /// Number of the session in this process.
         session: u64,
-        /// Name that the other side has proven.
+        /// Name that the process at the other end of the session has proven.
         peer: VerifiedPeer,
     },
     /// A session is gone.
     Closed {
         /// Number of the session in this process.
         session: u64,
-        /// True if the other machine has closed or reset the connection.
+        /// True if the session ended because the other machine closed or reset the connection.
         by_peer: bool,
     },
 }
@@ -78,7 +78,8 @@ pub enum OpenError {
     Refused(#[from] Refusal),
 }
 
-/// The sessions of this process, with the server of `ractor_cluster`. There is one in a process.
+/// The sessions of this process with others, and the server of `ractor_cluster` that runs them. There is one in a
+/// process.
 #[derive(Clone)]
 pub struct Sessions {
     server: ActorRef<NodeServerMessage>,
@@ -90,7 +91,7 @@ struct Shared {
     identity: Identity,
     times: ControlTimes,
     connections: Mutex<Connections>,
-    /// Throttle for log lines about invalid messages.
+    /// Throttle for log lines about invalid messages of peers.
     complaints: LogThrottle,
     start: Instant,
 }
@@ -107,7 +108,7 @@ impl Shared {
 }
 
 impl Sessions {
-    /// Starts the server under a name that no other process has. Session events are sent to `events`.
+    /// Starts `ractor_cluster`'s server under a name that no other process has. Session events are sent to `events`.
     pub async fn start(
         identity: Identity,
         timing: &Timing,
@@ -226,7 +227,7 @@ impl Sessions {
         self.shared.connections().session_on(number)
     }
 
-    /// Ends a session, so that a new one can take its place.
+    /// Ends a session, so that a new one with the same process can take its place.
     pub fn close(&self, session: u64) {
         self.shared.connections().close(session);
     }
@@ -236,12 +237,12 @@ impl Sessions {
         self.server.stop(None);
     }
 
-    /// Returns the connection and the token for messages to the other end of a session.
+    /// Returns the connection and the token for messages to the other end of a session; `None` if the session is gone.
     pub(super) fn path(&self, session: u64) -> Option<SessionPath> {
         self.shared.connections().path(session)
     }
 
-    /// Returns the sender to which this token was given.
+    /// Returns the sender to which this process gave the token; `None` if it gave the token to no present connection.
     pub(super) fn sender(&self, token: Option<Token>) -> Option<Sender> {
         self.shared.connections().sender(token?)
     }

@@ -24,10 +24,10 @@ use protocol::wire::run_plan::{Participant, RunPlan};
 use self::contributions::AnnouncedLoss;
 use crate::planted::{Bug, planted};
 
-/// Timeouts of the barrier, in ticks.
+/// Timeouts, in ticks, of the barrier at which workers wait for other workers' rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Patience {
-    /// Minimum number of ticks to wait for a late worker; the wait is longer where rounds take longer.
+    /// Minimum number of ticks for which workers wait for a late one; the wait is longer where rounds take longer.
     pub late: u32,
     /// Ticks to wait, at the beginning of a run, for the first batch of each worker of the founders (nodes with which
     /// the run begins).
@@ -65,7 +65,7 @@ struct OriginRounds {
     /// True if the worker was idle and rejoins with an outdated round number. The barrier ignores it until it has
     /// caught up.
     returns: bool,
-    /// The round and the value of the loss that the worker last announced.
+    /// The loss that the worker last announced, with the number of the round that it belongs to.
     told: Option<(u64, f32)>,
 }
 
@@ -79,7 +79,7 @@ struct Participation {
 /// A worker of this node that waits at the barrier.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
-    /// The round and phase that the worker has reached.
+    /// The round and phase that the waiting worker has reached.
     status: OriginStatus,
     ticks: u32,
 }
@@ -98,9 +98,11 @@ pub struct Barrier {
     /// Silent nodes, with the number of ticks since they became silent.
     silent: BTreeMap<NodeId, u32>,
     newest: u64,
-    /// The last phase from which a worker of this node was released.
+    /// The last phase of a round from which a worker of this node was released. Phases of all rounds are numbered in
+    /// order.
     gone: u64,
-    /// Ticks since a worker of this node was last released from a new phase.
+    /// Ticks since this node's workers entered the present phase of a round: since the first of them was released into
+    /// it.
     since: u32,
     /// Ticks that this node's workers took for their last round.
     pace: u32,
@@ -132,7 +134,7 @@ impl Barrier {
         }
     }
 
-    /// Adds a node that joins the run with this many workers.
+    /// Adds a node that joins the run with this many workers to those that the barrier waits for.
     pub(super) fn joins(&mut self, node: NodeId, workers: usize) {
         self.parts.entry(node).or_insert(Participation {
             workers,
@@ -152,8 +154,8 @@ impl Barrier {
         self.in_vain
     }
 
-    /// Records a worker's progress through the rounds, from a batch that was applied, and the loss, if the batch came
-    /// singly.
+    /// Records a worker's progress through the rounds, from a batch that was applied. `loss` is the announced loss,
+    /// unless the batch came in a bundle (the sum of several workers' batches).
     pub(super) fn applied(&mut self, origin: OriginId, status: OriginStatus, loss: Option<f32>, is_own: bool) {
         let in_time = self.late_after();
         let round = status.round.min(self.newest.saturating_add(LEAP_MAX));
@@ -189,7 +191,7 @@ impl Barrier {
         self.patience.late.max(PACES.saturating_mul(self.pace))
     }
 
-    /// Sets the silent nodes, for which workers do not wait.
+    /// Sets the silent nodes. The barrier stops waiting for the workers of these nodes.
     pub(super) fn hears(&mut self, silent: &BTreeSet<NodeId>) {
         self.silent.retain(|node, _| silent.contains(node));
         for &node in silent {
@@ -317,7 +319,8 @@ impl Barrier {
         members
     }
 
-    /// The workers that are in the same round as `one`, with their nodes, in the order of their slots.
+    /// The workers that are in the same round as `one`, with their nodes, in the order of their slots (numbers in the
+    /// run).
     pub(super) fn in_round_with(
         &self,
         one: OriginId,
@@ -340,7 +343,8 @@ impl Barrier {
         self.counts(info) && in_time && !self.silent.contains_key(&info.node)
     }
 
-    /// Returns true if all workers of a node that others wait for have emitted their contributions to a round.
+    /// Returns true if a node's workers have all emitted their contributions to a round. Workers for which the others
+    /// do not wait are not counted.
     pub(super) fn has_come(&self, node: NodeId, round: u64, origins: &BTreeMap<OriginId, OriginInfo>) -> bool {
         let phase = OriginStatus {
             round,
@@ -357,14 +361,14 @@ impl Barrier {
         })
     }
 
-    /// Ticks that adding up a round may take. It is shorter than the barrier's timeout, so that time remains for the
-    /// batches to come singly.
+    /// Ticks after which nodes give up adding up a round's batches. This limit is below the barrier's timeout, so that
+    /// time remains to send the batches one by one instead.
     pub(super) fn patience_for_bundles(&self) -> u32 {
         (self.late_after() / 4 * 3).max(1)
     }
 
-    /// Returns true if a worker takes part in rounds: it has a slot, is not idle and has not ended. Its node may be
-    /// silent.
+    /// Returns true if a worker takes part in rounds: it has a slot (a number in the run), is not idle and has not
+    /// ended. Its node may be silent.
     fn counts(&self, info: &OriginInfo) -> bool {
         let known = self.known.get(&info.origin);
         let is_idle = known.is_some_and(|known| known.status.round_phase == RoundPhase::Idle);

@@ -9,16 +9,16 @@ use crate::ledger::{LedgerError, SnapshotError};
 /// A protocol violation: something that no honest member of the run sends. Its sender is quarantined.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum Breach {
-    /// A batch, a range or a bundle is invalid.
+    /// A peer sent a batch, a merged range or a bundle that is invalid.
     #[error(transparent)]
     Batch(#[from] BatchError),
-    /// A batch does not belong to the run.
+    /// A peer sent a batch that does not belong to the run.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
-    /// A snapshot is not a ledger of the run.
+    /// A peer sent a snapshot that is not a ledger (a whole replica) of the run.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
-    /// A snapshot cannot be decoded.
+    /// A peer sent a snapshot that cannot be decoded.
     #[error("the peer's snapshot cannot be decoded")]
     UnreadableSnapshot,
     /// A snapshot contains batches of an origin (a worker's stream of batches) that was never announced.
@@ -31,7 +31,7 @@ pub enum Breach {
     /// A batch belongs to an origin (a worker's stream of batches) that was never announced.
     #[error("origin {0} is unknown in this run")]
     UnknownOrigin(OriginId),
-    /// A batch of this node's own worker that the worker has not made.
+    /// A peer sent a batch in the name of this node's own worker, which has not made that batch.
     #[error("the peer sent batch {sequence} of this node's own origin {origin}, which was never made")]
     NeverMade { origin: OriginId, sequence: u64 },
     /// The origin's node sent a batch that this node already has with other contents.
@@ -43,10 +43,10 @@ pub enum Breach {
     /// The peer announces more origins (workers' streams of batches) than `ORIGINS_MAX`.
     #[error("the peer announces more origins than a run can have")]
     TooManyOrigins,
-    /// More members than `MEMBERS_MAX`.
+    /// The peer names more members of the run than `MEMBERS_MAX`.
     #[error("the peer names more members than a run can have")]
     TooManyMembers,
-    /// Too many damaged frames in a row.
+    /// The peer sent too many damaged frames in a row.
     #[error("the peer keeps sending damaged batches")]
     OnlyDamage,
 }

@@ -12,19 +12,21 @@ use super::log::Log;
 use crate::ledger::Ledger;
 use crate::planted::{Bug, planted};
 
-/// The result of comparing a bundle (the sum of one batch from each of several workers) with a ledger.
+/// The result of comparing a bundle (the sum of one batch from each of several workers) with a ledger (a node's
+/// replica).
 pub(super) enum BundleCheck {
-    /// The bundle (a sum of several workers' batches) without the batches that the ledger has. It has no headers if the
-    /// ledger has them all.
+    /// The bundle (a sum of several workers' batches) without the batches that the node already has. It has no headers
+    /// if the node has them all.
     New(Bundle),
-    /// Batches that precede the bundle's are missing in the ledger.
+    /// The bundle (a sum of several workers' batches) must wait: the node lacks batches that precede the bundle's.
     Later,
-    /// The ledger has some of the bundle's batches, but their own sum is unknown, so they cannot be subtracted.
+    /// The bundle (a sum of several workers' batches) is not applicable: the node has some of its batches, but their
+    /// own sum is unknown, so they cannot be subtracted.
     Cannot,
 }
 
-/// Subtracts from a bundle (the sum of one batch from each of several workers) the batches that a ledger already has.
-/// The logs tell the changes of those batches.
+/// Subtracts from a bundle (the sum of one batch from each of several workers) the batches that a node already has. The
+/// logs tell these batches' changes.
 pub(super) fn rest_of(bundle: Bundle, ledger: &Ledger, logs: &[&Log]) -> BundleCheck {
     if is_early(&bundle, ledger) {
         return BundleCheck::Later;
@@ -62,13 +64,14 @@ pub(super) fn rest_of(bundle: Bundle, ledger: &Ledger, logs: &[&Log]) -> BundleC
     }
 }
 
-/// Returns true if a ledger lacks batches that precede a bundle's.
+/// Returns true if a node lacks batches that precede those of a bundle (a sum of several workers' batches).
 pub(super) fn is_early(bundle: &Bundle, ledger: &Ledger) -> bool {
     let is_early = |header: &Header| ledger.frontier().applied(header.origin) + 1 < header.sequence;
     bundle.headers.iter().any(is_early)
 }
 
-/// Accepts the remainder of a bundle if its steps have the digest that its headers promise.
+/// Accepts the remainder of a bundle (a sum of several workers' batches) if its movements of weights have the digest
+/// that its headers promise.
 fn check(rest: Bundle) -> BundleCheck {
     if rest.headers.is_empty() || rest.dense.digest() == digest_of(&rest.headers) {
         BundleCheck::New(rest)
@@ -77,8 +80,8 @@ fn check(rest: Bundle) -> BundleCheck {
     }
 }
 
-/// Finds the steps of a batch in a log: alone, or as the sum of a bundle whose batches the ledger all has. Returns the
-/// sum with the names of its batches, or `None` if the batch's steps are unknown.
+/// Finds a batch's movements of weights in a log: alone, or as the sum of a bundle whose batches the node all has.
+/// Returns the sum with the names of its batches, or `None` if the batch's movements are unknown.
 fn known_by_itself(
     origin: OriginId,
     sequence: u64,

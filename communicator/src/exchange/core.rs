@@ -62,7 +62,7 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Makes the exchange of a run without rounds, at its start, with the given ledger.
+    /// Makes the exchange of a run without rounds, at its start, with this replica of the model.
     ///
     /// # Panics
     /// If a limit is zero that must let something through.
@@ -71,7 +71,7 @@ impl Exchange {
         Self::with(Strategy::new(me), me, ledger, limits)
     }
 
-    /// Makes the exchange that a run's job asks for, at its start.
+    /// Makes the exchange of batches that a run's job asks for, at its start.
     #[must_use]
     pub fn for_run(me: NodeId, ledger: Ledger, plan: &RunPlan) -> Self {
         let weights = ledger.weight_count();
@@ -101,7 +101,7 @@ impl Exchange {
         }
     }
 
-    /// Makes an exchange without rounds, with another path of single batches.
+    /// Makes an exchange without rounds whose batches take this routing (path between nodes).
     #[cfg(test)]
     pub(super) fn routed(me: NodeId, ledger: Ledger, limits: Limits, routing: Routing) -> Self {
         Self::with(Strategy::new(me).routed(routing), me, ledger, limits)
@@ -114,7 +114,7 @@ impl Exchange {
         Self::with(strategy, me, ledger, limits)
     }
 
-    /// Records that a node takes part with this many workers, for whose rounds others wait.
+    /// Records that a node takes part with this many workers, for whose rounds the other workers wait.
     pub fn reckon_with_workers(&mut self, node: NodeId, workers: usize) {
         self.strategy.joins(node, workers);
     }
@@ -152,7 +152,7 @@ impl Exchange {
         log.single_bytes() + log.merged_bytes()
     }
 
-    /// Returns true if the ledger is known to be damaged and not yet replaced.
+    /// Returns true if this node's replica is known to be damaged and not yet replaced.
     #[must_use]
     pub fn is_damaged(&self) -> bool {
         self.snapshots.is_damaged()
@@ -184,7 +184,7 @@ impl Exchange {
     }
 
     /// Returns true if this node has about the batches that the living peers have, as far as they have told. True for
-    /// the last living node that has a ledger.
+    /// the last living node that has a replica.
     #[must_use]
     pub fn is_caught_up(&self, live: impl Fn(NodeId) -> bool) -> bool {
         let mut living = self.peers.iter().filter(|&(node, _)| live(node)).peekable();
@@ -194,7 +194,7 @@ impl Exchange {
         heard && has_ledger && self.lag_behind(live) <= lag_max
     }
 
-    /// Returns true if this node has no ledger of the run yet, and no living or linked node has one to give.
+    /// Returns true if this node has no replica of the run yet, and no living or linked node has one to give.
     #[must_use]
     pub fn is_stranded(&self, live: impl Fn(NodeId) -> bool) -> bool {
         let has_nothing = |(node, peer): (NodeId, &Peer)| peer.is_newcomer().unwrap_or_else(|| !live(node));
@@ -256,7 +256,8 @@ impl Exchange {
         self.replica.frontier().behind(&self.peers.have(among))
     }
 
-    /// Handles an event, and appends the resulting effects in the order in which they must be carried out.
+    /// Handles an event of the exchange, and appends the resulting effects in the order in which they must be carried
+    /// out.
     pub fn handle(&mut self, event: Event, effects: &mut Vec<Effect>) {
         match event {
             Event::Founder(node) if node == self.me => self.snapshots.founds(),
@@ -312,7 +313,7 @@ impl Exchange {
         self.peers.tell_links(effects);
     }
 
-    /// Gives a link up, so that it is set up again.
+    /// Gives a link up so that it is set up again, and both sides tell anew which batches they have.
     fn reset(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
         self.peers.link_down(node, effects);
         effects.push(Effect::Reset(node));
@@ -335,13 +336,15 @@ impl Exchange {
         }
     }
 
-    /// Returns true if batches are taken: not before a newcomer has its snapshot, nor while the exchange is frozen.
+    /// Returns true if batches are taken: not before a node that joined late has its snapshot, nor while the exchange
+    /// is frozen for the agreement on the run's end.
     fn takes_batches(&self) -> bool {
         !self.frozen && !self.snapshots.is_newcomer()
     }
 
-    /// Drops batches of a peer that cannot be taken now. If the exchange is frozen, the peer is remembered so that it
-    /// resends if the run goes on; a newcomer has not asked for batches.
+    /// Drops batches of a peer that cannot be taken now. If the exchange is frozen for the agreement on the run's end,
+    /// the peer is remembered so that it resends if the run goes on. A node without a first snapshot has not asked for
+    /// batches.
     fn drop_from(&mut self, from: NodeId) {
         self.dropped_while_frozen.extend(self.frozen.then_some(from));
     }
@@ -429,8 +432,8 @@ impl Exchange {
     }
 
     /// Applies the remainder of a bundle (the sum of one batch from each of several workers) whose known batches were
-    /// subtracted, appends it to the log and delivers it to the workers. Returns true if the ledger now has all its
-    /// batches.
+    /// subtracted, appends it to the log and delivers it to the workers. Returns true if this node now has all of the
+    /// bundle's batches.
     fn apply_bundle(&mut self, mut rest: Bundle, effects: &mut Vec<Effect>) -> bool {
         if rest.headers.is_empty() {
             return true;
@@ -456,7 +459,7 @@ impl Exchange {
         true
     }
 
-    /// Handles the status in the header of an applied batch: its worker's round, its last batch, a stop of the run.
+    /// Handles the status in the header of an applied batch: the worker's round, its last batch, or a stop of the run.
     fn note(&mut self, origin: OriginId, to: u64, status: OriginStatus, loss: Option<f32>, effects: &mut Vec<Effect>) {
         self.strategy.applied(origin, status, loss, self.origins.is_own(origin));
         if status.last {
@@ -467,7 +470,8 @@ impl Exchange {
         }
     }
 
-    /// Handles a weight that left the range of the lattice: the run has diverged, unless the ledger is damaged.
+    /// Handles a weight that left the range of the lattice: the run has diverged, unless this node's replica is
+    /// damaged.
     fn note_outcome(&mut self, outcome: Outcome, effects: &mut Vec<Effect>) {
         // A flipped bit can take a weight out of the range, too.
         if let Outcome::Diverged(error) = outcome
@@ -478,8 +482,8 @@ impl Exchange {
         }
     }
 
-    /// Compares the ledger with the sum of its batches. One flipped bit is repaired at once; more damage needs a peer's
-    /// ledger. Returns true if the ledger is right.
+    /// Compares this node's replica with the sum of its batches. One flipped bit is repaired at once; more damage needs
+    /// a peer's replica. Returns true if the replica is right.
     fn audit(&mut self, effects: &mut Vec<Effect>) -> bool {
         if self.is_damaged() {
             return false;
@@ -644,8 +648,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// Handles the outcome of applying data from a peer. Returns true if the data is now in the ledger; then the peer
-    /// is known to have it, and gets an acknowledgement from time to time.
+    /// Handles the outcome of applying data from a peer. Returns true if the data is now in this node's replica; then
+    /// the peer is known to have it, and gets an acknowledgement from time to time.
     fn took(
         &mut self,
         from: NodeId,
@@ -699,8 +703,8 @@ impl Exchange {
         }
     }
 
-    /// Maximum size in bytes of a parcel (a large item in pieces) of this kind. A range takes at most ten bytes a
-    /// weight and the cursors of its header; a snapshot takes its counts and a log within its limits.
+    /// Maximum size in bytes of a parcel (a large item in pieces) of this kind. A merged range takes at most ten bytes
+    /// a weight and its header; a snapshot takes its weights and a log within its limits.
     fn parcel_bytes_max(&self, kind: ParcelKind) -> u64 {
         let Limits {
             single_bytes_max,
@@ -745,7 +749,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Takes a merged range from a peer, without its beginning if that is in the ledger already.
+    /// Takes a merged range from a peer, without its beginning if this node has that already.
     fn take_range(&mut self, from: NodeId, bytes: &[u8], effects: &mut Vec<Effect>) -> Result<(), Breach> {
         let decoded = MergedRange::decode(bytes, self.replica.weights());
         let Some(range) = self.undamaged(from, decoded, effects)? else {
@@ -851,7 +855,7 @@ impl Exchange {
         }
     }
 
-    /// Advances the round that is being added up, and applies it if it is complete.
+    /// Advances the round that nodes are adding up, and applies its sum if that is complete.
     fn go_on_with_rounds(&mut self, effects: &mut Vec<Effect>) {
         let let_go = self.strategy.go_on(&self.origins, effects);
         self.send_singly(let_go, effects);
@@ -876,7 +880,7 @@ impl Exchange {
         self.send_singly(let_go, effects);
     }
 
-    /// Sends the batches of a round that was given up.
+    /// Sends the batches of a round that was given up to peers one by one.
     fn send_singly(&mut self, let_go: LetGo, effects: &mut Vec<Effect>) {
         if let_go.0 {
             self.pump_all(effects);
@@ -915,8 +919,8 @@ impl Exchange {
         }
     }
 
-    /// Tells a peer which batches this node has, if that has changed since the peer was last told. A newcomer has
-    /// nothing to tell.
+    /// Tells a peer which batches this node has, if that has changed since the peer was last told. A node that joined
+    /// late and has no snapshot yet has nothing to tell.
     fn tell(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
         if !self.snapshots.is_newcomer() {
             self.peers.tell(node, self.replica.frontier(), effects);
@@ -924,7 +928,7 @@ impl Exchange {
     }
 
     /// Proposes a mark (a frontier from which on this node remembers its batches) when the last one is `every` ticks
-    /// old. A newcomer has none, but says that it is there.
+    /// old. A node without a first snapshot has none, and says that it waits for one.
     fn mark(&mut self, node: NodeId, every: u32, effects: &mut Vec<Effect>) {
         if self.snapshots.is_newcomer() {
             self.peers.tell_newcomer(node, every, effects);
@@ -966,7 +970,7 @@ impl Exchange {
         }
     }
 
-    /// Sends a peer the batches that it lacks, as far as its windows allow.
+    /// Sends a peer the batches that it lacks, as far as the limits on unacknowledged data allow.
     fn pump(&mut self, node: NodeId, effects: &mut Vec<Effect>) {
         let Some(peer) = self.peers.get_mut(node).filter(|peer| peer.has_link()) else {
             return;
@@ -1012,13 +1016,14 @@ impl Exchange {
         }
     }
 
-    /// Removes batches that no member needs from the log.
+    /// Removes batches that no member needs any more from the log.
     fn trim(&mut self) {
         let needless = self.peers.needless(self.replica.frontier(), &self.origins);
         self.replica.trim(&needless);
     }
 
-    /// Keeps the log within its limits.
+    /// Keeps the log of batches within its limits: merges batches, then keeps nothing for the peers that are furthest
+    /// behind.
     fn bound_log(&mut self) {
         self.compact();
         while self.is_log_too_long()
@@ -1066,7 +1071,8 @@ impl Exchange {
         };
     }
 
-    /// Merges a worker's batches into ranges that do not span sequences at which some member may stand.
+    /// Merges a worker's batches in the log into ranges. No range spans a sequence up to which a member may have the
+    /// batches, because that member could not apply it.
     fn merge(&mut self, origin: OriginId) {
         let may_merge = !self.strategy.is_bundled() || self.origins.is_own(origin);
         if !may_merge || !self.peers.have_known_points() || planted(Bug::NoMerge) {
@@ -1108,7 +1114,8 @@ impl Exchange {
     }
 }
 
-/// Returns true if this node has to send a worker's batches to a peer: by the routing, as a relay, or as help.
+/// Returns true if this node has to send a worker's batches to a peer: by the routing, as a relay between nodes without
+/// a link, or as help.
 fn sends(strategy: &Strategy, info: &OriginInfo, to: NodeId, peer: &Peer) -> bool {
     info.node != to && (strategy.sends(info.node, to) || peer.is_relayed(info.node) || peer.is_helped(info.origin))
 }

@@ -12,13 +12,13 @@ use protocol::wire::attach::{GoOn, JumpOrder};
 use protocol::wire::link::{Message, Note, OriginInfo};
 use protocol::wire::prefix::Prefix;
 
-/// An event that the exchange is told.
+/// An event that the exchange of a run handles.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
     /// A node takes part in the run from the beginning and has all batches since the first. For this node itself: it
-    /// holds the first weights and needs no snapshot.
+    /// holds the first weights and needs no peer's replica.
     Founder(NodeId),
-    /// A node takes part in the run. Its needs are unknown until it tells them.
+    /// A node has joined the run. Until it tells which batches it has, the log keeps all that it may need.
     Joined(NodeId),
     /// A node has left the run for good: no batches are kept for it any more.
     Left(NodeId),
@@ -39,7 +39,7 @@ pub enum Event {
     Progress(NodeId),
     /// A message came over a link.
     Received { from: NodeId, message: Message },
-    /// Compare the ledger with the sum of its batches.
+    /// It is time to compare this node's replica with the sum of its batches.
     Audit,
     /// `true`: participants have agreed on how the run ends, so no further batch is taken. `false`: the run goes on
     /// after all.
@@ -69,21 +69,22 @@ pub enum Effect {
     GoOn { origin: OriginId, order: GoOn },
     /// Move this node's workers by the sum of a merged range or a snapshot, which did not come as single batches.
     Jump(Box<Jump>),
-    /// One bit of the weight with this index had flipped in the ledger and has been repaired.
+    /// One bit of the weight with this index had flipped in this node's replica and has been repaired.
     Mended(usize),
-    /// The ledger is damaged; a peer's ledger will replace it.
+    /// This node's replica is damaged; a peer's replica will replace it.
     Damaged(AuditError),
-    /// A peer's ledger has replaced the damaged one.
+    /// A peer's replica has replaced the damaged one.
     Healed,
-    /// Restart the workers from the ledger: the log cannot tell them the difference between its old and its new state.
+    /// Restart the workers from this node's replica: the log cannot tell them the difference between its old and its
+    /// new state.
     RestartWorkers,
-    /// A bit has flipped in a batch of the log. Peers that lack the batch get a snapshot instead.
+    /// A bit has flipped in a batch of the log. Peers that lack the batch get a snapshot (a whole replica) instead.
     Spoilt,
-    /// An origin has ended without closing: its worker is gone.
+    /// A worker is gone: its origin (its stream of batches) has ended without being closed.
     Ended(OriginId),
     /// End the run: a batch says that its worker was told to stop.
     Stop,
-    /// A snapshot is being sent to this peer. For the log only.
+    /// A snapshot is being sent to this peer, as people are told in a log notice.
     Giving(NodeId),
     /// Take the link to this node down and set it up again, because a message was lost on it or it is dead. No batch is
     /// lost by that: on the new link both sides tell which batches they have.
@@ -91,7 +92,7 @@ pub enum Effect {
     /// A peer sent what no honest member sends. Nothing is taken from it any more.
     Quarantine {
         peer: NodeId,
-        /// The protocol violation.
+        /// The protocol violation that the peer has committed.
         reason: Breach,
     },
     /// A worker of this node sent bytes that are not a batch of this run.
@@ -100,17 +101,17 @@ pub enum Effect {
     Diverged(String),
 }
 
-/// The difference by which a merged range or a snapshot moves weights that already hold all earlier batches.
+/// The difference by which a merged range or a peer's snapshot moves weights that already hold all earlier batches.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Jump {
-    /// The movement of each weight.
+    /// Sum of the movements of each weight.
     pub sums: Sums,
     /// The batches, samples and cursors that the movement stands for.
     pub order: JumpOrder,
 }
 
 impl Effect {
-    /// Makes the effect that sends a note to a peer.
+    /// Makes the effect that sends a peer a note: a short message about batches, such as a request for a snapshot.
     pub(super) fn note(to: NodeId, note: Note) -> Self {
         let message = Message::Note(note);
         Self::Send { to, message }

@@ -3,11 +3,11 @@
 /// Upper bounds of an exchange's queues, log and waiting times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Batches of one worker that may be in flight to one peer without acknowledgement.
+    /// Maximum number of one worker's batches in flight to one peer without acknowledgement.
     pub window: u64,
-    /// Bytes of batches that may be in flight to one peer; a single batch may be larger.
+    /// Maximum bytes of batches in flight to one peer; a single batch may be larger.
     pub window_bytes: usize,
-    /// Batches taken from a peer, between two ticks, after which they are acknowledged.
+    /// Number of batches taken from a peer after which they are acknowledged without waiting for the next tick.
     pub acknowledge_every: u64,
     /// Ticks without progress after which other nodes than the batches' own send a peer the batches that it lacks.
     pub patience_ticks: u32,
@@ -29,10 +29,9 @@ pub struct Limits {
     pub range_worth_bytes: usize,
     /// Bytes in one piece of a parcel (a range, bundle or snapshot that is sent in pieces).
     pub piece_bytes: usize,
-    /// Bytes of a parcel (a range, bundle or snapshot that is sent in pieces) that may be in flight without
-    /// confirmation.
+    /// Maximum bytes of a parcel (a range, bundle or snapshot that is sent in pieces) in flight without confirmation.
     pub parcel_window: usize,
-    /// Snapshots that this node sends at the same time.
+    /// Maximum number of snapshots (whole replicas) that this node sends at the same time.
     pub snapshots_max: usize,
 }
 

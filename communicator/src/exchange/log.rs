@@ -14,7 +14,8 @@ use protocol::log::merged_range::{MergedRange, Merger};
 
 use protocol::wire::snapshot::{EntryKind, LogEntry};
 
-/// Consecutive batches of each origin (a worker's numbered stream of batches), up to the newest.
+/// Encoded batches that some member of the run may still need: consecutive ones of each origin (a worker's numbered
+/// stream of batches), up to the newest.
 #[derive(Clone, Debug)]
 pub(super) struct Log {
     run: RunId,
@@ -24,7 +25,8 @@ pub(super) struct Log {
     merged_bytes: usize,
 }
 
-/// An entry of the log: a batch, a merged range, or a bundle as seen by one of the workers in it.
+/// An entry of the log: a batch, a merged range, or a bundle (a sum of several workers' batches) as seen by one of
+/// them.
 #[derive(Clone, Debug)]
 struct RetainedEntry {
     entry: LogEntry,
@@ -34,7 +36,8 @@ struct RetainedEntry {
 }
 
 impl RetainedEntry {
-    /// Number of bytes that the entry adds to the log's size. A bundle is counted once, in equal parts for its entries.
+    /// Number of bytes that the entry adds to the log's size. A bundle (a sum of several workers' batches) has an entry
+    /// for each of them, and each entry counts an equal part of it.
     fn bytes(&self) -> usize {
         self.entry.bytes.len() / self.bundled.as_ref().map_or(1, |batches| batches.len().max(1))
     }
@@ -110,7 +113,7 @@ impl Log {
         entries.get(position).filter(|entry| entry.from == sequence)
     }
 
-    /// Returns a batch, if the log has it as a single one.
+    /// Returns the encoded batch with this sequence, unless the log has the batch only within a sum of batches.
     pub(super) fn get(&self, origin: OriginId, sequence: u64) -> Option<&Arc<[u8]>> {
         let entry = self.after(origin, sequence.checked_sub(1)?)?;
         (entry.kind == EntryKind::Batch).then_some(&entry.bytes)
@@ -122,7 +125,8 @@ impl Log {
         self.kept_after(origin, sequence)?.bundled.as_ref()
     }
 
-    /// Returns the sequence after which the first bundle with a batch of this worker begins, at or after the given one.
+    /// Returns the sequence after which the worker's first bundled batch (part of a sum of several workers' batches)
+    /// comes, at or after the given one.
     pub(super) fn bundle_from(&self, origin: OriginId, sequence: u64) -> Option<u64> {
         let entries = self.origins.get(&origin)?;
         let from = entries.partition_point(|entry| entry.from < sequence);
@@ -132,9 +136,9 @@ impl Log {
             .map(|entry| entry.from)
     }
 
-    /// Returns true if a frontier (the batches that some node has) includes a bundle's batch of this origin but not all
-    /// batches of that bundle. Such a node has to remember the batches that it has, because it may be sent the whole
-    /// bundle.
+    /// Returns true if a frontier (the batches that some node has) includes a batch of this origin that is part of a
+    /// bundle (a sum of several workers' batches), but not all batches of that bundle. Such a node has to remember the
+    /// batches that it has, because it may be sent the whole bundle.
     pub(super) fn is_cut(&self, origin: OriginId, frontier: &Frontier) -> bool {
         let lacks = |&(origin, sequence): &(OriginId, u64)| frontier.applied(origin) < sequence;
         let entries = self.origins.get(&origin).into_iter().flatten();
@@ -154,7 +158,8 @@ impl Log {
         entries.get(position).is_none_or(|entry| entry.from >= sequence)
     }
 
-    /// The sequences before this one after which entries of a worker's batches begin, the latest first.
+    /// The sequences before this one at which the log's entries of a worker's batches begin, the latest first. A merged
+    /// range can begin there.
     pub(super) fn points_before(&self, origin: OriginId, sequence: u64) -> impl Iterator<Item = u64> + '_ {
         let entries = self.origins.get(&origin).into_iter().flatten().rev();
         entries
@@ -162,14 +167,15 @@ impl Log {
             .skip_while(move |&from| from >= sequence)
     }
 
-    /// Returns the end of the log entry that spans this sequence of a worker's batches, or begins there.
+    /// Returns the sequence at which the log entry ends that spans this sequence of a worker's batches, or begins
+    /// there.
     pub(super) fn end_around(&self, origin: OriginId, sequence: u64) -> Option<u64> {
         let entries = self.origins.get(&origin)?;
         let position = entries.partition_point(|entry| entry.to <= sequence);
         entries.get(position).map(|entry| entry.to)
     }
 
-    /// Number of bytes of single batches after this sequence, without the newest `recent` ones.
+    /// Number of bytes of a worker's single batches after this sequence, without the newest `recent` ones.
     pub(super) fn single_bytes_after(&self, origin: OriginId, sequence: u64, recent: u64) -> usize {
         let entries = self.origins.get(&origin).into_iter().flatten().rev();
         let later = entries.skip(recent as usize).take_while(|entry| entry.from >= sequence);
@@ -178,8 +184,8 @@ impl Log {
     }
 
     /// Merges all entries of a worker's batches from one sequence to another into one range. Returns `None` if some of
-    /// them are not in the log, if `from` or `to` lies within a merged entry, or if a batch is only known in a bundle.
-    /// `to` may be beyond the newest batch.
+    /// them are not in the log, if `from` or `to` lies within a merged entry, or if a batch is only known within a sum
+    /// with other workers' batches (a bundle). `to` may be beyond the newest batch.
     pub(super) fn merged(&self, origin: OriginId, from: u64, to: u64) -> Option<MergedRange> {
         let entries = self.origins.get(&origin)?;
         let first = entries.partition_point(|entry| entry.from < from);
@@ -206,8 +212,8 @@ impl Log {
         merger.finish()
     }
 
-    /// Merges a worker's entries into ranges that do not span these sequences. The newest `recent` batches and bundles
-    /// are left alone.
+    /// Merges a worker's entries into ranges that do not span these sequences, because a member may have the batches
+    /// just up to there. The newest `recent` batches and bundles are left alone.
     pub(super) fn compact(&mut self, origin: OriginId, points: &BTreeSet<u64>, recent: u64) {
         let Some(entries) = self.origins.remove(&origin) else {
             return;
@@ -260,7 +266,7 @@ impl Log {
         }
     }
 
-    /// All entries of a worker's batches.
+    /// All entries of the log that hold batches of this worker.
     pub(super) fn entries(&self, origin: OriginId) -> impl Iterator<Item = &LogEntry> {
         let entries = self.origins.get(&origin).into_iter().flatten();
         entries.map(|kept| &kept.entry)
@@ -344,7 +350,7 @@ impl Log {
         is_sound.then_some(RetainedEntry { entry, bundled })
     }
 
-    /// Flips a bit of a batch in the log.
+    /// Flips a bit of a batch in the log, for tests of damaged logs.
     #[cfg(test)]
     pub(super) fn spoil(&mut self, origin: OriginId, sequence: u64) {
         let entries = self.origins.get_mut(&origin).unwrap();
@@ -367,7 +373,7 @@ impl Log {
         self.single_bytes
     }
 
-    /// Number of bytes of merged ranges and bundles in the log.
+    /// Number of bytes in the log that merged ranges and bundles (sums of several batches) take.
     pub(super) fn merged_bytes(&self) -> usize {
         self.merged_bytes
     }

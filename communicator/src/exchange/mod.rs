@@ -24,6 +24,43 @@
 //!  link up, down ───▶ └──────────┘ ──▶ Quarantine(peer)
 //!     strategy · replica · origins · peers · snapshots
 //! ```
+//!
+//! Two nodes, one batch, and no network: the caller carries the effects out.
+//!
+//! ```
+//! use communicator::exchange::{Effect, Event, Exchange, Limits};
+//! use communicator::ledger::Ledger;
+//! # use protocol::ids::{NodeId, OriginId, RunId};
+//! # use protocol::log::batch::{Header, OriginStatus, Payload};
+//! # use protocol::weights::{changes::change, lattice::Tau};
+//! # use protocol::wire::link::OriginInfo;
+//! # let payload = Payload::Steps { tau: Tau::ONE_STEP, changes: vec![change(3, true)] };
+//! # let header = Header { run: RunId(1), origin: OriginId(1), sequence: 1, seen: 0, digest: payload.digest(),
+//! #     cursors: Vec::new(), samples: 1, loss: 0.0, status: OriginStatus::default() };
+//! # let mut batch = Vec::new();
+//! # header.encode(&payload, &mut batch).unwrap();
+//! let ids = [NodeId(1), NodeId(2)];
+//! let origin = OriginInfo { origin: OriginId(1), node: ids[0], slot: 0, ended: None };
+//! let mut nodes = ids.map(|id| Exchange::new(id, Ledger::new(RunId(1), vec![0; 64]), Limits::for_weights(64)));
+//! let mut events: Vec<(usize, Event)> = Vec::new();
+//! for (node, peer) in [(0, ids[1]), (1, ids[0])] {
+//!     events.extend(ids.map(|id| (node, Event::Founder(id))));
+//!     events.extend([Event::Origin(origin), Event::LinkUp(peer)].map(|event| (node, event)));
+//! }
+//! events.push((0, Event::Local(batch.into())));
+//! while !events.is_empty() {
+//!     let (node, event) = events.remove(0);
+//!     let mut effects = Vec::new();
+//!     nodes[node].handle(event, &mut effects);
+//!     for effect in effects {
+//!         if let Effect::Send { to, message } = effect {
+//!             events.push((to.0 as usize - 1, Event::Received { from: ids[node], message }));
+//!         }
+//!     }
+//! }
+//! assert_eq!(nodes[1].ledger().counts()[3], 1);
+//! assert_eq!(nodes[0].ledger().digest(), nodes[1].ledger().digest());
+//! ```
 
 mod barrier;
 mod breach;

@@ -29,7 +29,7 @@ impl Origins {
         &self.known
     }
 
-    /// The origins of this node's own workers.
+    /// The origins (streams of batches) of this node's own workers.
     pub(super) fn own(&self) -> impl Iterator<Item = &OriginInfo> {
         self.known.values().filter(|info| info.node == self.me)
     }
@@ -66,7 +66,7 @@ impl Origins {
         })
     }
 
-    /// Records that an origin (a worker's stream of batches) has closed with this batch.
+    /// Records that an origin (a worker's stream of batches) has ended with this batch: no later one will come.
     pub(super) fn end(&mut self, origin: OriginId, to: u64) {
         if let Some(info) = self.known.get_mut(&origin) {
             info.ended.get_or_insert(to);

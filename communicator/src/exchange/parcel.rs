@@ -19,14 +19,14 @@ pub(super) struct Outgoing {
 
 #[derive(Clone, Debug)]
 enum Contents {
-    /// A range or a bundle, and for each origin (a worker's stream of batches) in it the last batch that the receiver
-    /// has once the parcel has arrived.
+    /// The parcel is a range or a bundle (a sum of batches). For each origin (a worker's stream of batches) in it,
+    /// `ends` names the last batch that the receiver has once the parcel has arrived.
     Batches {
         kind: ParcelKind,
         ends: Arc<[(OriginId, u64)]>,
         bytes: Arc<[u8]>,
     },
-    /// A snapshot. Its counts are a copy, so that the ledger can change meanwhile.
+    /// The parcel is a snapshot (a whole replica). Its counts are a copy, so that the ledger can change meanwhile.
     Snapshot(Encoded),
 }
 
@@ -77,7 +77,8 @@ impl Outgoing {
         }
     }
 
-    /// Returns the next piece of at most `length` bytes, if fewer than `window` bytes are in flight.
+    /// Returns the next piece, of at most `length` bytes, of the parcel (a large item in pieces), if fewer than
+    /// `window` bytes are in flight.
     pub(super) fn next(&mut self, length: usize, window: usize) -> Option<Piece> {
         if self.is_sent() || self.sent - self.got >= window as u64 {
             return None;
@@ -101,13 +102,14 @@ impl Outgoing {
         self.sent == self.total
     }
 
-    /// Records that the receiver has the first `got` bytes. Returns true if that is the whole parcel.
+    /// Records that the receiver has the first `got` bytes of the parcel (a large item in pieces). Returns true if
+    /// these are all.
     pub(super) fn confirm(&mut self, got: u64) -> bool {
         self.got = self.got.max(got.min(self.sent));
         self.got == self.total
     }
 
-    /// Number of bytes of the parcel that the receiver has confirmed.
+    /// Number of bytes of the parcel (a large item in pieces) that the receiver has confirmed.
     pub(super) fn got(&self) -> u64 {
         self.got
     }
@@ -128,7 +130,8 @@ pub(super) enum PieceOutcome {
     Part(u64),
     /// The parcel (a large item that comes in pieces) is complete; its kind and bytes.
     Whole(ParcelKind, Vec<u8>),
-    /// The piece does not continue the parcel: an earlier piece was lost.
+    /// The piece does not continue the parcel (a large item in pieces) that is being received: an earlier piece was
+    /// lost.
     OutOfPlace,
 }
 

@@ -43,13 +43,14 @@ pub(super) struct Peer {
     /// This node's mark (a frontier from which on it remembers its batches) that the peer has accepted. Ranges from the
     /// peer begin there or at the proposed mark.
     mark: Frontier,
-    /// The mark that this node has proposed and the peer has not confirmed.
+    /// The mark (a frontier from which on this node remembers its batches) that the peer has not confirmed yet.
     proposed: Option<ProposedMark>,
     /// Merged ranges that the peer could not apply: each range's origin (a worker's stream of batches) and start.
     refused: BTreeSet<(OriginId, u64)>,
-    /// Number of damaged frames in a row.
+    /// Number of damaged frames in a row from the peer.
     damaged: u32,
-    /// Number of marks that this node has proposed to the peer, which numbers them.
+    /// Number of marks (frontiers from which on this node remembers its batches) that this node has proposed to the
+    /// peer, which numbers them.
     marks: u64,
     /// Ticks since this node last proposed a mark (a frontier from which on it remembers its batches).
     mark_age: u32,
@@ -67,7 +68,7 @@ pub(super) struct ProposedMark {
 /// State of the current link to a peer. It is discarded when the link goes down.
 #[derive(Clone, Debug, Default)]
 struct PeerLink {
-    /// True if the peer has said that it has no ledger yet and waits for a snapshot.
+    /// True if the peer has said that it has no replica of the run yet and waits for a snapshot.
     newcomer: bool,
     /// The nodes that the peer has links to, as it last told on this link.
     links: Option<BTreeSet<NodeId>>,
@@ -75,7 +76,7 @@ struct PeerLink {
     told_links: Option<BTreeSet<NodeId>>,
     /// The parcel (a large item in pieces) that is being sent to the peer.
     outgoing: Option<Outgoing>,
-    /// The parcel that is being received from the peer.
+    /// The parcel (a large item in pieces) that is being received from the peer.
     incoming: Option<Incoming>,
     /// True if the peer has asked for a snapshot that is not on its way yet.
     asks: bool,
@@ -89,8 +90,8 @@ struct PeerLink {
     /// For each origin (a worker's stream of batches), the last batch that was sent to the peer or that it has; `None`
     /// until the peer has told which batches it has.
     sent: Option<Frontier>,
-    /// Batches sent and not acknowledged: each batch's origin (a worker's stream of batches), sequence and number of
-    /// bytes.
+    /// Batches sent to the peer and not acknowledged: each one's origin (a worker's stream of batches), sequence and
+    /// number of bytes.
     flight: VecDeque<(OriginId, u64, usize)>,
     /// Total bytes of the batches in `flight`.
     flight_bytes: usize,
@@ -114,7 +115,7 @@ struct Silence {
 /// A peer's progress with the batches of one worker of a third node, and this node's help with them.
 #[derive(Clone, Debug, Default)]
 struct Repair {
-    /// Number of batches that the peer had at the last tick.
+    /// Number of the worker's batches that the peer had at the last tick, by which progress is noticed.
     seen: u64,
     /// Ticks for which the peer has lacked batches without progress.
     ticks: u32,
@@ -125,7 +126,7 @@ struct Repair {
 /// The state of a peer's link after a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkState {
-    /// There is no link.
+    /// There is no link to the peer.
     Down,
     /// The peer acknowledges nothing, or has been silent for too long: the link is to be reset.
     Dead,
@@ -141,14 +142,14 @@ pub(super) enum Help {
     Parcel(Outgoing),
     /// The log entry that ends at this sequence has a flipped bit and cannot be sent.
     Spoilt(u64),
-    /// Nothing now: a transfer in flight has to arrive first.
+    /// Nothing is to be sent now: a transfer in flight has to arrive first.
     Later,
     Snapshot,
 }
 
 impl Peer {
-    /// Records that the member has taken part since the first batch of the run: it needs no mark to say which batches
-    /// it remembers.
+    /// Records that the member has taken part since the first batch of the run. It need not send a mark (a frontier
+    /// from which on it remembers its batches).
     pub(super) fn founds(&mut self) {
         self.is_marked = true;
     }
@@ -200,13 +201,13 @@ impl Peer {
         self.link = None;
     }
 
-    /// Records a damaged frame. Returns true if the peer has sent too many in a row.
+    /// Records a damaged frame from the peer. Returns true if too many have come in a row.
     pub(super) fn sent_damage(&mut self) -> bool {
         self.damaged += 1;
         self.damaged > DAMAGED_MAX
     }
 
-    /// Records an undamaged frame, which ends a series of damaged ones.
+    /// Records an undamaged frame from the peer, which ends a series of damaged ones.
     pub(super) fn sent_intact(&mut self) {
         self.damaged = 0;
     }
@@ -275,8 +276,8 @@ impl Peer {
         }
     }
 
-    /// Records that the peer says that it is a newcomer, which has no batches to acknowledge. The message proves that
-    /// the peer is alive, unless a parcel is in flight to it, which it would acknowledge.
+    /// Records that the peer says that it has no snapshot yet, and so no batches to acknowledge. The message proves
+    /// that the peer is alive, unless a parcel (a large item in pieces) is in flight to it, which it would acknowledge.
     pub(super) fn waits_for_snapshot(&mut self) {
         if let Some(link) = &mut self.link {
             link.newcomer = link.sent.is_none();
@@ -379,7 +380,7 @@ impl Peer {
         is_news
     }
 
-    /// Counts a tick and returns the state of the link.
+    /// Counts a tick of the link to the peer, and returns the link's state.
     pub(super) fn tick(&mut self, limits: &Limits) -> LinkState {
         let Some(link) = &mut self.link else {
             return LinkState::Down;
@@ -431,7 +432,8 @@ impl Peer {
         self.proposed.as_ref()
     }
 
-    /// Counts a tick since the last proposal of a mark. Returns true, and starts again, after every `every` ticks.
+    /// Counts a tick since this node last proposed a mark (a frontier from which on it remembers its batches) or said
+    /// that it waits for a snapshot. Returns true, and starts again, after every `every` ticks.
     pub(super) fn count_mark_tick(&mut self, every: u32) -> bool {
         self.mark_age = self.mark_age.saturating_add(1);
         let time = self.mark_age >= every;
@@ -570,8 +572,8 @@ impl Peer {
     }
 
     /// Chooses the help for a peer whose next batch is in a bundle (the sum of one batch from each of several workers).
-    /// Nodes that have the batches singly send them first; a node that has only the bundle sends it when the peer has
-    /// lacked it for a while.
+    /// Nodes that have the batches one by one send them first; a node that has only the bundle sends it when the peer
+    /// has lacked it for a while.
     fn help_with_bundle(&self, log: &Log, entry: &LogEntry) -> Help {
         let Some(batches) = log.bundled_after(entry.origin, entry.from) else {
             return Help::Snapshot;
@@ -589,7 +591,7 @@ impl Peer {
         }
     }
 
-    /// Counts a batch as sent.
+    /// Counts a batch as sent to the peer, and as in flight until the peer acknowledges it.
     pub(super) fn send(&mut self, origin: OriginId, sequence: u64, bytes: usize) {
         if let Some(link) = &mut self.link {
             link.send(origin, sequence, bytes);
@@ -638,13 +640,14 @@ impl PeerLink {
         self.sent.as_ref().map(|sent| sent.applied(origin))
     }
 
-    /// Counts a tick of the reminder: after `every` idle ticks the peer will be told again that it needs a snapshot.
+    /// Counts a tick of the reminder: after `every` ticks without a transfer the peer is told again that it needs a
+    /// snapshot.
     fn remind(&mut self, every: u32) {
         let idle = !self.asks && self.outgoing.is_none();
         self.too_far = self.too_far.map(|age| age + 1).filter(|&age| age < every || !idle);
     }
 
-    /// Records which batches the peer has, and drops these from the flight list.
+    /// Records which batches the peer has acknowledged, and drops these from the list of batches in flight.
     fn confirm(&mut self, has: &Frontier) {
         self.newcomer = false;
         self.sent.get_or_insert_default().merge(has);
@@ -671,10 +674,10 @@ impl PeerLink {
         }
     }
 
-    /// Counts a tick. Returns true if the link is dead: the peer has acknowledged nothing in flight for `ticks_max`
-    /// ticks, or has not told in that time which batches it has. While bytes still leave, the limit for complete
-    /// silence is longer: they may belong to a large parcel on a slow link, but also to notes that the peer does not
-    /// read.
+    /// Counts a tick of silence. Returns true if the link is dead: the peer has acknowledged nothing in flight for
+    /// `ticks_max` ticks, or has not told in that time which batches it has. While bytes still leave, the limit for
+    /// complete silence is longer: they may belong to a large parcel on a slow link, but also to notes that the peer
+    /// does not read.
     fn count_silence(&mut self, has: &Frontier, ticks_max: u32) -> bool {
         let under_way = self.awaits_word(has);
         let got = self.outgoing.as_ref().map_or(0, Outgoing::got);
@@ -699,8 +702,8 @@ impl PeerLink {
 }
 
 impl Repair {
-    /// Counts a tick. Help starts after `patience` ticks without progress, and ends when the peer has advanced beyond
-    /// the batches that this node has sent it as help.
+    /// Counts a tick in which the peer may lack batches of the worker. Help starts after `patience` ticks without
+    /// progress, and ends when the peer has advanced beyond the batches that this node has sent it as help.
     fn watch(&mut self, has: u64, applied: u64, patience: u32) {
         if has >= applied || has > self.seen {
             self.ticks = 0;

@@ -49,7 +49,6 @@ impl Peers {
         self.known.iter().map(|(&node, peer)| (node, peer))
     }
 
-    /// The names of all peers.
     pub(super) fn nodes(&self) -> Vec<NodeId> {
         self.known.keys().copied().collect()
     }
@@ -135,7 +134,7 @@ impl Peers {
         self.iter().filter(|(_, peer)| peer.has_link()).map(|(node, _)| node)
     }
 
-    /// Decides anew which nodes' batches this node relays to which peers.
+    /// Decides anew which nodes' batches this node relays to which peers: those between which there is no link.
     fn lay_relays(&mut self) {
         let nodes: Vec<NodeId> = self.linked().collect();
         let has = |node: NodeId, to: NodeId| Some(self.get(node)?.links()?.contains(&to));
@@ -155,7 +154,7 @@ impl Peers {
         }
     }
 
-    /// Sends a message to all peers that have links, except one.
+    /// Sends a message to all peers that have links, except the one that it came from.
     pub(super) fn announce(&self, except: Option<NodeId>, message: &Message, effects: &mut Vec<Effect>) {
         effects.extend(self.linked().filter(|&to| Some(to) != except).map(|to| Effect::Send {
             to,
@@ -201,7 +200,8 @@ impl Peers {
         Effect::note(to, note)
     }
 
-    /// Tells a peer that this node is a newcomer, if `every` ticks have passed since it last did.
+    /// Tells a peer that this node has no replica of the run yet and waits for a snapshot, if `every` ticks have passed
+    /// since it last did.
     pub(super) fn tell_newcomer(&mut self, to: NodeId, every: u32, effects: &mut Vec<Effect>) {
         let linked = self.known.get_mut(&to).filter(|peer| peer.has_link());
         if linked.is_some_and(|peer| peer.count_mark_tick(every)) {
@@ -244,8 +244,8 @@ impl Peers {
         needless
     }
 
-    /// Returns true if it is known of all members where merged ranges for them must begin, so that batches may be
-    /// merged.
+    /// Returns true if all members have told from where on they remember their batches. Batches may then be merged,
+    /// because it is known where ranges must begin.
     pub(super) fn have_known_points(&self) -> bool {
         self.known.values().all(Peer::has_known_points)
     }
@@ -272,7 +272,7 @@ impl Peers {
         (lag > 0).then_some(node)
     }
 
-    /// Number of members that were ever known.
+    /// Number of members that this node has ever known, against the limit on their number.
     #[cfg(test)]
     pub(super) fn ever(&self) -> usize {
         self.known.len() + self.left.len()

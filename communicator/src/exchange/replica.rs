@@ -20,7 +20,7 @@ use super::origins::Origins;
 use crate::ledger::{AuditError, Ledger, LedgerError, Outcome};
 use crate::planted::{Bug, planted};
 
-/// The ledger, and the log of those of its batches that some member may still need.
+/// This node's replica of the model (the ledger), and the log of those of its batches that some member may still need.
 #[derive(Clone, Debug)]
 pub(super) struct Replica {
     ledger: Ledger,
@@ -58,18 +58,18 @@ impl Replica {
         self.ledger.weight_count()
     }
 
-    /// Drops batches up to these sequences from the log.
+    /// Drops batches up to these sequences, which no member needs, from the log.
     pub(super) fn trim(&mut self, needless: &Frontier) {
         self.log.trim(needless);
     }
 
-    /// Merges a worker's entries in the log into ranges that do not span these sequences. The newest `recent` batches
-    /// stay single.
+    /// Merges a worker's entries in the log into ranges that do not span these sequences, at which members may stand.
+    /// The newest `recent` batches stay single.
     pub(super) fn compact(&mut self, origin: OriginId, points: &BTreeSet<u64>, recent: u64) {
         self.log.compact(origin, points, recent);
     }
 
-    /// Applies a batch to the ledger and appends its encoded bytes to the log.
+    /// Applies a batch to this replica's weights and appends its encoded bytes to the log.
     pub(super) fn apply(&mut self, batch: &Batch, bytes: &Arc<[u8]>) -> Result<Outcome, LedgerError> {
         let outcome = self.ledger.apply(batch)?;
         if outcome.is_applied() {
@@ -79,7 +79,7 @@ impl Replica {
         Ok(outcome)
     }
 
-    /// Applies a merged range to the ledger and appends it to the log.
+    /// Applies a merged range to this replica's weights and appends it to the log.
     pub(super) fn apply_range(&mut self, range: &MergedRange) -> Result<Outcome, LedgerError> {
         let outcome = self.ledger.apply_range(range)?;
         if outcome.is_applied() {
@@ -104,13 +104,13 @@ impl Replica {
         range.after(&known, self.weights())
     }
 
-    /// Checks a bundle (the sum of one batch from each of several workers) against the ledger and the log.
+    /// Compares a bundle (the sum of one batch from each of several workers) with the batches that this replica has.
     pub(super) fn check_bundle(&self, bundle: Bundle) -> BundleCheck {
         rest_of(bundle, &self.ledger, &[&self.log])
     }
 
-    /// Applies a checked bundle to the ledger and appends it to the log. Returns the outcome with the encoded bundle,
-    /// or `None` if the bundle could not be applied.
+    /// Applies a checked bundle (a sum of several workers' batches) to this replica's weights and appends it to the
+    /// log. Returns the outcome with the encoded bundle, or `None` if the bundle could not be applied.
     pub(super) fn apply_bundle(&mut self, bundle: &mut Bundle) -> Option<(Outcome, Arc<[u8]>)> {
         let bytes: Arc<[u8]> = bundle.encode()?.into();
         if bundle.headers.len() > 1 && planted(Bug::ForgottenOrigin) {
@@ -123,13 +123,14 @@ impl Replica {
         })
     }
 
-    /// Compares the ledger with the sum of its batches. Repairs one flipped bit and returns the index of its weight;
-    /// fails if the damage is larger.
+    /// Compares the replica's weights with the sum of its batches. Repairs one flipped bit and returns the index of its
+    /// weight; fails if the damage is larger.
     pub(super) fn mend(&mut self) -> Result<Option<usize>, AuditError> {
         self.ledger.mend()
     }
 
-    /// Encodes the ledger, and the log of all batches that a peer lacks which has the batches `has`.
+    /// Encodes a snapshot for a peer that has the batches `has`: the whole replica, and the log of the batches that the
+    /// peer lacks.
     pub(super) fn snapshot_for(&self, has: &Frontier) -> Encoded {
         let lacking = has.lacks(self.frontier());
         let log = lacking.iter().flat_map(|range| self.log.entries(range.origin));
@@ -155,7 +156,7 @@ impl Replica {
     }
 
     /// Adds this replica's batches to a snapshot that lacks them. Returns `None` if this node's log no longer knows
-    /// them. The snapshot's own log tells which parts of bundles it already has.
+    /// them. The snapshot's own log tells which parts of bundles (sums of several workers' batches) it already has.
     pub(super) fn with_own(&self, snapshot: Snapshot) -> Option<Snapshot> {
         let Snapshot { mut ledger, log } = snapshot;
         let mut theirs = Log::new(ledger.run(), ledger.weight_count());
@@ -179,8 +180,8 @@ impl Replica {
         }
     }
 
-    /// Adds the next batches of one worker to another node's ledger: either those up to the next bundle, or that
-    /// bundle. Returns `None` if this is impossible.
+    /// Adds the next batches of one worker to another node's replica: either those up to the next bundle (a sum of
+    /// several workers' batches), or that bundle. Returns `None` if this is impossible.
     fn add_own(&self, range: SequenceRange, ledger: &mut Ledger, theirs: &Log) -> Option<()> {
         let SequenceRange { origin, from, to } = range;
         if ledger.frontier().applied(origin) != from {
@@ -203,8 +204,8 @@ impl Replica {
     }
 
     /// Replaces this replica by a snapshot that includes all of its batches. Returns the movement by which workers
-    /// follow, or `None` if it is unknown. If the old counts are `damaged`, the movement is computed from the log,
-    /// otherwise from the counts.
+    /// follow, or `None` if it is unknown. If the old weights are `damaged`, the movement is computed from the log,
+    /// otherwise from the weights.
     pub(super) fn replace(&mut self, snapshot: Snapshot, damaged: bool) -> Option<Jump> {
         let before = std::mem::replace(&mut self.ledger, snapshot.ledger);
         let mut theirs = by_origin(snapshot.log);
@@ -226,7 +227,7 @@ impl Replica {
         Some(Jump { sums: sums?, order })
     }
 
-    /// Sums up the batches in the log that another ledger lacks.
+    /// Sums up the batches in the log that another replica lacks.
     fn news_since(&self, before: &Ledger) -> Option<Sums> {
         let mut sums = Adder::new(self.weights());
         for news in before.frontier().lacks(self.frontier()) {
@@ -242,13 +243,13 @@ impl Replica {
         self.with_own(Snapshot { ledger, log }).is_some()
     }
 
-    /// Flips a bit of a weight in the ledger.
+    /// Flips a bit of a weight, for tests of audits and repairs.
     #[cfg(test)]
     pub(super) fn flip(&mut self, index: usize, bit: u32) {
         self.ledger.flip(index, bit);
     }
 
-    /// Flips a bit of a batch in the log.
+    /// Flips a bit of a batch in the log, for tests of damaged logs.
     #[cfg(test)]
     pub(super) fn spoil(&mut self, origin: OriginId, sequence: u64) {
         self.log.spoil(origin, sequence);

@@ -18,14 +18,14 @@ pub enum Routing {
     Mesh,
     /// Every node sends its own workers' batches to a hub, which forwards them to all others.
     Star {
-        /// The current hub.
+        /// The node over which all batches go now.
         hub: NodeId,
-        /// The candidates for the hub: it is the first of them that is not silent.
+        /// The candidates for the hub, in order: the hub is the first of them that is not silent.
         hubs: Vec<NodeId>,
     },
 }
 
-/// Returns the path along which a strategy adds up its rounds; `None` if it does not add them up.
+/// Returns the path along which a strategy adds up the batches of its rounds; `None` if each batch goes by itself.
 #[must_use]
 pub(super) fn reduction_path_of(exchange: job::Exchange) -> Option<ReductionPath> {
     match exchange {
@@ -44,7 +44,7 @@ pub(super) fn reduction_path_of(exchange: job::Exchange) -> Option<ReductionPath
 }
 
 impl Routing {
-    /// Returns the routing of a run's strategy. With a server and rounds that no worker waits for, batches go singly
+    /// Returns the routing of a run's strategy. With a server and rounds that no worker waits for, single batches go
     /// over the server as hub.
     #[must_use]
     pub fn of(plan: &RunPlan) -> Self {

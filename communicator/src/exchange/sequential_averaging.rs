@@ -38,7 +38,7 @@ pub(super) struct SequentialAveraging {
     me: NodeId,
     weights: usize,
     waiting: BTreeMap<OriginId, Waiting>,
-    /// For each worker of this node, the newest partial sum that arrived before the worker reached its pass.
+    /// For each worker of this node, the newest partial sum that arrived before the worker reached its averaging step.
     early: BTreeMap<OriginId, Prefix>,
     /// Workers whose partial sums did not arrive in time. Nothing is expected from them until one arrives.
     unresponsive: BTreeSet<OriginId>,
@@ -104,8 +104,8 @@ impl SequentialAveraging {
         self.unresponsive.retain(|&origin| !has_ended(origin));
     }
 
-    /// Counts a tick. Workers that have waited for `ticks_max` ticks, or whose predecessor is no longer there, go on
-    /// alone.
+    /// Counts a tick for the workers that wait for a partial sum. Those that have waited for `ticks_max` ticks, or
+    /// whose predecessor is no longer there, go on alone.
     pub(super) fn tick(
         &mut self,
         ticks_max: u32,
@@ -157,7 +157,7 @@ impl SequentialAveraging {
 }
 
 impl Waiting {
-    /// The worker before this one in the pass; `None` if the pass begins with this one.
+    /// The worker from which this one gets the partial sum; `None` if the sum begins with this one.
     fn predecessor(&self) -> Option<OriginId> {
         let place = self
             .chain

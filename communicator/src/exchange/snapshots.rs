@@ -6,29 +6,29 @@ use protocol::wire::link::Note;
 use super::event::Effect;
 use super::peers::Peers;
 
-/// A request of this node for a snapshot.
+/// This node's request to a peer for a snapshot (the peer's whole replica).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SnapshotRequest {
-    /// The node that was asked, or is to be asked.
+    /// The node that was asked for a snapshot, or is to be asked.
     giver: Option<NodeId>,
     /// Ticks since the transfer last made progress.
     ticks: u32,
-    /// True if the ledger is damaged, so that a snapshot is needed even if it holds nothing new.
+    /// True if this node's replica is damaged, so that a snapshot is needed even if it holds nothing new.
     pub(super) damaged: bool,
 }
 
-/// This node's need of snapshots: the current request, if any.
+/// This node's need of snapshots (whole replicas of peers): the current request, if any.
 #[derive(Clone, Debug)]
 pub(super) struct Snapshots {
     wanted: Option<SnapshotRequest>,
-    /// True until this node, which joined late, has a first ledger. It takes a snapshot before anything else: then it
-    /// has the batches of the snapshot's giver, and the nodes that can help the giver can help it, too, even if they
-    /// have not heard from it.
+    /// True until this node, which joined late, has a first ledger (its replica). It takes a snapshot before anything
+    /// else: then it has the batches of the snapshot's giver, and the nodes that can help the giver can help it, too,
+    /// even if they have not heard from it.
     newcomer: bool,
 }
 
 impl Snapshots {
-    /// Returns the state of a node that has no ledger of the run yet.
+    /// Returns the state of a node that has no replica of the run yet.
     pub(super) fn new() -> Self {
         Self {
             wanted: None,
@@ -41,17 +41,16 @@ impl Snapshots {
         self.newcomer = false;
     }
 
-    /// Returns true if this node has no ledger of the run yet.
+    /// Returns true if this node has no ledger (its replica) of the run yet, because it joined late.
     pub(super) fn is_newcomer(&self) -> bool {
         self.newcomer
     }
 
-    /// Returns true if this node waits for a snapshot.
+    /// Returns true if this node waits for a snapshot (a peer's whole replica).
     pub(super) fn is_wanted(&self) -> bool {
         self.wanted.is_some()
     }
 
-    /// Returns true if the ledger is known to be damaged and not yet replaced.
     pub(super) fn is_damaged(&self) -> bool {
         self.wanted.is_some_and(|wanted| wanted.damaged)
     }
@@ -66,7 +65,7 @@ impl Snapshots {
         }
     }
 
-    /// Requests a snapshot from any peer, because this node's ledger is damaged.
+    /// Requests a snapshot from any peer, because this node's replica is damaged.
     pub(super) fn want_for_damage(&mut self, peers: &Peers, effects: &mut Vec<Effect>) {
         let wanted = self.request();
         wanted.damaged = true;
@@ -101,7 +100,8 @@ impl Snapshots {
         }
     }
 
-    /// Asks the next peer, because the last one is gone, has nothing to give, or its snapshot did not help.
+    /// Asks the next peer for a snapshot, because the last one is gone, has nothing to give, or its snapshot did not
+    /// help.
     fn ask_next(&mut self, peers: &Peers, effects: &mut Vec<Effect>) {
         let last = self.wanted.and_then(|wanted| wanted.giver);
         let mut all = peers.iter().filter(|(_, peer)| peer.is_heard()).map(|(node, _)| node);
@@ -115,7 +115,7 @@ impl Snapshots {
         self.ask(effects);
     }
 
-    /// Counts a tick of the request: after `patience` ticks without progress another peer is asked.
+    /// Counts a tick of the request for a snapshot: after `patience` ticks without progress another peer is asked.
     pub(super) fn tick(&mut self, patience: u32, peers: &Peers, effects: &mut Vec<Effect>) {
         let Some(wanted) = &mut self.wanted else {
             return;
@@ -126,7 +126,7 @@ impl Snapshots {
         }
     }
 
-    /// Records that a piece of the snapshot has come from a peer.
+    /// Records that a piece of the requested snapshot has come from a peer.
     pub(super) fn progresses(&mut self, from: NodeId) {
         if let Some(wanted) = &mut self.wanted
             && wanted.giver == Some(from)
@@ -135,20 +135,20 @@ impl Snapshots {
         }
     }
 
-    /// The current request, if it is directed to this peer.
+    /// The current request for a snapshot, if it is directed to this peer.
     pub(super) fn request_to(&self, peer: NodeId) -> Option<SnapshotRequest> {
         self.wanted.filter(|wanted| wanted.giver == Some(peer))
     }
 
-    /// Records that the snapshot was already too old when it arrived. A peer is asked again at the next tick: by then
-    /// the batches in flight may have arrived, so the next snapshot may fit.
+    /// Records that the requested snapshot was already too old when it arrived. A peer is asked again at the next tick:
+    /// by then the batches in flight may have arrived, so the next snapshot may fit.
     pub(super) fn came_too_old(&mut self, patience: u32) {
         if let Some(wanted) = &mut self.wanted {
             wanted.ticks = patience;
         }
     }
 
-    /// Records that the snapshot has replaced the ledger.
+    /// Records that the requested snapshot has replaced this node's replica.
     pub(super) fn came(&mut self) {
         self.wanted = None;
         self.newcomer = false;

@@ -20,7 +20,8 @@ use super::routing::{self, Routing};
 use super::sequential_averaging::{AveragingStep, SequentialAveraging, rotated};
 use crate::ledger::Ledger;
 
-/// The strategy of a run on one node.
+/// One node's side of the run's strategy: the path of single batches and, where workers wait for each other, the
+/// rounds.
 #[derive(Clone, Debug)]
 pub(super) struct Strategy {
     me: NodeId,
@@ -28,25 +29,25 @@ pub(super) struct Strategy {
     rounds: Option<Rounds>,
 }
 
-/// The state of a strategy with rounds.
+/// State of the rounds after which workers wait for each other.
 #[derive(Clone, Debug)]
 struct Rounds {
     me: NodeId,
     barrier: Barrier,
-    /// Adds up the batches of a round along the reduction path; `None` if batches go singly.
+    /// Adds up the batches of a round along the reduction path; `None` if each batch goes by itself.
     bundling: Option<Bundling>,
     /// Passes partial sums from worker to worker, for sequential averaging (`stepwise`); `None` for other strategies.
     averaging: Option<SequentialAveraging>,
 }
 
-/// True if a round was given up: its batches, which were withheld because a bundle was to bring them, may now be sent
-/// singly.
+/// True if adding up a round was given up: its batches, which were withheld in favour of their sum, may now be sent one
+/// by one.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LetGo(pub(super) bool);
 
 impl Strategy {
-    /// Returns a strategy without rounds in which every node sends its workers' batches to every other node.
+    /// Returns a strategy without rounds: every node sends its workers' batches to every other node.
     pub(super) fn new(me: NodeId) -> Self {
         let routing = Routing::Mesh;
         Self {
@@ -72,7 +73,7 @@ impl Strategy {
         strategy
     }
 
-    /// Replaces the path of single batches.
+    /// Replaces the path that single batches take between nodes.
     pub(super) fn routed(self, routing: Routing) -> Self {
         Self { routing, ..self }
     }
@@ -107,7 +108,7 @@ impl Strategy {
         self.rounds.is_some()
     }
 
-    /// Returns true if rounds are added up along a reduction path.
+    /// Returns true if nodes add up the batches of each round along a reduction path, rather than send each to all.
     pub(super) fn is_bundled(&self) -> bool {
         self.bundling().is_some()
     }
@@ -139,14 +140,15 @@ impl Strategy {
             .map_or((0, 0), |bundling| (bundling.bundled, bundling.given_up))
     }
 
-    /// Returns true if a batch must not be sent to a node singly, because a bundle with the batch will reach the node.
+    /// Returns true if a batch must not be sent to a node by itself, because a bundle (a sum of several workers'
+    /// batches) with the batch will reach the node.
     pub(super) fn holds(&self, origin: OriginId, sequence: u64, node: NodeId) -> bool {
         self.bundling()
             .is_some_and(|bundling| bundling.holds(origin, sequence, node))
     }
 
-    /// The sequences in a worker's stream of batches that merged ranges in the log must not span, because bundles were
-    /// given up there.
+    /// The sequences in a worker's stream of batches that merged ranges in the log must not span, because a round with
+    /// them could not be added up.
     pub(super) fn points(&self, origin: OriginId) -> impl Iterator<Item = u64> {
         self.bundling()
             .into_iter()
@@ -168,8 +170,8 @@ impl Strategy {
         }
     }
 
-    /// Records a worker's progress through the rounds, from a batch that was applied, and the loss, if the batch came
-    /// singly.
+    /// Records a worker's progress through the rounds, from a batch that was applied. `loss` is the announced loss,
+    /// unless the batch came in a bundle (the sum of several workers' batches).
     pub(super) fn applied(&mut self, origin: OriginId, status: OriginStatus, loss: Option<f32>, is_own: bool) {
         if let Some(rounds) = &mut self.rounds {
             rounds.barrier.applied(origin, status, loss, is_own);
@@ -198,7 +200,7 @@ impl Strategy {
         })
     }
 
-    /// Offers a new batch of this node's worker to the round that is to be added up.
+    /// Offers a new batch of this node's worker to the round, so that it is added up with other nodes' batches.
     pub(super) fn offer(&mut self, batch: Batch, origins: &Origins, effects: &mut Vec<Effect>) -> LetGo {
         let Some(rounds) = self.rounds.as_mut().filter(|_| is_share(&batch.header.status)) else {
             return LetGo(false);
@@ -209,13 +211,13 @@ impl Strategy {
         })
     }
 
-    /// Takes a part of a round's sum from a peer.
+    /// Takes a part of a round's sum (the sum over some of the weights) from a peer.
     pub(super) fn take_part(&mut self, from: NodeId, part: RoundPart, effects: &mut Vec<Effect>) -> LetGo {
         self.bundle(effects, |bundling, follows| bundling.take(from, part, follows))
     }
 
-    /// Gives the open round up if a member sends its batch of that round singly: it will not add it up with the
-    /// others'.
+    /// Gives up adding up the current round if a member sends its batch of that round by itself: the member will not
+    /// add that batch to the sum.
     pub(super) fn hear_single(&mut self, member: NodeId, status: &OriginStatus, effects: &mut Vec<Effect>) -> LetGo {
         let is_share = is_share(status);
         self.bundle(effects, |bundling, follows| {
@@ -226,8 +228,8 @@ impl Strategy {
         })
     }
 
-    /// Advances the open round: gives it up if a member is lost, and starts adding up when all workers of this node
-    /// have reached it.
+    /// Advances the round that this node prepares or adds up: gives it up if a member is lost, and starts adding up
+    /// when all workers of this node have reached it.
     pub(super) fn go_on(&mut self, origins: &Origins, effects: &mut Vec<Effect>) -> LetGo {
         let Some(Rounds {
             me, barrier, bundling, ..
@@ -249,7 +251,8 @@ impl Strategy {
         })
     }
 
-    /// Returns the bundle of the round that is complete, if the ledger has all batches that precede it.
+    /// Returns the bundle (the sum of all batches) of a round that is completely added up, if this node has all batches
+    /// that precede it.
     pub(super) fn take_whole_round(&mut self, origins: &Origins, ledger: &Ledger) -> Option<Bundle> {
         let bundling = self.bundling_mut()?;
         let is_due = |bundle: &Bundle| {
@@ -263,7 +266,8 @@ impl Strategy {
             .then(|| bundling.take_pending())?
     }
 
-    /// Closes the round that was complete: its batches are applied, or turned out not to be applicable.
+    /// Ends the work on a round that was completely added up. If its sum could not be applied, the round's batches go
+    /// one by one.
     pub(super) fn end_round(&mut self, is_applied: bool, effects: &mut Vec<Effect>) -> LetGo {
         self.bundle(effects, |bundling, follows| {
             if is_applied {
@@ -331,7 +335,7 @@ fn is_share(status: &OriginStatus) -> bool {
     status.round_phase == RoundPhase::Contributes && !status.last && !status.stop
 }
 
-/// Calls bundling, if the strategy has it, and sends the resulting parts.
+/// Calls bundling (adding up rounds), if the strategy has it, and sends the resulting parts of sums to their receivers.
 fn bundle(
     bundling: &mut Option<Bundling>,
     effects: &mut Vec<Effect>,

@@ -20,46 +20,46 @@ use thiserror::Error;
 use protocol::wire::run_plan::Resumed;
 use protocol::wire::snapshot::{Applied, Head, Snapshot};
 
-/// The result of applying a batch, a merged range or a bundle to a ledger.
+/// The result of applying a batch, or a sum of batches, to a ledger (a node's replica).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The batch, range or bundle has been added to the ledger.
+    /// The batch, or sum of batches, has been added to the replica.
     Applied(Range),
-    /// The batch, range or bundle has been added to the ledger, and a weight has left the range of the lattice: the run
-    /// has diverged, on every node alike.
+    /// The batch, or sum of batches, has been added to the replica, and a weight has left the range of the lattice: the
+    /// run has diverged, on every node alike.
     Diverged(RangeError),
-    /// The batch, range or bundle was in the ledger already; nothing changed.
+    /// The batch, or sum of batches, was in the replica already; nothing changed.
     Duplicate,
-    /// The ledger lacks this many earlier batches of the same worker; nothing changed.
+    /// The replica lacks this many earlier batches of the same worker; nothing changed.
     Ahead { missing: u64 },
-    /// The ledger already contains some of the batches of the range or bundle, but not all; nothing changed.
+    /// The replica already contains some of the batches that a sum holds, but not all; nothing changed.
     Overlaps,
 }
 
 impl Outcome {
-    /// Returns true if the ledger contains the batch because of this call.
+    /// Returns true if a batch was new to the replica and has been applied to it.
     #[must_use]
     pub fn is_applied(&self) -> bool {
         matches!(self, Self::Applied(_) | Self::Diverged(_))
     }
 }
 
-/// The reason for which a ledger refuses a batch.
+/// The reason for which a ledger (a node's replica) refuses a batch.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum LedgerError {
     /// The batch belongs to another run.
     #[error("the batch belongs to run {found}, not to run {expected}")]
     ForeignRun {
-        /// The run of this ledger.
+        /// The run that the ledger (a node's replica) belongs to.
         expected: RunId,
         found: RunId,
     },
-    /// The run has diverged: a weight left the range before.
+    /// A weight has left the range of the lattice before, so the run has diverged and no further batch is taken.
     #[error(transparent)]
     Range(#[from] RangeError),
 }
 
-/// The reason for which a snapshot is not a ledger of the run.
+/// The reason for which a snapshot is not usable as a replica of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SnapshotError {
     /// The snapshot belongs to another run.
@@ -70,13 +70,13 @@ pub enum SnapshotError {
     Damaged,
 }
 
-/// The error that a ledger's weights are not the sum of its batches, as their digests show.
+/// The error that a replica's weights are not the sum of its batches, as their digests show.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the ledger is damaged: its weights have digest {found}, but the sum of its batches has digest {expected}")]
 pub struct AuditError {
-    /// The digest that follows from the batches.
+    /// The digest that the weights should have, by the digests of the batches.
     pub expected: Digest,
-    /// The digest of the counts.
+    /// The digest that the replica's weights have.
     pub found: Digest,
 }
 
@@ -100,7 +100,7 @@ pub struct Ledger {
 }
 
 impl Ledger {
-    /// Makes the ledger of a run before its first batch, from the first weights.
+    /// Makes a node's replica of a run before the first batch, from the first weights.
     #[must_use]
     pub fn new(run: RunId, counts: Vec<i32>) -> Self {
         let initial = Digest::of_counts(&counts);
@@ -117,7 +117,7 @@ impl Ledger {
         }
     }
 
-    /// Restores a ledger from a snapshot after checking the snapshot's digest. `initial` is the digest of the run's
+    /// Restores a replica from a snapshot after checking the snapshot's digest. `initial` is the digest of the run's
     /// first weights, which every member knows.
     pub fn restored(snapshot: Snapshot, run: RunId, initial: Digest) -> Result<Self, SnapshotError> {
         let Snapshot { head, counts, .. } = snapshot;
@@ -143,7 +143,8 @@ impl Ledger {
         })
     }
 
-    /// Returns the ledger without its counts: the header with which another replica can continue from here.
+    /// Returns the replica without its weights: the frontier (applied batches), cursors (trained samples) and digests
+    /// with which another node can continue.
     #[must_use]
     pub fn head(&self) -> Head {
         let applied = self.frontier.iter().map(|(origin, sequence)| Applied {
@@ -219,8 +220,8 @@ impl Ledger {
         Ok(self.record_range(judgement))
     }
 
-    /// Applies a bundle if each of its batches is the next one of its worker. The caller must have compared the
-    /// bundle's digest.
+    /// Applies a bundle (the sum of one batch from each of several workers) if each batch is the next one of its
+    /// worker. The caller must have compared the bundle's digest.
     pub fn apply_bundle(&mut self, bundle: &Bundle) -> Result<Outcome, LedgerError> {
         for header in &bundle.headers {
             self.check(header.run)?;
@@ -265,7 +266,8 @@ impl Ledger {
         range.map_or_else(Outcome::Diverged, Outcome::Applied)
     }
 
-    /// Recomputes the digest from the counts and compares it with the digest that follows from the batches.
+    /// Checks that the weights are the sum of the applied batches: recomputes their digest and compares it with the
+    /// digest that follows from the batches.
     pub fn audit(&self) -> Result<Digest, AuditError> {
         let found = Digest::of_counts(&self.counts);
         let expected = self.digest;
@@ -276,8 +278,8 @@ impl Ledger {
         }
     }
 
-    /// Audits the counts, and repairs them if a single bit has flipped. Returns the index of the repaired weight; fails
-    /// if the damage is larger.
+    /// Checks that the weights are the sum of the applied batches, and repairs them if a single bit has flipped.
+    /// Returns the index of the repaired weight; fails if the damage is larger.
     pub fn mend(&mut self) -> Result<Option<usize>, AuditError> {
         let Err(error) = self.audit() else {
             return Ok(None);
@@ -289,7 +291,7 @@ impl Ledger {
         Ok(Some(index))
     }
 
-    /// Returns true if a weight has left the range.
+    /// Returns true if a weight has left the range of the lattice, so that no further batch is applied.
     #[must_use]
     pub fn is_diverged(&self) -> bool {
         self.diverged
@@ -301,13 +303,13 @@ impl Ledger {
         self.counts.iter().copied().map(weight_of).collect()
     }
 
-    /// Flips a bit, as a cosmic ray would.
+    /// Flips a bit of a weight, as a cosmic ray would.
     #[cfg(test)]
     pub(crate) fn flip(&mut self, index: usize, bit: u32) {
         self.counts[index] ^= 1 << bit;
     }
 
-    /// The weights as counts, in steps of 2⁻²⁰.
+    /// The weights in whole steps of 2⁻²⁰, the unit of the lattice.
     #[must_use]
     pub fn counts(&self) -> &[i32] {
         &self.counts
@@ -319,7 +321,7 @@ impl Ledger {
         self.samples
     }
 
-    /// Returns true if this is the ledger of the checkpoint that a run continues from.
+    /// Returns true if this replica holds the batches of the checkpoint that a run continues from.
     #[must_use]
     pub fn is_that_of(&self, resumed: &Resumed) -> bool {
         let same_batches = self.frontier.fingerprint() == resumed.frontier;
@@ -332,7 +334,7 @@ impl Ledger {
         self.samples.saturating_sub(self.cursors.samples_done())
     }
 
-    /// Number of applied batches.
+    /// Number of batches that this replica has applied.
     #[must_use]
     pub fn batches(&self) -> u64 {
         self.frontier.iter().map(|(_, sequence)| sequence).sum()

@@ -8,8 +8,8 @@ use protocol::wire::bounds::node_name;
 
 use super::error::{NodeError, SOCKET_PATH_MAX};
 
-/// Returns the path of the socket to which workers attach. Two nodes of one folder have two sockets, whatever their
-/// names are.
+/// Returns the path of the socket to which this node's workers attach. Two nodes of one folder have two sockets,
+/// whatever their names are.
 pub(super) fn socket_path(dir: &Path, id: NodeId) -> Result<PathBuf, NodeError> {
     let path = dir.join(format!("{}.sock", name(id)));
     if path.as_os_str().len() > SOCKET_PATH_MAX {
@@ -40,7 +40,7 @@ fn outward_ip() -> Option<IpAddr> {
     (!ip.is_unspecified()).then_some(ip)
 }
 
-/// Returns a node's name for people if none was chosen.
+/// Returns a node's default name for people, made of the host's name and the node's id.
 pub(super) fn name(id: NodeId) -> String {
     node_name(
         &std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default(),

@@ -10,7 +10,7 @@ use protocol::wire::snapshot::Head;
 use crate::checkpoint::{self, Header};
 use crate::log_context::NEWS;
 
-/// Time for which the last checkpoint of a run waits for the model that is to lie beside it.
+/// Time for which the last checkpoint of a run waits until the run's model file is written in the same folder.
 const MODEL_LIMIT: Duration = Duration::from_mins(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 

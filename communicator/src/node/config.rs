@@ -17,9 +17,9 @@ pub struct NodeConfig {
     pub listen: SocketAddr,
     /// Address at which other nodes reach this one, if it is not the one on which the node listens.
     pub advertise: Option<SocketAddr>,
-    /// Protection of the node's connections.
+    /// Protection of the node's connections: TLS, or plain text within one machine.
     pub security: Security,
-    /// Folder of the node's socket and of its files of runs.
+    /// Folder of the node's socket for workers and of the files of its runs.
     pub dir: PathBuf,
     /// True to keep the final weights of a run in a checkpoint, so that the run can be continued later.
     pub keeps_runs: bool,

@@ -19,7 +19,7 @@ const READING_MAX: usize = 1;
 /// Function that reads data; its error is one sentence.
 type Read = dyn Fn(&DataSpec) -> Result<DataInfo, String> + Send + Sync;
 
-/// The function by which data is read on this machine.
+/// The function by which this machine reads data that a client asks about.
 #[derive(Clone)]
 pub struct DataReader(Arc<Read>);
 
@@ -39,10 +39,10 @@ impl fmt::Debug for DataReader {
 /// Time for which a result is remembered for clients that come back for it; it is short because files change.
 const REMEMBERED: Duration = Duration::from_secs(10);
 
-/// Result of an inspection and its time; `None` while the data is being read.
+/// Result of reading data for a client, and the time at which it was read; `None` while the data is being read.
 type InspectedData = Option<(Instant, Result<DataInfo, String>)>;
 
-/// Reads data on request, and remembers the result until a client has got it.
+/// Reads data that clients ask about, and remembers the result until a client has got it.
 #[derive(Clone, Debug)]
 pub(super) struct DataInspector {
     reader: DataReader,
@@ -60,7 +60,8 @@ impl DataInspector {
         }
     }
 
-    /// Answers a client at once, when the data is read, or when that has taken too long.
+    /// Answers a client that asks about data on this machine: at once if it names none, else when the data is read or
+    /// that has taken too long.
     pub(super) fn answer(&self, data: Option<DataSpec>, reply: RpcReplyPort<Payload<Reply>>) {
         let Some(data) = data else {
             return tell(reply, None);
@@ -86,8 +87,8 @@ impl DataInspector {
         });
     }
 
-    /// Starts to read this data, or returns the result to come if it is being read already; `None` while other data is
-    /// being read.
+    /// Starts to read data for a client. Returns the channel of the result, also if the data is being read already;
+    /// `None` while other data is being read.
     fn read(&self, data: &DataSpec) -> Option<watch::Receiver<InspectedData>> {
         let mut under_way = self.lock();
         under_way.retain(|_, found| match &*found.borrow() {

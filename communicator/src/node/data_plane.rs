@@ -27,12 +27,12 @@ use crate::log_throttle::LogThrottle;
 use crate::timing::CallTimes;
 use crate::transport::{Accepted, HalfOpen, HelloReceived, Plane, Stream};
 
-/// Maximum number of callers that have not said what they want.
+/// Maximum number of incoming connections whose first message has not come yet.
 const CALLERS_MAX: usize = 256;
-/// Maximum number of models that are being fetched at the same time.
+/// Maximum number of models that are being sent to clients at the same time.
 const MODELS_MAX: usize = 64;
 
-/// Everything that is needed to serve a caller.
+/// Handles and limits that are needed to serve an incoming connection.
 #[derive(Clone)]
 struct CallHandler {
     sessions: Sessions,
@@ -86,7 +86,8 @@ pub(super) async fn route(
     }
 }
 
-/// Reads what a caller wants, and hands over requests that take longer than that.
+/// Serves an incoming connection: opens a session on it, or reads the first message and starts the link or model
+/// transfer that it asks for.
 async fn serve(connection: Accepted, desk: CallHandler, hello_received: HelloReceived) {
     let Accepted { stream, plane, address } = connection;
     let served = match plane {
@@ -150,7 +151,7 @@ async fn answer_hello(
     }
 }
 
-/// Sends the file of a run's model in pieces; the last one is empty. Without a file, no piece is sent at all.
+/// Sends the model file of a run to a client in pieces; the last one is empty. Without a file, no piece is sent at all.
 async fn send_model(mut stream: Stream, desk: &CallHandler, run: RunId) -> Result<(), LinkError> {
     let CallHandler {
         run: run_actor, times, ..

@@ -8,7 +8,7 @@ use super::link::LinkNotice;
 use super::mailbox::notice;
 use super::workers::WorkersNotice;
 
-/// Notices of child actors to their parent.
+/// Notices that actors under test send to their parent.
 #[derive(RactorMessage)]
 pub(super) enum Heard {
     Link(LinkNotice),
@@ -18,7 +18,7 @@ pub(super) enum Heard {
 notice!(Heard::Link(LinkNotice));
 notice!(Heard::Workers(WorkersNotice));
 
-/// Actor that passes every notice to the test.
+/// Parent actor in a test, which passes every notice to the test.
 struct Ear(UnboundedSender<Heard>);
 
 impl Actor for Ear {

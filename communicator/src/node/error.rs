@@ -11,7 +11,7 @@ use crate::control::{NoKey, StartError};
 use crate::timing::TimingError;
 use crate::transport::{DialError, NotLoopback};
 
-/// Maximum length in bytes of a socket's path on Linux.
+/// Maximum length in bytes of the path of a Unix socket on Linux.
 pub(super) const SOCKET_PATH_MAX: usize = 107;
 
 /// Reason for which a node did not start, or had to stop.
@@ -20,10 +20,10 @@ pub enum NodeError {
     /// The times in the node's settings contradict each other.
     #[error(transparent)]
     Timing(#[from] TimingError),
-    /// Plain text was requested over a network.
+    /// The node was to speak plain text with addresses outside of this machine.
     #[error(transparent)]
     NotLoopback(#[from] NotLoopback),
-    /// The node cannot listen on this address.
+    /// The node cannot listen on the address that it was given.
     #[error("{address} cannot be listened on: give another address or port with --listen")]
     Listen {
         address: SocketAddr,
@@ -50,27 +50,27 @@ pub enum NodeError {
     /// The key pair that the node's name follows from could not be drawn.
     #[error(transparent)]
     NoKey(#[from] NoKey),
-    /// An actor did not start.
+    /// An actor of the node did not start.
     #[error("the node could not be started: {0}")]
     Actor(#[from] ractor::SpawnErr),
-    /// The only seed is the node itself.
+    /// The only address given for joining a cluster is the node's own.
     #[error("{0} is this node itself: name another node of the cluster, or start the first one with 'tau seed'")]
     Oneself(SocketAddr),
-    /// No seed was reached in time.
+    /// No node at the addresses given for joining a cluster was reached in time.
     #[error("no seed node was reached within {limit:?}; the last error was: {answer}")]
     NoSeed {
-        /// Time for which seeds were tried.
+        /// Time for which the node tried to reach a cluster.
         limit: Duration,
-        /// Sentence about the last failed attempt.
+        /// Sentence about the last failed attempt to reach a cluster.
         answer: String,
     },
-    /// All seeds refuse the connection: they are no members of the same cluster.
+    /// All addresses given for joining refuse the connection: no member of the same cluster is there.
     #[error(transparent)]
     Refused(DialError),
     /// The cluster does not accept this node as a member.
     #[error("{0}")]
     Unwelcome(Unwelcome),
-    /// An actor of the node failed.
+    /// The node stops because one of its actors failed.
     #[error("a part of the node failed: {0}; this is a fault in Tau, please report it")]
     Failed(String),
 }

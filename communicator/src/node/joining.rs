@@ -62,7 +62,8 @@ impl Node {
         })
     }
 
-    /// Waits until it is clear if this node is a member; that takes some seconds if another node has its name.
+    /// Waits until it is decided if this node is a member of the cluster; that takes some seconds if another node has
+    /// its name.
     async fn decided(&mut self, mut waiting: impl FnMut(&str)) -> Result<(), NodeError> {
         loop {
             let joined = self.joined.borrow_and_update().clone();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Waits until an actor's mailbox, which itself has no limit, may take one more message.
+/// Waits for a permit to put one more message into an actor's mailbox, which itself has no limit.
 pub(super) async fn acquire(room: &Arc<Semaphore>) -> Option<OwnedSemaphorePermit> {
     // The semaphore is never closed.
     Arc::clone(room).acquire_owned().await.ok()

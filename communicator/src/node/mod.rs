@@ -55,7 +55,7 @@ use run::RunMessage;
 use supervisor::{NodeActor, NodeArguments, NodeMessage};
 pub use workers::WorkerCommand;
 
-/// A running node.
+/// A running node of a cluster, with its actors and workers.
 pub struct Node {
     pub info: NodeInfo,
     /// Path of the socket to which workers can be attached by hand.

@@ -20,11 +20,12 @@ use crate::timing::MembershipTimes;
 pub(crate) use evidence::DialOutcome;
 use evidence::Evidence;
 
-/// Maximum number of nodes that are dialled at a time and could wait: nodes that were only heard of, and nodes with a
-/// session.
+/// Maximum number of non-urgent dials at the same time: to nodes that were only heard of, and to nodes with a session,
+/// of which it is to be found out if they can be dialled.
 const RUMOURS_DIALLED_MAX: usize = 8;
 
-/// All members but this node. Times count from a moment that the caller chose.
+/// All members of the cluster but this node, with what is known of each. Times count from a moment that the caller
+/// chose.
 #[derive(Debug)]
 pub(crate) struct Roster {
     me: NodeId,
@@ -32,11 +33,11 @@ pub(crate) struct Roster {
     members: BTreeMap<NodeId, Member>,
     /// Nodes with which there is a session, be they members or not.
     linked: BTreeSet<NodeId>,
-    /// Nodes that have left for good: rumours of them do not bring them back.
+    /// Nodes that have left for good: they are not added again when other nodes still tell of them.
     left: Vec<NodeId>,
     /// Nodes that are being dialled, with true if the dial is not urgent: the node was only heard of, or has a session.
     dialled: BTreeMap<NodeId, bool>,
-    /// Participants of this node's run.
+    /// Nodes that take part in this node's run.
     participants: BTreeSet<NodeId>,
 }
 
@@ -44,9 +45,9 @@ pub(crate) struct Roster {
 struct Member {
     info: NodeInfo,
     alive: bool,
-    /// Phase of the run that the member is in, from its own beats.
+    /// Phase of the run that the member is in, as its own state messages say.
     phase: Phase,
-    /// True if a beat of the member itself has ever come.
+    /// True if a beat (a node's periodic state message) of the member itself has ever come.
     met: bool,
     /// Time at which the member was last heard, or first heard of.
     heard: Duration,
@@ -64,15 +65,15 @@ pub(crate) struct DueDial {
     pub(crate) is_probe: bool,
 }
 
-/// A member, as people are shown it.
+/// A member as it is shown to people.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct MemberView<'a> {
     pub(crate) info: &'a NodeInfo,
-    /// True if the member is alive: its beats come.
+    /// True if the member is alive: its beats (periodic state messages) come.
     pub(crate) alive: bool,
-    /// Phase of the member's run when its last beat came.
+    /// Phase of the member's run when its last state message came.
     pub(crate) phase: Phase,
-    /// Newest round-trip time of a beat to the member.
+    /// Newest round-trip time of a message to the member.
     pub(crate) rtt: Option<Duration>,
 }
 
@@ -91,7 +92,7 @@ impl Roster {
         }
     }
 
-    /// Adds a node of which another node has told. The number of members is limited, and no member is dropped for a
+    /// Adds a node that another node has told of. The number of members is limited, and no member is dropped for a
     /// rumour.
     pub(crate) fn heard_of(&mut self, info: NodeInfo, now: Duration) {
         if info.id == self.me || self.left.contains(&info.id) {
@@ -127,7 +128,7 @@ impl Roster {
         self.members.insert(member.info.id, member);
     }
 
-    /// Makes room for a node whose own beat has come, in place of one that was only heard of.
+    /// Makes room for a node whose own state message has come, in place of one that was only heard of.
     fn make_room(&mut self) {
         if self.members.len() >= MEMBERS_MAX {
             let rumour = self.members.iter().find(|(_, member)| !member.met);
@@ -137,7 +138,7 @@ impl Roster {
         }
     }
 
-    /// Handles a node's own beat. Returns the change if the node was not alive before.
+    /// Records that a node's own beat has come. Returns the change if the node was not alive before.
     pub(crate) fn beat(&mut self, info: NodeInfo, now: Duration) -> Option<MemberChange> {
         let id = info.id;
         if !self.members.contains_key(&id) {
@@ -187,17 +188,17 @@ impl Roster {
             .collect()
     }
 
-    /// Returns true if a node's own beats have come before.
+    /// Returns true if state messages of the node itself have come before.
     pub(crate) fn has_met(&self, id: NodeId) -> bool {
         self.members.get(&id).is_some_and(|member| member.met)
     }
 
-    /// Returns true if a node has left for good: it said so, or another one has taken its place.
+    /// Returns true if a node has left for good: it said so, or another node of its name has replaced it.
     pub(crate) fn has_left(&self, id: NodeId) -> bool {
         self.left.contains(&id)
     }
 
-    /// Records the round-trip time of a beat that a node has answered.
+    /// Records the round-trip time of a state message that a node has answered.
     pub(crate) fn answered(&mut self, id: NodeId, rtt: Duration) {
         if let Some(member) = self.members.get_mut(&id) {
             member.rtt = Some(rtt);
@@ -232,9 +233,9 @@ impl Roster {
         }
     }
 
-    /// Removes a node for good, because it says that it leaves or another one has taken its place.
+    /// Removes a node for good, because it says that it leaves or another node of its name has replaced it.
     pub(crate) fn leaves(&mut self, id: NodeId) -> Option<MemberChange> {
-        /// Maximum number of nodes that have left and are remembered, until rumours of them have died down.
+        /// Maximum number of nodes that have left and are remembered until other nodes no longer tell of them.
         const LEFT_MAX: usize = 256;
         if self.left.len() == LEFT_MAX {
             self.left.remove(0);
@@ -243,12 +244,12 @@ impl Roster {
         self.members.remove(&id).map(|_| MemberChange::Left(id))
     }
 
-    /// Sets the participants of this node's run.
     pub(crate) fn take_part(&mut self, participants: BTreeSet<NodeId>) {
         self.participants = participants;
     }
 
-    /// Finds the members that have fallen silent, are to be forgotten or were started again.
+    /// Finds the members that have fallen silent, are to be forgotten or were started again; called at every clock
+    /// tick.
     pub(crate) fn tick(&mut self, now: Duration) -> Vec<MemberChange> {
         let mut changes = Vec::new();
         for (&id, member) in &mut self.members {

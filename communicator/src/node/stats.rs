@@ -18,30 +18,30 @@ use ractor_cluster::RactorMessage;
 use crate::control::{Payload, encoded_length};
 use crate::meter::Meter;
 
-/// Maximum number of records that are kept: an hour of ten nodes, and more.
+/// Maximum number of records of nodes' statistics that are kept: an hour of ten nodes, and more.
 const RECORDS_MAX: usize = 40_000;
-/// Maximum number of bytes that the kept records take.
+/// Maximum number of bytes that the kept records of nodes' statistics take.
 const RECORDS_BYTES_MAX: usize = 32 << 20;
-/// Maximum number of bytes of the records in one reply. The reply has to fit into a message of the control plane, and
-/// half of that leaves room.
+/// Maximum number of bytes of the records in one reply to a client. The reply has to fit into a message of the control
+/// plane, and half of that leaves room.
 const ANSWER_BYTES_MAX: usize = 512 << 10;
-/// Number of records that a node may send in the time in which an honest node usually sends one.
+/// Number of records that another node may send in the time in which an honest node usually sends one.
 const TOLD_FOR_ONE: u32 = 8;
-/// Number of records that a node may send in a burst: delayed records come together, and a short run has several.
+/// Number of records that another node may send in a burst: delayed records come together, and a short run has several.
 const TOLD_AT_ONCE: u32 = 16;
-/// Maximum number of readers that wait; further readers are answered at once.
+/// Maximum number of clients that wait for new records; further ones are answered at once.
 const READERS_MAX: usize = 256;
 
-/// Message to the stats actor.
+/// Message to the actor that keeps the records of all nodes' statistics.
 #[derive(RactorMessage)]
 pub(crate) enum StatsMessage {
-    /// A record of this node.
+    /// A record of this node's statistics.
     Record(Box<StatsRecord>),
-    /// A record of another node.
+    /// A record of another node's statistics.
     Told(NodeId, Box<StatsRecord>),
-    /// Request for the records after a given number.
+    /// A client's request for the records after a given number.
     Read {
-        /// Number of the last record that the reader has.
+        /// Number of the last record that the client has.
         after: u64,
         /// Port for the reply.
         reply: RpcReplyPort<Payload<Reply>>,
@@ -52,9 +52,9 @@ pub(crate) enum StatsMessage {
 
 /// Arguments with which the stats actor is started.
 pub(crate) struct StatsArguments {
-    /// Interval between two records of a node.
+    /// Usual interval between two records of a node.
     pub(crate) record: Duration,
-    /// Time for which a reader waits for news before it is told that there is none.
+    /// Time for which a client that asks for new records waits before it is told that there are none.
     pub(crate) news: Duration,
 }
 
@@ -63,12 +63,12 @@ pub(crate) struct StatsActor;
 pub(crate) struct Stats {
     arguments: StatsArguments,
     records: VecDeque<StatsRecord>,
-    /// Bytes that the kept records take.
+    /// Number of bytes that the kept records take.
     bytes: usize,
-    /// Number of the newest record; the first record has number 1.
+    /// Number of the newest record that was kept; the first one has number 1.
     last: u64,
     readers: Vec<(Instant, u64, RpcReplyPort<Payload<Reply>>)>,
-    /// Budget of records of each other node, and the time of its last record.
+    /// For each other node: the time of its last record, and the budget that limits its records.
     tellers: BTreeMap<NodeId, (Duration, Meter)>,
     start: Instant,
     /// Time of `start` since 1970. Times of records go on from there, even if the system's clock is set.
@@ -138,7 +138,8 @@ impl Actor for StatsActor {
 }
 
 impl Stats {
-    /// Counts a record from another node. Returns false if the node has sent too many of late.
+    /// Counts a record from another node against the node's budget. Returns false if the node has sent too many of
+    /// late.
     fn count_record_of(&mut self, node: NodeId, now: Duration) -> bool {
         let a_second = (f64::from(TOLD_FOR_ONE) / self.arguments.record.as_secs_f64()).ceil() as u32;
         let new = || (now, Meter::new(a_second, TOLD_AT_ONCE));
@@ -147,14 +148,15 @@ impl Stats {
         meter.try_spend(1, now)
     }
 
-    /// Forgets nodes that have been quiet for so long that their budgets are full again.
+    /// Drops the record budgets of nodes that have been quiet for so long that these are full again.
     fn forget_tellers(&mut self, now: Duration) {
         let full_after = self.arguments.record * TOLD_AT_ONCE / TOLD_FOR_ONE;
         self.tellers
             .retain(|_, (heard, _)| now.saturating_sub(*heard) < full_after);
     }
 
-    /// Keeps a record with the time by this node's clock, so that readers see the times of all records by one clock.
+    /// Keeps a node's record with the time by this node's clock, so that clients see the times of all records by one
+    /// clock.
     fn record(&mut self, mut record: StatsRecord) {
         record.time = (self.start_time + self.start.elapsed()).as_secs_f64();
         self.bytes += size(&record);
@@ -176,7 +178,8 @@ impl Stats {
         }
     }
 
-    /// Returns the records after a number, as many as fit into a reply. A number from another node starts afresh.
+    /// Returns a reply with the records after a number, as many as fit. A number that only another node can have given
+    /// starts afresh.
     fn since(&self, after: u64) -> Reply {
         let first = self.last - self.records.len() as u64;
         let after = if after > self.last { 0 } else { after };
@@ -239,7 +242,7 @@ mod tests {
         }
     }
 
-    /// Returns a record of a node with this many peers.
+    /// Returns a record of a node's statistics with this many peers.
     fn long(samples: u64, peers: usize) -> StatsRecord {
         let peer = PeerRecord {
             node: "a-host-with-a-name-123456".into(),

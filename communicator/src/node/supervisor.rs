@@ -17,14 +17,14 @@ use super::stats::{StatsActor, StatsArguments};
 use super::workers::{WorkersActor, WorkersArguments, WorkersMessage};
 use crate::control::{EndpointActor, Sessions};
 
-/// Message to the supervisor.
+/// Message to the supervisor of a node's actors.
 #[derive(RactorMessage)]
 pub(super) enum NodeMessage {
     /// Return the actors that messages and requests are for.
     RouteTargets(RpcReplyPort<RouteTargets>),
 }
 
-/// Arguments with which the supervisor is started.
+/// Arguments with which the supervisor of a node's actors is started.
 pub(super) struct NodeArguments {
     pub(super) info: NodeInfo,
     pub(super) dir: PathBuf,
@@ -42,7 +42,7 @@ pub(super) struct NodeState {
     failing: watch::Sender<Option<String>>,
 }
 
-/// The supervisor. None of its actors is expected to fail: if one does, the node reports it and stops.
+/// The supervisor of a node's actors. None of them is expected to fail: if one does, the node reports it and stops.
 pub(super) struct NodeActor;
 
 impl Actor for NodeActor {

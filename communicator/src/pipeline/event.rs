@@ -7,7 +7,7 @@ use protocol::ids::{NodeId, OriginId};
 
 use crate::run::{Liveness, WorkerKey};
 
-/// An event that the pipeline is told.
+/// An event for a node's part in pipelines (networks whose stages are spread over nodes).
 #[derive(Clone, Debug)]
 pub(crate) enum PipelineEvent {
     /// A worker of this node sends a message to another stage of its pipeline.
@@ -20,15 +20,16 @@ pub(crate) enum PipelineEvent {
     LinkDown(NodeId),
     /// The liveness of participants has changed: some fell silent, speak again, or are gone.
     Liveness(Liveness),
-    /// The plan has a further participant.
+    /// A node has joined the run as a further participant: the run's plan names it.
     Admitted,
-    /// This node's workers may train the samples that were dealt to these slots, as if the slots had no workers.
+    /// This node's workers may train the samples that were dealt to these slots (workers' numbers), as if the slots had
+    /// no workers.
     TakeOver(BTreeSet<usize>),
-    /// A worker of this node has left its seat.
+    /// A worker of this node has disconnected or is to begin anew: it has lost its seat (its place in the run).
     WorkerLost,
 }
 
-/// An action that the pipeline asks its caller to carry out.
+/// An action that a node's part in pipelines asks its caller to carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PipelineEffect {
     /// Send a pipeline's message over the link to a peer. The link is up.

@@ -64,7 +64,8 @@ impl PipelineNode {
         node
     }
 
-    /// Handles an event and appends the resulting effects.
+    /// Handles an event that concerns pipelines (networks whose stages are spread over nodes), and appends the
+    /// resulting effects.
     pub(crate) fn handle(&mut self, event: PipelineEvent, plan: &RunPlan, effects: &mut Vec<PipelineEffect>) {
         match event {
             PipelineEvent::FromWorker { worker, bytes } => effects.push(self.route(worker, bytes, plan)),
@@ -127,12 +128,12 @@ impl PipelineNode {
         &self.liveness
     }
 
-    /// Slots (workers' numbers, to which samples are dealt) without a worker, for a worker that takes its seat.
+    /// Slots (workers' numbers, to which samples are dealt) without a worker, for a worker that begins.
     pub(crate) fn dead_slots(&self) -> &BTreeSet<usize> {
         &self.dead_slots
     }
 
-    /// Origins (workers' streams of batches) that have ended or are out of reach, for a worker that takes its seat.
+    /// Origins (workers' streams of batches) that have ended or are out of reach, for a worker that begins.
     pub(crate) fn dead_origins(&self) -> &BTreeSet<OriginId> {
         &self.dead_origins
     }

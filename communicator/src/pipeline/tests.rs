@@ -66,7 +66,7 @@ impl Node {
         }))
     }
 
-    /// Admits a guest that takes over this place in a pipeline.
+    /// Admits a node that takes over this place in a pipeline from a lost one.
     fn admits(&mut self, node: u64, place: StageAddress) -> Vec<PipelineEffect> {
         let guest = Participant {
             node: NodeId(node),

@@ -52,7 +52,7 @@ pub(super) enum State {
         ready: BTreeSet<WorkerKey>,
         since: Duration,
     },
-    /// Phase in which workers train.
+    /// Phase of a run in which workers train.
     Training(Box<Exchanging>),
     /// Workers make no further steps. The participants get to the same batches and agree on the end of the run.
     Settling(Box<Exchanging>, Settling),
@@ -74,7 +74,7 @@ pub(super) struct EndedRun {
 /// State of one run on this node.
 pub(super) struct ActiveRun {
     pub(super) run: RunId,
-    /// Node that coordinates the prepare step or, for a guest, the node from which the guest heard of the run.
+    /// Node that coordinates the start of the run. If this node came later, the node from which it heard of the run.
     pub(super) coordinator: NodeId,
     pub(super) job: Box<Job>,
     pub(super) members: Members,
@@ -89,11 +89,12 @@ pub(super) struct ActiveRun {
     pub(super) state: State,
     /// Progress of this node's departure from a run that goes on without it.
     pub(super) leaving: Leaving,
-    /// True if the run's state has changed since the last beat; the next beat is then sent at once.
+    /// True if the run's state has changed since the last beat (a node's periodic state message), so that the next one
+    /// is sent at once.
     pub(super) news: bool,
     /// Membership view last sent to the exchange; only changes are sent.
     sent_liveness: Liveness,
-    /// Things that the run waits for, the time since which they are the same, and true if the log has named them.
+    /// Things that the run waits for, the time since which they are the same, and true if they have been logged.
     waits: (Vec<WaitingFor>, Duration, bool),
 }
 
@@ -144,8 +145,8 @@ impl ActiveRun {
         self.plan().is_some() || self.members.own.withdrawn
     }
 
-    /// Returns true while the run can be called off: it has not begun as far as this node knows. A guest's run has
-    /// begun.
+    /// Returns true while the run can be called off: it has not begun as far as this node knows. A run that this node
+    /// joins late has begun.
     pub(super) fn is_being_prepared(&self) -> bool {
         matches!(&self.state, State::Preparing(preparing) if !preparing.is_guest())
     }
@@ -203,8 +204,8 @@ impl ActiveRun {
         self.exchanging().map_or_else(WorkerStats::default, Exchanging::stats)
     }
 
-    /// Builds this node's beat about the run: a new numbered state of its own, and the newest states of all
-    /// participants.
+    /// Builds this node's beat (periodic state message) about the run: a new numbered state of its own, and the newest
+    /// states of all participants.
     pub(super) fn beat(&mut self, now: Duration, limits: &RunLimits) -> RunBeat {
         self.members.own.number += 1;
         self.members.own.given_up = self.members.given_up(now, limits);
@@ -299,7 +300,7 @@ impl ActiveRun {
             .extend(scope.workers.iter().map(|&worker| RunEffect::Dismiss(worker)));
     }
 
-    /// Replaces the state with the one that `change` makes of it.
+    /// Replaces the phase of the run on this node with the one that `change` makes of it.
     pub(super) fn change_state(&mut self, change: impl FnOnce(State) -> State) {
         // Placeholder while `change` has the state; it is never observed.
         let place = State::Ended(EndedRun {

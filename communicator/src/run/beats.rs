@@ -12,7 +12,7 @@ use super::event::RunEffect;
 use super::guests::is_given_up_by_all;
 
 impl RunCore {
-    /// Handles a peer's beat, which describes the runs that the peer knows.
+    /// Handles a peer's beat (periodic state message), which describes the runs that the peer knows.
     pub(super) fn beat(&mut self, from: NodeId, runs: Vec<RunBeat>, now: Duration, effects: &mut Vec<RunEffect>) {
         self.note_elsewhere(from, &runs);
         let known = |run: &ActiveRun| runs.iter().any(|beat| beat.run == run.run);
@@ -60,8 +60,8 @@ impl RunCore {
         };
     }
 
-    /// Joins a peer's run as a guest, unless this node is busy, has taken part in that run before, or finds no room in
-    /// it.
+    /// Joins a peer's run as a guest (a node that comes late), unless this node is busy, has taken part in that run
+    /// before, or finds no room in it.
     fn try_join(&mut self, from: NodeId, beat: RunBeat, now: Duration) {
         let busy = self.current.as_ref().is_some_and(|run| !run.is_over());
         let own = beat.states.iter().find(|(node, _)| *node == from);

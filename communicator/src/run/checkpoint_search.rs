@@ -47,14 +47,14 @@ impl CheckpointSearch {
         }
     }
 
-    /// Records a node's answer; `None` if the node has no checkpoint or can no longer answer.
+    /// Records a node's answer to the search for checkpoints; `None` if the node has none or can no longer answer.
     pub(super) fn answer(&mut self, node: NodeId, found: Option<FoundCheckpoint>) {
         if self.asked.remove(&node) {
             self.found.extend(found.map(|found| (node, found)));
         }
     }
 
-    /// Returns true if the search is over: all asked nodes have answered, or the time limit has passed.
+    /// Returns true if the search for checkpoints is over: all asked nodes have answered, or the time limit has passed.
     pub(super) fn is_over(&self, now: Duration, limit: Duration) -> bool {
         self.asked.is_empty() || now.saturating_sub(self.since) > limit
     }

@@ -37,14 +37,14 @@ pub(crate) struct Coordination {
 /// Decision on the start of a run: it begins, or is refused.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Decision {
-    /// The run begins with this plan.
+    /// The run begins, with this plan.
     Begin(Box<RunPlan>),
     /// The run does not begin, for these reasons.
     Refuse(Vec<Refusal>),
 }
 
 impl Coordination {
-    /// Starts to collect the answers of the invited nodes.
+    /// Starts to collect the invited nodes' answers to the request to prepare for a run.
     #[must_use]
     pub(crate) fn new(
         job: Box<Job>,
@@ -61,15 +61,15 @@ impl Coordination {
         }
     }
 
-    /// Records a node's answer, or the reason for which the node can no longer answer. Only the first answer of a node
-    /// counts.
+    /// Records a node's answer to the request to prepare, or the reason for which the node can no longer answer. Only
+    /// the first answer of a node counts.
     pub(crate) fn answer(&mut self, node: NodeId, answer: Result<Offer, Excluded>) {
         if self.invited.contains_key(&node) {
             self.answers.entry(node).or_insert(answer);
         }
     }
 
-    /// Returns the invited nodes that have not answered.
+    /// Returns the invited nodes that have not answered the request to prepare for the run.
     pub(crate) fn unanswered(&self) -> impl Iterator<Item = NodeId> + '_ {
         self.invited
             .keys()
@@ -77,7 +77,7 @@ impl Coordination {
             .filter(|node| !self.answers.contains_key(node))
     }
 
-    /// Returns, for people, the invited nodes that still have to get ready.
+    /// Returns the invited nodes that still have to get ready, as people are told.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = WaitingFor> {
         let names = self.unanswered().map(|node| &self.invited[&node].name);
         names.map(|name| WaitingFor::node(name, NodeTask::GetReady))

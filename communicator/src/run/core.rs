@@ -25,7 +25,7 @@ pub(super) struct Coordinating {
     pub(super) run: RunId,
     pub(super) coordination: Coordination,
     pub(super) ticket: Ticket,
-    /// Time at which the nodes that had not answered were last asked.
+    /// Time at which the nodes that had not answered the request to prepare were last asked.
     pub(super) asked: Duration,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct RunCore {
     workers_wanted: usize,
     pub(super) limits: RunLimits,
     pub(super) peers: BTreeMap<NodeId, NodeInfo>,
-    /// Peers whose beats do not reach this node directly.
+    /// Peers whose beats (periodic state messages) do not reach this node directly.
     pub(super) away: BTreeSet<NodeId>,
     /// Peers whose processes have ended, with the time at which this node found out.
     dead: BTreeMap<NodeId, Duration>,
@@ -45,13 +45,13 @@ pub(crate) struct RunCore {
     pub(super) search: Option<CheckpointSearch>,
     pub(super) coordinating: Option<Coordinating>,
     pub(super) current: Option<ActiveRun>,
-    /// Last beat about the run before the current one, for slower participants, and the time at which the current run
-    /// was entered.
+    /// Last beat (state message) about the run before the current one, still sent for slower participants, and the time
+    /// at which the current run was entered.
     before: Option<(RunBeat, Duration)>,
     /// Runs that are over here, with true if this node took part after they had begun: no node takes part twice under
     /// one id.
     pub(super) ended: Vec<(RunId, bool)>,
-    /// Number of each node's newest beat; older beats are ignored.
+    /// Number of the newest beat (periodic state message) of each node; older beats are ignored.
     newest: BTreeMap<NodeId, u64>,
     /// Runs that go on at other nodes, by node. A client's stop request for such a run may come to this node.
     pub(super) elsewhere: BTreeMap<NodeId, RunId>,
@@ -95,13 +95,13 @@ impl RunCore {
         }
     }
 
-    /// Returns the time limits of the newest run: the node's own, with the changes that the run's job asks for.
+    /// Returns the time limits for the newest run: those of this node, with the changes that the run's job asks for.
     pub(super) fn limits(&self) -> RunLimits {
         let run = self.current.as_ref();
         run.map_or(self.limits, |run| self.limits.of(&run.job))
     }
 
-    /// Handles one event and appends the effects that follow from it.
+    /// Handles one event about this node's runs and appends the effects that follow from it.
     pub(crate) fn handle(&mut self, event: RunEvent, now: Duration, effects: &mut Vec<RunEffect>) {
         let first = effects.len();
         self.notice_a_standstill(now, effects);
@@ -341,7 +341,7 @@ impl RunCore {
         self.before.take_if(|(_, ended)| now.saturating_sub(*ended) > remember);
     }
 
-    /// Sends a beat about this node's runs to all nodes, if their state has changed or a beat is due.
+    /// Sends a beat (state message) about this node's runs to all nodes, if their state has changed or a beat is due.
     fn publish(&mut self, now: Duration, effects: &mut Vec<RunEffect>) {
         let Some(run) = &mut self.current else {
             return;

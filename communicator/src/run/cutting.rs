@@ -6,13 +6,13 @@ use protocol::wire::control::Offer;
 
 use crate::usage::{Workers, check_memory};
 
-/// Ratio of speeds below which nodes count as equally fast. Speed is measured in a moment in which other processes may
-/// use the machine, so small differences mean nothing.
+/// Ratio of the fastest node's speed to the slowest one's below which nodes count as equally fast. Speed is measured in
+/// a moment in which other processes may use the machine, so small differences mean nothing.
 const ALIKE: f64 = 2.0;
 
-/// Returns the cut with which all nodes of a pipeline take about equally long. Offers are in node order: stage by
-/// stage, pipeline by pipeline. Returns `None`, which means groups of equal size, if the nodes are equally fast or one
-/// could not hold its stage.
+/// Returns the cut of a model into pipeline stages with which all nodes of a pipeline take about equally long. Offers
+/// are in node order: stage by stage, pipeline by pipeline. Returns `None`, which means groups of layers of equal size,
+/// if the nodes are equally fast or one could not hold its stage.
 pub(super) fn by_speed(job: &Job, offers: &[&Offer]) -> Option<Cut> {
     let pipelines = job.exchange.pipelines()?;
     let (stages, slices) = (pipelines.stages()?, usize::from(pipelines.slices));

@@ -12,7 +12,7 @@ pub(super) struct Dismissals {
 }
 
 impl Dismissals {
-    /// Records the workers that these effects dismiss or disconnect.
+    /// Records the workers that these effects tell to drop their run, and forgets those that they disconnect.
     pub(super) fn note(&mut self, effects: &[RunEffect], now: Duration) {
         for effect in effects {
             match effect {
@@ -30,7 +30,7 @@ impl Dismissals {
         self.since.remove(&worker);
     }
 
-    /// Takes out the workers that have taken longer than `limit`; each worker is returned once.
+    /// Takes out the workers that have not dropped their run within `limit`; each worker is returned once.
     pub(super) fn take_stuck(&mut self, now: Duration, limit: Duration) -> Vec<WorkerKey> {
         let is_stuck = |_: &WorkerKey, at: &mut Duration| now.saturating_sub(*at) > limit;
         self.since.extract_if(.., is_stuck).map(|(worker, _)| worker).collect()

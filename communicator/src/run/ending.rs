@@ -135,7 +135,7 @@ pub(super) fn other_stages(
     others.iter().copied().filter(counts).collect()
 }
 
-/// Returns the resource usage of each node, under the node's name in the plan.
+/// Returns the traffic, memory and processor time that each node has used, with the node's name in the plan.
 fn usage(plan: &RunPlan, settled: &BTreeMap<NodeId, Settled>) -> Vec<NodeUsage> {
     let told = plan.participants.iter();
     told.filter_map(|participant| {

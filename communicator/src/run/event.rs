@@ -34,14 +34,14 @@ impl Ticket {
 pub(crate) enum MemberChange {
     /// The member was unknown or silent, and is alive now.
     Alive(NodeInfo),
-    /// The member has fallen silent: its beats no longer reach this node.
+    /// The member has fallen silent: its beats (periodic state messages) no longer reach this node.
     Silent(NodeId),
     /// The process of the member has ended, by this node's own evidence.
     Dead(NodeId),
     /// The member has left the cluster, or was forgotten after a long silence.
     Left(NodeId),
-    /// The member is dead or was silent for long, and another process with its name is alive. A run asks the other
-    /// participants before it gives such a member up.
+    /// The member is dead or was silent for long, and another process with its name is alive. Before a run gives such a
+    /// member up, the other participants must have done so.
     Succeeded(NodeId),
 }
 
@@ -68,15 +68,16 @@ pub(crate) enum RunEvent {
     Leave,
     /// This node ends now, although it may not have left its run in good order.
     LeaveUnfinished,
-    /// A worker has attached.
+    /// A worker process has connected to this node and may be given a run.
     Attached(WorkerKey),
     /// A worker has disconnected.
     Detached(WorkerKey),
     /// A worker has sent a message.
     Worker(WorkerKey, FromWorker),
-    /// This node's offer to a run is worked out, and its first ledger is made; or the node has nothing to offer.
+    /// This node's offer to a run (the data and resources that it would contribute) is worked out, and its first ledger
+    /// (replica) is made; or the node has nothing to offer.
     Offered { run: RunId, offer: Result<Offer, Excluded> },
-    /// This node's checkpoints of an earlier run were looked through.
+    /// The search for this node's checkpoints of an earlier run is over.
     LookedUp {
         run: RunId,
         found: Option<Box<FoundCheckpoint>>,
@@ -85,7 +86,7 @@ pub(crate) enum RunEvent {
     Opened { run: RunId, opened: Result<(), Excluded> },
     /// A link of a run's exchange to a node came up or went down.
     Linked { run: RunId, node: NodeId, up: bool },
-    /// The exchange of a run has made progress.
+    /// The exchange of batches in a run has made progress.
     Progress(RunId, Progress),
     /// A peer sent the exchange a message that no honest node sends.
     Lied { run: RunId, node: NodeId },
@@ -93,11 +94,11 @@ pub(crate) enum RunEvent {
     Diverged(RunId, String),
     /// The actor of a run's exchange has failed, which is a bug in Tau.
     ExchangeFailed(RunId, String),
-    /// A batch says that the run is to end early; the reason follows in a beat.
+    /// A batch says that the run is to end early; the reason follows in a beat (a node's state message).
     StopSeen(RunId),
-    /// Final figures of a run's exchange.
+    /// The exchange of an ended run reports its final figures.
     Settlement(RunId, Box<Settlement>),
-    /// The ledger was kept in this checkpoint file, or could not be written.
+    /// The replica was kept in this checkpoint file, or could not be written.
     Kept(RunId, Result<PathBuf, String>),
     /// Periodic clock tick, at which time limits are checked.
     Tick,
@@ -107,10 +108,10 @@ pub(crate) enum RunEvent {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(clippy::struct_excessive_bools, reason = "the flags are independent of each other")]
 pub(crate) struct Progress {
-    /// True if workers may begin: links are up or, on a node that came late or resumes, the ledger has what the others
-    /// have.
+    /// True if workers may begin: links are up or, on a node that came late or resumes, this node has the batches that
+    /// the others have.
     pub(crate) ready: bool,
-    /// True if this node has no ledger of the run yet, and no living or linked node has one to give.
+    /// True if this node has no replica of the run yet, and no living or linked node has one to give.
     pub(crate) stranded: bool,
     /// True if all samples of the run are trained.
     pub(crate) complete: bool,
@@ -120,7 +121,7 @@ pub(crate) struct Progress {
     pub(crate) frozen: u64,
     /// Bytes of large transfers, such as snapshots, that came here or that peers have confirmed.
     pub(crate) moved: u64,
-    /// True if the ledger is known to be damaged and is not replaced yet.
+    /// True if this node's replica is known to be damaged and is not replaced yet.
     pub(crate) damaged: bool,
     /// Number of samples in the applied batches.
     pub(crate) samples: u64,
@@ -131,19 +132,20 @@ pub(crate) struct Progress {
 /// Final figures of a run's exchange on this node.
 #[derive(Clone, Debug)]
 pub(crate) struct Settlement {
-    /// Digest recomputed from the ledger's weights, or the error if it is not the digest that the batches imply.
+    /// Digest recomputed from the weights of this node's replica, or the error if it is not the digest that the batches
+    /// imply.
     pub(crate) digest: Result<Digest, AuditError>,
-    /// Term that these weights add to the digest of the whole model, if they are one pipeline stage.
+    /// Share of these weights in the digest of the whole model, if they are one pipeline stage.
     pub(crate) whole: Option<Digest>,
-    /// Number of samples in the ledger's batches.
+    /// Number of samples in the batches that this node's replica holds.
     pub(crate) samples: u64,
     /// Number of samples that were trained more than once.
     pub(crate) repeated: u64,
-    /// Seconds from the seating of the first worker to the last applied batch.
+    /// Seconds from the time when the first worker could train to the last applied batch.
     pub(crate) seconds: f64,
     /// Bytes sent on the data plane; without peers, the bytes that one peer would have been sent.
     pub(crate) bytes_sent: u64,
-    /// Number of weights that this node's ledger holds.
+    /// Number of weights that this node's replica holds.
     pub(crate) weights: u64,
     /// Resources of the machine that this node has used.
     pub(crate) usage: NodeUsage,
@@ -152,7 +154,7 @@ pub(crate) struct Settlement {
 /// Action that the core of a node's runs asks the actor to carry out.
 #[derive(Clone, Debug)]
 pub(crate) enum RunEffect {
-    /// Send this node's beats about its runs to all nodes.
+    /// Send this node's beats (periodic state messages) about its runs to all nodes.
     Publish { beats: Vec<RunBeat>, phase: Phase },
     /// Send a control message to one node.
     Send { to: NodeId, message: ControlMessage },
@@ -170,7 +172,8 @@ pub(crate) enum RunEffect {
     Dismiss(WorkerKey),
     /// Close a worker's socket: the worker's process ends, and another is started.
     HangUp(WorkerKey),
-    /// Work out this node's offer to a run; [`RunEvent::Offered`] follows.
+    /// Work out this node's offer to a run (the data and resources that it would contribute); [`RunEvent::Offered`]
+    /// follows.
     Offer {
         run: RunId,
         job: Box<Job>,
@@ -179,12 +182,12 @@ pub(crate) enum RunEffect {
     },
     /// Find this node's furthest checkpoint of an earlier run; [`RunEvent::LookedUp`] follows.
     LookUp { run: RunId, resumes: RunId },
-    /// Start the run's exchange, from the ledger made with the offer or from this node's checkpoint;
+    /// Start the run's exchange of batches, from the replica made with this node's offer or from its checkpoint;
     /// [`RunEvent::Opened`] follows.
     Open { run: RunId, plan: Box<RunPlan> },
-    /// Pass an order to the run's exchange.
+    /// Pass an order to the run's exchange of batches.
     Exchange(ExchangeOrder),
-    /// Stop the exchange, and drop ledgers and first weights that wait for one.
+    /// Stop the run's exchange of batches, and drop replicas and first weights that wait for an exchange to start.
     Close,
     /// Report that this node, which is about to end, has left its run.
     Left,
@@ -197,45 +200,47 @@ pub(crate) enum ExchangeOrder {
     Joined(Participant),
     /// Take over a new view of the participants that are live, silent or gone.
     Liveness(Liveness),
-    /// Let a worker train in this slot: give it the slot's seat.
+    /// Let a worker train in this slot (number in the run): give it the slot's seat.
     Seat { worker: WorkerKey, slot: usize },
-    /// Take the seat from a worker that has disconnected or is to begin anew.
+    /// Take a worker's place in the run from it, because it has disconnected or is to begin anew.
     Unseat(WorkerKey),
-    /// Tell workers to make no further steps and to close their origins. The worker in `stands_by` leaves its origin
-    /// open.
+    /// Tell workers to make no further steps and to close their origins (streams of batches). The worker in `stands_by`
+    /// leaves its origin open.
     StopWorkers { stands_by: Option<WorkerKey> },
-    /// Tell workers to make no further steps, to send what they have learned, and to close their origins, while the run
-    /// goes on.
+    /// Tell workers to make no further steps, to send what they have learned, and to close their origins (streams of
+    /// batches), while the run goes on.
     LeaveWorkers,
-    /// Let this node's workers train the samples of these slots, as if the slots had no workers.
+    /// Let this node's workers train the samples of these slots (workers' numbers), as if the slots had no workers.
     TakeOver(BTreeSet<usize>),
-    /// Tell a worker that stands by to restore the weights that it has measured, and to close its origin.
+    /// Tell a worker that stands by to restore the weights that it has measured, and to close its origin (stream of
+    /// batches).
     GoBack(WorkerKey),
     /// Tell one worker to evaluate the model at its present weights.
     Evaluate,
-    /// Write a checkpoint.
+    /// Write a checkpoint, from which the run can be resumed.
     Checkpoint,
-    /// Keep the ledger in a checkpoint file; [`RunEvent::Kept`] follows.
+    /// Keep the ledger (this node's replica) in a checkpoint file; [`RunEvent::Kept`] follows.
     Keep,
-    /// Take no further batches, if the ledger has exactly the batches with this fingerprint. [`RunEvent::Progress`]
+    /// Take no further batches, if this node has exactly the batches with this fingerprint. [`RunEvent::Progress`]
     /// confirms it.
     Freeze { number: u64, fingerprint: u64 },
     /// Take batches again after a freeze.
     Thaw,
-    /// Audit the ledger, keep it in a checkpoint, and report the final figures: [`RunEvent::Settlement`] follows.
+    /// Audit the ledger (this node's replica), keep it in a checkpoint, and report the final figures:
+    /// [`RunEvent::Settlement`] follows.
     Settle,
-    /// Give a worker a seat that was lost at the end of the run. The worker gets the ledger and trains nothing; its
-    /// pipeline needs its layers in order to be measured.
+    /// Give a worker the seat (place in the run) of one that was lost at the end. The worker gets this node's replica
+    /// and trains nothing; its pipeline needs its layers in order to be measured.
     Reseat { worker: WorkerKey, slot: usize },
     /// Tell a worker to report the digest of its weights and, if `save` is given, to save the model. A later order to
     /// save replaces one that is not carried out yet.
     Finish { worker: WorkerKey, save: Option<Saving> },
-    /// Give the ledger to a worker without a seat, which measures and saves the model.
+    /// Give this node's replica to a worker without a place in the run, which measures and saves the model.
     Measure { worker: WorkerKey, save: Saving },
 }
 
 impl ExchangeOrder {
-    /// Returns the worker that the exchange does not know yet, and whose handle must come with the order.
+    /// Returns the worker that an order introduces to the exchange, so that the worker's handle must be passed with it.
     pub(crate) fn new_worker(&self) -> Option<WorkerKey> {
         match *self {
             Self::Seat { worker, .. } | Self::Reseat { worker, .. } | Self::Measure { worker, .. } => Some(worker),
@@ -244,7 +249,7 @@ impl ExchangeOrder {
     }
 }
 
-/// Options with which a worker saves the model.
+/// Options for the order to a worker to save the model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Saving {
     /// True to save among the machine's temporary files, because the model's own folder takes no file.

@@ -32,8 +32,8 @@ impl ActiveRun {
         self.try_end(scope);
     }
 
-    /// Returns true if the ledger's final digest is known and workers were ordered to finish. A damaged ledger is first
-    /// replaced if another member has a sound one.
+    /// Returns true if the final digest of this node's replica is known and workers were ordered to finish. A damaged
+    /// replica is first replaced if another member has a sound one.
     fn order_to_finish(&mut self, scope: &mut Scope<'_>) -> bool {
         let State::Finishing(exchanging, finishing) = &mut self.state else {
             return false;
@@ -65,8 +65,8 @@ impl ActiveRun {
         true
     }
 
-    /// Sets the final report that this node's beats carry, once its workers have reported their digests. Workers that
-    /// take longer than the limit are disconnected.
+    /// Sets the final report of this node, once the node's workers have reported the digests of their weights. Workers
+    /// that take longer than the limit are disconnected.
     fn tell_digests(&mut self, scope: &mut Scope<'_>) {
         let stats = self.stats();
         let State::Finishing(exchanging, finishing) = &mut self.state else {
@@ -119,7 +119,8 @@ impl ActiveRun {
         });
     }
 
-    /// Lets one worker save the model. If all seated workers are gone, a new worker is given the ledger.
+    /// Lets one worker save the model. If all workers that trained are gone, a new worker is given the ledger (the
+    /// node's replica) for that.
     fn save(&mut self, scope: &mut Scope<'_>) {
         let saves_stage = self.plan().is_some_and(|plan| plan.topology().saves_stages());
         if saves_stage {

@@ -7,8 +7,8 @@ use protocol::wire::run_plan::{Participant, RunPlan};
 use super::active::Scope;
 use super::members::Members;
 
-/// Returns this node as a guest of a run; `None` if the run has no place for it. A pipeline has a place only where a
-/// node was given up.
+/// Returns this node as a guest (a participant that comes late) of a run; `None` if the run has no place for it. A
+/// pipeline has a place only where a node was given up.
 pub(super) fn as_guest(
     (members, asked): (&Members, NodeId),
     plan: &RunPlan,

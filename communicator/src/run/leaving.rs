@@ -14,12 +14,12 @@ use crate::planted::{Bug, planted};
 /// Progress of this node in leaving a run that goes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Leaving {
-    /// The node stays in the run.
+    /// State of leaving: the node stays in the run.
     #[default]
     No,
-    /// The workers are told to close, and the ledger is being written to a checkpoint.
+    /// State of leaving: the workers are told to close, and this node's replica is being written to a checkpoint.
     Asked,
-    /// The leaving node's checkpoint is written, or could not be written.
+    /// State of leaving: the node's checkpoint is written, or could not be written.
     Kept,
 }
 
@@ -42,7 +42,7 @@ impl RunCore {
 }
 
 impl ActiveRun {
-    /// Starts to leave the run. A run that settles already is ended together with the others.
+    /// Starts to leave the run. If its participants already agree on its end, this node ends it together with them.
     pub(super) fn leave(&mut self, scope: &mut Scope<'_>) {
         match &self.state {
             State::Preparing(_) if self.coordinator == scope.me.id && self.is_being_prepared() => {

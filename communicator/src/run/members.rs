@@ -16,8 +16,8 @@ use protocol::wire::run_plan::{Participant, RunPlan};
 use crate::planted::{Bug, planted};
 use crate::timing::RunLimits;
 
-/// Lead in state numbers from which on a relayed state counts as forged: no participant makes this many new states
-/// while one of them travels.
+/// Lead in the number of a participant's state from which on the state counts as forged if another node relays it: no
+/// participant makes this many new states while one of them travels.
 const FAR_AHEAD: u64 = 1000;
 
 /// Newest state of one participant, and the time at which it came.
@@ -53,14 +53,14 @@ struct Death {
 #[derive(Clone, Debug)]
 pub(crate) struct Members {
     me: NodeId,
-    /// This node's own state, which its beats carry.
+    /// This node's own state in the run, which its beats carry.
     pub(super) own: ParticipantState,
     participants: BTreeSet<NodeId>,
     heard: BTreeMap<NodeId, LatestState>,
     /// Participants that have left the cluster, or that a later process of the same name has replaced.
     gone: BTreeSet<NodeId>,
-    /// Participants whose processes have ended, by this node's own evidence; a beat of such a participant would revoke
-    /// it.
+    /// Participants whose processes have ended, by this node's own evidence; a state message (beat) of such a
+    /// participant would revoke it.
     dead: BTreeMap<NodeId, Death>,
     /// Participants to which this node's exchange has a link.
     linked: BTreeSet<NodeId>,
@@ -107,7 +107,7 @@ impl Members {
         self.others.extend(others);
     }
 
-    /// Starts to wait for the first state of a node.
+    /// Starts to wait for the first state of a node: from now on the node is silent if none comes in time.
     pub(super) fn expect(&mut self, node: NodeId, now: Duration) {
         self.heard.entry(node).or_insert_with(|| LatestState::nothing(now));
     }
@@ -163,7 +163,7 @@ impl Members {
         }
     }
 
-    /// Revokes the evidence that a node's process has ended.
+    /// Revokes the evidence that a node's process has ended, because the node has been heard again.
     pub(super) fn lives(&mut self, node: NodeId) {
         self.dead.remove(&node);
     }
@@ -388,14 +388,14 @@ impl Members {
         }
     }
 
-    /// Returns true if all these members report the same batches as this node, and will make no more.
+    /// Returns true if all these members have the same batches as this node and will make no more, as they report.
     pub(super) fn stand_together(&self, members: &BTreeSet<NodeId>) -> bool {
         let here = |state: &ParticipantState| state.closed && state.fingerprint == self.own.fingerprint;
         members.iter().all(|&node| self.state(node).is_some_and(here))
     }
 
-    /// Casts this node's ballot for an end with these members if `is_time`. A different ballot that was cast before is
-    /// taken back for good.
+    /// Casts this node's ballot (statement) for an end of the run with these members if `is_time`. A different ballot
+    /// that was cast before is taken back for good.
     pub(super) fn vote(&mut self, members: &BTreeSet<NodeId>, is_time: bool) {
         let attempts = members
             .iter()
@@ -410,7 +410,8 @@ impl Members {
         self.own.attempt = attempt;
     }
 
-    /// Takes back this node's ballot for the end of the run, because another member has taken back its own.
+    /// Takes back this node's ballot (its statement with which batches and members it would end the run), because
+    /// another member has taken back its own.
     pub(super) fn take_back(&mut self) {
         self.own.frozen = false;
         self.own.attempt += u64::from(self.own.ballot.take().is_some());
@@ -422,7 +423,8 @@ impl Members {
         members.iter().all(|&node| self.state(node).is_some_and(same))
     }
 
-    /// Returns true if each of these members is frozen: it has itself seen that all ballots are equal.
+    /// Returns true if each of these members is frozen: it has itself seen that all agree on the end, and takes no
+    /// further batch.
     pub(super) fn are_frozen(&self, members: &BTreeSet<NodeId>) -> bool {
         let alike = |state: &ParticipantState| state.ballot.is_some() && state.ballot == self.own.ballot;
         let frozen = |state: &ParticipantState| state.frozen && alike(state) || self.is_decided_alike(state);
@@ -447,9 +449,9 @@ impl Members {
         }
     }
 
-    /// Returns true if a member has taken back the ballot on which this node is frozen. A member does that only before
-    /// it is frozen itself, or because another has done it; so no member has ended the run on that ballot, and this
-    /// node may go on, too.
+    /// Returns true if a member has taken back the ballot (statement on the end) on which this node takes no further
+    /// batch. A member does that only before it is itself bound by the ballot, or because another has done it; so no
+    /// member has ended the run on that ballot, and this node may go on, too.
     pub(super) fn has_moved_on(&self, members: &BTreeSet<NodeId>, fingerprint: u64) -> bool {
         let attempt = self.own.ballot.map_or(0, |ballot| ballot.attempt);
         let stays = |state: &ParticipantState| {
@@ -461,7 +463,8 @@ impl Members {
     }
 }
 
-/// Returns the ballot for an end of the run with these batches and these members.
+/// Returns a ballot (a statement for the agreement on the end) for an end of the run with these batches and these
+/// members.
 fn ballot(fingerprint: u64, members: &BTreeSet<NodeId>, attempt: u64) -> Ballot {
     let members = members
         .iter()

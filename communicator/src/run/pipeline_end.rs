@@ -14,7 +14,8 @@ use super::event::{ExchangeOrder, Saving};
 use super::states::{Exchanging, Saver};
 
 impl ActiveRun {
-    /// Fills lost seats, and has this node's stage saved once all members have reported what they ended with.
+    /// Lets new workers replace those that were lost at the end, and has this node's stage saved once all members have
+    /// reported what they ended with.
     pub(super) fn save_stage(&mut self, scope: &mut Scope<'_>) {
         let living = self.members.waited_for(scope.now, scope.limits);
         let all_settled = living.iter().all(|&node| self.has_settled(node));
@@ -46,7 +47,8 @@ impl ActiveRun {
         }
     }
 
-    /// Returns true if this node leads a pipeline that has all its nodes, and no node has measured the model yet.
+    /// Returns true if this node has to measure the whole model: it leads a pipeline that has all its nodes, and no
+    /// node has measured the model yet.
     fn measures_pipeline(&self, living: &BTreeSet<NodeId>, scope: &Scope<'_>) -> bool {
         let has_ended = |node: NodeId| self.members.state(node).is_some_and(|state| state.ended);
         let is_there = |node: NodeId| living.contains(&node) && !has_ended(node);
@@ -55,7 +57,7 @@ impl ActiveRun {
     }
 }
 
-/// Gives lost seats to workers that have opened the data.
+/// Gives seats (workers' places in the run) that have lost their worker to workers that have opened the data.
 fn reseat(exchanging: &mut Exchanging, scope: &mut Scope<'_>) {
     while let Some((&slot, seat)) = exchanging.seats.iter_mut().find(|(_, seat)| seat.worker.is_none())
         && let Some(worker) = exchanging.ready.pop_first()

@@ -35,7 +35,8 @@ impl ActiveRun {
         }
     }
 
-    /// Advances the preparation as far as possible: asks for the offer once workers have answered, or gives up the run.
+    /// Advances this node's preparation for a run as far as possible: asks for its offer (the data and resources that
+    /// it would contribute) once workers have answered, or gives up the run.
     pub(super) fn prepare(&mut self, scope: &mut Scope<'_>) {
         let State::Preparing(preparing) = &mut self.state else {
             return;
@@ -74,7 +75,7 @@ impl ActiveRun {
         }
     }
 
-    /// Returns this node's answer to the prepare request, if it has one.
+    /// Returns this node's answer to the request to prepare for a run, if it has one.
     pub(super) fn answer(&self) -> Option<Result<Offer, Excluded>> {
         let State::Preparing(preparing) = &self.state else {
             return None;
@@ -86,20 +87,22 @@ impl ActiveRun {
         }
     }
 
-    /// Returns true while this node's offer is being worked out.
+    /// Returns true while this node's offer to the run (the data and resources that it would contribute) is being
+    /// worked out.
     pub(super) fn is_offering(&self) -> bool {
         matches!(&self.state, State::Preparing(preparing) if matches!(preparing.offer, OfferState::Asked))
     }
 
-    /// Takes the offer that was worked out. The offer of an earlier attempt at this run is dropped if the workers are
-    /// still busy with a later one.
+    /// Takes this node's offer to the run (the data and resources that it would contribute) once it is worked out. The
+    /// offer of an earlier attempt at this run is dropped if the workers are still busy with a later one.
     pub(super) fn worked_out(&mut self, offer: Result<Offer, Excluded>, scope: &mut Scope<'_>) {
         if self.is_offering() {
             self.offered(offer, scope);
         }
     }
 
-    /// Records this node's final offer: answers the coordinator, or joins the run if the run has begun already.
+    /// Records this node's final offer to the run (the data and resources that it would contribute): answers the
+    /// coordinator, or joins the run if the run has begun already.
     pub(super) fn offered(&mut self, offer: Result<Offer, Excluded>, scope: &mut Scope<'_>) {
         let State::Preparing(preparing) = &mut self.state else {
             return;
@@ -121,7 +124,8 @@ impl ActiveRun {
         }
     }
 
-    /// Handles the plan of a run that begins, or has begun: this node is among its participants, or becomes a guest.
+    /// Handles the plan of a run that begins, or has begun: this node is among its participants, or joins it late as a
+    /// guest.
     pub(super) fn begins(&mut self, mut plan: RunPlan, scope: &mut Scope<'_>) {
         if planted(Bug::BegunTwice) && matches!(self.state, State::Training(_)) {
             let (run, plan) = (self.run, Box::new(plan));

@@ -32,16 +32,17 @@ pub(crate) struct Stall {
 enum Remedy {
     #[default]
     None,
-    /// Let this node's workers take over the samples of others for the rest of the run.
+    /// Remedy for a stall: let this node's workers take over the samples of others for the rest of the run.
     TakeOver,
-    /// Start this node's workers again from its ledger.
+    /// Remedy for a stall: start this node's workers again from the node's replica.
     Restart,
-    /// End the run with what it has: the nodes with workers are gone, and this one came without any.
+    /// Remedy for a stall: end the run with what it has, because the nodes with workers are gone and this one came
+    /// without any.
     End,
 }
 
 impl Remedy {
-    /// Returns the strongest remedy that is due after this time without progress.
+    /// Returns the strongest remedy that is due after the run has made no progress for the time `waited`.
     fn due(waited: Duration, limit: Duration) -> Self {
         match waited.as_millis() / limit.as_millis().max(1) {
             0 => Self::None,
@@ -53,15 +54,16 @@ impl Remedy {
 }
 
 impl Exchanging {
-    /// Returns true if every worker of this node has nothing to train. An empty seat counts, too, unless a worker is
-    /// about to take it.
+    /// Returns true if every worker of this node has nothing to train. An empty seat (a place without its worker)
+    /// counts, too, unless a worker is about to take it.
     pub(crate) fn is_starved(&self) -> bool {
         let expected = !self.asked.is_empty() || !self.ready.is_empty();
         let is_starved = |seat: &Seat| seat.starved.is_some() || seat.worker.is_none() && !expected;
         self.seated.is_some() && self.seats.values().all(is_starved)
     }
 
-    /// Returns the numbers of samples that this node's workers wait for, by the slots that were to train them.
+    /// Returns the numbers of samples that this node's workers wait for, by the slots (workers' numbers) that were to
+    /// train them.
     fn missing(&self) -> BTreeMap<usize, u64> {
         let mut missing = BTreeMap::new();
         for &Missing { slot, samples } in self.seats.values().flat_map(|seat| seat.starved.iter().flatten()) {

@@ -17,7 +17,8 @@ use super::event::{RunEffect, Ticket};
 use crate::log_context::NEWS;
 use crate::planted::{Bug, planted};
 
-/// Time between a divergence and the retry: a few beats, so that all nodes have heard that the diverged run is over.
+/// Time between a divergence and the retry, in which nodes exchange state messages a few times, so that all have heard
+/// that the diverged run is over.
 const BACK_OFF_AFTER: Duration = Duration::from_secs(2);
 
 impl RunCore {
@@ -72,7 +73,7 @@ impl RunCore {
         self.get_ready(run, coordinator, job, now, effects);
     }
 
-    /// Advances the runs that this node coordinates as far as possible.
+    /// Advances the starts of runs that this node coordinates as far as possible.
     pub(super) fn coordinate(&mut self, now: Duration, effects: &mut Vec<RunEffect>) {
         self.try_resume(now, effects);
         self.back_off(now, effects);
@@ -108,7 +109,8 @@ impl RunCore {
         self.start(successor, (job, going_on), true, Ticket::NOBODY, now, effects);
     }
 
-    /// Asks the nodes that have not answered once more: the question or the answer may have been lost.
+    /// Asks the nodes that have not answered the request to prepare once more: the question or the answer may have been
+    /// lost.
     pub(super) fn ask_again(&mut self, now: Duration, effects: &mut Vec<RunEffect>) {
         let (me, every) = (self.me.id, self.limits.ask_again);
         let Some(one) = self
@@ -398,7 +400,7 @@ impl RunCore {
         self.enter(entered, now);
     }
 
-    /// Answers a prepare request, also this node's own.
+    /// Answers a coordinator's request to prepare for a run, also this node's own.
     fn answer(
         &mut self,
         coordinator: NodeId,
@@ -420,7 +422,7 @@ impl RunCore {
         }
     }
 
-    /// Begins the run or calls it off, once all invited nodes have answered.
+    /// Begins the run that this node coordinates, or calls it off, once all invited nodes have answered.
     pub(super) fn decide(&mut self, now: Duration, effects: &mut Vec<RunEffect>) {
         let Some(decision) = self
             .coordinating

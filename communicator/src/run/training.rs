@@ -15,7 +15,7 @@ use super::states::{Exchanging, Settling};
 use crate::planted::{Bug, planted};
 
 impl ActiveRun {
-    /// Starts training once the exchange runs.
+    /// Starts training once the exchange of batches runs, or withdraws this node if the exchange could not start.
     pub(super) fn opened(&mut self, opened: Result<(), Excluded>, scope: &mut Scope<'_>) {
         let State::Opening { plan, ready, .. } = &self.state else {
             return;
@@ -33,7 +33,8 @@ impl ActiveRun {
         }
     }
 
-    /// Adds guests that another node knows and this one does not. A node that has agreed on how to end takes no more.
+    /// Adds guests (participants that came late) that another node knows and this one does not. A node that has agreed
+    /// on how to end takes no more.
     pub(super) fn admit(&mut self, theirs: &RunPlan, scope: &mut Scope<'_>) {
         if self.members.own.frozen || matches!(self.state, State::Finishing(..)) {
             return;
@@ -71,7 +72,7 @@ impl ActiveRun {
         is_replaced && !planted(Bug::VacancyFilledTwice)
     }
 
-    /// Gives up the former processes of nodes that were started again.
+    /// Gives up the earlier processes of nodes that were started again.
     pub(super) fn leave_the_succeeded(&mut self, scope: &Scope<'_>) {
         if let State::Training(exchanging) | State::Settling(exchanging, _) | State::Finishing(exchanging, _) =
             &self.state
@@ -81,8 +82,8 @@ impl ActiveRun {
         }
     }
 
-    /// Advances training as far as possible: seats workers, stops, evaluates, writes checkpoints, and settles when all
-    /// is done.
+    /// Advances training as far as possible: gives workers their places, stops, evaluates, writes checkpoints, and goes
+    /// on to the agreement on the end when all is done.
     pub(super) fn train(&mut self, scope: &mut Scope<'_>) {
         if self.go_on_leaving(scope) {
             return;
@@ -205,7 +206,8 @@ impl ActiveRun {
         });
     }
 
-    /// Writes a checkpoint, together with the residual and optimiser state that only the workers have.
+    /// Writes a checkpoint of this node's replica, together with the state that only the workers have: what they have
+    /// learned and not sent (the residual), and the optimiser's state.
     pub(super) fn checkpoint(&mut self, scope: &mut Scope<'_>) {
         if let State::Training(exchanging) = &mut self.state
             && exchanging.seated.is_some()
@@ -252,7 +254,7 @@ fn no_pipeline(run: RunId, exchanging: &Exchanging, given_up: &[(NodeId, GivenUp
     })
 }
 
-/// Gives empty seats to workers that are ready.
+/// Gives empty seats (workers' places in the run) to workers that have opened the data.
 fn seat_workers(exchanging: &mut Exchanging, scope: &mut Scope<'_>) {
     while let Some((&slot, seat)) = exchanging.seats.iter_mut().find(|(_, seat)| seat.worker.is_none())
         && let Some(worker) = exchanging.ready.pop_first()

@@ -11,7 +11,7 @@ use protocol::wire::control::{NodeInfo, Phase, RunStatus};
 use super::active::{ActiveRun, State};
 use super::core::RunCore;
 
-/// Summary of a run for this node's records.
+/// Summary of a run for the records that this node makes every second.
 pub(crate) struct RunReport {
     pub(crate) run: RunId,
     pub(crate) phase: Phase,
@@ -19,7 +19,7 @@ pub(crate) struct RunReport {
     pub(crate) stats: WorkerStats,
     /// Newest evaluation scores of the model.
     pub(crate) scores: Option<Scores>,
-    /// Evaluations by this node's workers.
+    /// Evaluations that this node's workers have made in the run.
     pub(crate) course: Course,
     /// Things for which this node waits before the run can begin or end.
     pub(crate) waiting: Vec<WaitingFor>,
@@ -31,7 +31,7 @@ impl RunCore {
         self.me = me;
     }
 
-    /// Returns true if this node would accept the link that node `from` dials for this run.
+    /// Returns true if this node would accept a data link of this run that node `from` dials.
     pub(crate) fn expects(&self, run: RunId, from: NodeId) -> bool {
         let run = self
             .current
@@ -79,7 +79,8 @@ impl RunCore {
         })
     }
 
-    /// Returns true if this node's offer to this run is being worked out.
+    /// Returns true if this node's offer to this run (the data and resources that it would contribute) is being worked
+    /// out.
     pub(crate) fn is_offering(&self, run: RunId) -> bool {
         let current = self.current.as_ref().filter(|current| current.run == run);
         current.is_some_and(ActiveRun::is_offering)

@@ -100,8 +100,8 @@ impl ActiveRun {
             .chain(others.map(|one| WaitingFor::node(&one.name, NodeTask::RestartWorker)))
     }
 
-    /// Returns what each of these nodes, except this one, still has to do: `lacks` finds the task, and a silent node
-    /// has to be heard again.
+    /// Returns the tasks for which the run waits at these nodes, except this one: `lacks` finds a node's task, and a
+    /// silent node has to be heard again.
     fn lacking<'a>(
         &'a self,
         nodes: impl Iterator<Item = NodeId> + 'a,

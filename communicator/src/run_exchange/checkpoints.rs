@@ -13,7 +13,8 @@ pub(super) struct Checkpoints {
     /// own.
     count: u64,
     phase: CheckpointPhase,
-    /// True if another checkpoint was requested meanwhile. Two at the same time would write to one file.
+    /// True if another checkpoint was requested while this one is written. Two at the same time would write to one
+    /// file.
     is_followed: bool,
 }
 
@@ -21,18 +22,18 @@ pub(super) struct Checkpoints {
 enum CheckpointPhase {
     #[default]
     Idle,
-    /// Workers were asked to save their states.
+    /// Phase of a checkpoint: workers were asked to save their private states.
     Saving {
         waiting: BTreeSet<WorkerKey>,
         states: Vec<State>,
     },
-    /// The ledger is being written.
+    /// Phase of a checkpoint: the ledger (the node's replica) is being written.
     Writing,
 }
 
 impl Checkpoints {
-    /// Requests a checkpoint at this path. Returns the file for each worker's state. Returns no files if another
-    /// checkpoint is in progress; then the new one follows it.
+    /// Requests a checkpoint at this path. Returns the file in which each worker is to save its state. Returns no files
+    /// if another checkpoint is in progress; then the new one follows it.
     pub(super) fn ask(&mut self, path: &Path, workers: impl Iterator<Item = WorkerKey>) -> Vec<(WorkerKey, PathBuf)> {
         if !matches!(self.phase, CheckpointPhase::Idle) {
             self.is_followed = true;
@@ -50,7 +51,7 @@ impl Checkpoints {
         files
     }
 
-    /// Records that a worker has saved its state, or (`None`) never will.
+    /// Records that a worker has saved its private state for the checkpoint, or (`None`) never will.
     pub(super) fn saved(&mut self, key: WorkerKey, state: Option<State>) {
         if let CheckpointPhase::Saving { waiting, states, .. } = &mut self.phase
             && waiting.remove(&key)
@@ -59,8 +60,8 @@ impl Checkpoints {
         }
     }
 
-    /// Returns the workers' states for the ledger's file once all workers have answered. The caller must write the
-    /// ledger and call [`Checkpoints::written`].
+    /// Returns the workers' saved states once all workers have answered. The caller must write them and this node's
+    /// replica to the checkpoint, and call [`Checkpoints::written`].
     pub(super) fn take_ready(&mut self) -> Option<Vec<State>> {
         match std::mem::replace(&mut self.phase, CheckpointPhase::Writing) {
             CheckpointPhase::Saving { waiting, states } if waiting.is_empty() => Some(states),
@@ -71,8 +72,7 @@ impl Checkpoints {
         }
     }
 
-    /// Records that the ledger was written, or could not be. Returns true if another checkpoint was requested
-    /// meanwhile.
+    /// Records that the checkpoint was written, or could not be. Returns true if another one was requested meanwhile.
     pub(super) fn written(&mut self) -> bool {
         self.phase = CheckpointPhase::Idle;
         std::mem::take(&mut self.is_followed)

@@ -15,10 +15,11 @@ use crate::exchange::Breach;
 use crate::ledger::AuditError;
 use crate::run::{ExchangeOrder, RunEvent, Settlement, WorkerKey};
 
-/// An event of a node's exchange of a run.
+/// An event that a node's exchange of batches in a run handles.
 #[derive(Clone, Debug)]
 pub(crate) enum RunExchangeEvent {
-    /// An order of the run's core. If the order seats a worker, `origin` names the worker's new stream of batches.
+    /// An order of the run's core. If the order gives a worker a place in the run, `origin` names the worker's new
+    /// stream of batches.
     Order { order: ExchangeOrder, origin: OriginId },
     /// A connection to a peer is up, possibly in place of an earlier one.
     LinkUp(NodeId),
@@ -40,7 +41,7 @@ pub(crate) enum RunExchangeEvent {
         sequence: Option<u64>,
         path: PathBuf,
     },
-    /// The checkpoint has been written, or writing it has failed.
+    /// The checkpoint's file has been written, or writing it has failed.
     CheckpointWritten,
     /// One tick has passed.
     Tick,
@@ -55,11 +56,11 @@ pub(crate) enum RunExchangeEffect {
     Reconnect(NodeId),
     /// End the link to a peer for good.
     Disconnect(NodeId),
-    /// Tell the link to a peer whether the peer is silent or gone.
+    /// Tell the link to a peer that the peer is silent or gone, or that it no longer is.
     Absent { peer: NodeId, absent: bool },
     /// Send a message over the link to a peer. A link whose queue is full is given up.
     Send { to: NodeId, message: Message },
-    /// Start or stop listening to a worker.
+    /// Start or stop taking batches from a worker.
     Hear { worker: WorkerKey, is_heard: bool },
     /// Send a message to a worker.
     Tell { worker: WorkerKey, message: ToWorker },
@@ -77,7 +78,7 @@ pub(crate) enum RunExchangeEffect {
     Settle(Box<Settlement>),
     /// Send the run the figures for its next record.
     Report,
-    /// Write the current ledger to a file.
+    /// Write the current ledger (the node's replica) to a file.
     Write {
         occasion: WriteOccasion,
         path: PathBuf,
@@ -87,14 +88,15 @@ pub(crate) enum RunExchangeEffect {
     Notice(ExchangeNews),
 }
 
-/// The reason for which a ledger is written to a file.
+/// The reason for which a ledger (the node's replica) is written to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteOccasion {
-    /// A checkpoint during a run: [`RunExchangeEvent::CheckpointWritten`] follows.
+    /// The replica is written as a checkpoint during a run: [`RunExchangeEvent::CheckpointWritten`] follows.
     Checkpoint,
-    /// The final checkpoint, from which the ended run can be continued later. The run does not wait for it.
+    /// The replica is written as the final checkpoint, from which the ended run can be continued later. The run does
+    /// not wait for it.
     Last,
-    /// A replacement for a model that could not be saved: [`RunEvent::Kept`] follows.
+    /// The replica is written in place of a model that could not be saved: [`RunEvent::Kept`] follows.
     Kept,
 }
 
@@ -107,22 +109,22 @@ pub(crate) enum ExchangeNews {
     Giving(NodeId),
     /// A merged range of this many batches was applied.
     RangeApplied { origin: OriginId, batches: u64 },
-    /// A batch in the log is damaged.
+    /// A batch in the log has a flipped bit.
     Spoilt,
-    /// One bit of the weight with this index had flipped in the ledger and has been corrected.
+    /// One bit of the weight with this index had flipped in this node's replica and has been corrected.
     Mended(usize),
-    /// The ledger is damaged.
+    /// This node's replica is damaged.
     Damaged(AuditError),
-    /// A peer's ledger has replaced the damaged one.
+    /// A peer's replica has replaced the damaged one.
     Healed,
-    /// No checkpoint is written, because the ledger is damaged.
+    /// No checkpoint is written, because this node's replica is damaged.
     CheckpointSkipped,
-    /// A worker's saved state does not fit the ledger and is not used.
+    /// A worker's saved state does not fit the batches of this node's replica and is not used.
     StateDropped(PathBuf),
     /// A peer sent something that no honest member sends.
     Quarantined { peer: NodeId, reason: Breach },
     /// A worker sent an invalid batch.
     BatchRejected(String),
-    /// A worker addressed a stage that its pipeline does not have.
+    /// A worker sent a message to a stage that its pipeline does not have, so that it was disconnected.
     FlowRejected,
 }

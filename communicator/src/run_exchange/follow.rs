@@ -72,7 +72,7 @@ impl RunExchange {
         }
     }
 
-    /// Lets a worker go on with its averaging step, with the partial sum of the workers before it if there is one.
+    /// Lets a worker go on with its averaging step, from the partial sum of the workers before it if there is one.
     fn go_on_passing(&mut self, origin: OriginId, prefix: Option<Prefix>) {
         let Some(worker) = self.worker_of(origin) else {
             return;
@@ -83,7 +83,7 @@ impl RunExchange {
         }
     }
 
-    /// Moves the workers by the sum of a merged range or a snapshot.
+    /// Moves the weights of all workers by the sum of a merged range or a snapshot.
     fn jump(&mut self, jump: &Jump) {
         if let Some(origin) = jump.order.origin {
             let batches = jump.order.batches;
@@ -106,7 +106,7 @@ impl RunExchange {
         }
     }
 
-    /// Tells workers which origins emit no more batches, if that has changed.
+    /// Tells workers which origins (workers' streams of batches) emit no more batches, if that has changed.
     pub(super) fn tell_origins(&mut self) {
         let mut effects = Vec::new();
         self.pipeline.compare_origins(self.exchange.origins(), &mut effects);

@@ -49,7 +49,7 @@ impl RunExchange {
         }
     }
 
-    /// Forgets a link that is down; the exchange knows already, or need not know. Returns true if the link was up.
+    /// Records that a link is down; the exchange knows already, or need not know. Returns true if the link was up.
     pub(super) fn drop_link(&mut self, node: NodeId) -> bool {
         let was_linked = self.linked.remove(&node);
         if was_linked {

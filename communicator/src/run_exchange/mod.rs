@@ -44,7 +44,7 @@ use crate::run::{ExchangeOrder, Liveness, Progress, RunEvent, Settlement, Worker
 use crate::run_files::RunFiles;
 use crate::timing::ClockTimes;
 
-/// The state of one node's exchange of a run.
+/// One node's exchange of batches in a run.
 pub(crate) struct RunExchange {
     me: NodeId,
     run: RunId,
@@ -56,7 +56,7 @@ pub(crate) struct RunExchange {
     keeps_runs: bool,
     /// Peers that this node has a link to.
     linked: BTreeSet<NodeId>,
-    /// This node's seated workers, with their origins (streams of batches).
+    /// This node's workers that have a place in the run, with their origins (streams of batches).
     seats: BTreeMap<WorkerKey, OriginId>,
     /// Files with the private state (residual, optimiser state) of this node's workers, from the checkpoint that the
     /// run continues from.
@@ -64,7 +64,7 @@ pub(crate) struct RunExchange {
     checkpoints: Checkpoints,
     /// Number of the order that froze the exchange, so that it takes no batches; 0 if it is not frozen.
     freeze: u64,
-    /// The progress last sent to the run's core; only changes are sent.
+    /// The progress of the exchange last sent to the run's core; only changes are sent.
     told: Option<Progress>,
     pauses: Pauses,
     /// Bytes of batches that this node's workers have made.
@@ -72,15 +72,15 @@ pub(crate) struct RunExchange {
     now: Duration,
     audited: Duration,
     reported: Duration,
-    /// Time at which the first worker was seated.
+    /// Time at which the first worker was given its place in the run.
     first: Option<Duration>,
-    /// Time at which a peer's batches last came.
+    /// Time at which batches were last applied, those of this node's workers included.
     last: Option<Duration>,
-    /// The effects of the current event.
+    /// Actions for the caller that the current event has led to so far.
     effects: Vec<RunExchangeEffect>,
 }
 
-/// The arguments with which a node's exchange of a run starts.
+/// Arguments with which a node starts its exchange of batches in a run.
 pub(crate) struct RunExchangeArguments {
     pub(crate) me: NodeId,
     pub(crate) run: RunId,
@@ -92,13 +92,13 @@ pub(crate) struct RunExchangeArguments {
     pub(crate) states: Vec<State>,
     /// The paths of the node's files for the run.
     pub(crate) files: RunFiles,
-    /// True if the final ledger is kept in a checkpoint.
+    /// True if this node's final replica is kept in a checkpoint.
     pub(crate) keeps_runs: bool,
     pub(crate) clocks: ClockTimes,
 }
 
 impl RunExchange {
-    /// Starts the exchange of a run. Returns its first effects with it.
+    /// Starts the exchange of batches in a run. Returns it with its first effects.
     pub(crate) fn start(arguments: RunExchangeArguments, now: Duration) -> (Self, Vec<RunExchangeEffect>) {
         let RunExchangeArguments {
             me,
@@ -145,7 +145,7 @@ impl RunExchange {
         (core, effects)
     }
 
-    /// Handles an event. Returns the effects in the order in which they must be carried out.
+    /// Handles an event of the exchange. Returns the effects in the order in which they must be carried out.
     pub(crate) fn handle(&mut self, event: RunExchangeEvent, now: Duration) -> Vec<RunExchangeEffect> {
         self.now = now;
         match event {
@@ -192,7 +192,7 @@ impl RunExchange {
         &self.plan
     }
 
-    /// The run's position in samples, and in seconds since the first worker was seated.
+    /// The run's position in samples, and in seconds since the first worker was given its place.
     pub(crate) fn moment(&self, now: Duration) -> Moment {
         let age = self.first.map(|first| now.saturating_sub(first));
         Moment {
@@ -261,7 +261,7 @@ impl RunExchange {
         }
     }
 
-    /// Adds a guest: a node that joins the running run.
+    /// Adds a guest: a node that joins the run after its beginning.
     fn admit(&mut self, participant: Participant) {
         if self.plan.admit(participant.clone()) {
             self.exchange.reckon_with_workers(participant.node, participant.workers);
@@ -296,7 +296,7 @@ impl RunExchange {
         }
     }
 
-    /// Audits the ledger and sends the result of the exchange to the run's core.
+    /// Audits this node's replica and sends the final figures of the exchange to the run's core.
     fn settle(&mut self) {
         self.exchange_event(Event::Audit);
         // A damaged ledger may be replaced before the next tick; the run's core must learn of the damage before the
@@ -363,8 +363,8 @@ impl RunExchange {
         }
     }
 
-    /// Starts a checkpoint. The ledger is written once all workers have saved their private states and named the batch
-    /// at which they did.
+    /// Starts a checkpoint. This node's replica is written once all workers have saved their private states and named
+    /// the batch at which they did.
     fn checkpoint(&mut self) {
         let path = self.files.checkpoint(self.run);
         // Workers write their states first, and create the folder.

@@ -5,14 +5,14 @@ use std::time::Duration;
 /// The times in a run during which workers were throttled.
 #[derive(Debug, Default)]
 pub(super) struct Pauses {
-    /// Start of the current pause; `None` if workers are not throttled.
+    /// Time at which the current pause of the workers began; `None` if workers are not throttled.
     since: Option<Duration>,
-    /// Total time of the earlier pauses.
+    /// Total time of the workers' earlier pauses.
     before: Duration,
 }
 
 impl Pauses {
-    /// Starts or ends a pause. Returns true if that is a change.
+    /// Starts or ends a pause of the workers. Returns true if that is a change.
     pub(super) fn change(&mut self, pause: bool, now: Duration) -> bool {
         if pause == self.is_on() {
             return false;
@@ -29,7 +29,7 @@ impl Pauses {
         self.since.is_some()
     }
 
-    /// Total time of all pauses, including the current one.
+    /// Total time for which workers were throttled, including the current pause.
     pub(super) fn total(&self, now: Duration) -> Duration {
         let present = self.since.map(|since| now.saturating_sub(since));
         self.before + present.unwrap_or_default()

@@ -7,7 +7,8 @@ use super::RunExchange;
 use crate::exchange::Exchange;
 use crate::run::Progress;
 
-/// Computes the progress of an exchange.
+/// Computes the state of an exchange that decides how the run goes on: whether workers may begin, which batches are
+/// applied, and whether all peers have this node's batches.
 pub(super) fn progress(of: &RunExchange) -> Progress {
     let RunExchange {
         me,

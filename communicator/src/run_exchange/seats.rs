@@ -14,8 +14,8 @@ use crate::pipeline::PipelineEvent;
 use crate::run::{Saving, WorkerKey};
 
 impl RunExchange {
-    /// Seats a worker: sends it the whole ledger and adds it to the receivers of batches in the same step, so that it
-    /// misses no batch and gets none twice.
+    /// Lets a worker take part in the run: sends it the whole replica and adds it to the receivers of batches in the
+    /// same step, so that it misses no batch and gets none twice.
     pub(super) fn seat(&mut self, worker: WorkerKey, origin: OriginId, slot: usize) {
         // A worker trusts the ledger and could not detect damage in it.
         self.exchange_event(Event::Audit);
@@ -46,7 +46,7 @@ impl RunExchange {
         self.seats.insert(worker, origin);
     }
 
-    /// Sends a worker the ledger and its assignment.
+    /// Sends a worker this node's replica and its assignment in the run.
     fn hand_over(&mut self, worker: WorkerKey, origin: OriginId, slot: usize, restore: Option<PathBuf>) {
         let (ledger, topology) = (self.exchange.ledger(), self.plan.topology());
         let (round, workers) = self.exchange.rounds().unwrap_or((0, self.plan.slots() as u32));
@@ -80,7 +80,7 @@ impl RunExchange {
         }
     }
 
-    /// Takes the file with the private state of some former worker, if the ledger has exactly the batches that the
+    /// Takes the file with the private state of some former worker, if this node has exactly the batches that the
     /// worker had made by then. States that do not fit are dropped.
     fn take_state(&mut self) -> Option<PathBuf> {
         let frontier = self.exchange.ledger().frontier();
@@ -93,7 +93,7 @@ impl RunExchange {
         self.states.pop().map(|state| state.path)
     }
 
-    /// Removes a worker that is gone. Its origin ends with the last batch that came.
+    /// Removes a worker that is gone from the run. Its origin (stream of batches) ends with the last batch that came.
     pub(super) fn unseat(&mut self, worker: WorkerKey) {
         let Some(origin) = self.seats.remove(&worker) else {
             return;
@@ -109,7 +109,8 @@ impl RunExchange {
         self.exchange_event(Event::Origin(OriginInfo { ended, ..info }));
     }
 
-    /// Tells workers to take no further step; `stands_by` keeps its origin open.
+    /// Tells workers to take no further step. The worker `stands_by` may have to restore measured weights later, so its
+    /// origin (stream of batches) stays open.
     pub(super) fn stop_workers(&mut self, stands_by: Option<WorkerKey>) {
         for worker in self.workers_but(None) {
             let stands_by = Some(worker) == stands_by;
@@ -126,8 +127,9 @@ impl RunExchange {
         }
     }
 
-    /// Gives the final ledger to a worker without a seat, which measures and saves the model because the workers that
-    /// trained are gone. It trains nothing: its origin is not announced, and its batches are not taken.
+    /// Gives the final replica to a worker without a place in the run, which measures and saves the model because the
+    /// workers that trained are gone. It trains nothing: its origin (stream of batches) is not announced, and its
+    /// batches are not taken.
     pub(super) fn measure(&mut self, worker: WorkerKey, origin: OriginId, save: Saving) {
         self.hand_over(worker, origin, 0, None);
         self.tell(worker, ToWorker::Stop);
@@ -135,8 +137,8 @@ impl RunExchange {
         self.tell(worker, ToWorker::Finish { save });
     }
 
-    /// Seats a worker at the end, for the measurement of its pipeline. Its origin is not announced, so that its batches
-    /// do not count.
+    /// Gives a worker a place in the run at the end, for the measurement of its pipeline. Its origin (stream of
+    /// batches) is not announced, so that its batches do not count.
     pub(super) fn reseat(&mut self, worker: WorkerKey, origin: OriginId, slot: usize) {
         self.hear(worker, true);
         self.hand_over(worker, origin, slot, None);
@@ -144,7 +146,7 @@ impl RunExchange {
         self.seats.insert(worker, origin);
     }
 
-    /// Returns true if a worker's batches count: its origin has been announced.
+    /// Returns true if a worker's batches count: its origin (stream of batches) has been announced.
     pub(super) fn trains(&self, worker: WorkerKey) -> bool {
         let origin = self.seats.get(&worker);
         origin.is_some_and(|&origin| self.exchange.node_of(origin).is_some())
@@ -162,13 +164,13 @@ impl RunExchange {
         }
     }
 
-    /// All seated workers, except that of the origin `but`.
+    /// All workers with a place in the run, except that of the origin (stream of batches) `but`.
     pub(super) fn workers_but(&self, but: Option<OriginId>) -> Vec<WorkerKey> {
         let others = self.seats.iter().filter(|(_, origin)| Some(**origin) != but);
         others.map(|(&worker, _)| worker).collect()
     }
 
-    /// The worker that an origin belongs to, if it has a seat.
+    /// The worker that makes an origin's batches, if it has a place in the run.
     pub(super) fn worker_of(&self, origin: OriginId) -> Option<WorkerKey> {
         let mut seats = self.seats.iter();
         seats.find(|(_, of)| **of == origin).map(|(&worker, _)| worker)

@@ -8,7 +8,7 @@ use crate::timing::Timing;
 
 const RUN: RunId = RunId(9);
 
-/// Makes node 1 of three, with the effects of its start.
+/// Makes the exchange of node 1 in a run of three nodes, with the effects of its start.
 fn node() -> (RunExchange, Vec<RunExchangeEffect>) {
     let arguments = RunExchangeArguments {
         me: NodeId(1),

@@ -135,7 +135,7 @@ impl World {
         }
     }
 
-    /// Sets up links between nodes whose exchanges of the same run expect each other.
+    /// Sets up links between simulated nodes whose exchanges of the same run expect each other.
     pub(super) fn make_links(&mut self) {
         let ids: Vec<NodeId> = self.alive().into_iter().filter(|id| self.nodes[id].runs()).collect();
         for &low in &ids {

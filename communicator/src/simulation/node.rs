@@ -37,19 +37,20 @@ pub(super) struct Node {
     pub(super) stopped_until: u64,
     pub(super) core: RunCore,
     pub(super) roster: Roster,
-    /// The states of runs in the node's beats.
+    /// The states of runs that the node's beats (periodic state messages) carry.
     pub(super) beats: Vec<RunBeat>,
-    /// The node at which this one joined the cluster.
+    /// The node over which this one joined the cluster; `None` for the first node.
     pub(super) seed: Option<NodeId>,
     pub(super) workers: BTreeMap<WorkerKey, Worker>,
     /// False if the node's data cannot be opened.
     pub(super) data: bool,
     /// The state of the node's disk.
     pub(super) disk: Disk,
-    /// The first ledger of a run whose exchange has not started yet.
+    /// The replica of the first weights that the node has made with its offer to a run. It is kept until the run's
+    /// exchange takes it over.
     pub(super) ledger: Option<(RunId, Ledger)>,
     pub(super) exchange: Option<Open>,
-    /// The ledgers on the node's disk, by run.
+    /// The ledgers (replicas) that the node's disk keeps as checkpoints, by run.
     pub(super) checkpoints: BTreeMap<RunId, Checkpoint>,
     /// The runs whose models are saved on the node's disk.
     pub(super) models: BTreeSet<RunId>,
@@ -57,7 +58,7 @@ pub(super) struct Node {
     pub(super) replies: BTreeMap<Ticket, Reply>,
     /// The outcomes of the runs that have ended on the node.
     pub(super) ended: BTreeMap<RunId, Result<RunResult, RunFailure>>,
-    /// Runs for which the node has had an exchange.
+    /// Runs in which the node has had an exchange of batches.
     pub(super) took_part: BTreeSet<RunId>,
 }
 
@@ -66,21 +67,21 @@ pub(super) struct Node {
 pub(super) enum Disk {
     Sound,
     Full,
-    /// Writes do not return.
+    /// State of a disk: it hangs, so that writes do not return.
     Hung,
 }
 
-/// A ledger on a disk, with the number of the network's stage that it holds.
+/// A replica that a disk keeps, with the number of the network's stage that it holds.
 pub(super) struct Checkpoint {
     pub(super) ledger: Ledger,
     pub(super) stage: u8,
 }
 
-/// The exchange of the run that the node takes part in.
+/// A node's exchange of batches in the run in which it takes part.
 pub(super) struct Open {
     pub(super) run: RunId,
     pub(super) core: RunExchange,
-    /// True if this node's workers train samples that others hold back.
+    /// True if this node's workers train samples that workers of other nodes hold back.
     pub(super) takes_over: bool,
 }
 
@@ -101,18 +102,18 @@ pub(super) struct Worker {
     pub(super) hangs: bool,
     /// The run whose data the worker has opened.
     pub(super) prepared: Option<RunId>,
-    /// The pieces received so far of the counts to start from.
+    /// The pieces received so far of the weights to start from, in steps of the lattice.
     pub(super) counts: Vec<i32>,
-    /// The pieces received so far of the movements of weights.
+    /// The pieces received so far of the movements of weights that a merged range or a snapshot stands for.
     pub(super) sums: Vec<(u32, i32)>,
     pub(super) training: Option<Training>,
-    /// The training loop, if the worker holds a stage of a network.
+    /// The training loop, if the worker holds a pipeline stage of a network.
     pub(super) stage: Option<StageWorker>,
     /// Number of orders that the worker has got, so that late answers to old orders are ignored.
     pub(super) orders: u64,
 }
 
-/// The state of a simulated worker that has a seat and trains.
+/// The state of a simulated worker that has a place in a run and trains.
 pub(super) struct Training {
     pub(super) origin: OriginId,
     pub(super) sequence: u64,
@@ -124,13 +125,13 @@ pub(super) struct Training {
     pub(super) counted: u32,
     /// True if the worker has reported that it has no samples to train.
     pub(super) starved: bool,
-    /// Steps for which the worker stays idle.
+    /// Number of simulation steps for which the worker stays idle.
     pub(super) idle: u32,
     pub(super) ending: Ending,
     pub(super) closed: bool,
     /// True while the worker is throttled.
     pub(super) is_paused: bool,
-    /// The counts that the worker last measured and that reached the target.
+    /// The weights that the worker last measured and that reached the target, in steps of the lattice.
     pub(super) on_target: Option<Vec<i32>>,
 }
 
@@ -140,7 +141,7 @@ pub(super) struct Round {
     pub(super) number: u64,
     pub(super) newest: u64,
     pub(super) waits: bool,
-    /// True if the worker has announced its loss, and its contribution is due.
+    /// True if the worker has announced its loss for the round, and emits its contribution next.
     pub(super) due: bool,
     /// True from the time when the worker is idle until it has reached two rounds after that: it does not know the
     /// newest round.
@@ -176,9 +177,9 @@ impl Round {
 pub(super) enum Ending {
     Nothing,
     Stop,
-    /// The worker must take no further step, and leaves the run, which goes on.
+    /// Order to take no further step: the worker leaves the run, which goes on.
     Leave,
-    /// The worker must make no batches until the order to go back to the measured weights comes.
+    /// Order to make no batches until the order to go back to the measured weights comes.
     StandBy,
     GoBack,
 }
@@ -241,7 +242,7 @@ pub(super) fn data(train: u64) -> DataInfo {
     }
 }
 
-/// The digest of a replica's counts.
+/// The digest of a replica's weights.
 pub(super) fn digest(counts: &[i32]) -> Digest {
     Digest::of_counts(counts)
 }

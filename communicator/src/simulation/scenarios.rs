@@ -35,7 +35,8 @@ fn phase(world: &World, at: NodeId) -> Option<Phase> {
     Some(world.nodes[&at].core.status(world.time())?.phase)
 }
 
-/// Checks that a run ends on these nodes within this many seconds. Returns the missing nodes according to each of them.
+/// Checks that a run ends on these nodes within this many seconds. Returns, for each of them, the nodes that its result
+/// names as missing.
 fn ends(world: &mut World, run: RunId, nodes: &[NodeId], seconds: u64) -> Vec<Vec<String>> {
     let ended = |world: &World| nodes.iter().all(|id| world.nodes[id].ended.contains_key(&run));
     assert!(world.until(seconds, ended), "{}", world.trace.join("\n"));
@@ -246,7 +247,7 @@ fn workers_wait_for_each_other_again_after_one_has_stood_still() {
     }
 }
 
-/// The counts that a worker of this node measured and that reached the target.
+/// The weights that a worker of this node measured and that reached the target.
 fn on_target(world: &World, at: NodeId) -> Vec<i32> {
     let mut trainings = world.nodes[&at]
         .workers

@@ -15,8 +15,8 @@ const ANSWER: u64 = 20;
 const TIMEOUT: u64 = 5000;
 
 impl World {
-    /// Records that a node has a session with a peer whose beat has come. The last beats may come after the session's
-    /// end.
+    /// Records that a node has a session with a peer whose beat (state message) has come. The last beats may come after
+    /// the session's end.
     pub(super) fn note_session(&mut self, at: NodeId, peer: NodeId) {
         if self.reaches(at, peer) && self.sessions.insert((at, peer)) {
             let now = self.time();
@@ -50,7 +50,7 @@ impl World {
         }
     }
 
-    /// Dials the nodes that a node's roster wants to reach.
+    /// Dials the nodes of the cluster to which a simulated node wants a session.
     pub(super) fn dial_due(&mut self, at: NodeId) {
         let now = self.time();
         for due in self.nodes.get_mut(&at).unwrap().roster.take_due(now) {

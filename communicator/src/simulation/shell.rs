@@ -157,7 +157,7 @@ impl World {
         }
     }
 
-    /// Looks for a node's checkpoint of an earlier run and reports it later.
+    /// Looks for a node's checkpoint of an earlier run on its disk and reports it to the node's run after a delay.
     fn look_up(&mut self, at: NodeId, run: RunId, resumes: RunId) {
         let job = Box::new(self.job());
         let slots = self.nodes[&at].info.workers;
@@ -227,8 +227,8 @@ impl World {
         }
     }
 
-    /// Handles the end of a background task: keeps the first ledger if the run asked for an offer, and passes the event
-    /// to the run.
+    /// Handles the end of a node's background task: makes the first ledger (replica) if the run asked for an offer, and
+    /// passes the event to the run.
     pub(super) fn found(&mut self, at: NodeId, event: RunEvent) {
         let node = self.nodes.get_mut(&at).unwrap();
         if let RunEvent::Offered { run, .. } = event
@@ -405,7 +405,7 @@ impl World {
         }
     }
 
-    /// Writes a ledger to a node's disk; if the disk hangs, tries again later.
+    /// Writes a replica to a node's disk; if the disk hangs, tries again later.
     pub(super) fn write_ledger(
         &mut self,
         at: NodeId,
@@ -441,7 +441,7 @@ impl World {
     }
 }
 
-/// Makes the ledger with which every node of a run starts.
+/// Makes the replica with which every node of a run starts.
 fn first_ledger(run: RunId) -> Ledger {
     Ledger::new(run, vec![0; WEIGHTS])
 }

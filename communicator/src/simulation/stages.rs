@@ -26,17 +26,17 @@ use crate::run_exchange::RunExchangeEvent;
 
 /// Number of test samples of every simulated data set.
 const TEST_SAMPLES: usize = 9;
-/// Upper bound on the pieces of work that a worker does between two ticks.
+/// Maximum number of pieces of work that a worker does between two ticks.
 const PIECES_MAX: u64 = 40;
 
-/// The cut of networks into stages in a world, and the data that is trained on.
+/// The cut of networks into stages in a simulation, and the data that is trained on.
 pub(super) struct Layers {
     job: Job,
     dataset: Arc<Dataset>,
 }
 
 impl Layers {
-    /// Makes the job and the data: networks with this cut, and this many training samples.
+    /// Makes the job and the data: networks cut into these stages, and this many training samples.
     pub(super) fn new(cut: &str, samples: u64) -> Self {
         let draft = JobDraft {
             exchange: Some(format!("layers:{cut}")),
@@ -53,7 +53,7 @@ impl Layers {
         }
     }
 
-    /// Limits the training samples of later runs to this number.
+    /// Limits the number of training samples of later runs.
     pub(super) fn limit(&mut self, samples: usize) {
         let samples = samples.min(self.dataset.train.len());
         self.dataset = Arc::new(Dataset::fake(samples, TEST_SAMPLES).unwrap());
@@ -138,7 +138,7 @@ impl StageWorker {
 }
 
 impl World {
-    /// The nodes that lead a pipeline whose workers are all there, but which is not complete.
+    /// The nodes that lead a pipeline whose workers are all running, but have not all joined it.
     pub(super) fn apart(&self) -> Vec<NodeId> {
         let alive = self.nodes.values().filter(|node| node.runs());
         let leaders = alive.filter(|node| {
@@ -158,7 +158,8 @@ impl World {
         leaders.map(|node| node.info.id).collect()
     }
 
-    /// Seats a worker of a stage, with these counts or, if they are empty, those that follow from the seed.
+    /// Gives a worker its stage of a network, with these weights or, if they are empty, those that follow from the
+    /// seed.
     pub(super) fn seat_stage(&mut self, at: NodeId, key: WorkerKey, assignment: &Assignment, counts: Vec<i32>) {
         let now = self.time();
         let layers = self.layers.as_ref().unwrap();
@@ -257,7 +258,7 @@ impl World {
         }
     }
 
-    /// Handles the output of a worker of a stage.
+    /// Handles the messages that come from the training loop of a worker of a stage.
     fn hear_stage(&mut self, at: NodeId, key: WorkerKey, told: FromTraining) {
         match told {
             FromTraining::Flow(flow) => {

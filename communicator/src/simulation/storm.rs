@@ -31,8 +31,8 @@ impl World {
         world
     }
 
-    /// Makes a world of nodes that train networks with this cut: enough nodes for a pipeline, for two, or for some of
-    /// them spare.
+    /// Makes a world of nodes that train networks cut into these stages: enough nodes for a pipeline, for two, or for
+    /// some of them spare.
     pub(super) fn of_pipelines(seed: u64, cut: &str) -> Self {
         let mut world = Self::new(seed);
         world.in_rounds = None;
@@ -91,7 +91,7 @@ impl World {
         }
     }
 
-    /// Maximum number of nodes in a world.
+    /// Maximum number of nodes in the simulated cluster.
     fn nodes_max(&self) -> usize {
         if self.layers.is_some() { 12 } else { 8 }
     }
@@ -135,7 +135,7 @@ impl World {
         reply
     }
 
-    /// The run in which a node trains, if the node is up to date with the others.
+    /// Returns the run in which a node trains and the node, if the node is up to date with the others.
     pub(super) fn trains(&self, at: NodeId) -> Option<(RunId, NodeId)> {
         let status = self.nodes[&at].core.status(self.time())?;
         let open = self.nodes[&at].exchange.as_ref()?;
@@ -273,7 +273,7 @@ impl World {
         }
     }
 
-    /// Asks a node to leave, which ends when it has left its run. A second request ends it at once.
+    /// Asks a node to leave its run and end afterwards. A second request ends the node at once.
     pub(super) fn ask_to_leave(&mut self, at: NodeId) {
         if self.leaving.insert(at) {
             self.say(&format!("{at} is asked to leave"));
@@ -312,7 +312,7 @@ impl World {
         self.exchange(at, RunExchangeEvent::Received { from, message });
     }
 
-    /// Lets a frozen node go on.
+    /// Lets a frozen node, chosen at random among those whose time is over, go on.
     fn go_on(&mut self) {
         let may = |node: &Node| node.stopped && node.stopped_until <= self.now;
         let stopped: Vec<NodeId> = self.alive().into_iter().filter(|id| may(&self.nodes[id])).collect();

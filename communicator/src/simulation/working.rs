@@ -127,7 +127,7 @@ impl World {
         }
     }
 
-    /// Hands a worker a frame from its node's exchange: a batch, a bundle or a pipeline's message.
+    /// Hands a worker a frame from its node: a batch, a bundle (a sum of several batches) or a pipeline's message.
     pub(super) fn deliver(&mut self, at: NodeId, key: WorkerKey, kind: Kind, contents: &[u8]) {
         let open = self.nodes[&at].exchange.as_ref().unwrap();
         let weights = open.ledger().weight_count();
@@ -332,8 +332,8 @@ impl World {
         }
     }
 
-    /// Lets a worker train a sample if there is one; otherwise the worker emits the samples that it has held back, or
-    /// reports that it has none to train. Returns true if a batch is to be emitted.
+    /// Lets a worker train a sample if there is one; otherwise the worker emits the samples that no batch counts yet,
+    /// or reports that it has none to train. Returns true if a batch is to be emitted.
     fn train_one(&mut self, at: NodeId, key: WorkerKey, has_more: bool, throttles: bool) -> bool {
         let worker = self.nodes.get_mut(&at).unwrap().workers.get_mut(&key);
         let Some(training) = worker.and_then(|worker| worker.training.as_mut()) else {
@@ -384,7 +384,7 @@ impl World {
         }
     }
 
-    /// Lets a worker measure its weights, with the given outcome for the target accuracy.
+    /// Lets a worker measure its weights and report an accuracy that has `reached` the target, or has not.
     pub(super) fn evaluate(&mut self, at: NodeId, key: WorkerKey, reached: bool) {
         let delay = 20 + self.random.below(1500);
         let Some(run) = self.nodes[&at].exchange.as_ref().map(|open| open.run) else {

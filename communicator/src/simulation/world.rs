@@ -74,7 +74,7 @@ pub(super) enum Due {
         from: NodeId,
         link: u64,
     },
-    /// A task that a real node does in the background ends, and the run's core gets its event.
+    /// A background task of a node ends, and the node's run gets this event.
     Event {
         at: NodeId,
         event: RunEvent,
@@ -100,7 +100,7 @@ pub(super) enum Due {
         run: RunId,
         scores: Option<Scores>,
     },
-    /// A node tries to write a ledger to its disk.
+    /// A node tries to write its replica to its disk.
     WriteLedger {
         at: NodeId,
         run: RunId,
@@ -125,11 +125,11 @@ pub(super) enum Due {
 /// A link between two nodes; its key has the lower name first.
 pub(super) struct Link {
     pub(super) number: u64,
-    /// The sides that take the link for up.
+    /// The nodes that take this link for up.
     pub(super) up: BTreeSet<NodeId>,
     /// Arrival time of the last message in each direction, because links keep the order.
     pub(super) arrival: BTreeMap<NodeId, u64>,
-    /// True if a message was lost on the link: no later message arrives.
+    /// True if a message was lost on the link, so that no later message arrives.
     pub(super) broken: bool,
 }
 
@@ -139,7 +139,7 @@ pub(super) struct World {
     pub(super) nodes: BTreeMap<NodeId, Node>,
     queue: BinaryHeap<Reverse<(u64, u64)>>,
     due: BTreeMap<u64, Due>,
-    /// Events for frozen nodes, in order, until the nodes go on.
+    /// Events for frozen nodes, in order, until these nodes go on.
     pending: BTreeMap<NodeId, Vec<Due>>,
     pub(super) numbers: u64,
     pub(super) links: BTreeMap<(NodeId, NodeId), Link>,
@@ -157,16 +157,16 @@ pub(super) struct World {
     pub(super) reached: BTreeSet<(NodeId, NodeId)>,
     /// For each origin (a worker's stream of batches), the sums of the batches' digests up to each sequence.
     pub(super) made: BTreeMap<OriginId, Vec<Digest>>,
-    /// Accusations: in this run, the first node has found the second one lying.
+    /// Accusations (run, accuser, accused): in this run, the first node has found the second one lying.
     pub(super) accused: BTreeSet<(RunId, NodeId, NodeId)>,
     pub(super) samples: u64,
     pub(super) trace: Vec<String>,
     pub(super) slow: bool,
     /// The cut of networks into stages; `None` if each node holds the whole model.
     pub(super) layers: Option<Layers>,
-    /// The weighting of contributions, if workers train in rounds.
+    /// The weighting of workers' contributions, if workers train in rounds; `None` if they do not wait for each other.
     pub(super) in_rounds: Option<RoundWeighting>,
-    /// The topology of the rounds.
+    /// The path by which rounds are added up in this world: from all to all, over a server, or along a ring.
     pub(super) way: RoundTopology,
     /// True if workers may run out of samples for a while.
     pub(super) may_idle: bool,
@@ -233,7 +233,7 @@ impl World {
         }
     }
 
-    /// The job that is trained in this world.
+    /// The job that the nodes of this simulation train.
     pub(super) fn job(&self) -> Job {
         match &self.layers {
             Some(layers) => layers.job(),

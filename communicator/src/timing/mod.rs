@@ -59,8 +59,8 @@ impl Timing {
         self.run.begin.saturating_add(Duration::from_mins(1))
     }
 
-    /// Returns the time for which a client waits until a stopped run has settled and saved: as long as nodes wait for
-    /// each other, and some seconds.
+    /// Returns the time for which a client waits until a stopped run has ended and saved its model: as long as nodes
+    /// wait for each other, and some seconds.
     #[must_use]
     pub const fn settle_limit(&self) -> Duration {
         self.run.settle.saturating_add(Duration::from_secs(15))
@@ -78,7 +78,7 @@ impl Timing {
             .saturating_add(Duration::from_secs(2))
     }
 
-    /// Returns the time within which all nodes send a record.
+    /// Returns the time within which every node of a run has sent a record of its statistics.
     #[must_use]
     pub const fn record_limit(&self) -> Duration {
         self.clocks.record.saturating_add(Duration::from_millis(500))
@@ -106,7 +106,7 @@ impl Timing {
         }
     }
 
-    /// Returns every condition between times, as a sentence, with true if the times meet it.
+    /// Returns every condition that a node's times must meet, as a sentence, with true if they meet it.
     fn ties(&self) -> Vec<(bool, &'static str)> {
         let Self {
             clocks,
@@ -220,7 +220,7 @@ impl Timing {
             && self.control.are_positive()
     }
 
-    /// Returns all times divided by `by`, for tests that wait for real.
+    /// Returns all intervals and limits divided by `by`, for tests that wait for real.
     #[cfg(test)]
     pub(crate) fn faster(&self, by: u32) -> Self {
         Self {

@@ -16,16 +16,16 @@ macro_rules! times {
         }
 
         impl $name {
-            /// Defaults of all times in this table.
+            /// Defaults of all times in the table.
             pub(super) const DEFAULT: Self = Self { $($field: $time,)+ };
 
-            /// Returns true if no time is zero: a clock without a pause would starve all else, and a limit of zero
-            /// would always be over.
+            /// Returns true if no time in the table is zero: a clock without a pause would starve all else, and a limit
+            /// of zero would always be over.
             pub(super) fn are_positive(&self) -> bool {
                 [$(self.$field),+].iter().all(|time| !time.is_zero())
             }
 
-            /// Returns all times divided by `by`.
+            /// Returns all times of the table divided by `by`.
             #[cfg(test)]
             pub(super) fn divided(&self, by: u32) -> Self {
                 Self { $($field: self.$field / by,)+ }
@@ -39,16 +39,17 @@ times! {
     ClockTimes {
         /// Period at which the membership looks for silent members, and for members to dial.
         membership_tick = Duration::from_millis(100),
-        /// Period of the ticks for the run's core.
+        /// Period of the clock ticks that the run's core gets.
         run_tick = Duration::from_millis(200),
-        /// Period of the ticks for the exchange's core. Acknowledgements of a trickle of batches wait for this tick at
-        /// most.
+        /// Period of the clock ticks that the exchange's core gets. Acknowledgements of a trickle of batches wait for
+        /// this tick at most.
         exchange_tick = Duration::from_millis(50),
-        /// Interval between two records, in which this node tells all others what it did.
+        /// Interval between two records, in which this node tells all others what its workers did.
         record = Duration::from_secs(1),
-        /// Interval between two reports of the exchange to the run, from which records are made.
+        /// Interval between two reports of the exchange to the run's actor, from which records of statistics are made.
         report = Duration::from_secs(1),
-        /// Interval at which the ledger's digest is recomputed, to find bits that have flipped.
+        /// Interval at which the digest of a node's ledger (its replica of the weights) is recomputed, to find bits
+        /// that have flipped.
         audit = Duration::from_secs(30),
         /// Interval at which the control plane looks for connections that take too long.
         sweep = Duration::from_secs(1),
@@ -58,13 +59,13 @@ times! {
 }
 
 times! {
-    /// Times for joining and leaving a cluster.
+    /// Intervals and time limits for joining and leaving a cluster.
     JoinTimes {
-        /// Time limit for one attempt to reach a seed.
+        /// Time limit for one attempt of a joining node to reach a seed (an address given for joining).
         dial = Duration::from_secs(5),
-        /// Time for which a node tries to reach a seed.
+        /// Time for which a joining node tries to reach a seed (an address given for joining) before it gives up.
         limit = Duration::from_mins(1),
-        /// Pause between two rounds of attempts to reach a seed.
+        /// Pause of a joining node between two rounds of attempts to reach its seeds (addresses given for joining).
         pause = Duration::from_millis(300),
         /// Time that other nodes get to hear this node's good-bye.
         goodbye = Duration::from_secs(1),
@@ -74,16 +75,17 @@ times! {
 }
 
 times! {
-    /// Times of the cluster's membership.
+    /// Intervals and time limits of the cluster's membership.
     MembershipTimes {
-        /// Interval between two beats of a node.
+        /// Interval between two beats (periodic state messages) of a node.
         beat_every = Duration::from_millis(500),
-        /// Time without beats after which a member is silent.
+        /// Time without beats (periodic state messages) after which a member is silent.
         away_after = Duration::from_millis(2500),
-        /// Time without beats after which a member is forgotten.
+        /// Time without beats (periodic state messages) after which a member is forgotten.
         forget_after = Duration::from_mins(10),
-        /// Time without beats after which a participant of this node's run is forgotten. It is much longer than for
-        /// other members, because both sides of a partition have learned something that the other needs.
+        /// Time without beats (periodic state messages) after which a participant of this node's run is forgotten. It
+        /// is much longer than for other members, because both sides of a partition have learned something that the
+        /// other needs.
         forget_participant_after = Duration::from_hours(24),
         /// Time after which a node that was heard of, but never heard itself, is forgotten: another member may have
         /// invented it.
@@ -96,15 +98,16 @@ times! {
         dial_pause_max = Duration::from_secs(10),
         /// Time for which the node with the higher id leaves dialling to the other one.
         dial_patience = Duration::from_secs(1),
-        /// Time that a member whose last session broke gets to make a new one, or to send beats another way, before it
-        /// is silent.
+        /// Time that a member whose last session broke gets to make a new one, or to send state messages another way,
+        /// before it is silent.
         broken_after = Duration::from_secs(1),
         /// Minimum time between two refused dials of a member that prove, after its session broke, that its process has
         /// ended.
         refused_apart = Duration::from_secs(1),
-        /// Time without beats after which a member loses its name to another living node that has it.
+        /// Time without beats (periodic state messages) after which a member loses its name to another living node that
+        /// has it.
         succeeded_after = Duration::from_secs(30),
-        /// Time that a node with a session may take to show its endpoint.
+        /// Time that a node with a session may take until its endpoint (the actor that takes messages) is known.
         endpoint = Duration::from_secs(5),
     }
 }
@@ -112,7 +115,7 @@ times! {
 times! {
     /// Time limits of a run.
     RunLimits {
-        /// Interval between two beats about this node's runs when nothing has changed.
+        /// Interval between two state messages about this node's runs when nothing has changed.
         beat_every = Duration::from_millis(450),
         /// Time without a new state, directly or over others, after which a participant is silent: others may take its
         /// samples.
@@ -126,9 +129,10 @@ times! {
         /// Time without a new state after which a participant is given up: the run does not wait for it. A job may set
         /// another time.
         give_up_after = Duration::from_secs(30),
-        /// Time after a participant's own message in which states that others relay for the participant are ignored.
+        /// Time after a participant's own message for which states of that participant that other nodes relay are
+        /// ignored.
         direct_is_fresh = Duration::from_secs(2),
-        /// Gap between two events of this node after which the node knows that it stood still itself.
+        /// Gap between two clock ticks of this node from which it concludes that its own process stood still.
         stood_still_after = Duration::from_secs(1),
         /// Time for which this node waits for workers to attach before it answers a prepare request.
         workers_attach = Duration::from_secs(15),
@@ -141,26 +145,29 @@ times! {
         orphaned = Duration::from_secs(8),
         /// Time that nodes may take to look for checkpoints.
         search = Duration::from_secs(20),
-        /// Time for which training waits for links: workers that train without links learn apart from each other.
+        /// Time for which training waits for links between nodes: workers that train without links learn apart from
+        /// each other.
         links = Duration::from_secs(3),
-        /// Time without any training, though samples are missing, after which others take these samples over.
+        /// Time without any training, though samples are missing, after which others take the missing samples over.
         stalled = Duration::from_secs(5),
-        /// Time since its last progress for which a large transfer counts as under way.
+        /// Time since its last progress for which a large transfer between nodes counts as under way.
         moving = Duration::from_secs(2),
-        /// Time without any node that could give it a ledger after which a node without one withdraws from the run.
+        /// Time for which a node without a ledger (a replica of the weights) stays in a run when no node is there that
+        /// could give it one. Then it withdraws.
         stranded = Duration::from_secs(5),
-        /// Time without progress after which participants with all batches made give up those that they cannot reach.
+        /// Time without progress, at the end of a run, after which participants with all batches made give up those
+        /// that they cannot reach.
         settle = Duration::from_secs(30),
-        /// Time that workers may take to report their digests at the end of a run.
+        /// Time that workers may take to report the digests of their weights at the end of a run.
         digests = Duration::from_secs(30),
-        /// Time for which a node waits for its own model file if another node has measured the model.
+        /// Time for which a node waits for its own model file if another node has measured the model's quality.
         save = Duration::from_secs(30),
-        /// Time for which a node waits for a model file if no node has measured the model: large models take long to
-        /// measure.
+        /// Time for which a node waits for a model file if no node has measured the model's quality: that takes long
+        /// for large models.
         measure = Duration::from_mins(15),
         /// Time that a worker may take to drop a run that is over.
         dismiss = Duration::from_secs(10),
-        /// Time for which other nodes are told how the previous run ended.
+        /// Time for which other nodes are still told how the previous run ended.
         remember = Duration::from_mins(1),
         /// Time for which a run must wait for the same thing before the log says so.
         say_after = Duration::from_secs(5),
@@ -181,9 +188,9 @@ impl RunLimits {
 }
 
 times! {
-    /// Times of the links of the data plane.
+    /// Intervals and time limits of the links between nodes, on the data plane.
     LinkTimes {
-        /// Time that a peer may take to answer a call for a link.
+        /// Time that a peer may take to answer a request for a link.
         answer = Duration::from_secs(5),
         /// First pause between two attempts to make a link; it doubles each time.
         pause = Duration::from_millis(25),
@@ -200,11 +207,12 @@ times! {
 }
 
 times! {
-    /// Times of worker processes.
+    /// Intervals and time limits of worker processes.
     WorkerTimes {
         /// Time that a process may take to say who it is after it has attached.
         hello = Duration::from_secs(5),
-        /// Silence after which a worker is taken for stuck; workers say every second that they are alive.
+        /// Silence after which a worker is taken for stuck and started again; workers say every second that they are
+        /// alive.
         silence = Duration::from_secs(10),
         /// First pause before a worker is started again; it doubles each time.
         restart_pause = Duration::from_millis(250),
@@ -212,7 +220,7 @@ times! {
         restart_pause_max = Duration::from_secs(10),
         /// Run time after which a worker counts as stable: the pause before its next start is then the shortest again.
         steady = Duration::from_secs(30),
-        /// Time that workers get to end by themselves.
+        /// Time that worker processes get to end by themselves before they are killed.
         end = Duration::from_secs(2),
     }
 }
@@ -220,39 +228,41 @@ times! {
 times! {
     /// Time limits for processes that call this node.
     CallTimes {
-        /// Time that a stranger may take to prove that it holds the cluster's credentials.
+        /// Time that the other side of a new connection may take to prove that it holds the cluster's credentials.
         handshake = Duration::from_secs(5),
         /// Time that a caller on the data plane may take to say what it wants, and this node to find out if it can
         /// serve that.
         hello = Duration::from_secs(5),
-        /// Time that a caller may take to receive one piece of a model.
+        /// Time that a client may take to receive one piece of a model.
         piece = Duration::from_secs(30),
-        /// Time for which a reader of stats waits for news before it is told that there is none.
+        /// Time for which a client that asks for new records waits before it is told that there are none.
         news = Duration::from_secs(2),
     }
 }
 
 times! {
-    /// Times of the connections of the control plane.
+    /// Intervals and time limits of the connections of the control plane.
     ControlTimes {
         /// Time that both ends of a connection may take to prove their names.
         session_hello = Duration::from_secs(5),
         /// Time that a connection may take to become a session.
         ready = Duration::from_secs(5),
-        /// Time that a node may be silent before its connection is closed, though beats should come twice a second. The
-        /// membership takes a node for silent much sooner; this limit is for nodes that were never heard at all.
+        /// Time that a node may be silent before its connection is closed, though state messages should come twice a
+        /// second. The membership takes a node for silent much sooner; this limit is for nodes that were never heard at
+        /// all.
         node_silence = Duration::from_secs(10),
         /// Time that a client may stay connected without a request.
         client_silence = Duration::from_mins(1),
         /// Time for which a banned process is kept out.
         banned_for = Duration::from_mins(1),
-        /// Time that one frame may take to arrive.
+        /// Time that one frame on the control plane may take to arrive.
         frame = Duration::from_secs(30),
-        /// Time that a peer may take to read the contents of one pipe.
+        /// Time that a peer may take to read what this node writes to it at once, which is at most one pipe's contents.
         stall = Duration::from_secs(10),
-        /// Time that a node may take to answer a client's call.
+        /// Time that a node may take to answer a client that connects.
         call = Duration::from_secs(5),
-        /// Interval at which a client looks for the endpoint of a node that it has called.
+        /// Interval at which a client looks for the endpoint (the actor that takes messages) of a node that it has
+        /// connected to.
         look_again = Duration::from_millis(20),
     }
 }

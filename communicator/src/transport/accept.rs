@@ -33,8 +33,8 @@ pub struct AcceptLimits {
 }
 
 impl AcceptLimits {
-    /// Returns the limits for a process that may have this many descriptors: strangers take no more than a quarter of
-    /// them.
+    /// Returns the limits on half-open connections for a process that may have this many descriptors: strangers take no
+    /// more than a quarter of them.
     #[must_use]
     pub fn within(descriptors: usize) -> Self {
         let usual = Self::default();
@@ -60,7 +60,7 @@ pub struct Accepted {
     pub stream: Stream,
     /// Plane (control or data) that the connection is for.
     pub plane: Plane,
-    /// Address of the other side.
+    /// Address of the other side of the connection.
     pub address: SocketAddr,
 }
 
@@ -72,10 +72,11 @@ pub struct Acceptor {
     limits: AcceptLimits,
 }
 
-/// Pause after the system has refused to accept a connection, so that the loop does not spin.
+/// Pause after the system has failed to accept a connection, so that the loop does not spin.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 
-/// Returns true if this process, or the whole system, has as many files and sockets open as it may.
+/// Returns true if accepting failed because this process, or the whole system, has as many files and sockets open as it
+/// may.
 fn out_of_descriptors(error: &std::io::Error) -> bool {
     const ENFILE: i32 = 23;
     const EMFILE: i32 = 24;
@@ -92,8 +93,8 @@ impl Acceptor {
         })
     }
 
-    /// Accepts connections until the receiver of `accepted` is gone. Dropping the future ends everything that is
-    /// half-open.
+    /// Accepts connections and passes those of members to `accepted`, until its receiver is gone. Dropping the future
+    /// ends everything that is half-open.
     pub async fn run(self, accepted: mpsc::Sender<Accepted>) {
         let Self { listener, tls, limits } = self;
         let mut handshakes = JoinSet::new();

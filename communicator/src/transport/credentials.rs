@@ -33,14 +33,14 @@ pub enum CredentialsError {
     /// The key pair could not be made.
     #[error("the key pair could not be made: {0}")]
     Make(String),
-    /// A file with this name exists.
+    /// A credentials file was to be created at a path that exists already.
     #[error("{0} exists already, and credentials are never overwritten: give another name or remove it")]
     Exists(PathBuf),
     /// The operating system refused to read or write the file.
     #[error("{file} could not be {what}")]
     Io {
         file: PathBuf,
-        /// Either `read` or `written`.
+        /// The action that failed: `read` or `written`.
         what: &'static str,
         source: std::io::Error,
     },
@@ -48,17 +48,17 @@ pub enum CredentialsError {
     #[error("{file} does not hold a cluster's credentials: {why}; make some with 'tau credentials new FILE'")]
     NotCredentials {
         file: PathBuf,
-        /// Sentence that says what is wrong with the file.
+        /// Sentence that says why the file does not hold credentials.
         why: String,
     },
     /// The file is a pipe, a device or a folder.
     #[error("{file} is {kind}: give a regular file that holds the cluster's credentials")]
     NotRegular {
         file: PathBuf,
-        /// Kind of the file, with an article.
+        /// Kind of the file that is not a regular one, with an article.
         kind: &'static str,
     },
-    /// Other users than its owner may read the file.
+    /// The credentials file may be read by other users than its owner.
     #[error("{file} can be read by others than its owner: make it private with 'chmod 600 {file}'")]
     NotPrivate { file: PathBuf },
 }
@@ -140,7 +140,8 @@ impl Credentials {
         })
     }
 
-    /// Returns certificate and key in as few bytes as possible: the certificate behind its length, and then the key.
+    /// Returns the certificate and private key in as few bytes as possible: the certificate behind its length, and then
+    /// the key.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let length = u16::try_from(self.certificate.len()).unwrap_or(u16::MAX);

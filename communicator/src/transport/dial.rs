@@ -26,11 +26,11 @@ pub enum DialError {
         address: SocketAddr,
         source: std::io::Error,
     },
-    /// The node did not answer in time.
+    /// The process at the address did not answer in time.
     #[error("{address} did not answer within {limit:?}: check the address, and that no firewall blocks the connection")]
     TimedOut {
         address: SocketAddr,
-        /// Time limit of the attempt.
+        /// Time limit of the attempt to connect.
         limit: Duration,
     },
     /// The process that answered is no member of the same cluster.
@@ -39,16 +39,16 @@ pub enum DialError {
     )]
     Refused {
         address: SocketAddr,
-        /// Error in the handshake.
+        /// Error in the TLS handshake.
         source: std::io::Error,
     },
-    /// The connection ended during the handshake.
+    /// The other side ended the connection during the handshake.
     #[error("{address} closed the connection: the node may be busy, about to stop, or run with --insecure; try again")]
     Ended {
         address: SocketAddr,
         source: std::io::Error,
     },
-    /// Plain text was requested over a network.
+    /// A connection in plain text was requested to an address outside of this machine.
     #[error(transparent)]
     NotLoopback(#[from] NotLoopback),
     /// The credentials of this process cannot be used.

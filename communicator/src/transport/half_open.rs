@@ -10,10 +10,11 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Flag that a connection sets once its hello has come.
+/// Flag that is set once the first message on a half-open connection has come.
 pub(crate) type HelloReceived = Arc<AtomicBool>;
 
-/// A limited number of half-open connections, oldest first, each with the handle that ends it.
+/// A limited number of half-open connections (accepted, and not yet proven or heard), oldest first, each with the
+/// handle that ends it.
 #[derive(Debug)]
 pub(crate) struct HalfOpen<T> {
     max: usize,
@@ -33,7 +34,8 @@ impl<T> HalfOpen<T> {
         Self { max, open: Vec::new() }
     }
 
-    /// Adds a connection. Returns the handle of the connection that has to go for it, if any.
+    /// Adds a half-open connection. Returns the handle of the connection that has to be ended for it, if the limit is
+    /// exceeded.
     pub(crate) fn add(&mut self, address: IpAddr, hello_received: HelloReceived, handle: T) -> Option<T> {
         self.open.push(HalfOpenEntry {
             place: place(address),
@@ -47,7 +49,8 @@ impl<T> HalfOpen<T> {
         }
     }
 
-    /// Removes the connection that is the first to go, and returns its handle.
+    /// Removes a connection to make room, and returns its handle: the oldest of the address (or IPv6 network) that has
+    /// most. Connections on which a first message has come are spared as long as there are others.
     pub(crate) fn displace(&mut self) -> Option<T> {
         let silent = |open: &HalfOpenEntry<T>| !open.hello_received.load(Ordering::Relaxed);
         let any_silent = self.open.iter().any(silent);
@@ -70,8 +73,8 @@ impl<T> HalfOpen<T> {
     }
 }
 
-/// Returns the place that an address counts for: the address itself or, for IPv6, its /64 network, because one customer
-/// has billions of addresses in that.
+/// Returns the place by which an address's connections are counted: the address itself or, for IPv6, its /64 network,
+/// because one customer has billions of addresses in that.
 fn place(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(address) => {

@@ -24,7 +24,7 @@ pub enum Security {
 pub struct NotLoopback(pub SocketAddr);
 
 impl Security {
-    /// Checks that this address may be used: plain text is refused over a network.
+    /// Checks that these settings allow a connection with this address: plain text is refused over a network.
     pub fn check(&self, address: SocketAddr) -> Result<(), NotLoopback> {
         match self {
             Self::Insecure if !address.ip().is_loopback() => Err(NotLoopback(address)),

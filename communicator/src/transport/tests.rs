@@ -56,7 +56,7 @@ impl Node {
             .unwrap()
     }
 
-    /// Checks that a member still gets in, and that its connection works both ways.
+    /// Checks that a member of the cluster still gets in, and that its connection works both ways.
     async fn assert_open(&mut self, security: &Security) {
         for plane in [Plane::Data, Plane::Control] {
             let mut theirs = dial(self.address, plane, security, PATIENCE).await.unwrap();
@@ -333,7 +333,7 @@ async fn dial_from_afar(node: SocketAddr, security: &Security, delay: Duration) 
     in_time
 }
 
-/// Passes bytes on with a delay.
+/// Passes bytes from one stream to another with a delay, like a slow network.
 async fn late(mut from: impl AsyncReadExt + Unpin, mut to: impl AsyncWriteExt + Unpin, delay: Duration) {
     let mut piece = vec![0; 1 << 14];
     while let Ok(length @ 1..) = from.read(&mut piece).await {

@@ -27,7 +27,7 @@ pub enum Plane {
 impl Plane {
     const ALL: [Self; 2] = [Self::Control, Self::Data];
 
-    /// Returns the name of the plane's protocol in the handshake, with its version.
+    /// Returns the name under which TLS's handshake agrees on the plane, with the version of its protocol.
     fn protocol(self) -> &'static [u8] {
         match self {
             Self::Control => b"tau-control/2",
@@ -35,7 +35,7 @@ impl Plane {
         }
     }
 
-    /// Returns the byte that names the plane where plain text is spoken: the first one on the connection.
+    /// Returns the first byte of a plain-text connection, which names the plane that the connection is for.
     pub(super) fn byte(self) -> u8 {
         match self {
             Self::Control => b'c',
@@ -134,7 +134,7 @@ impl Pinned {
     }
 }
 
-/// Returns the error for TLS 1.2, which rustls's traits ask for. No version older than 1.3 is ever offered.
+/// Returns the error for TLS 1.2, whose signatures rustls's traits ask for. No version older than 1.3 is ever offered.
 fn only_tls13() -> Error {
     Error::General("only TLS 1.3 is supported".into())
 }

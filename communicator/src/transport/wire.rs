@@ -19,7 +19,7 @@ pub(crate) fn bytes() -> (u64, u64) {
     (IN.load(Ordering::Relaxed), OUT.load(Ordering::Relaxed))
 }
 
-/// A socket whose bytes are counted.
+/// A TCP socket whose bytes are counted.
 #[derive(Debug)]
 pub(super) struct CountedStream(pub(super) TcpStream);
 

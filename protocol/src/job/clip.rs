@@ -3,14 +3,14 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Limit on the norm of gradients, as a job states it.
+/// Limit on the norm of gradients, as a job states it; larger gradients are scaled down.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Clip {
-    /// Norm 1 where the updates of several workers add up, or where sgd predicts numbers; no clipping elsewhere.
+    /// Clipping: to norm 1 where the updates of several workers add up, or where sgd predicts numbers; none elsewhere.
     Auto,
-    /// Gradients are not clipped.
+    /// Clipping: none.
     Never,
-    /// Gradients are clipped to this norm.
+    /// Clipping: gradients are scaled down to at most this norm.
     Norm(f64),
 }
 

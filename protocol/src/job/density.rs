@@ -12,38 +12,39 @@ use crate::job::optimiser::Rule;
 use crate::log::batch::BATCH_BYTES_MAX;
 use crate::text_options::TextOptions;
 
-/// Fraction of the weights that a batch changes, as a job states it.
+/// Density as a job states it: the fraction of the weights that a batch changes, for which τ is adjusted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Density {
-    /// The rule chooses the fraction by the model, the optimiser, the number of workers and the number of steps.
+    /// Density: chosen by the model, the optimiser, the number of workers and the number of steps.
     Auto {
-        /// Most bytes that a batch may take on average, if the job sets a limit.
+        /// Most bytes that a batch may take on average, if the job sets a limit on the automatic density.
         bytes_max: Option<u32>,
     },
-    /// A fixed fraction, above 0 and at most 1.
+    /// Density: this fraction of the weights, above 0 and at most 1.
     Fraction(f64),
 }
 
 /// Fraction of weights that a batch changes where ten workers or fewer train.
 const FRACTION: f64 = 0.002;
-/// Number of workers above which the fraction grows, by a power of workers / `WORKERS`: `POWER`, or `POWER_ORTHOGONAL`
-/// for orthogonal updates. For 32 workers that is twice the fraction, or five times. Other updates overshoot if more of
-/// them leaves at once.
+/// Number of workers above which a batch changes a larger fraction of the weights, by a power of workers / `WORKERS`:
+/// `POWER`, or `POWER_ORTHOGONAL` for orthogonal updates. For 32 workers that is twice the fraction, or five times.
+/// Other updates overshoot if more of them leaves at once.
 const WORKERS: f64 = 10.0;
 const POWER: f64 = 0.6;
 const POWER_ORTHOGONAL: f64 = 1.4;
-/// Changes that a batch of a small model has at least, as long as they are no more than `FRACTION_OF_SMALL` of its
+/// Smallest number of changes in a batch of a small model, as long as it is no more than `FRACTION_OF_SMALL` of the
 /// weights: more would leave at once than the sums of several workers bear.
 const CHANGES_MIN: f64 = 400.0;
 const FRACTION_OF_SMALL: f64 = 0.01;
-/// Changes of each weight that one worker emits at least over a whole run: with fewer, a run of few steps ends before
-/// its weights have arrived.
+/// Number of times that one worker changes each weight at least, on average, over a whole run: with fewer, a run of few
+/// steps ends before its weights have arrived.
 const CHANGES_PER_WEIGHT: f64 = 1.8;
-/// Largest fraction that is chosen automatically. Above it, encoding makes changes less than six times smaller.
+/// Largest fraction of weights per batch that is chosen automatically. Above it, encoding makes changes less than six
+/// times smaller.
 const FRACTION_MAX: f64 = 1.0 / 16.0;
-/// Smallest fraction, which wins over the limit of bytes: fewer changes would carry too little.
+/// Smallest fraction of weights per batch, which wins over the limit of bytes: fewer changes would carry too little.
 const FRACTION_MIN: f64 = 1e-5;
-/// Bytes of a batch besides its changes.
+/// Expected bytes of a batch besides its changes.
 const HEADER_BYTES: f64 = 60.0;
 
 impl Density {
@@ -73,7 +74,7 @@ impl Density {
     }
 }
 
-/// Lowers a fraction until a batch of a model of `weights` weights takes at most `budget` bytes.
+/// Lowers a fraction of changed weights until a batch of a model of `weights` weights takes at most `budget` bytes.
 fn within(budget: f64, wanted: f64, weights: f64) -> f64 {
     let mut fraction = wanted;
     while fraction > FRACTION_MIN && bytes(fraction, weights) > budget {
@@ -82,8 +83,8 @@ fn within(budget: f64, wanted: f64, weights: f64) -> f64 {
     fraction
 }
 
-/// Returns the expected bytes of a batch. A Rice-coded distance takes its logarithm and about half a bit, and one bit
-/// for the end of the code; the sign takes another bit.
+/// Returns the expected bytes of a batch that changes a fraction of `weights` weights. A Rice-coded distance takes its
+/// logarithm and about half a bit, and one bit for the end of the code; the sign takes another bit.
 fn bytes(fraction: f64, weights: f64) -> f64 {
     let bits = 2.5 - fraction.log2();
     HEADER_BYTES + fraction * weights * bits / 8.0

@@ -6,17 +6,17 @@ use super::mistakes::Mistakes;
 use super::{Density, Job, JobDraft, JobError, JobErrors, MINIBATCH_MAX, OpenKey, Threshold, Validation};
 
 impl JobDraft {
-    /// Reads a draft from the text of a TOML file.
+    /// Reads a draft of a job, in which keys may be missing, from the text of a TOML file.
     pub fn from_toml(text: &str) -> Result<Self, toml::de::Error> {
         toml::from_str(text)
     }
 
-    /// Writes the draft as the text of a TOML file.
+    /// Writes the draft of a job as the text of a TOML file.
     pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
         toml::to_string(self)
     }
 
-    /// Returns this draft with its missing keys taken from `other`.
+    /// Returns this draft of a job with its missing keys taken from `other`.
     #[must_use]
     pub fn or(self, mut other: Self) -> Self {
         // A fixed τ and a density exclude each other: the first draft that has one decides.
@@ -26,9 +26,9 @@ impl JobDraft {
         self.or_each(other)
     }
 
-    /// Returns the keys of this draft that a resumed run may not change: all but those that decide when the run ends,
-    /// with which weights, and what is measured and written on the way. The weights so far were learned under the fixed
-    /// keys.
+    /// Returns the keys given in this draft that a resumed run may not change: all but those that decide when the run
+    /// ends, with which weights, and what is measured and written on the way. The weights so far were learned under the
+    /// fixed keys.
     #[must_use]
     pub fn fixed_keys(&self) -> Vec<String> {
         let said = toml::Table::try_from(self).unwrap_or_default();
@@ -38,8 +38,8 @@ impl JobDraft {
             .collect()
     }
 
-    /// Checks all keys and fills in the missing ones: with their defaults or, where the rule decides when the run
-    /// begins, with placeholders that are marked as open.
+    /// Makes a complete job of this draft: checks all keys and fills in the missing ones, with their defaults or, where
+    /// the rule decides when the run begins, with placeholders that are marked as open.
     pub fn resolve(self) -> Result<Job, JobErrors> {
         let says_threshold = if self.tau.is_some() {
             Some("tau")
@@ -110,7 +110,7 @@ impl Job {
     /// Longest text of a job in bytes. Every node sends this text to every other node twice a second.
     pub const TEXT_BYTES_MAX: usize = 64 << 10;
 
-    /// Returns the job if its text is short enough to be sent to all nodes.
+    /// Returns the job unchanged, or an error if its text is too long to be sent to all nodes.
     fn if_short(self) -> Result<Self, JobErrors> {
         let draft = JobDraft::from(&self);
         let bytes = toml::to_string(&draft).map_or(0, |text| text.len());

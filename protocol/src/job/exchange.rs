@@ -9,22 +9,23 @@ use crate::weights::lattice::Tau;
 /// Exchange strategy of a job: which weight changes workers emit and when, and on which path nodes exchange them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Exchange {
-    /// After every step, each worker sends one-bit weight changes of ±τ to all nodes, without waiting for the others
-    /// (Strom 2015).
+    /// Strategy: after every step, each worker sends one-bit weight changes of ±τ to all nodes, without waiting for the
+    /// others (Strom 2015).
     Strom(Threshold),
-    /// After a number of steps or an epoch, each worker sends the whole difference of its own weights from the shared
-    /// ones.
+    /// Strategy: after a number of steps or an epoch, each worker sends the whole difference of its own weights from
+    /// the shared ones.
     Rounds(Rounds),
-    /// The layers of one network lie on several machines. Machines that hold the same layers exchange changes of ±τ.
+    /// Strategy: the layers of one network lie on several machines. Machines that hold the same layers exchange changes
+    /// of ±τ.
     Layers(PipelineSpec),
 }
 
 /// Exchange in rounds: at the end of each round, a worker emits the difference of its own weights from the shared ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rounds {
-    /// Path on which the batches of a round travel between nodes.
+    /// Path on which the batches of a round travel between nodes, such as over one node or along a ring.
     pub topology: RoundTopology,
-    /// Length of a round: a number of steps, or an epoch.
+    /// Length of a worker's round, after which it sends: a number of steps, or an epoch.
     pub every: RoundLength,
     /// Rule for the part of its learned difference that each worker emits, if workers wait for each other's rounds.
     /// `None`: workers do not wait, and each emits all of its difference whenever its round ends.
@@ -34,48 +35,49 @@ pub struct Rounds {
 /// Path on which the batches of a round travel between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoundTopology {
-    /// Every node sends its batches to every other node.
+    /// Path of a round's batches: every node sends its batches to every other node.
     Mesh,
-    /// All nodes send their batches to the first node, which adds the batches up and sends the sum to all nodes.
+    /// Path of a round's batches: all nodes send them to the first node, which adds them up and sends the sum to all
+    /// nodes.
     Server,
-    /// The sum of a round's batches passes along all nodes to the first one, and each node adds its own batch. The
-    /// first node sends the sum to all nodes.
+    /// Path of a round's batches: their sum passes along all nodes to the first one, and each node adds its own batch.
+    /// The first node sends the sum to all nodes.
     RingReduce,
-    /// The sum of a round's batches goes round all nodes in pieces, each starting at a different node: once to be added
-    /// up, once to be distributed.
+    /// Path of a round's batches: their sum goes round all nodes in pieces, each starting at a different node, once to
+    /// be added up and once to be distributed.
     Ring,
-    /// The sum of the workers' differences passes from worker to worker; each worker adds its own and goes on from the
-    /// mean so far. The length of a round is the number of steps between two such passes. At the end of an epoch the
-    /// mean of all workers goes to all nodes.
+    /// Path between workers: the sum of their differences passes from worker to worker; each worker adds its own and
+    /// goes on from the mean so far. The length of a round is the number of steps between two such passes. At the end
+    /// of an epoch the mean of all workers goes to all nodes.
     Stepwise,
 }
 
-/// Length of a round of an exchange strategy.
+/// Length of a round: the training of a worker between two exchanges of differences.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoundLength {
-    /// The round lasts this number of steps.
+    /// Length of a round: this number of steps.
     Steps(u32),
-    /// The round lasts one epoch: until a worker has been through its samples.
+    /// Length of a round: one epoch, until a worker has been through its samples.
     Epoch,
 }
 
 /// Rule for the part of its learned difference that each worker emits in a round, if all workers wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoundWeighting {
-    /// Each worker emits an equal part of its difference, so that the mean of all workers counts.
+    /// Part that a worker emits: equal for all workers, so that the mean of their differences counts.
     Mean,
-    /// Each worker emits a part of its difference in proportion to the loss of its last steps: the worker with most to
-    /// learn counts most.
+    /// Part that a worker emits: in proportion to the loss of its last steps. The worker with most to learn counts
+    /// most.
     Weighted,
-    /// The worker with the lowest loss emits its whole difference, the other workers nothing.
+    /// Part that a worker emits: its whole difference if it has the lowest loss, else nothing.
     Best,
-    /// The worker of the first slot emits its whole difference, the other workers nothing. This rule is for studies.
+    /// Part that a worker emits: its whole difference if it has the first slot, else nothing. This rule is for studies.
     First,
 }
 
 impl RoundWeighting {
-    /// True if a worker's part depends on the other workers' announcements, so that all must announce their losses
-    /// first.
+    /// True if the part of its difference that a worker emits depends on the other workers' losses, so that all must
+    /// announce theirs first.
     #[must_use]
     pub fn depends_on_losses(self) -> bool {
         self != Self::Mean
@@ -85,9 +87,9 @@ impl RoundWeighting {
 /// Rule by which τ, the size of one weight change, is chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Threshold {
-    /// τ is adjusted until a batch changes this fraction of the weights.
+    /// Rule for τ: it is adjusted until a batch changes this fraction of the weights.
     Density(Density),
-    /// τ is fixed.
+    /// Rule for τ: it is fixed.
     Fixed(Tau),
 }
 
@@ -99,7 +101,8 @@ const EVERY_STEP: RoundLength = RoundLength::Steps(1);
 const EVERY_MAX: f64 = 65_536.0;
 const MEAN: RoundWeighting = RoundWeighting::Mean;
 
-/// Name of a strategy in rounds with its path, default length and default weighting.
+/// Entry of the table of exchange strategies: name, path of the batches, default length of a round and default
+/// weighting of the workers.
 type Named = (&'static str, RoundTopology, RoundLength, RoundWeighting);
 
 /// Strategies in rounds by name. Options behind the name replace the defaults given here.
@@ -122,7 +125,7 @@ const WEIGHTINGS: [(&str, Option<RoundWeighting>); 5] = [
     ("async", None),
 ];
 
-/// Strategies with a description each, one line of help per entry.
+/// Exchange strategies with a description each, one line of help per entry.
 pub const STRATEGIES: [(&str, &str); 10] = [
     (
         "strom",
@@ -170,7 +173,7 @@ pub const STRATEGIES: [(&str, &str); 10] = [
 ];
 
 impl Exchange {
-    /// Reads a strategy from its text. `threshold` is the job's rule for τ, for strategies that have a τ.
+    /// Reads an exchange strategy from its text. `threshold` is the job's rule for τ, for strategies that have a τ.
     pub(super) fn from_text(text: &str, threshold: Threshold) -> Result<Self, String> {
         let mut options = TextOptions::parse(text);
         let named = NAMED.iter().find(|(name, ..)| *name == options.name);
@@ -184,13 +187,13 @@ impl Exchange {
         Ok(exchange)
     }
 
-    /// True if workers wait for each other's rounds.
+    /// True if the strategy makes workers wait for each other's rounds.
     #[must_use]
     pub fn waits(&self) -> bool {
         self.weighting().is_some()
     }
 
-    /// True if workers receive each other's batches only once per epoch.
+    /// True if the strategy lets workers receive each other's batches only once per epoch.
     #[must_use]
     pub fn has_rounds_of_an_epoch(&self) -> bool {
         let is_long =
@@ -204,8 +207,8 @@ impl Exchange {
         matches!(self, Self::Rounds(rounds) if rounds.topology == RoundTopology::Stepwise)
     }
 
-    /// Returns the rule for the part of its learned difference that each worker emits; `None` if workers do not wait
-    /// for each other.
+    /// Returns the rule for the part of its learned difference that each worker emits in a round; `None` if workers do
+    /// not wait for each other.
     #[must_use]
     pub fn weighting(&self) -> Option<RoundWeighting> {
         match self {
@@ -214,7 +217,8 @@ impl Exchange {
         }
     }
 
-    /// Returns the rule by which τ is chosen; `None` for a strategy without τ.
+    /// Returns the rule by which the strategy chooses τ, the size of one weight change; `None` for a strategy without
+    /// τ.
     #[must_use]
     pub fn threshold(&self) -> Option<Threshold> {
         match self {
@@ -223,7 +227,8 @@ impl Exchange {
         }
     }
 
-    /// Returns the strategy with the cut that nodes have decided on, if the job left the cut of the model open.
+    /// Returns the strategy with the model cut into groups of layers as nodes have decided, if the job left the cut
+    /// open.
     #[must_use]
     pub fn decided(&self, cut: Cut) -> Self {
         match self {
@@ -280,12 +285,12 @@ pub(super) fn help() -> String {
     )
 }
 
-/// Returns the names of all strategies, separated by commas.
 fn forms() -> String {
     STRATEGIES.map(|(name, _)| name).join(", ")
 }
 
-/// Reads a strategy in rounds. The path, default length and default weighting are those of the strategy's name.
+/// Reads an exchange strategy with rounds. The path, default length and default weighting are those of the strategy's
+/// name.
 fn rounds(
     topology: RoundTopology,
     every: RoundLength,
@@ -363,7 +368,7 @@ impl fmt::Display for RoundLength {
     }
 }
 
-/// Writes the shortest text that reads back as these rounds.
+/// Writes the shortest text of a strategy with rounds that reads back as the same strategy.
 impl fmt::Display for Rounds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {

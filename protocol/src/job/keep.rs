@@ -5,10 +5,11 @@ use crate::text_options::words;
 /// Choice of the weights that a run ends with: the last ones or the best ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Keep {
-    /// The weights after the last batch.
+    /// Weights that a run ends with: those after the last batch.
     #[default]
     Last,
-    /// Of all evaluated weights, including the last, those with the lowest evaluation loss.
+    /// Weights that a run ends with: of all evaluated weights, including the last, those with the lowest evaluation
+    /// loss.
     Best,
 }
 

@@ -6,17 +6,18 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// Kind of value that a user writes for a job key.
+/// Kind of value that a user writes for a job key: its form, its check and its conversion.
 pub trait KeyKind {
-    /// Form of the value in a [`JobDraft`](super::JobDraft), a flag and a TOML file.
+    /// Form of a key's value as written, in a [`JobDraft`](super::JobDraft), a flag and a TOML file.
     type Draft;
-    /// Form of the value in a [`Job`](super::Job).
+    /// Form of a key's value after the check, in a [`Job`](super::Job).
     type Value;
 
-    /// Checks a value and converts it to its form in a job. An error is one sentence for people.
+    /// Checks the value of a job key and converts it to its form in a job. An error is one sentence for people.
     fn check(written: Self::Draft) -> Result<Self::Value, String>;
 
-    /// Converts a job's value back to its form in a draft, for which [`check`](Self::check) returns the same value.
+    /// Converts a key's value in a job back to its form in a draft, for which [`check`](Self::check) returns the same
+    /// value.
     fn write(value: &Self::Value) -> Self::Draft;
 }
 
@@ -59,9 +60,9 @@ impl<const MAX: u32> KeyKind for Whole<MAX> {
 
 /// Range of valid values of a [`Number`] key.
 pub trait Limits {
-    /// All valid values of the number. NaN lies in no range.
+    /// All valid values of a number in a job. NaN lies in no range.
     const RANGE: RangeInclusive<f64>;
-    /// The range in words, for error messages.
+    /// Range of valid values in words, for error messages.
     const WORDS: &str;
 }
 
@@ -126,13 +127,13 @@ pub struct Optional<K>(PhantomData<K>);
 pub trait JobKey {
     /// Form of the key's value in a job draft, where every key may be missing.
     type Draft;
-    /// Form of the key's value in a complete job.
+    /// Form of a key's value in a complete job.
     type Value;
 
-    /// Checks a draft's value after defaults have been filled in.
+    /// Checks a key's value in a draft, after defaults have been filled in.
     fn check(written: Option<Self::Draft>) -> Result<Self::Value, String>;
 
-    /// Converts a job's value back into that of a draft.
+    /// Converts a key's value in a job back to its form in a draft.
     fn write(value: &Self::Value) -> Option<Self::Draft>;
 }
 

@@ -8,14 +8,12 @@ use crate::text_options::{serde_as_text, words};
 /// Loss function that training minimises.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Loss {
-    /// Chosen by the data: cross-entropy for classes, the squared error for numbers.
+    /// Loss function: chosen by the data, cross-entropy for classes and the squared error for numbers.
     #[default]
     Auto,
     /// Cross-entropy: the negative logarithm of the probability that the model gives the right class.
     CrossEntropy,
-    /// Mean squared error.
     Mse,
-    /// Mean absolute error.
     Mae,
     /// Huber loss: the squared error near zero, and the absolute error beyond one standard deviation.
     Huber,
@@ -34,12 +32,13 @@ fn unknown_loss(text: &str) -> String {
 /// Weight of the samples of each class in the loss.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum ClassWeights {
-    /// All samples have the same weight.
+    /// Class weights in the loss: all samples have the same weight.
     #[default]
     Equal,
-    /// All classes have the same total weight: the rarer a class, the higher the weight of each of its samples.
+    /// Class weights in the loss: all classes have the same total weight, so the rarer a class, the higher the weight
+    /// of each of its samples.
     Auto,
-    /// One weight for each class, as the job gives them, in the order of the classes.
+    /// Class weights in the loss: one for each class, as the job gives them, in the order of the classes.
     Given(Vec<f32>),
 }
 

@@ -21,8 +21,8 @@ impl Mistakes {
         }
     }
 
-    /// Reads the exchange strategy. `says_threshold` is the job's key that sets τ or a density, which is a mistake for
-    /// a strategy without a τ.
+    /// Reads a job's exchange strategy, and records a mistake if it is invalid. `says_threshold` is the job's key that
+    /// sets τ or a density, which is a mistake for a strategy without a τ.
     pub(super) fn exchange(
         &mut self,
         text: &str,

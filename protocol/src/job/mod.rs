@@ -46,7 +46,7 @@ impl Job {
         self.patience.is_some() || self.target_accuracy.is_some() || self.keep == Keep::Best
     }
 
-    /// Returns the number of evaluations per epoch: the job's, or 16 with a target accuracy and 1 without.
+    /// Returns the number of evaluations of the model per epoch: the job's, or 16 with a target accuracy and 1 without.
     #[must_use]
     pub fn evaluations_per_epoch(&self) -> u32 {
         const WITH_TARGET: u32 = 16;
@@ -64,8 +64,8 @@ impl Job {
         job
     }
 
-    /// Returns the share of training rows set aside for validation; 0 for pipelines, whose stages measure the test
-    /// rows.
+    /// Returns the share of training rows that are set aside for validation; 0 for pipelines, whose stages are
+    /// evaluated on the test rows.
     #[must_use]
     pub fn validation_share(&self) -> f64 {
         if self.exchange.pipelines().is_some() {
@@ -81,12 +81,12 @@ impl Job {
     }
 }
 
-/// One mistake in a job.
+/// Mistake in a job's settings: the wrong key and a description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobError {
-    /// Name of the wrong key in TOML.
+    /// Name, in TOML, of the job's key whose value is wrong.
     pub key: &'static str,
-    /// Description of the mistake, one sentence for people.
+    /// Description of the mistake in a job, one sentence for people.
     pub message: String,
 }
 
@@ -96,7 +96,7 @@ impl fmt::Display for JobError {
     }
 }
 
-/// All mistakes in a job.
+/// All mistakes found in a job's settings, so that people see them at once.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobErrors(pub Vec<JobError>);
 

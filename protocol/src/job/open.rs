@@ -15,12 +15,12 @@ impl Open {
         self.0.contains(&key)
     }
 
-    /// Removes a setting that has been decided.
+    /// Marks an open setting of a job as decided.
     pub(super) fn close(&mut self, key: OpenKey) {
         self.0.remove(&key);
     }
 
-    /// Returns the names of the open settings.
+    /// Returns the names of the settings that the job leaves open.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.0.iter().map(|key| key.name())
     }

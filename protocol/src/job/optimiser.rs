@@ -8,9 +8,9 @@ use crate::text_options::{TextOptions, serde_as_text, within};
 /// Update rule with its learning rate and weight decay; as a text, `sgd:0.05,momentum=0.5`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Optimiser {
-    /// Learning rate before the schedule's factor.
+    /// Learning rate of the optimiser before the schedule's factor.
     pub learning_rate: f64,
-    /// Update rule.
+    /// Rule by which the optimiser turns a gradient into an update of the weights.
     pub rule: Rule,
     /// Weight decay: in each step, every weight shrinks by this part of itself times the learning rate.
     pub weight_decay: f32,
@@ -22,53 +22,53 @@ pub struct Optimiser {
 /// such as `v` and `s` are as long as the weights and start at zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Rule {
-    /// Plain gradient descent: `u = -lr g`.
+    /// Update rule: plain gradient descent, `u = -lr g`.
     Sgd,
-    /// Momentum: `v = μ v + g`, `u = -lr v`.
+    /// Update rule: momentum, `v = μ v + g`, `u = -lr v`.
     Momentum {
         /// Momentum factor μ.
         momentum: f32,
     },
-    /// Nesterov momentum: `v = μ v + g`, `u = -lr (g + μ v)`.
+    /// Update rule: Nesterov momentum, `v = μ v + g`, `u = -lr (g + μ v)`.
     Nesterov {
         /// Momentum factor μ.
         momentum: f32,
     },
-    /// `AdaGrad`: `s += g²`, `u = -lr g / (√s + ε)`.
+    /// Update rule: `AdaGrad`, `s += g²`, `u = -lr g / (√s + ε)`.
     AdaGrad {
-        /// ε, which keeps the divisor above zero.
+        /// Small number ε that keeps the divisor of an update above zero.
         epsilon: f32,
     },
-    /// `RMSProp`: `s = α s + (1 - α) g²`, `u = -lr g / (√s + ε)`.
+    /// Update rule: `RMSProp`, `s = α s + (1 - α) g²`, `u = -lr g / (√s + ε)`.
     RmsProp {
-        /// Decay α of the mean of squared gradients.
+        /// Decay α of RMSProp's mean of squared gradients.
         decay: f32,
-        /// ε, which keeps the divisor above zero.
+        /// Small number ε that keeps the divisor of an update above zero.
         epsilon: f32,
     },
-    /// Adam, with bias correction of both moments for their start at zero.
+    /// Update rule: Adam, with bias correction of both moments for their start at zero.
     Adam {
-        /// Decay β₁ of the mean gradient.
+        /// Decay β₁ of Adam's mean gradient.
         beta1: f32,
-        /// Decay β₂ of the mean of squared gradients.
+        /// Decay β₂ of Adam's mean of squared gradients.
         beta2: f32,
-        /// ε, which keeps the divisor above zero.
+        /// Small number ε that keeps the divisor of an update above zero.
         epsilon: f32,
     },
-    /// Muon: orthogonal updates for matrices, and Adam for all other weights.
+    /// Update rule: Muon, orthogonal updates for matrices, and Adam for all other weights.
     Muon(Muon),
 }
 
 /// Settings of Muon, whose update of a matrix is the matrix's velocity with all singular values made about equal.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Muon {
-    /// Momentum factor μ of the velocity, `v = μ v + g`; the matrix that is made orthogonal is `g + μ v`.
+    /// Momentum factor μ of Muon's velocity, `v = μ v + g`; the matrix that is made orthogonal is `g + μ v`.
     pub momentum: f32,
-    /// Number of rows of a matrix (outputs of its layer) that are made orthogonal together, as one block.
+    /// Number of rows of a matrix (outputs of its layer) that Muon makes orthogonal together, as one block.
     pub block: u32,
-    /// Number of Newton–Schulz iterations that make a block of rows orthogonal.
+    /// Number of Newton–Schulz iterations by which Muon makes a block of rows orthogonal.
     pub steps: u32,
-    /// Number of steps in which each block of rows moves once, this many times as far: blocks take turns.
+    /// Number of steps in which each of Muon's blocks of rows moves once, this many times as far: blocks take turns.
     pub every: u32,
 }
 
@@ -84,7 +84,7 @@ impl Default for Muon {
 }
 
 impl fmt::Display for Muon {
-    /// Writes the options that differ from their defaults.
+    /// Writes those options of the update rule that differ from their defaults.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let default = Self::default();
         if self.momentum != default.momentum {
@@ -104,7 +104,7 @@ impl fmt::Display for Muon {
 }
 
 impl Rule {
-    /// Returns the number of state arrays that the rule keeps, each as long as the weights.
+    /// Returns the number of state arrays (such as velocities) that the update rule keeps, each as long as the weights.
     #[must_use]
     pub fn state_arrays(&self) -> usize {
         match self {
@@ -120,21 +120,23 @@ impl Rule {
         matches!(self, Self::Momentum { .. } | Self::Nesterov { .. })
     }
 
-    /// True if a gradient of half the size makes an update of half the size; adaptive rules undo any scaling.
+    /// True if, under this update rule, a gradient of half the size makes an update of half the size; adaptive rules
+    /// undo any scaling.
     #[must_use]
     pub fn follows_gradient_size(&self) -> bool {
         matches!(self, Self::Sgd | Self::Momentum { .. } | Self::Nesterov { .. })
     }
 }
 
-/// Number of steps of a run at which an open learning rate has its default: about that of five epochs of MNIST.
+/// Number of steps of a run at which a learning rate that the job leaves open has its default: about that of five
+/// epochs of MNIST.
 const USUAL_STEPS: f64 = 4600.0;
-/// Largest factor on an open learning rate, however few steps a run has. In a wide layer of two inputs, a step ten
-/// times as long takes weights out of their range.
+/// Largest factor on a learning rate that the job leaves open, however few steps a run has. In a wide layer of two
+/// inputs, a step ten times as long takes weights out of their range.
 const LONGEST_STEPS: f64 = 4.0;
 
 impl Optimiser {
-    /// Adam with its default options.
+    /// Update rule Adam with its default options.
     pub(crate) const ADAM: Self = Self {
         learning_rate: 0.001,
         rule: Rule::Adam {

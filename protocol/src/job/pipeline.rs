@@ -10,9 +10,9 @@ use serde::{Deserialize, Serialize};
 use super::Threshold;
 use crate::text_options::{TextOptions, within};
 
-/// Most groups of layers that a model can be cut into.
+/// Most groups of neighbouring layers that a model can be cut into, for a pipeline of machines.
 pub const GROUPS_MAX: usize = 16;
-/// Most slices that a group of layers can be divided into.
+/// Most slices of neurons that a group of layers can be divided into, for machines that compute side by side.
 pub const SLICES_MAX: u8 = 16;
 /// Most stages of a pipeline, which are the slices of all groups of layers.
 pub const STAGES_MAX: usize = 64;
@@ -23,37 +23,37 @@ pub const MICRO_MAX: u8 = 64;
 /// its way.
 const MICRO: u8 = 4;
 const MICRO_OF_SLICES: u8 = 2;
-/// Most minibatches in flight besides the oldest one.
+/// Most minibatches that a pipeline may have in flight besides the oldest one.
 pub const IN_FLIGHT_MAX: u8 = 4;
 
 /// Settings by which a model is spread over the machines of a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PipelineSpec {
-    /// Layers at which the model is cut into groups.
+    /// Layers at which the model is cut into groups for the machines of a pipeline.
     pub cut: Cut,
     /// Number of slices of neurons that each group of layers is divided into.
     pub slices: u8,
     /// Number of micro-batches that a minibatch is cut into, so that all machines of a pipeline have something to do.
     pub micro: u8,
-    /// Number of minibatches in flight besides the oldest one, if the job sets it.
+    /// Number of minibatches that a pipeline has in flight besides the oldest one, if the job sets it.
     pub in_flight: Option<u8>,
     /// Rule for the size τ of the changes that machines with the same group exchange.
     pub threshold: Threshold,
 }
 
-/// Choice of the layers at which a model is cut into groups.
+/// Choice of the layers at which a model is cut into groups, the stages of a pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Cut {
-    /// The model is cut into as few groups as the machines' memory allows, larger ones for faster machines. Nodes
-    /// decide when all have reported their memory and speed.
+    /// Cut of a model: into as few groups of layers as the machines' memory allows, larger ones for faster machines.
+    /// Nodes decide when all have reported their memory and speed.
     Auto,
-    /// The model is cut into this number of groups, as equal as possible.
+    /// Cut of a model: into this number of groups of layers, as equal as possible.
     Into(u8),
-    /// The model is cut at these layers, where the groups after the first begin.
+    /// Cut of a model: at these layers, where the groups after the first begin.
     At(Cuts),
 }
 
-/// Layers at which the groups after the first begin, counted from 0.
+/// Layers of a model at which its groups of layers after the first begin, counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cuts {
     layers: [u16; GROUPS_MAX - 1],
@@ -61,7 +61,8 @@ pub struct Cuts {
 }
 
 impl Cuts {
-    /// Creates the list of layers at which a model is cut. `None` if the layers do not rise from 1 on, or are too many.
+    /// Creates the list of layers at which a model is cut into groups. `None` if the layers do not rise from 1 on, or
+    /// are too many.
     pub fn at(cuts: impl IntoIterator<Item = u16>) -> Option<Self> {
         let (mut layers, mut count, mut before) = ([0; GROUPS_MAX - 1], 0, 0);
         for layer in cuts {
@@ -71,14 +72,15 @@ impl Cuts {
         Some(Self { layers, count })
     }
 
-    /// Returns the layers at which groups begin, in rising order.
+    /// Returns the layers at which the model's groups after the first begin, in rising order.
     pub fn layers(&self) -> impl Iterator<Item = u16> + '_ {
         self.layers.iter().take(usize::from(self.count)).copied()
     }
 }
 
 impl Cut {
-    /// Returns the number of groups of layers; `None` if it is left to the nodes.
+    /// Returns the number of groups of layers that a model is cut into, one after the other in a pipeline; `None` if
+    /// the number is left to the nodes.
     #[must_use]
     pub fn groups(&self) -> Option<usize> {
         match self {
@@ -99,7 +101,7 @@ impl Cut {
 }
 
 impl PipelineSpec {
-    /// Reads the options behind `layers:`.
+    /// Reads the settings of a pipeline from the options behind `layers:` in a job.
     pub(super) fn from_options(options: &mut TextOptions<'_>, threshold: Threshold) -> Result<Self, String> {
         let slices = options.number("slices")?.map_or(1.0, f64::round);
         within("slices", slices, 1.0..=f64::from(SLICES_MAX), "a number from 1 to 16")?;
@@ -161,13 +163,14 @@ impl PipelineSpec {
         self.cut.groups().map(|groups| groups * usize::from(self.slices))
     }
 
-    /// Returns the smallest number of groups of layers that these settings allow.
+    /// Returns the smallest number of groups of layers that these pipeline settings allow.
     #[must_use]
     pub fn fewest_groups(&self) -> u8 {
         if self.slices > 1 { 1 } else { 2 }
     }
 
-    /// Returns the settings with the cut that nodes have decided on, if the job left the cut open.
+    /// Returns the pipeline settings with the cut of the model that nodes have decided on, if the job left the cut
+    /// open.
     #[must_use]
     pub fn decided(&self, cut: Cut) -> Self {
         Self {

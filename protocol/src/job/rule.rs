@@ -16,20 +16,16 @@ use crate::job::model::{Layout, ModelError, ModelSpec, Shape};
 use crate::job::optimiser::{Optimiser, Rule};
 use crate::job::target::TargetInfo;
 
-/// Facts of a run from which its open settings follow.
+/// Facts of a run from which the rule decides the settings that the job left open.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RunFacts {
-    /// Number of training rows.
     pub rows: u64,
-    /// Shape of one sample.
     pub input: Shape,
-    /// Target that the model predicts: classes or numbers.
     pub target: TargetInfo,
-    /// Number of weights of the model.
     pub weights: usize,
-    /// Number of products that the model computes for one sample.
+    /// Number of multiplications that the model computes for one sample.
     pub products: u64,
-    /// Number of workers that take part from the beginning.
+    /// Number of workers that take part in the run from the beginning.
     pub workers: usize,
 }
 
@@ -52,13 +48,15 @@ impl RunFacts {
     }
 }
 
-/// Floating-point operations up to which a run is short: some seconds of one core.
+/// Largest number of floating-point operations of a run that counts as short, and that one worker trains: some seconds
+/// of one core.
 const SHORT_OPERATIONS: f64 = 2e10;
-/// Operations per product of a training step: a multiplication and an addition, forward and twice backward.
+/// Floating-point operations of a training step for each multiplication of the model: a multiplication and an addition,
+/// forward and twice backward.
 const OPERATIONS_PER_PRODUCT: f64 = 6.0;
 
-/// Epochs times the square root of the number of rows, for tables and for images: with four times as many rows, a run
-/// takes twice as many steps.
+/// Default number of epochs times the square root of the number of rows, for tables and for images: with four times as
+/// many rows, a run takes twice as many steps.
 const EPOCHS_OF_TABLES: f64 = 2770.0;
 const EPOCHS_OF_IMAGES: f64 = 1200.0;
 const EPOCHS_MIN: f64 = 5.0;
@@ -68,31 +66,32 @@ const MINIBATCH_OF_TABLES: u64 = 32;
 const MINIBATCH_OF_IMAGES: u64 = 64;
 /// Largest default minibatch, for tables of many rows.
 const MINIBATCH_OF_LARGE_TABLES: u64 = 128;
-/// Steps of an epoch up to which minibatches of tables keep their smallest default size.
+/// Largest number of steps of an epoch up to which minibatches of tables keep their smallest default size.
 const STEPS_OF_AN_EPOCH: u64 = 625;
-/// Fewest steps in an epoch of a tiny table.
+/// Smallest default number of steps in an epoch of a tiny table; it limits the minibatch.
 const STEPS_OF_A_TINY_EPOCH: u64 = 3;
 const MINIBATCH_MIN: u64 = 4;
-/// Steps of a run below which minibatches become smaller, where the job sets the number of epochs.
+/// Number of steps of a run below which default minibatches become smaller, where the job sets the number of epochs.
 const STEPS_MIN: u64 = 500;
 
-/// Adam's learning rate for tables of up to [`ROWS_OF_RATE`] rows, and the power of the number of rows with which the
-/// rate grows from there: few rows contain noise that long steps would learn by heart.
+/// Default learning rate of Adam for tables of up to [`ROWS_OF_RATE`] rows. It grows from there with a power of the
+/// number of rows, `RATE_POWER`: few rows contain noise that long steps would learn by heart.
 const RATE: f64 = 0.003;
 const ROWS_OF_RATE: f64 = 500.0;
 const RATE_POWER: f64 = 0.4;
 const RATE_MAX: f64 = 0.01;
-/// Steps of a run below which the rate is higher: by the square root of this number over the run's steps.
+/// Number of steps of a run below which Adam's default learning rate is higher: by the square root of this number over
+/// the run's steps.
 const STEPS_OF_RATE: f64 = 1000.0;
 const RATE_FACTOR_MAX: f64 = 4.0;
 const RATE_OF_FEW_STEPS_MAX: f64 = 0.02;
 /// Number of rows from which on tables are trained with orthogonal updates, like images.
 const ROWS_OF_ORTHOGONAL: u64 = 8000;
-/// Steps of all workers together below which tables are trained with Adam, among several workers, too, and whatever
-/// their number of rows.
+/// Number of steps of all workers together below which tables are trained with Adam, among several workers, too, and
+/// whatever their number of rows.
 const STEPS_OF_ADAM: u64 = 2000;
-/// Natural logarithm of the factor by which weight decay alone would shrink a weight over the run. Numbers to predict
-/// contain more noise than classes, so `DECAY_OF_NUMBERS` is larger.
+/// Default weight decay over a whole run: the natural logarithm of the factor by which it alone would shrink a weight.
+/// Numbers to predict contain more noise than classes, so `DECAY_OF_NUMBERS` is larger.
 const DECAY: f64 = 0.9;
 const DECAY_OF_NUMBERS: f64 = 1.5;
 const WEIGHT_DECAY_MAX: f64 = 0.9;
@@ -100,13 +99,14 @@ const WEIGHT_DECAY_MAX: f64 = 0.9;
 /// Norm to which gradients are clipped where a rule that follows the gradient's size predicts numbers.
 const NORM: f64 = 1.0;
 
-/// Neurons of the hidden layer for tables.
+/// Number of neurons in the hidden layer of the default model for tables.
 const WIDTH: usize = 100;
-/// Height and width in pixels down to which convolutions shrink images before the dense layers.
+/// Height and width in pixels down to which the default model's convolutions shrink images before the dense layers.
 const SIDE_MAX: usize = 8;
-/// Height and width in pixels below which images are treated as tables.
+/// Height and width in pixels below which the default model treats images as tables.
 const SIDE_MIN: usize = 8;
-/// Channels after the first convolution. Each further convolution doubles them, up to `CHANNELS_MAX`.
+/// Channels after the first convolution of the default model. Each further convolution doubles them, up to
+/// `CHANNELS_MAX`.
 const CHANNELS: usize = 16;
 const CHANNELS_MAX: usize = 64;
 const WIDTH_OF_IMAGES: usize = 128;
@@ -148,8 +148,8 @@ impl Job {
         job
     }
 
-    /// True if `decided` may be what a run of this job was given: both are the same apart from settings decided by the
-    /// rule.
+    /// True if a run of this job may have been given the job `decided`: both are the same apart from settings that the
+    /// rule decides.
     #[must_use]
     pub fn may_become(&self, decided: &Self) -> bool {
         let fixed = |job: &Self| {
@@ -172,7 +172,7 @@ impl Job {
         Ok(job.decided_by(&RunFacts::of(data, &layout, workers)))
     }
 
-    /// Returns the job with all settings decided for these facts.
+    /// Returns the job with all open settings decided for these facts of the run.
     #[must_use]
     pub fn decided_by(&self, facts: &RunFacts) -> Self {
         let mut job = self.clone();
@@ -186,12 +186,12 @@ impl Job {
         job
     }
 
-    /// Returns the number of steps of all workers together.
+    /// Returns the number of training steps of all workers together, for data of this number of rows.
     fn steps(&self, rows: u64) -> u64 {
         (rows * u64::from(self.epochs)).div_ceil(u64::from(self.step_samples()))
     }
 
-    /// Returns the number of steps of one worker.
+    /// Returns the number of training steps of one worker in the run.
     fn steps_of_one(&self, facts: &RunFacts) -> u64 {
         (self.steps(facts.rows) / self.trainers.among(facts.workers).max(1) as u64).max(1)
     }
@@ -292,7 +292,7 @@ impl Job {
     }
 }
 
-/// Returns Adam's learning rate for a table of `rows` rows, if one worker makes `steps` steps.
+/// Returns Adam's default learning rate for a table of `rows` rows, if one worker makes `steps` steps.
 fn adam_rate(rows: u64, steps: u64) -> f64 {
     let by_rows = (RATE * (rows as f64 / ROWS_OF_RATE).powf(RATE_POWER)).clamp(RATE, RATE_MAX);
     let longer = (STEPS_OF_RATE / steps as f64).sqrt().clamp(1.0, RATE_FACTOR_MAX);

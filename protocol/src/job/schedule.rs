@@ -12,26 +12,26 @@ use crate::text_options::{TextOptions, serde_as_text, within};
 /// Learning-rate curve with a warm-up; as a text, `linear`, `cosine:warmup=0.05` or `step:every=0.3,factor=0.1`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Schedule {
-    /// Curve by which the learning rate falls.
+    /// Curve by which the learning rate falls over a run.
     pub curve: Curve,
     /// Share of the run in which the learning rate rises linearly from near zero.
     pub warmup: f64,
 }
 
-/// Curve by which the learning rate falls over a run.
+/// Curve of a learning rate over a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Curve {
-    /// The learning rate stays the same.
+    /// Curve of the learning rate: it stays the same.
     Constant,
-    /// The learning rate falls in a straight line to zero.
+    /// Curve of the learning rate: it falls in a straight line to zero.
     Linear,
-    /// The learning rate falls along half a cosine to zero.
+    /// Curve of the learning rate: it falls along half a cosine to zero.
     Cosine,
-    /// The learning rate falls in steps, by the same factor each time.
+    /// Curve of the learning rate: it falls in steps, by the same factor each time.
     Step {
-        /// Share of the run between two steps.
+        /// Share of the run between two falls of the learning rate.
         every: f64,
-        /// Factor on the learning rate in each step.
+        /// Factor on the learning rate at each of its falls.
         factor: f64,
     },
 }

@@ -8,30 +8,28 @@ use std::str::FromStr;
 
 use crate::text_options::serde_as_text;
 
-/// Number of shards per worker slot.
+/// Number of shards into which a worker slot's samples of an epoch are cut.
 ///
 /// A shard is the unit that an idle worker takes over, and the most work that two workers do twice. Sixteen make a
 /// shard small compared with a slot's part of the epoch, and keep the number of cursors small as well.
 pub const SHARDS_PER_SLOT: u32 = 16;
-/// Most worker slots of a run: a `u32` numbers the shards of all slots.
+/// Most worker slots (shares of the training samples) of a run: a `u32` numbers the shards of all slots.
 pub const SLOTS_MAX: usize = (u32::MAX / SHARDS_PER_SLOT) as usize;
 
-/// Rule by which training samples are dealt to worker slots.
+/// Rule by which training samples are dealt to worker slots, one for each worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Split {
-    /// Every slot gets the same number of samples, of classes drawn at random.
+    /// Dealing of samples: every slot gets the same number of samples, of classes drawn at random.
     Random,
-    /// Every slot gets the same number of samples of each class.
+    /// Dealing of samples: every slot gets the same number of samples of each class.
     Equal,
-    /// Every slot gets classes of its own.
+    /// Dealing of samples: every slot gets classes of its own.
     Class,
 }
 
 impl Split {
-    /// All splits.
     pub const ALL: [Self; 3] = [Self::Random, Self::Equal, Self::Class];
 
-    /// Returns the split's name in job files and on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -42,7 +40,7 @@ impl Split {
     }
 }
 
-/// Error for a text that names no split.
+/// Error for a text that names no rule for dealing samples to workers.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("there is no split {0:?}: choose one of {known}", known = Split::ALL.map(Split::name).join(", "))]
 pub struct UnknownSplit(pub String);

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 /// Target that a model predicts for each sample: a class or numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TargetInfo {
-    /// Each sample is of one of this number of classes.
+    /// Target of a model: for each sample, one of this number of classes.
     Classes(usize),
-    /// Each sample has this number of numbers to predict.
+    /// Target of a model: for each sample, this number of numbers.
     Numbers(usize),
 }
 

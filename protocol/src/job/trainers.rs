@@ -6,16 +6,16 @@ use std::str::FromStr;
 /// Number of workers that train at the same time, as a job states it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Trainers {
-    /// Every worker trains.
+    /// Number of workers that train at the same time: all.
     #[default]
     All,
-    /// At most this many workers train, those of the lowest slots. The others apply their batches, and one of them
-    /// takes over when a training worker is lost.
+    /// Number of workers that train at the same time: at most this many, those of the lowest slots (worker numbers).
+    /// The others apply their batches, and one of them takes over when a training worker is lost.
     AtMost(u32),
 }
 
 impl Trainers {
-    /// Returns the number of training workers among `workers` workers.
+    /// Returns the number of workers that train if the run has `workers` workers.
     #[must_use]
     pub fn among(self, workers: usize) -> usize {
         match self {

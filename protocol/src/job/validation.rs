@@ -7,12 +7,12 @@ use std::str::FromStr;
 /// accuracy.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Validation {
-    /// A tenth of the training rows if the job decides anything by evaluations, else none.
+    /// Validation rows: a tenth of the training rows if the job decides anything by evaluations, else none.
     #[default]
     Auto,
-    /// This share of the training rows.
+    /// Validation rows: this share of the training rows.
     Share(f64),
-    /// The test rows themselves: decisions then see the rows on which the result is reported.
+    /// Validation rows: the test rows themselves. Decisions then see the rows on which the result is reported.
     Test,
 }
 
@@ -20,7 +20,8 @@ pub enum Validation {
 const USUAL_SHARE: f64 = 0.1;
 
 impl Validation {
-    /// Returns the share of training rows to set aside. `decides` is true if the job decides anything by evaluations.
+    /// Returns the share of training rows to set aside for validation. `decides` is true if the job decides anything by
+    /// evaluations.
     #[must_use]
     pub fn share(self, decides: bool) -> f64 {
         match self {

@@ -16,15 +16,16 @@ use crate::weights::encoding;
 
 /// Version of the bundle format that this program writes and reads.
 const VERSION: u8 = 1;
-/// Most batches in a bundle; a round never has as many.
+/// Most batches in a bundle, the sum of one batch of each of several workers; a round never has as many.
 pub const BUNDLED_MAX: usize = 4096;
 
-/// Exact sum of one batch from each of several origins, with the headers of these batches.
+/// Bundle: exact sum of one batch from each of several workers, with the headers of these batches, so that one message
+/// replaces them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bundle {
-    /// Headers of the batches: all of one run, each of another origin.
+    /// Headers of the bundled batches: all of one run, each of another worker.
     pub headers: Vec<Header>,
-    /// Sum of the batches' steps for each weight.
+    /// Sum, for each weight, of the lattice steps in the bundled batches.
     pub dense: Dense,
 }
 
@@ -34,7 +35,7 @@ struct WireHeader {
 }
 
 impl Bundle {
-    /// Returns the origin and sequence of each batch in the bundle.
+    /// Returns the name of each bundled batch: its origin (one life of a worker) and its sequence number.
     pub fn batches(&self) -> impl Iterator<Item = (OriginId, u64)> + '_ {
         self.headers.iter().map(|header| (header.origin, header.sequence))
     }
@@ -58,8 +59,8 @@ impl Bundle {
         (out.len() <= BATCH_BYTES_MAX).then_some(out)
     }
 
-    /// Decodes a bundle for a model of `weights` weights. All claims in the bytes are checked, and an error has no
-    /// effect.
+    /// Decodes a bundle (sum of several workers' batches) for a model of `weights` weights. Everything that the bytes
+    /// claim is checked.
     pub fn decode(bytes: &[u8], weights: usize) -> Result<Self, BatchError> {
         let bundle = Self::reread(bytes, weights)?;
         if bundle.dense.digest() != bundle.digest() {
@@ -81,7 +82,7 @@ impl Bundle {
         Ok(bundle)
     }
 
-    /// Checks that the headers can be those of one bundle.
+    /// Checks that the headers can be those of one bundle: one run, and each of another worker.
     fn check(&self) -> Result<(), BatchError> {
         let Some(first) = self.headers.first() else {
             return Err(BatchError::BadHeader);

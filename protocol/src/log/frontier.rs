@@ -1,6 +1,19 @@
 //! The frontier: the batches that a replica has applied, as the highest contiguous sequence of every origin.
 //!
 //! Batches of one origin apply in order, those of different origins in any order. Equal frontiers mean equal weights.
+//!
+//! ```
+//! use protocol::ids::OriginId;
+//! use protocol::log::frontier::{Frontier, Position, SequenceRange};
+//!
+//! let (mut mine, mut peers) = (Frontier::default(), Frontier::default());
+//! mine.raise(OriginId(1), 5);
+//! peers.raise(OriginId(1), 3);
+//! assert_eq!(peers.position(OriginId(1), 4), Position::Next);
+//! assert_eq!(peers.position(OriginId(1), 5), Position::Ahead { missing: 1 });
+//! let lacking = SequenceRange { origin: OriginId(1), from: 3, to: 5 };
+//! assert_eq!(peers.lacks(&mine), [lacking]);
+//! ```
 
 use std::collections::BTreeMap;
 
@@ -9,20 +22,20 @@ use serde::{Deserialize, Serialize};
 use crate::ids::OriginId;
 use crate::rng::splitmix64;
 
-/// Largest sequence that is accepted. No origin reaches it: a thousand batches a second would take 35 years. The sum
-/// over all origins that fit into a message does not overflow.
+/// Largest sequence number of a batch that is accepted. No worker reaches it: a thousand batches a second would take 35
+/// years. The sum over all workers that fit into a message does not overflow.
 pub const SEQUENCE_MAX: u64 = 1 << 40;
 
-/// Position of a batch relative to a frontier.
+/// Position of a batch relative to the batches that a replica has applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Position {
-    /// The batch is applied already: drop it.
+    /// Position of a batch: applied already, so it is dropped.
     Duplicate,
-    /// The batch is the next one of its origin: apply it.
+    /// Position of a batch: the next one of its worker, so it is applied.
     Next,
-    /// Earlier batches of the same origin are missing and must be applied first.
+    /// Position of a batch: earlier batches of the same worker are missing and must be applied first.
     Ahead {
-        /// Number of batches in the gap.
+        /// Number of batches that are missing before this one.
         missing: u64,
     },
 }
@@ -30,20 +43,21 @@ pub enum Position {
 /// Range of one origin's batches: after `from`, up to and including `to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SequenceRange {
-    /// Origin of the batches.
+    /// Origin (one life of a worker) that emitted the batches of the range.
     pub origin: OriginId,
-    /// Sequence before the first batch of the range.
+    /// Sequence number before the first batch of the range.
     pub from: u64,
-    /// Sequence of the last batch of the range.
+    /// Sequence number of the last batch of the range.
     pub to: u64,
 }
 
-/// Highest contiguous sequence that a replica has applied of each origin. An origin that is not listed is at 0.
+/// Frontier of a replica: for each origin (one life of a worker), the highest sequence number up to which the replica
+/// has applied all batches. An origin that is not listed is at 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "BTreeMap<OriginId, u64>")]
 pub struct Frontier(BTreeMap<OriginId, u64>);
 
-/// Makes a frontier from a map. Origins at 0 are left out, so that equal frontiers have one form.
+/// Makes a frontier from a map of sequence numbers. Origins at 0 are left out, so that equal frontiers have one form.
 impl TryFrom<BTreeMap<OriginId, u64>> for Frontier {
     type Error = &'static str;
 
@@ -57,13 +71,14 @@ impl TryFrom<BTreeMap<OriginId, u64>> for Frontier {
 }
 
 impl Frontier {
-    /// Returns the highest contiguous sequence of an origin that was applied; 0 before the first batch.
+    /// Returns the sequence number up to which all batches of an origin (one life of a worker) were applied; 0 before
+    /// the first.
     #[must_use]
     pub fn applied(&self, origin: OriginId) -> u64 {
         self.0.get(&origin).copied().unwrap_or(0)
     }
 
-    /// Returns the position of a batch relative to this frontier.
+    /// Returns the position of a batch: applied already, next, or after a gap.
     #[must_use]
     pub fn position(&self, origin: OriginId, sequence: u64) -> Position {
         let applied = self.applied(origin);
@@ -74,21 +89,24 @@ impl Frontier {
         }
     }
 
-    /// Takes the higher sequence of every origin, for a replica that has applied the batches of both frontiers.
+    /// Merges another frontier into this one: of each origin (one life of a worker) the higher sequence number counts.
+    /// For a replica that has applied the batches of both frontiers.
     pub fn merge(&mut self, other: &Self) {
         for (origin, sequence) in other.iter() {
             self.raise(origin, sequence);
         }
     }
 
-    /// Raises an origin's applied sequence to `sequence`, if that is higher.
+    /// Records that all batches of an origin (one life of a worker) up to `sequence` were applied. A lower number has
+    /// no effect.
     pub fn raise(&mut self, origin: OriginId, sequence: u64) {
         if sequence > self.applied(origin) {
             self.0.insert(origin, sequence);
         }
     }
 
-    /// Returns the batches that the replica of `other` has applied and this one lacks, as ranges to ask for.
+    /// Returns the batches that the replica of `other` has applied and the replica of this frontier lacks, as ranges to
+    /// ask for.
     #[must_use]
     pub fn lacks(&self, other: &Self) -> Vec<SequenceRange> {
         other
@@ -109,8 +127,8 @@ impl Frontier {
         lacking.iter().map(|range| range.to - range.from).sum()
     }
 
-    /// Returns the frontier fingerprint: equal for equal frontiers and, but for a chance of 2⁻⁶⁴, different for
-    /// different ones.
+    /// Returns the frontier's fingerprint, one number for comparisons: equal for equal frontiers and, but for a chance
+    /// of 2⁻⁶⁴, different for different ones.
     #[must_use]
     pub fn fingerprint(&self) -> u64 {
         self.iter().fold(0, |sum, (origin, sequence)| {
@@ -118,7 +136,7 @@ impl Frontier {
         })
     }
 
-    /// Returns all origins with at least one applied batch, in order, each with its sequence.
+    /// Returns all origins (lives of workers) with at least one applied batch, in order, each with its sequence number.
     pub fn iter(&self) -> impl Iterator<Item = (OriginId, u64)> + '_ {
         self.0.iter().map(|(&origin, &sequence)| (origin, sequence))
     }

@@ -18,37 +18,35 @@ use crate::weights::sums::{Adder, Sums};
 /// Version of the merged-range format that this program writes and reads.
 const VERSION: u8 = 3;
 
-/// Metadata of a merged range: everything except its sums.
+/// Metadata of a merged range (consecutive batches of one worker as one sum): everything except its sums.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RangeHeader {
-    /// Run that the batches belong to.
     pub run: RunId,
-    /// Origin of the batches.
+    /// Origin (one life of a worker) that emitted the batches of the merged range.
     pub origin: OriginId,
-    /// Sequence number before the first batch in the range.
+    /// Sequence number before the first batch in the merged range.
     pub from: u64,
-    /// Sequence number of the last batch in the range.
+    /// Sequence number of the last batch in the merged range.
     pub to: u64,
-    /// Amount that the batches add to a replica's digest.
+    /// Amount that the batches of the merged range add to a replica's digest.
     pub digest: Digest,
-    /// Cursors that the batches' samples move.
+    /// Positions in shards up to which the samples are done, once the merged range is applied.
     pub cursors: Cursors,
-    /// Number of samples that the batches were computed from.
+    /// Number of samples that the batches of the merged range were computed from.
     pub samples: u64,
-    /// State of the origin after the last batch.
+    /// State of the batches' worker after the last batch of the merged range.
     pub status: OriginStatus,
 }
 
-/// Consecutive batches of one origin as one exact sum.
+/// Merged range: consecutive batches of one worker as one exact sum, which takes less memory and traffic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MergedRange {
-    /// Metadata of the merged range.
     pub header: RangeHeader,
-    /// Sum of the batches' steps for each weight.
+    /// Sum, for each weight, of the lattice steps in the batches of the merged range.
     pub sums: Sums,
 }
 
-/// Header as it is encoded, with the number of sums that follow.
+/// Header of a merged range as it is encoded, with the number of sums that follow.
 #[derive(Serialize, Deserialize)]
 struct WireHeader {
     header: RangeHeader,
@@ -56,7 +54,7 @@ struct WireHeader {
 }
 
 impl MergedRange {
-    /// Encodes the merged range.
+    /// Encodes the merged range as the bytes of a message.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
@@ -72,8 +70,8 @@ impl MergedRange {
         out
     }
 
-    /// Decodes a merged range for a model of `weights` weights. All claims in the bytes are checked, and an error has
-    /// no effect.
+    /// Decodes a merged range (consecutive batches as one sum) for a model of `weights` weights. Everything that the
+    /// bytes claim is checked.
     pub fn decode(bytes: &[u8], weights: usize) -> Result<Self, BatchError> {
         let (WireHeader { header, count }, payload) = batch::open(bytes, VERSION)?;
         if header.from >= header.to {
@@ -89,8 +87,8 @@ impl MergedRange {
         Ok(Self { header, sums })
     }
 
-    /// Returns the rest of this range for a replica that has already applied `known`, a shorter range with the same
-    /// start. `None` if `known` is not such a range.
+    /// Returns the remainder of this merged range for a replica that has already applied `known`, a shorter range with
+    /// the same start. `None` if `known` is not such a range.
     #[must_use]
     pub fn after(self, known: &Self, weights: usize) -> Option<Self> {
         let Self { header, sums } = self;
@@ -114,7 +112,7 @@ impl MergedRange {
     }
 }
 
-/// Adds consecutive batches and ranges of one origin up to one merged range.
+/// Builder of a merged range: adds up consecutive batches and ranges of one worker.
 #[derive(Debug)]
 pub struct Merger {
     header: RangeHeader,
@@ -122,7 +120,7 @@ pub struct Merger {
 }
 
 impl Merger {
-    /// Starts an empty range after batch `from` of an origin.
+    /// Starts an empty merged range after batch number `from` of an origin (one life of a worker).
     #[must_use]
     pub fn new(run: RunId, origin: OriginId, from: u64, weights: usize) -> Self {
         Self {
@@ -140,7 +138,7 @@ impl Merger {
         }
     }
 
-    /// Adds the next batch of the origin.
+    /// Adds the worker's next batch to the merged range.
     ///
     /// # Panics
     /// If the batch does not follow the last batch that was added.
@@ -161,7 +159,7 @@ impl Merger {
         }
     }
 
-    /// Adds the next range of the origin.
+    /// Adds the worker's next range of batches to the merged range.
     ///
     /// # Panics
     /// If the range does not follow the last batch that was added.
@@ -213,7 +211,7 @@ mod tests {
 
     const WEIGHTS: usize = 40;
 
-    /// Returns `count` batches of one origin, from sequence 1.
+    /// Returns `count` random batches of one origin, with sequence numbers from 1.
     fn batches(seed: u64, count: u64) -> Vec<Batch> {
         let mut random = CounterRng::new(seed, 1);
         (1..=count)

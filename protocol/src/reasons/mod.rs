@@ -24,75 +24,76 @@ pub type PathText = BoundedText<{ 4 << 10 }>;
 /// Reason why a node takes no part in a run. Its sentence follows the node's name.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub enum Excluded {
-    /// The node is about to end, and joins no run.
+    /// The node takes no part in a run because it is about to end.
     #[error("the node is about to end")]
     AboutToEnd,
-    /// The node was asked to end while it took part.
+    /// The node takes no further part in the run because it was asked to end.
     #[error("this node was asked to end, and the other nodes continue with its samples")]
     AskedToEnd,
-    /// The node took part in this run before.
+    /// The node takes no part in the run because it took part in it before.
     #[error("this run has already ended on the node")]
     AlreadyEnded,
-    /// The node takes part in another run.
+    /// The node takes no part in the run because it takes part in another.
     #[error("the node is busy with run {0}")]
     Busy(RunId),
-    /// No worker attached to the node in time.
+    /// The node takes no part in the run because no worker attached to it in time.
     #[error("no worker is attached to the node")]
     NoWorker,
-    /// The node's workers have read different data.
+    /// The node takes no part in the run because its workers have read data that differs from one to another.
     #[error("the node's workers found different data")]
     WorkersDisagree,
-    /// A worker's own reason, or the node's if it cannot hold the model.
+    /// The node takes no part for this reason of one of its workers or, if it cannot hold the model, its own.
     #[error("{0}")]
     Unable(Sentence),
-    /// No beats of the node are heard.
+    /// The node is left out because none of its beats (periodic state messages) are heard.
     #[error("the node fell silent")]
     Silent,
-    /// The node's process has ended.
+    /// The node is left out because its process has ended.
     #[error("the node's process has ended")]
     Dead,
-    /// The node has left the cluster.
+    /// The node is left out because it has left the cluster.
     #[error("the node has left the cluster")]
     Left,
-    /// The node's data is not the run's data.
+    /// The node takes no part in the run because its data is not the run's data.
     #[error("the node holds other data under {0} than most nodes: give all nodes the same files")]
     OtherData(Sentence),
-    /// The model file from which the node would start is not the run's.
+    /// The node takes no part because the model file from which it would start is not the run's.
     #[error("the node holds another model under {0} than most nodes: give all nodes the same file")]
     OtherModel(PathText),
-    /// The node computes other first weights than the other nodes from the same seed.
+    /// The node takes no part because it computes other first weights than the other nodes from the same seed.
     #[error(
         "the node computes other initial weights for this job than most nodes: bring all nodes to the same release"
     )]
     OtherWeights,
-    /// The run's pipelines are complete without the node.
+    /// The node is not needed: the run's pipelines are complete without it. The number is that of nodes in a pipeline.
     #[error("the node is a spare: each pipeline takes exactly {0} nodes")]
     Spare(u32),
-    /// The node had refused to take part before the run began.
+    /// The node takes no part because it had refused to before the run began.
     #[error("this node could not prepare for the run")]
     NotPrepared,
-    /// The other nodes began the run before the node was ready.
+    /// The node takes no part because the other nodes began the run before the node was ready.
     #[error("the run began before this node was ready")]
     BegunWithout,
-    /// The node did not read its checkpoint in time.
+    /// The node takes no part because it did not read its checkpoint in time.
     #[error("this node could not read its checkpoint in time")]
     CheckpointUnread,
-    /// Another node has taken over the node's pipeline stage.
+    /// The node takes no further part because another node has taken over its pipeline stage.
     #[error("another node has taken this node's place")]
     Replaced,
-    /// The node needs a snapshot, and no remaining node can give one.
+    /// The node takes no further part because it needs a snapshot (a copy of the weights), and no remaining node can
+    /// give one.
     #[error("all nodes that had the run's weights are gone: continue from a checkpoint with 'tau start --resume'")]
     Stranded,
-    /// The run ends while the node still waits for a snapshot.
+    /// The node takes no further part because the run ends while it still waits for a snapshot (a copy of the weights).
     #[error("the run ends before this node has caught up")]
     Behind,
-    /// The node has no weights to begin with, because of a bug.
+    /// The node takes no part because it has no weights to begin with; that is a bug.
     #[error("this node has no ledger for the run; this is a fault in Tau, please report it")]
     NoLedger,
-    /// The node's exchange could not be started.
+    /// The node takes no part because its exchange of batches could not be started.
     #[error("the exchange could not be started: {0}")]
     ExchangeNotStarted(Sentence),
-    /// The node's exchange ended because of a bug.
+    /// The node takes no further part because its exchange of batches ended; that is a bug.
     #[error("the exchange failed: {0}; this is a fault in Tau, please report it")]
     ExchangeFailed(Sentence),
 }
@@ -114,18 +115,18 @@ impl Excluded {
     }
 }
 
-/// An entry about nodes that a run begins without.
+/// An entry about nodes that take no part in a run.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub enum LeftOut {
-    /// One node that is left out, by name.
+    /// One node that takes no part in a run, with the reason.
     #[error("{node}: {why}")]
     Node {
-        /// The node's name.
+        /// The name of the node that takes no part.
         node: Name,
-        /// The reason why the node takes no part.
+        /// The reason for which the node takes no part.
         why: Excluded,
     },
-    /// The number of further nodes, if there are too many to name.
+    /// The number of further nodes that take no part in a run, if there are too many to name.
     #[error("{0} more nodes are left out")]
     More(u32),
 }
@@ -139,25 +140,25 @@ impl LeftOut {
     }
 }
 
-/// The nodes that a run begins without.
+/// The nodes that take no part in a run, with the reasons.
 pub type AllLeftOut = BoundedVec<LeftOut, LEFT_OUT_MAX>;
 
 /// Reason why a node refuses a client's request, or why a run does not begin.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub enum Refusal {
-    /// A node cannot take part in the run.
+    /// One of the nodes cannot take part in the run.
     #[error(transparent)]
     LeftOut(#[from] LeftOut),
-    /// The remedy that follows the nodes that cannot take part.
+    /// The remedy after the reasons for which nodes cannot take part: the run may begin without them.
     #[error("add --allow-partial to begin without these nodes")]
     AllowPartial,
-    /// A pipeline has more stages than nodes can take part.
+    /// There are fewer nodes than a pipeline has stages.
     #[error(
         "the model is to be cut into {stages} pipeline stages, each of which needs a node, but there are only {nodes} \
          nodes: start more nodes, or ask for fewer groups or slices"
     )]
     TooFewNodes {
-        /// Number of stages of one pipeline.
+        /// Number of stages of one pipeline, each of which needs a node.
         stages: u32,
         /// Number of nodes that can take part.
         nodes: u32,
@@ -165,7 +166,7 @@ pub enum Refusal {
     /// The node that was asked to start the run cannot take part in it.
     #[error("{node} itself cannot take part: send the job to one of {}", others.join(", "))]
     AskedNode {
-        /// The name of the node that was asked.
+        /// The name of the node that was asked to start the run.
         node: Name,
         /// The names of the nodes that can take part.
         others: BoundedVec<Name, REFUSALS_MAX>,
@@ -185,20 +186,19 @@ pub enum Refusal {
          same --dir"
     )]
     NoStageCheckpoint {
-        /// The run to be resumed.
         run: RunId,
-        /// The number of the pipeline stage, from 1.
+        /// The pipeline stage of which no node has a checkpoint, from 1.
         stage: u32,
-        /// The number of stages.
+        /// The number of stages of one pipeline.
         stages: u32,
     },
-    /// The node that was asked is about to end.
+    /// The request is refused because the node that received it is about to end.
     #[error("{0} is about to end: ask another node")]
     AboutToEnd(Name),
-    /// The node that was asked takes part in a run.
+    /// The request is refused because the node that received it takes part in a run.
     #[error("{node} is busy with run {run}: wait for it, or end it with 'tau stop'")]
     Busy {
-        /// The name of the node that was asked.
+        /// The name of the node that received the client's request.
         node: Name,
         /// The run that the node takes part in.
         run: RunId,
@@ -220,56 +220,56 @@ pub type Refusals = BoundedVec<Refusal, REFUSALS_MAX>;
 /// Reason why a run failed, as one node knows it.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub enum RunFailure {
-    /// A client stopped the run before it began.
+    /// The run failed because a client stopped it before it began.
     #[error("the run was stopped before it began")]
     Stopped,
-    /// The run could not begin, for these reasons.
+    /// The run could not begin, for these reasons of nodes or of the job.
     #[error("{}", texts(.0).join("; "))]
     Refused(BoundedVec<Refusal, { LEFT_OUT_MAX + 1 }>),
-    /// The run was prepared, but did not begin in time.
+    /// The run was prepared on the nodes, but did not begin in time.
     #[error("the run was prepared but did not begin in time")]
     NotBegun,
-    /// Another run, started at the same time, takes precedence.
+    /// The run gave way to another run, which was started at the same time.
     #[error("run {0} was started at the same time and takes precedence")]
     Overtaken(RunId),
-    /// Another run replaced this one on the node that was asked to start it.
+    /// The run failed because another one replaced it on the node that was asked to start it.
     #[error("another run replaced this run before it began")]
     Replaced,
-    /// The node that was asked to start the run did not execute for this long.
+    /// The run failed because the node that was asked to start it did not execute for this long.
     #[error("this node did not execute for {:.0} s (suspended or overloaded): start the run again", .0.as_secs_f64())]
     StoodStill(Duration),
-    /// The node that was asked to start the run is about to end.
+    /// The run failed because the node that was asked to start it is about to end.
     #[error("the node that was asked to start the run is about to end")]
     CoordinatorEnds,
-    /// No beats are heard from the node that was asked to start the run.
+    /// No beats (periodic state messages) are heard from the node that was asked to start the run.
     #[error("the node that started the run is gone")]
     CoordinatorLost,
-    /// The node that was asked to start the run takes part in another run, or in none.
+    /// The run failed because the node that was asked to start it takes part in another run, or in none.
     #[error("the node that started the run has cancelled the run")]
     Cancelled,
     /// This node takes no part in the run, which may go on elsewhere.
     #[error("this node takes no part in the run: {0}")]
     Excluded(#[from] Excluded),
-    /// The run goes on elsewhere, and this node may take over a pipeline stage.
+    /// This node is left over: the run goes on elsewhere, and this node may take over a pipeline stage.
     #[error(
         "the model is spread over other nodes: this node is a spare and takes over a pipeline stage if its node is lost"
     )]
     Spare,
-    /// The weights or the loss are out of range on all nodes.
+    /// The run failed because the weights or the loss are out of range on all nodes.
     #[error(transparent)]
     Diverged(#[from] Divergence),
-    /// Every pipeline has lost a node.
+    /// The run cannot go on because every pipeline has lost a node.
     #[error("no pipeline is complete any more, because {} cannot be reached: {}", missing.join(", "), way_on(*resume))]
     NoPipeline {
-        /// The names of the lost nodes.
+        /// The names of the nodes that the run's pipelines have lost.
         missing: BoundedVec<Name, REFUSALS_MAX>,
-        /// The run's id, if a checkpoint of the run was written.
+        /// The id to resume the run by, if a checkpoint of it was written.
         resume: Option<RunId>,
     },
-    /// No node has measured the model.
+    /// The run ended without a result, because no node has measured the model.
     #[error("no node has measured the model")]
     NotMeasured,
-    /// No node could measure and save the model.
+    /// The run ended without a saved model, because no node could measure and save it.
     #[error("no node could measure and save the model{0}")]
     NotSaved(KeptWeights),
 }
@@ -277,20 +277,20 @@ pub enum RunFailure {
 /// Place where the weights are kept if no node could save them as a model. The sentence continues after "the model".
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub enum KeptWeights {
-    /// The weights are kept in a checkpoint.
+    /// The weights are kept in a checkpoint, from which the run can be resumed.
     #[error(
         "; its weights are kept in {checkpoint}: continue with 'tau start --resume {folder}', and see the nodes' logs for the cause"
     )]
     Checkpoint {
-        /// The checkpoint's file.
+        /// Path of the checkpoint's file.
         checkpoint: PathText,
-        /// The run's folder.
+        /// Path of the run's folder, from which the run can be resumed.
         folder: PathText,
     },
-    /// The weights are lost, because no checkpoint could be written either.
+    /// The run's weights are lost, because no checkpoint could be written either.
     #[error(", nor keep its weights ({0}): see the nodes' logs")]
     Lost(Sentence),
-    /// The place is unknown, because the disk does not answer.
+    /// The weights' place is unknown, because the disk does not answer.
     #[error(", and this node's disk does not answer")]
     DiskHangs,
 }
@@ -299,11 +299,11 @@ pub enum KeptWeights {
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 #[error("{cause} with --optimiser {optimiser}: {}", self.remedy())]
 pub struct Divergence {
-    /// The value that was out of range, as a phrase.
+    /// The weight or loss that was out of range, as a phrase.
     pub cause: Sentence,
-    /// The optimiser with which the run was trained.
+    /// The optimiser settings with which the diverged run was trained.
     pub optimiser: Sentence,
-    /// The same optimiser with a lower learning rate.
+    /// The same optimiser settings with a lower learning rate.
     pub calmer: Sentence,
     /// The run that trains the job again with the lower learning rate, if there is one.
     pub successor: Option<RunId>,
@@ -321,27 +321,27 @@ impl Divergence {
 /// Reason why a node cannot be a member of a cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub enum Unwelcome {
-    /// The node runs another release of Tau than the members.
+    /// The node is refused because it runs another release of Tau than the members of the cluster.
     #[error("{member} runs Tau {release}, but {node} runs {other}: bring all nodes to the same release")]
     OtherRelease {
-        /// The member that reports the difference.
+        /// Name of the member that reports the difference of releases.
         member: Name,
-        /// The member's release.
+        /// Release of Tau that the member runs.
         release: Name,
-        /// The name of the refused node.
+        /// The name of the node that the cluster refuses.
         node: Name,
-        /// The refused node's release.
+        /// Release of Tau that the refused node runs.
         other: Name,
     },
-    /// Another node has taken the node's name while the node was silent.
+    /// The node is refused because another node, named here, has taken its name while it was silent.
     #[error("another node called '{0}' joined the cluster while this node was silent: stop one of the two")]
     Succeeded(Name),
-    /// Another node already has the node's name.
+    /// The node is refused because another node already has its name.
     #[error(
         "a node at {bearer} is already called '{name}': give this node another --name, or stop the other node first"
     )]
     NameTaken {
-        /// The address of the other node.
+        /// The address of the node that already has the name.
         bearer: Name,
         /// The name that both nodes have.
         name: Name,
@@ -365,7 +365,8 @@ impl RunFailure {
     }
 }
 
-/// Returns the entries for nodes left out of a run. If there are too many, the last entry counts the remaining ones.
+/// Returns the entries for nodes that take no part in a run. If there are too many, the last entry counts the remaining
+/// ones.
 #[must_use]
 pub fn left_out(nodes: Vec<LeftOut>) -> AllLeftOut {
     let more = nodes.len().saturating_sub(LEFT_OUT_MAX - 1);
@@ -376,7 +377,6 @@ pub fn left_out(nodes: Vec<LeftOut>) -> AllLeftOut {
     named.chain([LeftOut::More(more as u32)]).collect()
 }
 
-/// Returns the sentence of each reason.
 pub fn texts(reasons: &[impl ToString]) -> Vec<String> {
     reasons.iter().map(ToString::to_string).collect()
 }

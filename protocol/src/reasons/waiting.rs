@@ -7,7 +7,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::bounded::{BoundedVec, Name, Sentence};
 
-/// Maximum number of entries that a node sends to a client; a cluster has no more members.
+/// Maximum number of things that a run waits for in one list; there is at most one for each member of a cluster.
 pub const WAITING_MAX: usize = 1 << 10;
 
 /// Everything that a run waits for at one moment.
@@ -17,40 +17,41 @@ pub type Waiting = BoundedVec<WaitingFor, WAITING_MAX>;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(remote = "Self")]
 pub enum WaitingFor {
-    /// No worker has attached to this node yet.
+    /// The run waits for the first worker to attach to this node.
     OwnWorkers,
-    /// This node's workers open the data.
+    /// The run waits until this node's workers have opened the data.
     OwnData,
-    /// Other nodes prepare for the run.
+    /// The run waits until other nodes have prepared for it.
     OtherNodes,
-    /// This node starts its exchange.
+    /// The run waits until this node has started its exchange of batches.
     OwnExchange,
-    /// This node's worker is gone, and its pipeline needs it.
+    /// A pipeline waits for a new worker of this node, whose worker is gone.
     OwnWorkerRestart,
-    /// This node restores the weights that it measured, once no worker makes further batches.
+    /// The run waits until this node has restored the weights that it measured, once no worker makes further batches.
     OwnMeasuredWeights,
-    /// This node's workers make their last batches.
+    /// The run waits for the last batches of this node's workers.
     OwnLastBatches,
-    /// This node's ledger is damaged and is replaced with another node's.
+    /// The run waits until this node's damaged ledger (its exact replica of the weights) is replaced with another
+    /// node's.
     OwnLedger,
-    /// This node's workers report the digests of their weights.
+    /// The run waits for this node's workers to report the digests of their weights.
     OwnDigests,
-    /// This node measures and saves the model.
+    /// The run waits until this node has measured the model's quality and saved the model.
     OwnModel,
-    /// Samples that a worker of this node has trained but not sent.
+    /// The run waits for samples that a worker of this node has trained but not sent.
     OwnSamples,
-    /// This node joined the run without workers, and all nodes that had workers are gone.
+    /// The run waits for any node with workers: this node joined without, and all nodes that had workers are gone.
     AnyWorker,
-    /// Another node has a task to finish.
+    /// The run waits for another node to finish a task.
     Node {
-        /// The name of the other node.
+        /// The name of the node that has a task to finish.
         node: Name,
-        /// The task of the other node.
+        /// The task that the other node has to finish.
         task: NodeTask,
     },
-    /// No message has come from this node yet.
+    /// The run waits for the first message of this node.
     FirstMessage(Name),
-    /// A node is silent, and is given up if it stays silent.
+    /// The run waits for a silent node, which is given up if it stays silent.
     Silent {
         /// The name of the silent node.
         node: Name,
@@ -59,14 +60,15 @@ pub enum WaitingFor {
         /// The silence after which the node is given up.
         limit: Duration,
     },
-    /// Samples that are assigned to a worker and not trained yet.
+    /// The run waits for samples that are assigned to a worker and not trained yet.
     Samples {
-        /// The node of the worker that the samples are assigned to, or the worker's slot if no node has that slot.
+        /// The node of the worker that the samples are assigned to, or the number of that worker's slot if no node has
+        /// it.
         holder: Name,
         /// The number of samples that are not trained yet.
         samples: u64,
     },
-    /// The text of an entry in a file of an earlier run. Nodes never send this variant.
+    /// A thing that the run waited for, as text from a file of an earlier run. Nodes never send this variant.
     #[serde(skip)]
     Told(Sentence),
 }
@@ -74,35 +76,35 @@ pub enum WaitingFor {
 /// A task that a run waits for another node to finish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeTask {
-    /// Prepare for the run.
+    /// The node has to prepare for the run.
     GetReady,
-    /// Start a worker in place of one that is gone.
+    /// The node has to start a worker in place of one that is gone.
     RestartWorker,
-    /// Restore the weights that one of the node's workers measured.
+    /// The node has to restore the weights that one of its workers measured.
     RestoreMeasuredWeights,
-    /// Let the node's workers make their last batches.
+    /// The node has to let its workers make their last batches.
     MakeLastBatches,
-    /// Receive a range of batches or a snapshot.
+    /// The node has to receive a range of batches or a snapshot.
     CatchUp,
-    /// Apply the batches that this node has applied.
+    /// The node has to apply the batches that this node has applied.
     HaveSameBatches,
-    /// Agree on the nodes that end the run together.
+    /// The node has to agree on the nodes that end the run together.
     AgreeOnMembers,
-    /// Report the digest of its weights.
+    /// The node has to report the digest of its weights.
     ReportDigest,
-    /// Measure the model.
+    /// The node has to measure the quality of the model.
     MeasureModel,
 }
 
 impl WaitingFor {
-    /// Returns an entry for another node's task.
+    /// Returns an entry for a task that a run waits for another node to finish.
     #[must_use]
     pub fn node(name: &str, task: NodeTask) -> Self {
         let node = name.into();
         Self::Node { node, task }
     }
 
-    /// Returns true if both entries are the same, apart from numbers that change while the run waits.
+    /// Returns true if both entries say that a run waits for the same thing, apart from numbers that change meanwhile.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
@@ -119,7 +121,7 @@ pub fn is_the_same(before: &[WaitingFor], now: &[WaitingFor]) -> bool {
     before.len() == now.len() && before.iter().zip(now).all(|(one, other)| one.is_same(other))
 }
 
-/// Joins all entries into one text that follows "waiting for".
+/// Joins all things that a run waits for into one text, which follows "waiting for".
 #[must_use]
 pub fn joined(waiting: &[WaitingFor]) -> String {
     let texts: Vec<String> = waiting.iter().map(ToString::to_string).collect();

@@ -15,22 +15,22 @@ pub struct BaseRate {
     pub samples: u64,
 }
 
-/// Result of comparing a model's accuracy with a base rate.
+/// Result of comparing a model's accuracy with that of always guessing the most frequent class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BaseRateComparison {
-    /// The model is clearly better.
+    /// The model is clearly better than always guessing the most frequent class.
     Better,
-    /// The model is better, but by no more than chance explains.
+    /// The model is better than always guessing the most frequent class, but by no more than chance explains.
     Hardly,
-    /// The model is not better.
+    /// The model is not better than always guessing the most frequent class.
     No,
-    /// All test samples are of one class, so no accuracy says anything.
+    /// The comparison says nothing, because all test samples are of one class.
     Nothing,
 }
 
 impl BaseRate {
-    /// Returns the base rate of `samples` samples, of which `most_frequent` have the most frequent class. None if no
-    /// sample has a class.
+    /// Returns the accuracy of always guessing the most frequent class of `samples` samples, which `most_frequent` of
+    /// them have. None if no sample has a class.
     #[must_use]
     pub fn of(samples: u64, most_frequent: u64) -> Option<Self> {
         (1..=samples).contains(&most_frequent).then(|| Self {
@@ -39,7 +39,7 @@ impl BaseRate {
         })
     }
 
-    /// Compares a model's accuracy on the same samples with the base rate.
+    /// Compares a model's accuracy with that of always guessing the most frequent class of the same samples.
     #[must_use]
     pub fn compare(&self, accuracy: f64) -> BaseRateComparison {
         let deviation = (self.rate * (1.0 - self.rate) / self.samples.max(1) as f64).sqrt();

@@ -8,27 +8,27 @@ use serde::Serialize;
 pub enum Unit {
     Samples,
     SamplesPerSecond,
-    /// Value of the loss function.
+    /// Unit of values of the loss function.
     Loss,
-    /// Accuracy, or R² if the model predicts numbers.
+    /// Unit of an accuracy, or of R² if the model predicts numbers.
     Quality,
     /// Unit of the numbers that the model predicts.
     Target,
-    /// Size of one weight change.
+    /// Unit of the size of one weight change.
     WeightChange,
-    /// A share far below 1.
+    /// Unit of a share that is far below 1, shown with more digits.
     Density,
-    /// A share from 0 to 1.
+    /// Unit of a share from 0 to 1.
     Share,
     Bytes,
     Batches,
     Rounds,
     Seconds,
-    /// Processor cores that are busy.
+    /// Unit of a number of busy processor cores.
     Cores,
-    /// GPUs that are busy.
+    /// Unit of a number of busy GPUs.
     Gpus,
-    /// Euclidean norm of weights. Not a finite number in a run that diverges.
+    /// Unit of the Euclidean norm of weights, which is not a finite number in a run that diverges.
     Norm,
 }
 
@@ -64,9 +64,9 @@ pub enum Applies {
     SeveralNodes,
     /// The figure is meaningful for nodes that train on GPUs.
     Gpus,
-    /// The figure is meaningful for runs whose strategy has rounds.
+    /// The figure is meaningful for runs in which workers wait for each other in rounds.
     Rounds,
-    /// The figure is meaningful where it is not zero.
+    /// The figure is meaningful where its value is not zero.
     NonZero,
 }
 
@@ -81,14 +81,14 @@ pub struct FigureColumn {
     pub rank: u8,
 }
 
-/// One figure of a record or a result of type `R`.
+/// One figure of a node's record or a run's result, of type `R`: its meaning, its unit, and the views that show it.
 #[derive(Debug)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "the flags are independent, and named where they are set"
 )]
 pub struct Figure<R> {
-    /// Name of the figure's field.
+    /// Name of the figure's field in records and results.
     pub name: &'static str,
     /// Meaning of the figure, without a full stop.
     pub meaning: &'static str,
@@ -100,9 +100,9 @@ pub struct Figure<R> {
     pub is_counter: bool,
     /// True if the last value of a silent node stays meaningful. Other figures describe the last second only.
     pub lasts: bool,
-    /// Title on pages; none if pages do not show the figure.
+    /// Title of the figure on pages; none if pages do not show it.
     pub title: Option<&'static str>,
-    /// Column in the terminal; none if the terminal does not show the figure.
+    /// Column of the figure in the terminal; none if the terminal does not show it.
     pub column: Option<FigureColumn>,
     /// True if tables of nodes show the figure's growth per second instead of its value.
     pub is_rate: bool,
@@ -112,13 +112,13 @@ pub struct Figure<R> {
     pub on_page: bool,
     /// Runs and nodes for which the figure is meaningful.
     pub applies: Applies,
-    /// Title in reports of studies; none if the reports do not show the figure.
+    /// Title of the figure in reports of studies; none if these do not show it.
     pub study: Option<&'static str>,
     /// Reads the figure's value from a record or result; none if the value is unknown.
     pub of: fn(&R) -> Option<f64>,
 }
 
-/// Returns a figure that goes up and down.
+/// Returns a figure whose value goes up and down, to be completed with the views that show it.
 pub(super) const fn gauge<R>(prometheus: &'static str, unit: Unit) -> Figure<R> {
     Figure {
         name: "",
@@ -138,7 +138,7 @@ pub(super) const fn gauge<R>(prometheus: &'static str, unit: Unit) -> Figure<R> 
     }
 }
 
-/// Returns a figure that only grows while a run goes on.
+/// Returns a figure whose value only grows while a run goes on, to be completed with the views that show it.
 pub(super) const fn counter<R>(prometheus: &'static str, unit: Unit) -> Figure<R> {
     let mut figure = gauge(prometheus, unit).lasting();
     figure.is_counter = true;
@@ -187,13 +187,13 @@ impl<R> Figure<R> {
     }
 }
 
-/// A type of the values of figures.
+/// A type that a figure's value can have.
 pub(super) trait Measure: Copy {
-    /// Returns the value as a number; none if it is unknown.
+    /// Returns the figure's value as a number; none if it is unknown.
     fn value(self) -> Option<f64>;
 
-    /// Returns the value to keep for a node that has left its run, given the values in its last record of the run and
-    /// in its newest record.
+    /// Returns the figure's value to keep for a node that has left its run, given the values in its last record of the
+    /// run and in its newest record.
     fn kept(before: Self, newest: Self) -> Self;
 }
 

@@ -14,9 +14,9 @@ use crate::stats::measured::{Evaluation, NodeUsage, ProcessUsage, number_or_null
 /// The work of the workers of a node or run in an interval, from which figures are computed.
 #[derive(Clone, Copy, Debug)]
 pub struct Work<'a> {
-    /// The workers' sums over the interval.
+    /// The statistics of all workers over the interval.
     pub recent: &'a WorkerStats,
-    /// The workers' sums since the start of the run.
+    /// The statistics of all workers since the start of the run.
     pub total: &'a WorkerStats,
     /// Length of the interval in seconds.
     pub seconds: f64,
@@ -43,7 +43,7 @@ macro_rules! figures {
             $run_field:ident: $run_type:ty => $run_shown:expr, usage $usage:expr;
         )+ }
     ) => {
-        /// Record of one node for one second.
+        /// Record of one node's state and statistics for one second.
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(default)]
         pub struct StatsRecord {
@@ -54,7 +54,7 @@ macro_rules! figures {
             )+
         }
 
-        /// The figures of a record that the node's exchange provides.
+        /// The figures of a node's record that the exchange of batches provides.
         #[derive(Clone, Debug, Default, PartialEq)]
         pub struct ExchangeFigures {
             $($($(
@@ -77,7 +77,7 @@ macro_rules! figures {
             )+
         }
 
-        /// The figures of a record, in the order of its fields.
+        /// The figures of a node's record, in the order of its fields.
         pub const FIGURES: &[Figure<StatsRecord>] = &[$($(
             Figure {
                 name: stringify!($field),
@@ -104,7 +104,7 @@ macro_rules! figures {
         ];
 
         impl StatsRecord {
-            /// Fills in the figures that come from the workers' sums and from the exchange.
+            /// Fills in the record's figures that come from the workers' statistics and from the exchange.
             pub fn take(&mut self, work: &Work<'_>, exchange: &ExchangeFigures) {
                 $($(
                     $(
@@ -114,8 +114,8 @@ macro_rules! figures {
                 )?)+
             }
 
-            /// Keeps the lasting figures of an earlier record, because a node that has left the exchange of a run
-            /// counts nothing any more.
+            /// Keeps the figures of an earlier record whose last values stay meaningful, because a node that has left
+            /// the exchange of a run counts nothing any more.
             pub fn keep(&mut self, before: &Self) {
                 $($(
                     let figure: Figure<Self> = $shown;
@@ -140,7 +140,8 @@ macro_rules! figures {
 }
 
 impl Figure<StatsRecord> {
-    /// Returns true if the figure is meaningful for a node's record. `is_one_of_several`: the run has several nodes.
+    /// Returns true if the figure is meaningful for this record of a node. `is_one_of_several`: the run has several
+    /// nodes.
     #[must_use]
     pub fn applies_to(&self, record: &StatsRecord, is_one_of_several: bool) -> bool {
         match self.applies {
@@ -212,7 +213,7 @@ figures! {
         /// Batches that peers have and the node has not applied
         frontier_lag: u64 => gauge("tau_lag_batches", Unit::Batches).titled("lag").column("lag", "lag", 5).sorts().on_page(),
             exchange told;
-        /// Digest of the node's ledger
+        /// Digest (checksum of the weights) of the node's ledger, its exact replica
         digest: String;
         /// Batches waiting to be sent
         queue: u64 => gauge("tau_queue_batches", Unit::Batches).titled("queue").column("que", "queue", 14).on_page();
@@ -276,7 +277,7 @@ figures! {
         processes: Vec<ProcessUsage>;
         /// Things that the node waits for, to begin or to end the run: each text follows "waiting for"
         waiting: BoundedVec<WaitingFor, { StatsRecord::WAITING_MAX }>;
-        /// Log notices of the node since its last record
+        /// Log notices (sentences for people) of the node since its last record
         said: BoundedVec<LogNotice, { StatsRecord::SAID_MAX }>;
         /// Bytes and batches exchanged with each peer
         peers: Vec<PeerRecord>;

@@ -29,9 +29,9 @@ impl Scores {
 /// Progress of a run at the moment when an evaluation was requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Moment {
-    /// Samples trained by all nodes.
+    /// Samples that all nodes had trained at this moment of the run.
     pub samples: u64,
-    /// Seconds since the first step.
+    /// Seconds from the run's first step to this moment.
     pub seconds: f64,
 }
 
@@ -44,12 +44,12 @@ pub fn number_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64,
     }
 }
 
-/// Quality of a run's weights on evaluation samples at one moment.
+/// Quality of a run's weights on evaluation samples, with the moment of the run at which they were measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
-    /// Samples trained by all nodes.
+    /// Samples that all nodes had trained when the evaluation was requested.
     pub samples: u64,
-    /// Seconds since the first step.
+    /// Seconds from the run's first step to the request for the evaluation.
     pub seconds: f64,
     /// Share of correct predictions; R² if the model predicts numbers.
     #[serde(deserialize_with = "number_or_null")]
@@ -63,7 +63,7 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
-    /// Combines a moment with the scores that its weights reached.
+    /// Combines a moment of a run with the scores that the weights of that moment reached.
     #[must_use]
     pub fn of(moment: Moment, scores: Scores) -> Self {
         Self {
@@ -75,7 +75,7 @@ impl Evaluation {
         }
     }
 
-    /// Returns the scores without the moment.
+    /// Returns the scores of the evaluation without its moment.
     #[must_use]
     pub fn scores(&self) -> Scores {
         Scores {
@@ -86,8 +86,8 @@ impl Evaluation {
     }
 }
 
-/// The evaluations of a run, in order. If there are too many, the one between the closest two neighbours is removed, so
-/// that the whole course stays visible.
+/// The evaluations of a run, in order. If there are too many, the one whose two neighbours are closest together in time
+/// is removed, so that the whole course stays visible.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Course(Vec<Evaluation>);
 
@@ -117,17 +117,16 @@ impl Course {
         self.0.push(evaluation);
     }
 
-    /// Returns all evaluations that are kept.
     #[must_use]
     pub fn evaluations(&self) -> &[Evaluation] {
         &self.0
     }
 }
 
-/// Resources of its machine that one process has used.
+/// Resources of its machine that one process of a node has used.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ProcessUsage {
-    /// `node`, or `worker` with the worker's number.
+    /// Name of the process: `node`, or `worker` with the worker's number.
     pub process: String,
     /// Seconds of processor time since the run began here.
     pub cpu_seconds: f64,

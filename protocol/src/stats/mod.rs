@@ -25,12 +25,12 @@ pub fn ratio(part: f64, whole: f64) -> f64 {
     if whole > 0.0 { part / whole } else { 0.0 }
 }
 
-/// A record with the name of its event, printed as one JSON line for scripts.
+/// A record with the name of an event, printed as one JSON line for scripts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EventLine<'a, R> {
-    /// Name of the event.
+    /// Name of the event that the line reports.
     pub event: &'static str,
-    /// The record, whose fields stand beside the event.
+    /// The event's record, whose fields stand beside the event's name.
     #[serde(flatten)]
     pub record: &'a R,
 }
@@ -50,7 +50,7 @@ pub struct NodeReport {
     pub workers: usize,
     /// Time at which the node started, in seconds since 1970.
     pub since: f64,
-    /// Newest round-trip time to the node in milliseconds; none for the node that answers.
+    /// Newest round-trip time to the node in milliseconds; none for the node that reports.
     pub rtt_ms: Option<f64>,
 }
 
@@ -63,25 +63,25 @@ pub struct PeerRecord {
     pub bytes_in: u64,
     /// Bytes sent to the peer.
     pub bytes_out: u64,
-    /// Batches that this node has and the peer has not acknowledged.
+    /// Number of batches that this node has and the peer has not acknowledged.
     pub lag: u64,
-    /// Batches waiting to be written to the peer.
+    /// Number of batches waiting to be written to the peer.
     pub queue: u64,
 }
 
-/// Severity of a log notice.
+/// Severity of a message of a node to people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
-    /// A normal event.
+    /// Severity of a message about a normal event.
     News,
-    /// A person may have to act.
+    /// Severity of a message on which a person may have to act.
     Warning,
-    /// Something is wrong.
+    /// Severity of a message that something is wrong.
     Error,
 }
 
-/// A log message of a node for people, carried in its records.
+/// A log message of a node for people, carried in its records so that every watcher sees it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LogNotice {
     /// Severity of the message.
@@ -92,19 +92,20 @@ pub struct LogNotice {
 }
 
 impl StatsRecord {
-    /// Maximum number of entries in `waiting` of one record; a run's status has all of them.
+    /// Maximum number of things that a node waits for in one record; a run's status has all of them.
     pub const WAITING_MAX: usize = 8;
-    /// Maximum number of log notices in one record.
+    /// Maximum number of log notices (sentences for people) in one record.
     pub const SAID_MAX: usize = 8;
 
-    /// Returns all evaluations in the record, oldest first. The newest one may have been in an earlier record.
+    /// Returns all evaluations in the record, oldest first. The newest one may have been in an earlier record, too.
     pub fn told_evaluations(&self) -> impl Iterator<Item = Evaluation> + '_ {
         self.evaluations.iter().copied().chain(self.evaluation)
     }
 }
 
-/// Returns the interval until the next record of a run of this age, given the usual interval. Intervals are shorter at
-/// the beginning (half of the run's age, at least 50 ms), so that a run of less than a second has a course, too.
+/// Returns the interval until the next record of statistics in a run of this age, given the usual interval. Intervals
+/// are shorter at the beginning (half of the run's age, at least 50 ms), so that a run of less than a second has
+/// several records, too.
 #[must_use]
 pub fn record_interval(age: Duration, usual: Duration) -> Duration {
     const SHORTEST: Duration = Duration::from_millis(50);
@@ -114,7 +115,7 @@ pub fn record_interval(age: Duration, usual: Duration) -> Duration {
 /// The last line that a client prints for a run that finished.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finished {
-    /// Always `finished`.
+    /// Name of the event that the line reports: always `finished`.
     pub event: &'static str,
     /// Id of the run.
     pub run: String,
@@ -134,11 +135,11 @@ pub struct Finished {
     pub loss: f64,
     /// Number of epochs trained; the last one may be partial.
     pub epochs: f64,
-    /// Samples trained by all nodes.
+    /// Number of samples trained by all nodes.
     pub samples: u64,
     /// Number of samples that were trained more than once.
     pub repeated_samples: u64,
-    /// Norm of the residuals that were lost with workers that died.
+    /// Norm of the changes that workers that died had learned and not sent.
     pub residual_lost: f64,
     /// Seconds from the first step to the last batch applied.
     pub seconds: f64,
@@ -192,7 +193,7 @@ pub struct Finished {
 /// The last line that a client prints for a run that did not finish.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Failed {
-    /// Always `failed`.
+    /// Name of the event that the line reports: always `failed`.
     pub event: &'static str,
     /// One sentence with the cause and the remedy.
     pub error: String,

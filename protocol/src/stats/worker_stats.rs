@@ -7,41 +7,42 @@ use serde::{Deserialize, Serialize};
 
 use super::ratio;
 
-/// A value as the check of its bounds needs it.
+/// Value of one of a worker's statistics, sorted by the bound that it is checked against when another node sends it.
 pub(crate) enum Reading {
-    /// A count.
+    /// A statistic that is a count, which has a maximum.
     Count(u64),
-    /// Thread time of all workers of a node.
+    /// A statistic that is the thread time of all workers of a node, which has a maximum.
     Time(Duration),
-    /// A finite number.
+    /// A statistic that must be a finite number.
     Finite(f64),
-    /// A value without bounds: in a run that diverges it may be NaN or infinite.
+    /// A statistic without bounds: in a run that diverges it may be NaN or infinite.
     Any,
 }
 
-/// A kind of sum or reading: how values of several workers, and of two moments, are combined.
+/// A kind of worker statistic: the rules by which values of several workers, and of two moments, are combined.
 trait Kind<T: Copy> {
-    /// Combines the values of two workers. Must not panic whatever the values are, because they may come from other
-    /// nodes.
+    /// Combines the values of a statistic of two workers. Must not panic whatever the values are, because they may come
+    /// from other nodes.
     fn combined(one: T, other: T) -> T;
 
-    /// Converts the combined value of several workers to the value that is reported.
+    /// Converts the combined value of several workers' statistic to the value that is reported, such as the mean.
     fn averaged(sum: T, _workers: f64) -> T {
         sum
     }
 
-    /// Returns the value of the time since an earlier moment.
+    /// Returns the statistic's value for the time since an earlier moment: the difference for sums, else the newest
+    /// value.
     fn since(now: T, _before: T) -> T {
         now
     }
 
-    /// Returns the value as the check of its bounds needs it.
+    /// Returns the statistic's value, sorted by the bound that it is checked against when another node sends it.
     fn reading(_value: T) -> Reading {
         Reading::Any
     }
 }
 
-/// A sum, which adds up over workers and over time.
+/// Kind of statistic that adds up over workers and over time.
 struct Sum;
 
 impl Kind<u64> for Sum {
@@ -82,7 +83,7 @@ impl Kind<f64> for Sum {
     }
 }
 
-/// A reading that adds up over workers.
+/// Kind of statistic whose newest values add up over workers.
 struct Level;
 
 impl Kind<u64> for Level {
@@ -95,7 +96,7 @@ impl Kind<u64> for Level {
     }
 }
 
-/// A reading that is averaged over workers.
+/// Kind of statistic whose newest values are averaged over workers.
 struct Mean;
 
 impl Kind<f64> for Mean {
@@ -112,7 +113,7 @@ impl Kind<f64> for Mean {
     }
 }
 
-/// A norm, combined over workers as the norm of all their weights.
+/// Kind of statistic whose newest values are norms, combined into the norm of all workers' weights.
 struct Norm;
 
 impl Kind<f64> for Norm {
@@ -121,7 +122,7 @@ impl Kind<f64> for Norm {
     }
 }
 
-/// A flag that is true if it is true for any worker.
+/// Kind of statistic that is true if it is true for any worker.
 struct Any;
 
 impl Kind<bool> for Any {
@@ -136,7 +137,7 @@ macro_rules! worker_stats {
         #[doc = $about:literal]
         $field:ident: $type:ty, $kind:ty;
     )+) => {
-        /// Sums over a worker's run so far, and its newest readings.
+        /// Statistics of a worker: sums over its run so far, and its newest readings.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
         pub struct WorkerStats {
             $(
@@ -146,7 +147,7 @@ macro_rules! worker_stats {
         }
 
         impl WorkerStats {
-            /// Combines the values of several workers: sums are added; readings are added or averaged, according to
+            /// Combines the statistics of several workers: sums are added; readings are added or averaged, according to
             /// their kind.
             #[must_use]
             pub fn combined<'a>(all: impl Iterator<Item = &'a Self>) -> Self {
@@ -162,7 +163,8 @@ macro_rules! worker_stats {
                 }
             }
 
-            /// Returns the work done since earlier sums of the same workers. Readings are the newest ones.
+            /// Returns the statistics of the work since `before`, which is earlier statistics of the same workers.
+            /// Readings are the newest ones.
             #[must_use]
             pub fn since(&self, before: &Self) -> Self {
                 Self {
@@ -170,7 +172,7 @@ macro_rules! worker_stats {
                 }
             }
 
-            /// Returns all values with their names, for the check of their bounds.
+            /// Returns all statistics with their names, for the check of their bounds.
             pub(crate) fn readings(&self) -> impl Iterator<Item = (&'static str, Reading)> {
                 [$((stringify!($field), <$kind as Kind<$type>>::reading(self.$field)),)+].into_iter()
             }
@@ -179,37 +181,37 @@ macro_rules! worker_stats {
 }
 
 worker_stats! {
-    /// Number of batches emitted.
+    /// Number of batches emitted by the worker.
     batches: u64, Sum;
-    /// Number of samples trained.
+    /// Number of samples trained by the worker.
     samples: u64, Sum;
-    /// Number of changes emitted.
+    /// Number of weight changes emitted by the worker.
     changes: u64, Sum;
-    /// Sum of the losses of all samples.
+    /// Sum of the losses of all samples that the worker trained.
     loss: f64, Sum;
-    /// Thread time of training.
+    /// Thread time that the worker spent training.
     training: Duration, Sum;
-    /// Thread time of training in which updates were made orthogonal.
+    /// Thread time of training that the worker spent making updates orthogonal.
     directions: Duration, Sum;
-    /// Thread time of the exchange and of waiting for it.
+    /// Thread time that the worker spent on the exchange of batches and on waiting for it.
     exchange: Duration, Sum;
-    /// Thread time of the exchange in which the worker waited for other workers' rounds.
+    /// Thread time that the worker spent waiting for other workers' rounds.
     waited: Duration, Sum;
     /// Time in which a GPU computed for the worker.
     gpu: Duration, Sum;
     /// Bytes of GPU memory that the worker holds.
     gpu_memory: u64, Level;
-    /// Number of steps after which no batch left, because the worker was throttled.
+    /// Number of the worker's steps after which no batch left, because its node had enough to send.
     throttled: u64, Sum;
-    /// Newest τ, the size of one weight change.
+    /// Newest τ of the worker, the size of one weight change.
     tau: f64, Mean;
-    /// Staleness of other workers' batches on arrival, in rounds of batches.
+    /// Mean age of other workers' gradients when their batches arrive, in rounds of batches.
     staleness: f64, Mean;
-    /// Norm of the residual, measured from time to time.
+    /// Norm of the worker's residual (changes learned and not sent yet), measured from time to time.
     residual_norm: f64, Norm;
-    /// Norm of the residuals of workers that died, as these workers last reported them.
+    /// Norm of the residuals (changes learned and not sent) of workers that died, as these workers last reported them.
     residual_lost: f64, Norm;
-    /// True if a weight has gone beyond ±8.
+    /// True if a weight of the worker has gone beyond ±8, half-way to divergence.
     alarmed: bool, Any;
 }
 

@@ -13,33 +13,31 @@ pub const CHANGES_MAX: usize = 1 << 22;
 /// Most weights of a model: an index and a sign bit share a `u32`.
 pub const WEIGHTS_MAX: usize = 1 << 31;
 
-/// Encodes one change: the weight `index` moves by plus or minus τ.
+/// Encodes one weight change as a number: the weight `index` moves by plus or minus τ.
 #[must_use]
 pub const fn change(index: u32, plus: bool) -> u32 {
     index << 1 | plus as u32
 }
 
-/// Reason why a list of changes is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ChangesError {
-    /// A change names a weight that the model does not have.
+    /// Reason why a batch's changes are refused: one names a weight that the model does not have.
     #[error("a change names weight {index}, but the model has {weights} weights")]
     IndexOutOfRange {
-        /// Index of the weight that the change names.
+        /// Index of the weight that the refused change names.
         index: u64,
-        /// Number of weights of the model.
         weights: usize,
     },
-    /// The changes are not sorted.
+    /// Reason why a batch's changes are refused: they are not sorted.
     #[error("the changes are not sorted by weight")]
     Unsorted,
-    /// A weight moves both up and down.
+    /// Reason why a batch's changes are refused: a weight moves both up and down.
     #[error("weight {0} moves both up and down in one batch")]
     MixedSigns(u32),
-    /// A weight moves further than a batch may move it.
+    /// Reason why a batch's changes are refused: a weight moves further than a batch may move it.
     #[error("weight {0} moves by 2^24 or more lattice steps in one batch")]
     MovesTooFar(u32),
-    /// The list has more changes than a batch may carry.
+    /// Reason why a batch's changes are refused: there are more than a batch may carry.
     #[error("a batch holds {0} changes, but at most {CHANGES_MAX} are allowed")]
     TooMany(usize),
 }
@@ -85,14 +83,14 @@ pub fn check(changes: &[u32], weights: usize, tau: Tau) -> Result<(), ChangesErr
     Ok(())
 }
 
-/// True if a weight moves more than once.
+/// True if a weight occurs more than once in a list of changes, which one encoding cannot hold.
 #[must_use]
 pub fn has_repeats(changes: &[u32]) -> bool {
     changes.windows(2).any(|pair| pair[0] == pair[1])
 }
 
-/// Number of changes ahead of the current one at which weights are prefetched into the cache. Changes are thousands of
-/// weights apart, so each of them misses the cache, and only many cache misses at once keep memory busy.
+/// Number of weight changes by which a prefetch into the cache runs ahead. Changes are thousands of weights apart, so
+/// each of them misses the cache, and only many cache misses at once keep memory busy.
 const PREFETCH_AHEAD: usize = 24;
 
 #[inline(always)]
@@ -107,8 +105,8 @@ fn prefetch<T>(items: &[T], index: usize) {
     let _ = (items, index);
 }
 
-/// Moves `items` change by change, and returns the largest magnitude of a moved item. `fetch` prefetches an item that
-/// will be moved soon.
+/// Moves the weights `items` change by change, and returns the largest magnitude of a moved one. `fetch` prefetches a
+/// weight that will be moved soon.
 #[inline(always)]
 fn scatter<I: ?Sized>(
     changes: &[u32],
@@ -126,7 +124,7 @@ fn scatter<I: ?Sized>(
     largest
 }
 
-/// Returns plus or minus τ, without a branch.
+/// Returns plus or minus τ by the lowest bit of a change, without a branch.
 #[inline(always)]
 fn signed_tau(tau: Tau, plus: u32) -> f32 {
     f32::from_bits(tau.value().to_bits() | (plus ^ 1) << 31)
@@ -139,7 +137,7 @@ fn magnitude_bits(weight: f32) -> u32 {
     weight.to_bits() & 0x7fff_ffff
 }
 
-/// Checks that a replica would stay within its range if these checked changes were applied. Applies nothing.
+/// Checks that a replica would stay within its range if these ±τ changes were applied. Applies nothing.
 ///
 /// # Panics
 /// If an index is not below `weights.len()`: call [`check`] first.
@@ -152,7 +150,7 @@ pub fn check_range(changes: &[u32], tau: Tau, weights: &[f32]) -> Result<(), Ran
     Range::of_weight(largest).map(drop)
 }
 
-/// Adds checked changes to a replica held as floats, which stay on the lattice.
+/// Adds checked changes of ±τ to a replica held as floats, which stay on the lattice.
 ///
 /// # Panics
 /// If an index is not below `weights.len()`: call [`check`] first.
@@ -182,7 +180,7 @@ pub fn apply_to_both(changes: &[u32], tau: Tau, weights: &mut [f32], own: &mut [
     Range::of_weight(f32::from_bits(largest))
 }
 
-/// Adds checked changes to a replica held as counts.
+/// Adds checked changes of ±τ to a replica held as counts (whole lattice steps).
 ///
 /// # Panics
 /// If an index is not below `counts.len()`: call [`check`] first.

@@ -2,37 +2,39 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Part of its difference that a worker emits in a round, in units of 2⁻³².
+/// Contribution of a worker to a round: the part of its difference from the shared weights that it emits, in units of
+/// 2⁻³².
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "u64")]
 pub struct Contribution(u64);
 
 impl Contribution {
-    /// The whole difference.
+    /// Contribution to a round: the worker's whole difference.
     pub const ALL: Self = Self(1 << 32);
-    /// No part of the difference.
+    /// Contribution to a round: none of the worker's difference.
     pub const NOTHING: Self = Self(0);
 
-    /// Returns the contribution of one of `workers` workers of whose differences the mean counts.
+    /// Returns the contribution of each of `workers` workers if the mean of their differences is to count.
     #[must_use]
     pub fn of_one_in(workers: u32) -> Self {
         let workers = u64::from(workers.max(1));
         Self((Self::ALL.0 + workers / 2) / workers)
     }
 
-    /// Returns the contribution nearest to a fraction: all of the difference above 1, and nothing below 0 or for NaN.
+    /// Returns the contribution nearest to a fraction of the worker's difference: all of it above 1, and nothing below
+    /// 0 or for NaN.
     #[must_use]
     pub fn nearest(fraction: f64) -> Self {
         Self::from((fraction * Self::ALL.0 as f64).round() as u64)
     }
 
-    /// Returns the larger one of this contribution and `of` divided by `part`.
+    /// Returns this contribution or `of` divided by `part`, whichever is larger.
     #[must_use]
     pub fn at_least(self, part: u64, of: Self) -> Self {
         self.max(Self(of.0 / part))
     }
 
-    /// Returns the contribution as a fraction from 0 to 1.
+    /// Returns the contribution as a fraction of the worker's difference, from 0 to 1.
     #[must_use]
     pub fn fraction(self) -> f64 {
         self.0 as f64 / Self::ALL.0 as f64

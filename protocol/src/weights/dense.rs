@@ -13,8 +13,8 @@ pub struct Dense {
 }
 
 impl Dense {
-    /// Creates steps of the weights from `first` on, for a model of `weights` weights. `None` if the model has too few
-    /// weights, or if a weight moves further than a batch may move it.
+    /// Creates steps of neighbouring weights from `first` on, for a model of `weights` weights. `None` if the model has
+    /// too few weights, or if a weight moves further than a batch may move it.
     #[must_use]
     pub fn checked(first: u32, steps: Vec<i32>, weights: usize) -> Option<Self> {
         let in_range = (first as usize)
@@ -23,38 +23,38 @@ impl Dense {
         (in_range && farthest(&steps) < BATCH_STEPS_MAX).then_some(Self { first, steps })
     }
 
-    /// Creates steps that are known to lie within the model and to be small enough for a batch.
+    /// Creates steps of neighbouring weights that are known to lie within the model and to be small enough for a batch.
     pub(crate) fn trusted(first: u32, steps: Vec<i32>) -> Self {
         debug_assert!(farthest(&steps) < BATCH_STEPS_MAX);
         Self { first, steps }
     }
 
-    /// Returns the index of the first weight.
+    /// Returns the index of the first weight that these steps are for.
     #[must_use]
     pub fn first(&self) -> u32 {
         self.first
     }
 
-    /// Returns the steps of each weight, from the first one on.
+    /// Returns the number of lattice steps of each weight, from the first one on.
     #[must_use]
     pub fn steps(&self) -> &[i32] {
         &self.steps
     }
 
-    /// Returns the steps alone, without the index of the first weight.
+    /// Returns the lattice steps alone, without the index of the first weight.
     #[must_use]
     pub fn into_steps(self) -> Vec<i32> {
         self.steps
     }
 
-    /// Returns the amount that the steps add to a replica's digest.
+    /// Returns the amount that these lattice steps add to a replica's digest.
     #[must_use]
     pub fn digest(&self) -> Digest {
         Digest::of_neighbours(u64::from(self.first), &self.steps)
     }
 
-    /// Adds the steps to a replica held as counts. A count that would overflow is far out of range and stays unchanged,
-    /// which the digest reveals.
+    /// Adds the steps to a replica held as counts (whole lattice steps). A count that would overflow is far out of
+    /// range and stays unchanged, which the digest reveals.
     ///
     /// # Panics
     /// If the steps are of a model with more weights.
@@ -89,12 +89,10 @@ pub fn add_up(sums: &mut [i32], steps: &[i32], sign: Sign) -> bool {
     }
 }
 
-/// Direction in which [`add_up`] applies steps.
+/// Sign with which [`add_up`] applies lattice steps to sums: added or subtracted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sign {
-    /// Steps are added.
     Plus,
-    /// Steps are subtracted.
     Minus,
 }
 
@@ -109,7 +107,7 @@ fn subtract(sums: &mut [i32], steps: &[i32]) -> bool {
     leaves >= 0
 }
 
-/// Returns the largest number of steps that any weight moves.
+/// Returns the largest number of lattice steps that any weight moves.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 pub(crate) fn farthest(steps: &[i32]) -> u32 {
     steps
@@ -117,7 +115,8 @@ pub(crate) fn farthest(steps: &[i32]) -> u32 {
         .fold(0, |farthest, steps| steps.unsigned_abs().max(farthest))
 }
 
-/// Adds steps to counts. Returns the largest magnitude of a count, and `true` if no count would have overflowed.
+/// Adds lattice steps to counts. Returns the largest magnitude of a count, and `true` if no count would have
+/// overflowed.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn add_to_counts(counts: &mut [i32], steps: &[i32]) -> (u32, bool) {
     let mut largest = 0;
@@ -134,7 +133,7 @@ fn add_to_counts(counts: &mut [i32], steps: &[i32]) -> (u32, bool) {
     (largest, leaves == 0)
 }
 
-/// Adds steps to both copies, and returns the largest magnitude of a weight in `weights`.
+/// Adds lattice steps to a worker's shared copy `weights` and own copy, and returns the largest magnitude in `weights`.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn add_to_both(weights: &mut [f32], own: &mut [f32], steps: &[i32]) -> f32 {
     const SIGN: u32 = 1 << 31;

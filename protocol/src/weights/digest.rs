@@ -13,11 +13,12 @@ use serde::{Deserialize, Serialize};
 use crate::rng::splitmix64;
 use crate::weights::lattice::{RANGE_ERROR_STEPS, Tau, count_of};
 
-/// Digest of a replica, or amount that a batch adds to it.
+/// Digest of a replica, by which replicas are compared, or the amount that a batch adds to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Digest(pub u64);
 
-/// Returns the factor of weight `index` in the digest. The factor is odd, so that only the count 0 adds nothing.
+/// Returns the factor of weight `index` in the digest of a replica. The factor is odd, so that only the count 0 adds
+/// nothing.
 #[must_use]
 pub const fn factor(index: u64) -> u64 {
     splitmix64(index) | 1
@@ -34,14 +35,14 @@ fn sum_of_neighbours(first: u64, counts: &[i32]) -> u64 {
 }
 
 impl Digest {
-    /// Returns the digest of a replica held as counts.
+    /// Returns the digest of a replica held as counts (whole lattice steps).
     #[must_use]
     pub fn of_counts(counts: &[i32]) -> Self {
         Self::of_neighbours(0, counts)
     }
 
-    /// Returns the digest of the counts of neighbouring weights from `first` on, or of steps that are added to such
-    /// counts.
+    /// Returns the part of a digest that neighbouring weights from `first` on make up, by their counts or by steps that
+    /// are added to these.
     #[must_use]
     pub fn of_neighbours(first: u64, counts: &[i32]) -> Self {
         Self(sum_of_neighbours(first, counts))

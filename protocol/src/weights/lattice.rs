@@ -4,6 +4,18 @@
 //! A weight is `count as f32 * LATTICE_STEP`. `f32` has 24 bits of mantissa, so while `|count| <= 2^24` (a weight
 //! within ±16) the sum of two counts is the sum of the two floats, to the bit. A float replica and an integer replica
 //! that have applied the same changes therefore agree, whatever the order of the changes.
+//!
+//! ```
+//! use protocol::weights::lattice::{nearest_count, weight_of};
+//!
+//! let steps = [0.1, -0.7, 0.3].map(nearest_count);
+//! let (one, other) = (steps[0] + steps[1] + steps[2], steps[2] + steps[0] + steps[1]);
+//! assert_eq!(weight_of(one), weight_of(other));
+//! // The same sums in f32 depend on their order, unless each summand lies on the lattice.
+//! assert_ne!((0.1_f32 + -0.7) + 0.3, (0.3_f32 + 0.1) + -0.7);
+//! let on_lattice = steps.map(weight_of);
+//! assert_eq!((on_lattice[0] + on_lattice[1]) + on_lattice[2], weight_of(one));
+//! ```
 
 use std::fmt;
 
@@ -25,7 +37,8 @@ pub const RANGE_ERROR_STEPS: i32 = 16 * STEPS_PER_UNIT;
 /// before it is checked.
 pub const BATCH_STEPS_MAX: u32 = 1 << 24;
 
-/// Returns the count whose weight is nearest to `value`. Values beyond the lattice's range are clamped to it.
+/// Returns the count (whole number of lattice steps) of the weight nearest to `value`. Values beyond the lattice's
+/// range are clamped to it.
 ///
 /// The count 0 stands for both zeros, so the weight −0.0 does not exist.
 #[must_use]
@@ -34,13 +47,13 @@ pub fn nearest_count(value: f32) -> i32 {
     (steps as i32).clamp(1 - RANGE_ERROR_STEPS, RANGE_ERROR_STEPS - 1)
 }
 
-/// Returns the weight of a count. It is exact for every count within the range.
+/// Returns the weight of a count (whole number of lattice steps). It is exact for every count within the range.
 #[must_use]
 pub fn weight_of(count: i32) -> f32 {
     count as f32 * LATTICE_STEP
 }
 
-/// Returns the count of a weight; `None` for a float that is not on the lattice.
+/// Returns the count of a weight, its whole number of lattice steps; `None` for a float that is not on the lattice.
 #[must_use]
 pub fn count_of(weight: f32) -> Option<i32> {
     let steps = weight * STEPS_PER_UNIT as f32;
@@ -60,7 +73,7 @@ impl Tau {
     /// Largest τ that a batch may carry.
     pub const MAX: Self = Self(BATCH_STEPS_MAX - 1);
 
-    /// Returns τ of `steps` lattice steps; `None` outside `1..2^24`.
+    /// Creates τ of `steps` lattice steps; `None` outside `1..2^24`.
     #[must_use]
     pub const fn from_steps(steps: u32) -> Option<Self> {
         if steps >= 1 && steps < BATCH_STEPS_MAX {
@@ -77,7 +90,6 @@ impl Tau {
         Self(steps.clamp(1.0, f64::from(Self::MAX.0)) as u32)
     }
 
-    /// Returns τ in lattice steps.
     #[must_use]
     pub fn steps(self) -> u32 {
         self.0
@@ -113,10 +125,10 @@ impl fmt::Display for Tau {
 /// Result of a check of a replica's largest weight: within ±8, or closer to the limit of ±16.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Range {
-    /// All weights are within ±8.
+    /// Result of the range check: all weights are within ±8.
     #[default]
     Safe,
-    /// A weight is beyond ±8: sums are still exact, but the run is close to diverging.
+    /// Result of the range check: a weight is beyond ±8. Sums are still exact, but the run is close to diverging.
     Alarm,
 }
 
@@ -126,7 +138,8 @@ pub enum Range {
 pub struct RangeError;
 
 impl Range {
-    /// Classifies the largest magnitude of a count, in lattice steps, after a batch was applied.
+    /// Checks the range of a replica held as counts, by the largest magnitude of a count in lattice steps, after a
+    /// batch was applied.
     pub fn of_steps(largest: u32) -> Result<Self, RangeError> {
         if largest >= RANGE_ERROR_STEPS as u32 {
             Err(RangeError)
@@ -137,7 +150,7 @@ impl Range {
         }
     }
 
-    /// Classifies the largest magnitude of a weight. NaN counts as divergence.
+    /// Checks the range of a replica held as floats, by the largest magnitude of a weight. NaN counts as divergence.
     pub fn of_weight(largest: f32) -> Result<Self, RangeError> {
         if largest <= weight_of(RANGE_ALARM_STEPS) {
             Ok(Self::Safe)

@@ -5,7 +5,8 @@ use crate::weights::dense::Dense;
 use crate::weights::digest::{Digest, factor};
 use crate::weights::lattice::{LATTICE_STEP, Range, RangeError, STEPS_PER_UNIT, Tau, weight_of};
 
-/// Exact sum of several batches: indices of weights with the lattice steps that each moves, sorted, without zeros.
+/// Exact sum of several batches: the weights that it moves, each with its lattice steps; sorted by index, without
+/// zeros.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
     entries: Vec<(u32, i32)>,
@@ -17,8 +18,8 @@ impl Sums {
         Self { entries }
     }
 
-    /// Creates sums from untrusted entries for a model of `weights` weights. `None` if they are not sorted, in range
-    /// and without zeros.
+    /// Creates a sum of batches from untrusted entries of index and steps, for a model of `weights` weights. `None` if
+    /// they are not sorted, in range and without zeros.
     #[must_use]
     pub fn checked(entries: Vec<(u32, i32)>, weights: usize) -> Option<Self> {
         let in_range = entries.last().is_none_or(|last| (last.0 as usize) < weights);
@@ -27,8 +28,8 @@ impl Sums {
         (in_range && sound && sorted).then_some(Self { entries })
     }
 
-    /// Returns the sums that turn the counts `before` into the counts `after`, of the same length; `None` if a
-    /// difference is too large for a sum.
+    /// Returns the weight movements that turn the counts `before` into the counts `after`, of the same length; `None`
+    /// if a difference is too large.
     #[must_use]
     pub fn between(before: &[i32], after: &[i32]) -> Option<Self> {
         let mut entries = Vec::new();
@@ -42,14 +43,14 @@ impl Sums {
         Some(Self { entries })
     }
 
-    /// Returns indices of weights with their steps, sorted by index.
+    /// Returns the index of each weight that moves with its lattice steps, sorted by index.
     #[must_use]
     pub fn entries(&self) -> &[(u32, i32)] {
         &self.entries
     }
 
-    /// Adds the sums to a replica held as counts. A count that would overflow is far out of range and stays unchanged,
-    /// which the digest reveals.
+    /// Adds a sum of batches to a replica held as counts (whole lattice steps). A count that would overflow is far out
+    /// of range and stays unchanged, which the digest reveals.
     ///
     /// # Panics
     /// If an index is not below `counts.len()`.
@@ -63,8 +64,8 @@ impl Sums {
         Range::of_steps(largest)
     }
 
-    /// Adds the sums to a replica held as floats and to a worker's own copy. Sums may be larger than floats can add
-    /// exactly, so they are added as integers to the replica, whose weights lie on the lattice.
+    /// Adds a sum of batches to a replica held as floats and to a worker's own copy. Its steps may be larger than
+    /// floats can add exactly, so they are added as integers to the replica, whose weights lie on the lattice.
     ///
     /// # Panics
     /// If an index is not below the length of either copy.
@@ -81,7 +82,7 @@ impl Sums {
         Range::of_steps(largest)
     }
 
-    /// Returns the amount that the sums add to a replica's digest.
+    /// Returns the amount that this sum of batches adds to a replica's digest.
     #[must_use]
     pub fn digest(&self) -> Digest {
         let sum = self
@@ -93,7 +94,7 @@ impl Sums {
     }
 }
 
-/// Converts dense steps to sums, without the weights that do not move.
+/// Converts steps of neighbouring weights to a sum, without the weights that do not move.
 impl From<&Dense> for Sums {
     fn from(dense: &Dense) -> Self {
         let entries = (dense.first()..).zip(dense.steps().iter().copied());
@@ -101,16 +102,16 @@ impl From<&Dense> for Sums {
     }
 }
 
-/// Adds up batches and sums of one model.
+/// Adds up batches of one model, and sums of batches.
 #[derive(Debug)]
 pub struct Adder {
     steps: Vec<i32>,
-    /// True if a sum has overflowed, so that there is no result.
+    /// True if the sum for a weight has overflowed, so that there is no result.
     overflown: bool,
 }
 
 impl Adder {
-    /// Starts at zero for a model of `weights` weights.
+    /// Starts a sum of batches at zero, for a model of `weights` weights.
     #[must_use]
     pub fn new(weights: usize) -> Self {
         Self {
@@ -119,7 +120,7 @@ impl Adder {
         }
     }
 
-    /// Adds checked changes of size `tau`.
+    /// Adds a batch of checked changes of size `tau` to the sum.
     ///
     /// # Panics
     /// If an index is not below the number of weights.
@@ -130,7 +131,7 @@ impl Adder {
         }
     }
 
-    /// Adds the sums of several batches.
+    /// Adds the sum of several batches to this one.
     ///
     /// # Panics
     /// If an index is not below the number of weights.
@@ -140,7 +141,7 @@ impl Adder {
         }
     }
 
-    /// Adds the dense steps of a batch.
+    /// Adds a batch of dense steps to the sum.
     ///
     /// # Panics
     /// If the steps are of a model with more weights.
@@ -150,7 +151,7 @@ impl Adder {
         }
     }
 
-    /// Subtracts sums that were added before.
+    /// Subtracts a sum of batches that was added before.
     ///
     /// # Panics
     /// If an index is not below the number of weights.
@@ -161,7 +162,8 @@ impl Adder {
         }
     }
 
-    /// Returns the total; `None` if it is more than a sum can hold, which does not happen to a run within its range.
+    /// Returns the total of all added batches; `None` if it is more than a sum can hold, which does not happen to a run
+    /// within its range.
     #[must_use]
     pub fn finish(self) -> Option<Sums> {
         let entries = (0u32..).zip(self.steps).filter(|&(_, steps)| steps != 0);

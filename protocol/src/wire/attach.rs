@@ -15,7 +15,7 @@ use crate::weights::contribution::Contribution;
 use crate::weights::digest::Digest;
 use crate::wire::flow::PipelineAssignment;
 
-/// Maximum number of the ledger's counts in one [`ToWorker::Counts`] message.
+/// Maximum number of the ledger's counts (weights as whole numbers) in one [`ToWorker::Counts`] message.
 pub const COUNTS_PER_PIECE: usize = 1 << 20;
 
 /// Maximum number of moved weights in one [`ToWorker::Sums`] message.
@@ -32,18 +32,18 @@ pub enum ToWorker {
         #[serde(with = "crate::job::as_text")]
         job: Box<Job>,
     },
-    /// A piece of the ledger's counts, from which the worker begins. Pieces come in order, before [`ToWorker::Begin`];
-    /// without any, the worker begins with the initial weights.
+    /// A piece of the ledger's counts (weights as whole numbers), from which the worker begins. Pieces come in order,
+    /// before [`ToWorker::Begin`]; without any, the worker begins with the initial weights.
     Counts(Vec<i32>),
-    /// Tells the worker to train.
+    /// Tells the worker to train, with its place in the run and the state to begin from.
     Begin(Box<Assignment>),
-    /// Some weights, each with the steps that it is to move. Pieces come in order, before [`ToWorker::Jump`], which
-    /// applies them.
+    /// Sums of weight changes: some weights, each with the steps that it is to move. Pieces come in order, before
+    /// [`ToWorker::Jump`], which applies them.
     Sums(Vec<(u32, i32)>),
-    /// Applies all preceding [`ToWorker::Sums`]: batches that arrived in another form, such as a merged range or a
-    /// snapshot.
+    /// Tells the worker to apply all preceding [`ToWorker::Sums`]: batches of others that the node got in another form
+    /// than single ones, such as a merged range or a snapshot.
     Jump(Box<JumpOrder>),
-    /// True if the worker is throttled, so that its changes stay in the residual.
+    /// Tells the worker if it is throttled (true): then it sends no batches, and its changes stay in its residual.
     Pause(bool),
     /// Lets a worker that waits in a round go on. All messages of the workers that it waited for were sent before this
     /// one.
@@ -51,41 +51,42 @@ pub enum ToWorker {
     /// Lets a worker go on in sequential averaging without a sum: no worker is before it in this pass, or is waited
     /// for.
     GoOnPassing,
-    /// Reports that an origin sends no batches any more, or does so again. The shards that a dead origin began may be
-    /// claimed.
+    /// Reports that an origin (one life of a worker) sends no batches any more, or does so again. The shards of samples
+    /// that a dead origin began may be claimed.
     Origin {
         origin: OriginId,
-        /// True if the origin goes on with the shards that it began.
+        /// True if the origin goes on with the shards of samples that it began.
         alive: bool,
     },
-    /// Reports that a slot has lost its worker, or has one again.
+    /// Reports that a slot, to which samples were dealt, has lost its worker, or has one again.
     Slot {
         slot: usize,
-        /// True if a worker trains in the slot.
+        /// True if a worker trains the samples of the slot.
         alive: bool,
     },
-    /// Asks the worker to measure the present weights, which are those of this moment, on the evaluation samples.
+    /// Asks the worker to measure the present weights on the evaluation samples, and to report them under this moment
+    /// of the run.
     Evaluate(Moment),
-    /// Asks the worker to write its own state (residual and optimiser state) to a file, and to answer with
-    /// [`FromWorker::Saved`].
+    /// Asks the worker to write its own state (residual and optimiser state) to a file for a checkpoint, and to answer
+    /// with [`FromWorker::Saved`].
     Save {
-        /// Path of the file.
+        /// Path of the file to which the worker writes its state.
         path: PathBuf,
     },
-    /// Tells the worker to take no further step and to close its origin.
+    /// Tells the worker to take no further step and to end its stream of batches.
     Stop,
-    /// Tells the worker to take no further step, emit its residual and close its origin, because the node leaves the
-    /// run.
+    /// Tells the worker to take no further step, send its residual (changes not sent yet) and end its stream of
+    /// batches, because the node leaves the run.
     Leave,
-    /// Tells the worker to take no further step, but to leave its origin open: [`ToWorker::GoBack`] or
+    /// Tells the worker to take no further step, but not to end its stream of batches yet: [`ToWorker::GoBack`] or
     /// [`ToWorker::Stop`] follows.
     StandBy,
-    /// Tells the worker to restore the measured weights that are to be kept, and to close its origin. All other origins
-    /// are closed, so the present weights, of this moment, are the last; if the job keeps the best weights, these are
-    /// measured first.
+    /// Tells the worker to restore the measured weights that are to be kept, and to end its stream of batches. All
+    /// other workers have ended theirs, so the present weights, of this moment, are the last; if the job keeps the best
+    /// weights, these are measured first.
     GoBack(Moment),
-    /// Tells the worker that all batches have come. It answers with [`FromWorker::Finished`] and, if a model is to be
-    /// saved, with [`FromWorker::SavedModel`]. May be repeated until the run is aborted.
+    /// Tells the worker that all batches of the run have come. It answers with [`FromWorker::Finished`] and, if a model
+    /// is to be saved, with [`FromWorker::SavedModel`]. May be repeated until the run is aborted.
     Finish {
         /// Place and contents of the model to save; none if this worker saves none.
         save: Option<SaveOrder>,
@@ -100,12 +101,12 @@ pub enum ToWorker {
 /// Order to a worker that waits in a round to go on, because the workers that it waits for have reached the round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GoOn {
-    /// The round's number.
+    /// Number of the round (exchange of all workers' differences) that the worker waits in.
     pub round: u64,
-    /// The contribution of its difference that the worker is to emit now, once all losses are announced. None if the
-    /// worker trains on, because all contributions have come.
+    /// The share of its difference that the worker is to emit in the round now, once all losses are announced. None if
+    /// the worker trains on, because all workers' contributions have come.
     pub contribution: Option<Contribution>,
-    /// The newest round that any worker has reached.
+    /// Number of the newest round that any worker has reached.
     pub newest: u64,
     /// Number of workers that make the next round together.
     pub workers: u32,
@@ -114,28 +115,29 @@ pub struct GoOn {
 /// Facts about the batches whose weight changes a worker applies in one jump.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JumpOrder {
-    /// The origin of the batches, if all are of one origin.
+    /// The origin (worker) that made the batches, if one made all of them.
     pub origin: Option<OriginId>,
     /// Number of batches that the jump stands for.
     pub batches: u64,
     /// Number of samples in the batches that the jump stands for.
     pub samples: u64,
-    /// Cursors of the samples that are done with the batches of the jump.
+    /// Cursors after the batches of the jump: the number of samples done in each shard of an epoch.
     pub cursors: Cursors,
 }
 
 /// Place of a model to be saved, and facts to be written to its file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SaveOrder {
-    /// The model file's path.
+    /// Path of the model file to be written.
     pub path: PathBuf,
-    /// The frontier of the weights.
+    /// Frontier of the saved weights: the last applied batch of each worker.
     pub frontier: Frontier,
-    /// True if the whole pipeline is there, so that a pipeline stage can be measured with it.
+    /// True if the whole pipeline is there, so that a pipeline stage's worker can measure the model's quality together
+    /// with the others.
     pub with_pipeline: bool,
 }
 
-/// A worker's place in a run, and the state that it begins from.
+/// A worker's role in a run (job, slot, stage of a pipeline), and the state that it begins from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Assignment {
     pub run: RunId,
@@ -144,59 +146,59 @@ pub struct Assignment {
     pub job: Box<Job>,
     /// Evaluations that the worker makes without being asked, if it alone decides which samples are trained next.
     pub paced: Option<Pace>,
-    /// Number of slots of the workers that began the run. If the job limits its trainers, the workers in slots beyond
-    /// that number train only when lower slots are lost.
+    /// Number of slots (numbers of workers) at the run's beginning. If the job limits its trainers, the workers in
+    /// slots beyond that number train only when lower slots are lost.
     pub founders: usize,
-    /// The worker's origin.
+    /// Id of the worker's stream of batches, by which other nodes know it.
     pub origin: OriginId,
-    /// The worker's slot.
+    /// The worker's number in the run, to which samples are dealt.
     pub slot: usize,
-    /// Number of worker slots in the run.
+    /// Number of slots in the run, to which samples are dealt; each belongs to one worker.
     pub slots: usize,
-    /// Cursors of the samples that are done already.
+    /// Cursors at the worker's beginning: the number of samples already done in each shard of an epoch.
     pub cursors: Cursors,
     /// Number of batches applied to the weights that the worker begins with.
     pub batches: u64,
     /// Number of samples in the batches applied to the weights that the worker begins with.
     pub samples: u64,
-    /// File with the own state of a worker (residual and optimiser state) after exactly the batches of its own that are
-    /// applied.
+    /// File with the worker's own state (residual and optimiser state) from a checkpoint, as it was after exactly the
+    /// worker's batches that are applied; none to begin without.
     pub restore: Option<PathBuf>,
-    /// The newest round that any worker has reached, if the strategy has rounds.
+    /// Number of the newest round that any worker has reached, if the strategy has rounds.
     pub round: u64,
-    /// Number of workers that make the next round together.
+    /// Number of workers that make the next round of the exchange together.
     pub workers: u32,
-    /// The worker's place in a pipeline, if it holds only a stage of the network.
+    /// The worker's stage of a pipeline, if it holds only a stage of the network.
     pub pipeline: Option<PipelineAssignment>,
 }
 
 /// Evaluations that a worker makes between two of its steps without being asked.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pace {
-    /// Number of samples between two evaluations.
+    /// Number of samples that the worker trains between two evaluations.
     pub every: u64,
-    /// Seconds from the run's first step until the worker was seated.
+    /// Seconds from the run's first step until the worker got its place in the run.
     pub seconds: f64,
 }
 
 /// A message from a worker to its node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum FromWorker {
-    /// The worker's first message.
+    /// The worker's first message, with the description of its process.
     Hello(WorkerInfo),
     /// Sign of life, sent every second even during a long step: a silent worker is stuck.
     Alive,
     /// A piece of the counts that the run begins with, if it begins with a model file's. Pieces come in order, before
     /// [`FromWorker::Prepared`].
     First {
-        /// The run that the counts are for.
+        /// The run that begins with the counts.
         run: RunId,
         counts: Vec<i32>,
         /// Names of the tensors that the model file does not have and that start from random values; only in the first
         /// piece.
         afresh: Vec<String>,
     },
-    /// Reports that the job's data is open.
+    /// Reports that the job's data is open, in answer to [`ToWorker::Prepare`].
     Prepared {
         /// The run that the data is for.
         run: RunId,
@@ -205,50 +207,52 @@ pub enum FromWorker {
         /// The worker's approximate speed in million products per second; 0 if it is not needed.
         speed: u64,
     },
-    /// Reports that the worker cannot take part.
+    /// Reports that the worker cannot take part in the run, in answer to [`ToWorker::Prepare`].
     Refused {
         /// The run that the worker refuses.
         run: RunId,
-        /// The reason, as one sentence.
+        /// The reason for which the worker cannot take part, as one sentence.
         reason: String,
     },
-    /// The worker's statistics since the run began, sent once a second and when the origin closes.
+    /// The worker's statistics since the run began, sent once a second and when its stream of batches ends.
     Stats(Box<WorkerStats>),
-    /// Reports that the worker has had no samples to train for a second. Lists the samples that other slots hold; if
-    /// there are none, all samples are trained as far as the worker knows.
+    /// Reports that the worker has had no samples to train for a second. Lists the samples that other workers hold, by
+    /// slot; if there are none, all samples are trained as far as the worker knows.
     Starved(Vec<Missing>),
     /// Reports that the worker trains again after it was starved.
     Fed,
-    /// Result of an evaluation that was asked for.
+    /// Result of an evaluation that the node asked for.
     Evaluated {
         run: RunId,
-        /// The scores, and the moment that they belong to.
+        /// The scores, and the moment of the run that they belong to.
         evaluation: Evaluation,
     },
     /// Reports that the worker's own state is in a file, as it was after its last batch, which was sent before this
     /// message.
     Saved {
-        /// The sequence of the worker's last batch; none if the file could not be written.
+        /// The number of the worker's last batch; none if the file could not be written.
         sequence: Option<u64>,
-        /// Path of the file.
+        /// Path of the file with the worker's state.
         path: PathBuf,
     },
-    /// Reports that the origin is closed; its last batch was sent before this message.
+    /// Reports that the worker has ended its stream of batches (its origin); its last batch was sent before this
+    /// message.
     Closed {
-        /// Norm of the residual that was never emitted and is dropped.
+        /// Norm of the worker's residual (changes never sent) that is dropped.
         residual_norm: f64,
     },
-    /// Reports that all batches are applied. Sent before anything is saved, so that a disk that hangs does not keep
-    /// nodes from comparing digests.
+    /// Reports that the worker has applied all batches of the run. Sent before anything is saved, so that a disk that
+    /// hangs does not keep nodes from comparing digests.
     Finished {
-        /// The digest recomputed from the weights; none if a weight has left the lattice.
+        /// The digest recomputed from the worker's weights; none if a weight has left the lattice (the grid of exact
+        /// values).
         digest: Option<Digest>,
     },
-    /// Reports that the model is saved and measured, as [`ToWorker::Finish`] ordered. May come late, even after the run
-    /// was aborted.
+    /// Reports that the model is saved and its quality measured, as [`ToWorker::Finish`] ordered. May come late, even
+    /// after the run was aborted.
     SavedModel {
         run: RunId,
-        /// The scores, if this worker could measure them, or one sentence on why the model is not saved.
+        /// The model's scores, if this worker could measure them, or one sentence on why the model is not saved.
         saved: Result<Option<Scores>, String>,
     },
     /// Answer to each [`ToWorker::Abort`]: none of the earlier orders is in progress any more, except for files being
@@ -256,17 +260,17 @@ pub enum FromWorker {
     Idle,
     /// Reports that this worker cannot go on with the run.
     Failed {
-        /// The reason, as one sentence.
+        /// The reason for which the worker cannot go on, as one sentence.
         reason: String,
         /// True if the run has diverged, so that no worker can go on.
         diverged: bool,
     },
 }
 
-/// Samples of one slot that a starved worker waits for.
+/// Samples of one slot that a worker with nothing to train waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
-    /// The slot that the samples are assigned to.
+    /// The slot (number of a worker) that the samples are assigned to.
     pub slot: u32,
     /// Number of samples that are not trained yet.
     pub samples: u64,
@@ -275,7 +279,7 @@ pub struct Missing {
 /// Description of a worker process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerInfo {
-    /// The worker's release.
+    /// The worker's release of Tau.
     pub version: String,
     /// The worker's process id.
     pub pid: u32,

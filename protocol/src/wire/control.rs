@@ -24,14 +24,13 @@ use crate::wire::run_plan::{CHOSEN_MAX, Resumed};
 /// Description of a node. Only the number of workers changes: a node that is restarted is another node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeInfo {
-    /// The node's id, which names the node in messages.
     pub id: NodeId,
     /// The node's name for people: chosen by the user, or the host's name and a part of the id. Unique among living
     /// members.
     pub name: String,
     /// Address at which other nodes reach the node.
     pub address: SocketAddr,
-    /// The node's release.
+    /// The node's release of Tau.
     pub version: Name,
     /// Device that the node's workers compute on.
     pub device: Name,
@@ -44,13 +43,13 @@ pub struct NodeInfo {
 /// A message from one node to another.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ControlMessage {
-    /// A sign of life, with the sender's whole state.
+    /// A beat: a sign of life with the sender's whole state, sent twice a second.
     Beat(Box<Beat>),
-    /// The answer to a beat, from which round-trip times follow.
+    /// The answer to a beat (a node's state message), from which round-trip times follow.
     Echo {
         /// Id of the node that answers.
         from: NodeId,
-        /// The number of the beat that is answered.
+        /// The number of the beat (state message) that is answered.
         number: u64,
     },
     /// Asks a node to prepare for a run. Answered with [`ControlMessage::Answer`].
@@ -71,13 +70,13 @@ pub enum ControlMessage {
         /// Id of the earlier run.
         resumes: RunId,
     },
-    /// A node's furthest checkpoint of the earlier run.
+    /// A node's furthest checkpoint of the earlier run, in answer to [`ControlMessage::Find`].
     FoundCheckpoint {
-        /// The run that is to begin.
+        /// The run that is to begin, in place of the earlier one.
         run: RunId,
         /// Id of the node that answers.
         from: NodeId,
-        /// The checkpoint; none if the node has none.
+        /// The checkpoint that the node found; none if it has none.
         found: Option<Box<FoundCheckpoint>>,
     },
     /// A node's answer to [`ControlMessage::Prepare`].
@@ -92,11 +91,11 @@ pub enum ControlMessage {
     Abort { run: RunId, reason: RunFailure },
     /// Passes on an order that a client gave to the sender, and that is for all nodes of the run.
     Order { run: RunId, order: RunOrder },
-    /// The sender's record of the last second.
+    /// The sender's record of its statistics for the last second.
     Stats(Box<StatsRecord>),
-    /// Announces that the sender stops now.
+    /// Announces that the sender, this node, stops now.
     Leaving(NodeId),
-    /// Tells the receiver that it cannot be a member.
+    /// Tells the receiver that it cannot be a member of the cluster.
     Unwelcome(Unwelcome),
 }
 
@@ -105,9 +104,9 @@ pub enum ControlMessage {
 pub struct Beat {
     /// Description of the sender.
     pub from: NodeInfo,
-    /// Number of the state; of two states the one with the higher number is the newer.
+    /// Number of the state, which its sender counts up; of two states the one with the higher number is the newer.
     pub number: u64,
-    /// All members that the sender knows, so that every node learns of every other.
+    /// All members of the cluster that the sender knows, so that every node learns of every other.
     pub members: Vec<NodeInfo>,
     /// The sender's current or last run, and for a while the run before that, so that slower nodes hear how it ended.
     pub runs: Vec<RunBeat>,
@@ -116,7 +115,7 @@ pub struct Beat {
 /// A node's checkpoint of an earlier run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FoundCheckpoint {
-    /// Identity of the checkpoint: its run, digest and frontier.
+    /// Identity of the checkpoint: its run, the digest of its weights, and the batches that these contain.
     pub resumed: Resumed,
     /// The pipeline stage that the checkpoint holds; 0 if nodes hold the whole network.
     pub stage: u8,
@@ -132,7 +131,7 @@ pub struct Offer {
     pub data: DataInfo,
     /// Digest of the node's initial weights.
     pub digest: Digest,
-    /// Number of the node's workers.
+    /// Number of workers that the node has for the run.
     pub workers: usize,
     /// The smallest number of groups of layers at which the node has enough memory for any one group, if the network is
     /// spread over nodes; else 1.
@@ -150,7 +149,7 @@ pub struct Offer {
 pub enum Request {
     /// Asks for the members of the cluster.
     Nodes,
-    /// Asks the node to start a run.
+    /// Asks the node to start a run of a job.
     StartTraining {
         /// The job to be trained.
         #[serde(with = "crate::job::as_text")]
@@ -169,22 +168,22 @@ pub enum Request {
     },
     /// Gives an order to the current run.
     Order(RunOrder),
-    /// Asks for the newest run and its progress.
+    /// Asks for the state of the newest run.
     Status,
     /// Asks for the node's clock and, if data is named, for a description of that data on the node. Answered when the
     /// data has been read, or after a short time.
     InspectData(Option<DataSpec>),
-    /// Asks for new records. Answered when there are some, or after a short time.
+    /// Asks for new records of nodes' statistics. Answered when there are some, or after a short time.
     Stats {
-        /// The number of the last record that the client has.
+        /// The number of the last record that the client has got.
         after: u64,
     },
 }
 
-/// An order to the current run.
+/// An order to the current run, which a client gives to any of its nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum RunOrder {
-    /// Makes every node write a checkpoint.
+    /// Makes every node of the run write a checkpoint.
     Checkpoint,
     /// Ends the run early, and keeps what was learned.
     Stop,
@@ -193,27 +192,27 @@ pub enum RunOrder {
 /// A node's reply to a client.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Reply {
-    /// The members of the cluster.
+    /// Reply with the members of the cluster.
     Nodes(Vec<NodeReport>),
-    /// The requested run has begun.
+    /// Reply that the requested run has begun.
     Started(RunId),
-    /// The nodes of the run carry out the order.
+    /// Reply that the nodes of the run carry out the client's order.
     Ordered(RunId),
-    /// The run had not begun, and will not begin.
+    /// Reply to an order to stop: the run had not begun, and will not begin.
     CalledOff(RunId),
-    /// The newest run; none if there was no run.
+    /// Reply with the state of the newest run; none if there was no run.
     Status(Option<Box<RunStatus>>),
-    /// Records of all nodes, oldest first.
+    /// Reply with records of all nodes' statistics, oldest first.
     Stats {
-        /// The number of the last record.
+        /// The number of the last record in the reply, after which the client asks next.
         last: u64,
         records: Vec<StatsRecord>,
     },
-    /// The node's clock and its data.
+    /// Reply with the node's clock and the description of its data.
     DataInspected(DataInspection),
-    /// The request is refused, for these reasons.
+    /// Reply that the request is refused, for these reasons.
     Refused(Refusals),
-    /// The run that was to begin has failed before its beginning.
+    /// Reply that the run that was to begin has failed before its beginning.
     Failed(RunFailure),
 }
 
@@ -223,7 +222,7 @@ impl From<Refusal> for Reply {
     }
 }
 
-/// A node's clock, and a description of data on the node.
+/// A node's clock, and a description of data on the node, for a client that checks if a run could begin.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DataInspection {
     /// The node's clock, in seconds since 1970.
@@ -233,11 +232,10 @@ pub struct DataInspection {
     pub data: Option<Result<DataInfo, String>>,
 }
 
-/// A run as one node sees it.
+/// State of a run as one node sees it, for clients.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunStatus {
     pub run: RunId,
-    /// Phase of the run.
     pub phase: Phase,
     /// The job that is trained.
     #[serde(with = "crate::job::as_text")]
@@ -254,11 +252,11 @@ pub struct RunStatus {
     pub successor: Option<RunId>,
     /// The run's result or failure; none while the run goes on.
     pub outcome: Option<Result<Box<RunResult>, RunFailure>>,
-    /// Things that the run waits for.
+    /// Things that the run waits for at the moment.
     pub waiting: Waiting,
 }
 
-/// State in a [`NodeReport`] of a node that is not heard, whatever it did before.
+/// Word for a node that is not heard, as the state in a [`NodeReport`], whatever the node did before.
 pub const SILENT: &str = "silent";
 
 /// Result of a run, over all its nodes.
@@ -270,19 +268,19 @@ pub struct RunResult {
     pub missing: Vec<String>,
     /// Nodes that could not take part and were left out.
     pub left_out: AllLeftOut,
-    /// True if all replicas are equal to the bit, workers' weights included.
+    /// True if all replicas of the weights are equal to the bit, those of workers included.
     pub agree: bool,
-    /// Digest of the model.
+    /// Digest (checksum) of the model's weights.
     pub digest: Digest,
-    /// Scores of the model.
+    /// Scores of the model on the evaluation samples.
     pub scores: Scores,
     /// Base rate of the test samples; none if the model predicts numbers.
     pub base_rate: Option<BaseRate>,
-    /// Statistics of all workers.
+    /// Statistics of all workers of the run.
     pub stats: WorkerStats,
-    /// Number of samples in all batches, those of lost nodes included.
+    /// Number of samples in all batches of the run, those of lost nodes included.
     pub samples: u64,
-    /// Number of samples in all batches that were trained by the run that this run resumed.
+    /// Number of samples that were trained before the checkpoint from which this run was resumed.
     pub samples_before: u64,
     /// Number of samples that were trained more than once.
     pub repeated: u64,
@@ -298,6 +296,6 @@ pub struct RunResult {
     pub course: Course,
     /// Cause of an early end; none if all samples were trained.
     pub stop: Option<StopReason>,
-    /// Path under which the node that answers has saved the model.
+    /// Path at which the node that replies has saved the model.
     pub model: std::path::PathBuf,
 }

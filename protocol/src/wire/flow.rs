@@ -14,27 +14,27 @@ use super::Unreadable;
 use crate::job::Cut;
 use crate::log::cursor::CursorAdvance;
 
-/// A worker's place among the workers that hold the layers of one network together.
+/// A worker's place among the workers that hold the layers of one network together: pipeline and stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageAddress {
-    /// The pipeline's number.
+    /// Number of the pipeline: of the group of nodes that hold one network together.
     pub pipeline: u32,
-    /// The pipeline stage, from 0.
+    /// Number of the stage (a part of the network) within its pipeline, from 0.
     pub stage: u8,
 }
 
-/// A worker's place in a pipeline, and the shape of all pipelines.
+/// A worker's pipeline and stage, and the division of the network into stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PipelineAssignment {
-    /// The worker's place.
+    /// The pipeline and stage that the worker has.
     pub place: StageAddress,
     /// The division of the network into stages.
     pub cut: Cut,
-    /// Number of pipelines.
+    /// Number of pipelines in the run.
     pub pipelines: u32,
 }
 
-/// A message within a pipeline.
+/// A message between the workers of a pipeline, such as activations or gradients.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Flow {
     /// The addresses and the meaning of the message.
@@ -46,34 +46,36 @@ pub struct Flow {
 /// Addresses and meaning of a message within a pipeline.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FlowHead {
-    /// The pipeline's number.
+    /// Number of the pipeline that the message belongs to.
     pub pipeline: u32,
     /// The stage whose worker receives the message.
     pub to: u8,
     /// The stage whose worker sent the message.
     pub from: u8,
-    /// The generation of the pipeline that the message belongs to.
+    /// Number of the pipeline's generation, which lasts from the joining of all its workers to the loss of one.
+    /// Messages of other generations are dropped.
     pub generation: u64,
-    /// The meaning of the message.
+    /// The meaning of the message, with values that depend on it.
     pub body: FlowBody,
 }
 
 /// Meaning of a message within a pipeline.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum FlowBody {
-    /// Begins a new generation. Each stage passes the message on to the next, up to the last stage.
+    /// Begins a new generation of a pipeline, in which all its workers have joined. Each stage passes the message on to
+    /// the next, up to the last stage.
     Join,
-    /// Reports to the leader that the last stage has joined the generation.
+    /// Reports to the pipeline's leader that the last stage has joined the generation.
     Ready,
-    /// Reports that the sender knows nothing of the pipeline's present generation.
+    /// Reports that the sender knows nothing of the present generation of the pipeline, which must begin again.
     Reset,
-    /// Begins a minibatch. The leader sends it to each stage.
+    /// Begins a minibatch. The leader, which chooses minibatches, sends it to each stage.
     Lead(Box<Lead>),
     /// The sender's activations for a micro-batch, sent to the workers that compute the next layer range.
     Forward {
         /// The step in which the minibatch is trained.
         step: u64,
-        /// The number of the micro-batch.
+        /// The number of the micro-batch within its minibatch.
         micro_batch: u16,
         /// The layer range that takes the activations as input.
         layer_range: u8,
@@ -83,7 +85,7 @@ pub enum FlowBody {
     Backward {
         /// The step in which the minibatch is trained.
         step: u64,
-        /// The number of the micro-batch.
+        /// The number of the micro-batch within its minibatch.
         micro_batch: u16,
         /// The layer range whose outputs the gradients belong to.
         layer_range: u8,
@@ -92,17 +94,17 @@ pub enum FlowBody {
     },
     /// Activations of evaluation samples, computed with the shared weights of the layers so far.
     Measure(EvalBatch),
-    /// Totals of an evaluation, sent from the end of the network to the leader.
+    /// Totals of an evaluation in a pipeline, sent from the end of the network to the leader.
     EvalTotals(EvalTotals),
-    /// Announces that there are no further minibatches. The leader sends it to each stage.
+    /// Announces that there are no further minibatches. The pipeline's leader sends it to each stage.
     End {
-        /// The last step that the leader has made. Later steps that have begun are abandoned.
+        /// The last step that the pipeline's leader has made. Later steps that have begun are abandoned.
         done: u64,
     },
 }
 
 impl FlowBody {
-    /// Returns the step that the message's numbers belong to; none for messages outside of a step.
+    /// Returns the training step that the message's numbers belong to; none for messages outside of a step.
     #[must_use]
     pub fn step(&self) -> Option<u64> {
         match *self {
@@ -115,7 +117,7 @@ impl FlowBody {
 /// A minibatch as the leader announces it to the other stages, which do not choose minibatches.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Lead {
-    /// The number of the step, from 1.
+    /// The number of the training step, from 1.
     pub step: u64,
     /// Random key that decides the dropout of the step.
     pub key: u64,
@@ -125,18 +127,18 @@ pub struct Lead {
     pub micro_batches: u16,
     /// The numbers of the minibatch's samples.
     pub samples: Vec<u32>,
-    /// The cursors after this minibatch: samples that are done with it.
+    /// Cursors after this minibatch, where they have advanced: the number of samples done in a shard of an epoch.
     pub cursors: Vec<CursorAdvance>,
 }
 
 /// Some evaluation samples that pass through a pipeline together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EvalBatch {
-    /// The number of this minibatch in the evaluation, from 0.
+    /// The number of this group of samples in the evaluation, from 0.
     pub number: u32,
     /// The layer range that the activations are for. The first layer range reads the samples themselves.
     pub layer_range: u8,
-    /// The numbers of the samples.
+    /// The numbers of the evaluation samples in the dataset.
     pub samples: Vec<u32>,
     /// True for the last samples of the evaluation.
     pub last: bool,
@@ -155,7 +157,7 @@ pub struct EvalTotals {
 }
 
 impl Flow {
-    /// Returns a message without numbers.
+    /// Returns a pipeline message without activations or gradients.
     #[must_use]
     pub fn without_numbers(head: FlowHead) -> Self {
         Self {
@@ -164,7 +166,7 @@ impl Flow {
         }
     }
 
-    /// Returns a message with these numbers.
+    /// Returns a pipeline message with these activations or gradients.
     #[must_use]
     pub fn with(head: FlowHead, numbers: &[f32]) -> Self {
         let mut bytes = vec![0; size_of_val(numbers)];
@@ -177,7 +179,7 @@ impl Flow {
         }
     }
 
-    /// Decodes the numbers. Fails unless there are `count` of them.
+    /// Decodes the activations or gradients of the message. Fails unless there are `count` of them.
     pub fn numbers(&self, count: usize) -> Result<Vec<f32>, Unreadable> {
         let (numbers, rest) = self.numbers.as_chunks::<{ size_of::<f32>() }>();
         if numbers.len() != count || !rest.is_empty() {
@@ -186,14 +188,14 @@ impl Flow {
         Ok(numbers.iter().copied().map(f32::from_le_bytes).collect())
     }
 
-    /// Encodes the message as the contents of a frame.
+    /// Encodes the pipeline message as the contents of a frame.
     pub fn encode(&self) -> Result<Vec<u8>, Unreadable> {
         let mut contents = super::encode(&self.head)?;
         contents.extend_from_slice(&self.numbers);
         Ok(contents)
     }
 
-    /// Decodes a message from the contents of a frame.
+    /// Decodes a pipeline message from the contents of a frame.
     pub fn decode(contents: &[u8]) -> Result<Self, Unreadable> {
         let (head, numbers) = postcard::take_from_bytes(contents).map_err(|_| Unreadable)?;
         Ok(Self {
@@ -202,7 +204,7 @@ impl Flow {
         })
     }
 
-    /// Reads only the receiver's pipeline and stage from the contents of a frame.
+    /// Reads only the pipeline and stage that a message is for from the contents of its frame.
     pub fn addressed(contents: &[u8]) -> Result<(u32, u8), Unreadable> {
         let (address, _) = postcard::take_from_bytes(contents).map_err(|_| Unreadable)?;
         Ok(address)

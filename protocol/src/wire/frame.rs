@@ -13,31 +13,31 @@ pub const HEADER_BYTES: usize = 5;
 /// Bytes by which the buffer of a longer message grows at a time.
 pub const CHUNK_BYTES: usize = 64 << 10;
 
-/// The kind of a message.
+/// The kind of a message, as the first byte of its frame says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
-    /// A batch, as its worker encoded it.
+    /// A batch (a worker's weight changes and their header), as its worker encoded it.
     Batch = 1,
-    /// The sender's frontier: the batches that the sender has applied.
+    /// The sender's frontier: the last batch of each worker that the sender has applied.
     Have = 2,
-    /// The announcement of an origin, or of its end.
+    /// The announcement of an origin (a worker's stream of batches), or of its end.
     Origin = 3,
     /// The first message on every connection of the data plane.
     Hello = 4,
     /// A message between a node and its worker.
     Message = 5,
-    /// A piece of a parcel that is larger than a message.
+    /// A piece of a parcel (a message between nodes that is too large to be sent whole) or of a model file.
     Piece = 6,
     /// A short message between two nodes about batches, as [`Note`](super::link::Note) lists them.
     Note = 7,
-    /// A bundle: batches of several workers, added up.
+    /// A bundle: batches of several workers, added up to one.
     Bundle = 8,
-    /// A part of a round whose batches are being added up along the reduction path.
+    /// A section of the weights for which the batches of a round are being added up from node to node.
     Part = 9,
-    /// The sum of the first workers' differences in sequential averaging.
+    /// The sum of some workers' differences in sequential averaging, on its way to the next worker.
     Prefix = 10,
-    /// A message between the workers of a pipeline.
+    /// A message between the workers of a pipeline, such as activations or gradients.
     Flow = 11,
 }
 
@@ -56,7 +56,7 @@ impl Kind {
         Self::Flow,
     ];
 
-    /// Returns the maximum length of the contents in bytes.
+    /// Returns the maximum length in bytes of the contents of a message of this kind.
     #[must_use]
     pub const fn bytes_max(self) -> usize {
         match self {
@@ -70,7 +70,7 @@ impl Kind {
     }
 }
 
-/// Reason why a frame's header is refused.
+/// Reason why the header of a received frame is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum FrameError {
     /// The header announces more bytes than a message of its kind may have.
@@ -81,7 +81,7 @@ pub enum FrameError {
     UnknownKind(u8),
 }
 
-/// Returns the header of a message whose contents have this many bytes.
+/// Returns the frame header of a message whose contents have this many bytes.
 pub fn header(kind: Kind, contents: usize) -> Result<[u8; HEADER_BYTES], FrameError> {
     if contents > kind.bytes_max() {
         return Err(FrameError::Oversize(contents as u64));
@@ -91,7 +91,7 @@ pub fn header(kind: Kind, contents: usize) -> Result<[u8; HEADER_BYTES], FrameEr
     Ok(header)
 }
 
-/// Parses a header into the kind and the length of the contents, and checks both.
+/// Parses a frame header into the kind and the length of the contents, and checks both.
 pub fn announced(header: [u8; HEADER_BYTES]) -> Result<(Kind, usize), FrameError> {
     let [kind, length @ ..] = header;
     let kind = Kind::ALL
@@ -115,7 +115,7 @@ pub struct Decoder {
     header: [u8; HEADER_BYTES],
     announced: Option<(Kind, usize)>,
     contents: Vec<u8>,
-    /// Number of bytes read of the current header or, after that, of the current contents.
+    /// Number of bytes that have come of the current frame's header or, after that, of its contents.
     come: usize,
 }
 

@@ -13,7 +13,7 @@ use super::part::RoundPart;
 use super::prefix::Prefix;
 use super::{Unreadable, decode, encode};
 
-/// The first message on a connection of the data plane.
+/// The first message on a connection of the data plane, which says what the connection is for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Hello {
     /// Asks to set up a link for a run.
@@ -35,93 +35,97 @@ pub enum Hello {
     Model { run: RunId },
 }
 
-/// Facts about an origin. They are sent before the origin's first batch on the same link, so that every batch has a
-/// known origin.
+/// Facts about an origin (a worker's stream of batches). They are sent before the origin's first batch on the same
+/// link, so that every batch has a known origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OriginInfo {
-    /// The origin's id.
     pub origin: OriginId,
-    /// The origin's node.
+    /// The node that the origin's worker belongs to.
     pub node: NodeId,
-    /// The slot of the origin's worker.
+    /// The slot of the origin's worker: its number in the run, to which samples are dealt.
     pub slot: u32,
-    /// The last sequence of an origin that emits no further batches, because it was closed or its worker is gone.
+    /// The number of the origin's last batch, if it emits no further ones, because it was closed or its worker is gone.
     pub ended: Option<u64>,
 }
 
 impl OriginInfo {
-    /// Slot of origins whose workers trained before the checkpoint from which a run was resumed.
+    /// Value of `slot` for origins (streams of batches) whose workers trained before the checkpoint from which a run
+    /// was resumed.
     pub const NO_SLOT: u32 = u32::MAX;
 }
 
-/// A message on a link.
+/// A message between two nodes of a run, on the link that connects them.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Message {
-    /// The announcement of an origin, or of its end.
+    /// The announcement of an origin (a worker's stream of batches), or of its end.
     Origin(OriginInfo),
-    /// A batch, as its worker encoded it.
+    /// A batch (a worker's weight changes and their header), as its worker encoded it.
     Batch(Arc<[u8]>),
-    /// The sender's frontier. Sent on every link after the origins are announced, unless the sender is a newcomer, and
-    /// again whenever the frontier has grown.
+    /// The sender's frontier: the last batch that it has applied of each worker. Sent on every link after the origins
+    /// are announced, unless the sender is a newcomer, and again whenever the frontier has grown.
     Have(Frontier),
-    /// A piece of a parcel that is larger than a batch.
+    /// A piece of a parcel (a merged range, snapshot or bundle), which is too large to be sent whole.
     Piece(Piece),
-    /// A part of a round whose batches are being added up along the reduction path.
+    /// A section of the weights for which the batches of a round are being added up along the reduction path.
     Part(RoundPart),
-    /// The sum of the first workers' differences in sequential averaging.
+    /// The sum of some workers' differences in sequential averaging, on its way to the next worker.
     Prefix(Prefix),
     /// A message between the workers of a pipeline, as its worker encoded it.
     Flow(Arc<[u8]>),
-    /// A short, less frequent message.
+    /// A short message about batches, less frequent than they are.
     Note(Note),
 }
 
-/// A short, less frequent message between two nodes about batches.
+/// A short message between two nodes about batches: what one has, lacks, remembers or cannot apply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Note {
-    /// The sender remembers its batches from this frontier on, so it can apply merged ranges that begin here, whatever
-    /// it receives meanwhile. Answered with [`Note::Marked`].
+    /// The sender remembers its batches from this frontier on, so it can apply merged ranges (sums of a worker's
+    /// consecutive batches) that begin here, whatever it receives meanwhile. Answered with [`Note::Marked`].
     Mark {
-        /// Number of the mark among the sender's marks for the receiver.
+        /// Number of the frontier among those that the sender has marked for the receiver in this way.
         number: u64,
-        /// The sender's frontier.
+        /// The sender's frontier at the mark: the last batch that it has applied of each worker.
         frontier: Frontier,
         /// Members that the sender knows, perhaps unlike the receiver, and that may have the sender's state. The
         /// receiver keeps batches that they may need from now on.
         members: Vec<NodeId>,
     },
-    /// Accepts a mark: merged ranges begin there or later.
+    /// Accepts a mark of the receiver, a frontier from which it remembers its batches: merged ranges begin there or
+    /// later.
     Marked {
-        /// The mark's number.
+        /// Number of the mark that is accepted.
         number: u64,
-        /// Origins whose batches the sender of this note had already merged across the mark: their ranges begin at the
-        /// mark before.
+        /// Origins (workers) whose batches the sender of this note had already merged across the mark: their ranges
+        /// begin at the mark before.
         except: Vec<OriginId>,
     },
-    /// Total bytes of the current parcel that have arrived.
+    /// Number of bytes that have arrived of the parcel (a large message in pieces) that the receiver is sending.
     Got(u64),
-    /// Refuses a merged range, because it begins at batches that the sender of this note no longer remembers.
+    /// Refuses a merged range of batches, because it begins at batches that the sender of this note no longer
+    /// remembers.
     Cannot(SequenceRange),
-    /// Reports that the batches that the receiver lacks are not kept any more: the receiver must request a snapshot.
+    /// Reports that the sender no longer keeps the batches that the receiver lacks: the receiver must request a
+    /// snapshot.
     TooFar,
-    /// Requests a snapshot.
+    /// Requests a snapshot: a copy of the receiver's whole replica.
     Ask,
-    /// Reports that the sender has no snapshot yet and takes nothing else; it requests one from one member. Sent at the
-    /// start of a link in place of [`Message::Have`], and repeated until a snapshot has come and `Have` follows.
+    /// Reports that the sender is new in the run, has no snapshot (copy of a replica) yet and takes nothing else; it
+    /// requests one from one member. Sent at the start of a link in place of [`Message::Have`], and repeated until a
+    /// snapshot has come and `Have` follows.
     Newcomer,
     /// Nodes that the sender has links to. If two nodes have no link to each other, a third node passes on their
     /// batches.
     Links(Vec<NodeId>),
 }
 
-/// The contents of a parcel.
+/// Kind of a parcel: of a message that is sent in pieces because it is too large to be sent whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ParcelKind {
-    /// A merged range: consecutive batches of one origin as one sum.
+    /// A merged range: consecutive batches of one origin (worker) as one sum.
     Range,
-    /// A snapshot: a whole ledger with its log.
+    /// A snapshot: a whole ledger (a node's exact replica) with its log of recent batches.
     Snapshot,
-    /// A bundle: the sum of one batch from each of several origins.
+    /// A bundle: the sum of one batch from each of several origins (workers).
     Bundle,
 }
 
@@ -129,13 +133,11 @@ pub enum ParcelKind {
 /// a parcel takes effect when it is complete.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// The contents of the parcel.
     pub kind: ParcelKind,
-    /// Length of the whole parcel in bytes.
+    /// Length in bytes of the whole parcel, of which this is a piece.
     pub total: u64,
-    /// Position of this piece's first byte within the parcel.
+    /// Position of the piece's first byte within the parcel.
     pub offset: u64,
-    /// This piece's bytes.
     pub bytes: Arc<[u8]>,
 }
 
@@ -151,8 +153,8 @@ pub enum MessageError {
 }
 
 impl Message {
-    /// Encodes the message as kind and contents of a frame. A batch's bytes are borrowed as its worker encoded them,
-    /// without a copy for each peer.
+    /// Encodes the message as the kind and contents of a frame. A batch's bytes are borrowed as its worker encoded
+    /// them, without a copy for each peer.
     pub fn encode(&self) -> Result<(Kind, Cow<'_, [u8]>), Unreadable> {
         Ok(match self {
             Self::Batch(bytes) => (Kind::Batch, Cow::Borrowed(bytes)),
@@ -170,7 +172,7 @@ impl Message {
         })
     }
 
-    /// Decodes a message from the kind and contents of a frame.
+    /// Decodes a link's message from the kind and contents of a frame.
     pub fn decode(kind: Kind, contents: Vec<u8>) -> Result<Self, MessageError> {
         Ok(match kind {
             Kind::Batch => Self::Batch(contents.into()),

@@ -31,12 +31,12 @@ use thiserror::Error;
 #[error("the contents of a message could not be encoded or decoded")]
 pub struct Unreadable;
 
-/// Encodes a message.
+/// Encodes a message as the contents of a frame.
 pub fn encode(message: &impl Serialize) -> Result<Vec<u8>, Unreadable> {
     postcard::to_stdvec(message).map_err(|_| Unreadable)
 }
 
-/// Decodes bytes that hold exactly one message.
+/// Decodes the contents of a frame, which must hold exactly one message.
 pub fn decode<T: DeserializeOwned>(contents: &[u8]) -> Result<T, Unreadable> {
     match postcard::take_from_bytes(contents) {
         Ok((message, [])) => Ok(message),

@@ -8,26 +8,28 @@ use super::Unreadable;
 use crate::log::batch::Header;
 use crate::log::bundle::BUNDLED_MAX;
 
-/// Header of a part of a round: the round, the position of the part, and the batches that are added up in it.
+/// Header of a section of a round's sum: the round, the position of the section, and the batches that are added up in
+/// it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PartHead {
-    /// The round's number.
+    /// Number of the round whose batches are added up.
     pub round: u64,
     /// Fingerprint of the members among whom the round is added up, and of the reduction path.
     pub members: u64,
-    /// The part's number, from 0.
+    /// Number of the section of the weights that the part is the sum of, from 0.
     pub piece: u32,
-    /// True if all members that have something to add have done so.
+    /// True if all members that have something to add to the part have done so.
     pub whole: bool,
     /// The headers of the batches that are in the sum.
     pub headers: Vec<Header>,
 }
 
-/// A part of a round on its way along the reduction path.
+/// A part of a round: the sum of its batches for a section of the weights, on its way from node to node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoundPart {
     pub head: PartHead,
-    /// The encoded steps, which are passed on unchanged once the part is whole.
+    /// The encoded sum: the steps by which each weight of the section moves. Passed on unchanged once the part is
+    /// whole.
     pub steps: Arc<[u8]>,
 }
 

@@ -2,23 +2,23 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The phase of a run.
+/// The phase of a run, as nodes report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Phase {
-    /// The nodes open the data.
+    /// Phase before training, in which the nodes open the data.
     Preparing,
-    /// The workers train.
+    /// Phase in which the workers train.
     Training,
-    /// Workers take no further steps; the last batches are on their way.
+    /// Phase after training: workers take no further steps, and the last batches are on their way.
     Settling,
-    /// The model is measured and saved.
+    /// Phase near the end of a run, in which the model is measured and saved.
     Finishing,
-    /// The run is over.
+    /// Phase of a run that is over.
     Ended,
 }
 
 impl Phase {
-    /// Returns the word for the phase in records and for people.
+    /// Returns the word for the run's phase in records and for people.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {

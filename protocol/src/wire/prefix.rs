@@ -8,17 +8,18 @@ use super::Unreadable;
 use crate::ids::OriginId;
 use crate::weights::digest::Digest;
 
-/// Header of a prefix: the workers whose differences are added up, and the worker that goes on.
+/// Header of a prefix, a sum of differences in sequential averaging: the workers in the sum, and the worker that goes
+/// on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PrefixHead {
-    /// The number of the pass, as its sender counts.
+    /// The number of the pass (one walk through all workers), as the sender of the sum counts.
     pub pass: u64,
     /// Digest of the shared weights to which the differences are relative. A worker with other shared weights cannot
     /// use the sum.
     pub shared: Digest,
-    /// The origin that added its difference last.
+    /// The origin (worker) that added its difference to the sum last.
     pub from: OriginId,
-    /// The origin that goes on from the sum.
+    /// The origin (worker) that goes on from the sum.
     pub to: OriginId,
     /// Number of workers whose differences are in the sum.
     pub count: u32,
@@ -28,19 +29,19 @@ pub struct PrefixHead {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prefix {
     pub head: PrefixHead,
-    /// The sum, as encoded dense steps.
+    /// The sum as encoded dense steps: the movement of each weight.
     pub steps: Arc<[u8]>,
 }
 
 impl Prefix {
-    /// Encodes the prefix as the contents of a frame.
+    /// Encodes the sum and its header as the contents of a frame.
     pub fn encode(&self) -> Result<Vec<u8>, Unreadable> {
         let mut contents = super::encode(&self.head)?;
         contents.extend_from_slice(&self.steps);
         Ok(contents)
     }
 
-    /// Decodes a prefix from the contents of a frame. The steps stay encoded.
+    /// Decodes a sum and its header from the contents of a frame. The steps stay encoded.
     pub fn decode(contents: &[u8]) -> Result<Self, Unreadable> {
         let (head, steps) = postcard::take_from_bytes(contents).map_err(|_| Unreadable)?;
         Ok(Self {

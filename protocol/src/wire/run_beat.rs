@@ -15,13 +15,13 @@ use crate::weights::digest::Digest;
 use crate::wire::phase::Phase;
 use crate::wire::run_plan::RunPlan;
 
-/// A run as one node knows it, as part of a beat.
+/// A run as one node knows it, as part of the node's periodic state message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunBeat {
     pub run: RunId,
-    /// The plan with the participants, once it is decided.
+    /// The run's plan with the participants, once it is decided.
     pub plan: Option<RunPlan>,
-    /// Cause of an early end.
+    /// Cause of the run's early end; none as long as there is none.
     pub stop: Option<StopReason>,
     /// The divergence because of which the run cannot go on anywhere.
     pub diverged: Option<Divergence>,
@@ -30,8 +30,8 @@ pub struct RunBeat {
 }
 
 impl RunBeat {
-    /// Returns the phase of the run at the node that sent this beat. A node that still opens data after the plan is
-    /// decided counts as training.
+    /// Returns the phase of the run at the node that sent this state message. A node that still opens data after the
+    /// plan is decided counts as training.
     #[must_use]
     pub fn phase_of(&self, node: NodeId) -> Phase {
         let own = self.states.iter().find(|(one, _)| *one == node);
@@ -53,29 +53,32 @@ impl RunBeat {
     reason = "the flags are independent, and several can be true at once"
 )]
 pub struct ParticipantState {
-    /// Number of the state, which counts up with every change.
+    /// Number of the participant's state, which it counts up with every change.
     pub number: u64,
-    /// True once all workers of the participant have closed their origins and will make no further batch.
+    /// True once all workers of the participant have ended their streams of batches and will make no further batch.
     pub closed: bool,
-    /// True while one of the participant's workers, which has measured weights that reach the target, waits to restore
-    /// them until all others have closed.
+    /// True while one of the participant's workers, which has measured weights that reach the target accuracy, waits to
+    /// restore them until all other workers have made their last batches.
     pub stands_by: bool,
-    /// True while the participant has no worker in place of a lost one that its pipeline needs.
+    /// True while the participant has no new worker in place of a lost one that its pipeline needs.
     pub unmanned: bool,
     /// True while the participant's workers have nothing to train, though samples are missing.
     pub starved: bool,
-    /// The frontier fingerprint of the participant: which batches it has.
+    /// Fingerprint of the participant's frontier: equal for participants that have applied the same batches.
     pub fingerprint: u64,
-    /// True while a large parcel (a merged range, snapshot or bundle) is being sent to or from the participant, so that
-    /// a frontier will change soon.
+    /// True while a large message (a merged range, snapshot or bundle) is being sent to or from the participant, so
+    /// that it will soon have further batches.
     pub catching_up: bool,
-    /// Number of ballots that were taken back before the participant's next one, as far as it knows.
+    /// Number of ballots on how to end the run that nodes have taken back before this participant's next ballot, as far
+    /// as it knows.
     pub attempt: u64,
-    /// The participant's ballot: how it would end the run as soon as all members in it cast the same one.
+    /// The participant's ballot on how it would end the run: it does so as soon as all members in the ballot cast the
+    /// same one.
     pub ballot: Option<Ballot>,
-    /// True once the participant has seen only equal ballots, and takes no further batch.
+    /// True once the participant has seen only equal ballots on the end of the run, and takes no further batch.
     pub frozen: bool,
-    /// True once the participant has seen that all members that end the run with it are frozen. Cannot be taken back.
+    /// True once the participant has seen that all members that end the run with it take no further batch. Cannot be
+    /// taken back.
     pub decided: bool,
     /// The result with which the participant ended the run.
     pub settled: Option<Settled>,
@@ -85,14 +88,14 @@ pub struct ParticipantState {
     pub ended: bool,
     /// True if the participant has withdrawn from the run without having contributed.
     pub withdrawn: bool,
-    /// Norm of the residuals that the participant's workers had not sent when it left the run.
+    /// Norm of the changes that the participant's workers had learned and not sent when it left the run.
     pub residual_lost: f64,
     /// Participants that this one does not wait for any more, each with the reason.
     pub given_up: Vec<(NodeId, GivenUp)>,
 }
 
 impl ParticipantState {
-    /// Returns true if the participant does not wait for this node any more.
+    /// Returns true if the participant has given this node up and does not wait for it any more.
     #[must_use]
     pub fn gives_up(&self, node: NodeId) -> bool {
         self.given_up.iter().any(|(one, _)| *one == node)
@@ -102,27 +105,27 @@ impl ParticipantState {
 /// A participant's statement of how it would end a run: with these batches and these members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ballot {
-    /// Fingerprint of the frontier, which stands for the batches.
+    /// Fingerprint of the frontier to end with, which stands for the batches that the model contains.
     pub fingerprint: u64,
     /// Fingerprint of the members that end the run together.
     pub members: u64,
-    /// Number of the attempt, which a node that takes its ballot back counts up, and which all others follow, so that
-    /// no node casts the same ballot twice.
+    /// Number of the attempt to agree on the end. A node that takes its ballot back counts it up, and all others
+    /// follow, so that no node casts the same ballot twice.
     pub attempt: u64,
 }
 
-/// Reason why a participant does not wait for a node.
+/// Reason why a participant does not wait for another node any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum GivenUp {
-    /// The node was silent for too long. If it comes back, it is waited for again.
+    /// The node was given up because it was silent for too long. If it comes back, it is waited for again.
     Silent,
-    /// The node has left, withdrawn, or ended the run without the participant.
+    /// The node was given up because it has left, withdrawn, or ended the run without the participant.
     Gone,
-    /// The node sent something that no honest node sends.
+    /// The node was given up because it sent something that no honest node sends.
     Lied,
-    /// The participant can exchange batches with the node neither directly nor over other nodes.
+    /// The node was given up because batches can be exchanged with it neither directly nor over other nodes.
     OutOfReach,
-    /// The node fell silent after all had agreed on how to end.
+    /// The node was given up because it fell silent after all had agreed on how to end the run.
     SilentAtTheEnd,
 }
 
@@ -133,7 +136,7 @@ impl GivenUp {
         matches!(self, Self::Lied | Self::OutOfReach | Self::SilentAtTheEnd)
     }
 
-    /// Returns words about the node for people.
+    /// Returns words for people about a node that was given up for this reason.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {
@@ -148,20 +151,20 @@ impl GivenUp {
 /// Reason why a run ends before all its samples are trained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum StopReason {
-    /// A user asked for the end.
+    /// A user asked for the run's end.
     Asked,
-    /// The target accuracy is reached.
+    /// The run ends because the target accuracy is reached.
     TargetReached,
-    /// As many evaluations in a row as the job's patience have brought no lower loss.
+    /// The run ends because as many evaluations in a row as the job's patience have brought no lower loss.
     PatienceOver,
-    /// The run's time limit is over.
+    /// The run ends because its time limit is over.
     TimeUp,
-    /// The other nodes ended the run while this node was unreachable.
+    /// The run ends because the other nodes ended it while this node was unreachable.
     OthersEnded,
 }
 
 impl StopReason {
-    /// Returns the reason as a word for scripts.
+    /// Returns the reason of a run's early end as a word for scripts.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -174,10 +177,10 @@ impl StopReason {
     }
 }
 
-/// The result with which a node ended a run.
+/// The result with which one node ended a run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settled {
-    /// The digest recomputed from the node's ledger.
+    /// Digest (checksum of the weights) recomputed from the node's ledger, its exact replica.
     pub digest: Digest,
     /// The amount that the node's weights add to the digest of the whole model: equal to `digest` unless the node holds
     /// a stage.
@@ -186,9 +189,9 @@ pub struct Settled {
     pub workers_agree: bool,
     /// Statistics of the node's workers.
     pub stats: WorkerStats,
-    /// Number of samples in the node's batches, those of lost nodes included.
+    /// Number of samples in all batches that the node has applied, those of lost nodes included.
     pub samples: u64,
-    /// Number of samples in the node's batches that were trained more than once.
+    /// Number of samples in the batches that the node has applied that were trained more than once.
     pub repeated: u64,
     /// Bytes that the node sent on the data plane.
     pub bytes_sent: u64,
@@ -198,6 +201,6 @@ pub struct Settled {
     pub usage: NodeUsage,
     /// Evaluations that the node made during the run.
     pub course: Course,
-    /// Scores of the model, once this node has measured it.
+    /// Scores of the model, once this node has measured its quality.
     pub scores: Option<Scores>,
 }

@@ -13,21 +13,20 @@ use crate::weights::digest::Digest;
 use crate::wire::flow::StageAddress;
 use crate::wire::topology::Topology;
 
-/// Maximum number of settings that a plan can list as chosen; a job has fewer.
+/// Maximum number of settings that a run's plan can list as chosen; a job has fewer.
 pub const CHOSEN_MAX: usize = 64;
 
-/// The plan of a run, with its participants.
+/// The plan of a run: job, data, and the participants.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RunPlan {
-    /// The job that is trained.
     #[serde(with = "crate::job::as_text")]
     pub job: Box<Job>,
     /// Description of the data, which all participants have in common.
     pub data: DataInfo,
-    /// Digest of the first weights.
+    /// Digest (checksum) of the weights that the run begins with.
     pub first: Digest,
-    /// The participants: first those that began the run, in the order of their slots, then its guests, which came
-    /// later.
+    /// The participants: first those that began the run, in the order of their slots (workers' numbers), then its
+    /// guests, which joined later.
     pub participants: Vec<Participant>,
     /// The checkpoints that the run continues: none, one, or one of each pipeline stage if the network is spread over
     /// nodes.
@@ -43,29 +42,28 @@ pub struct RunPlan {
 /// A node that takes part in a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Participant {
-    /// The node's id.
     pub node: NodeId,
     /// The node's name for people.
     pub name: String,
     /// Address at which other nodes reach the node.
     pub address: SocketAddr,
-    /// Number of the node's worker slots.
+    /// Number of the node's worker slots: its workers' numbers in the run, to which samples are dealt.
     pub workers: usize,
-    /// True if the node came after the run had begun. Samples were dealt out without it, so its workers only claim
-    /// shards that others have not begun.
+    /// True if the node joined after the run had begun. Samples were dealt out without it, so its workers only claim
+    /// shards of samples that others have not begun.
     pub guest: bool,
-    /// The place in a pipeline that the node has taken over from one that was given up.
+    /// The stage of a pipeline that the node has taken over from one that was given up.
     pub takes: Option<StageTakeover>,
     /// Number of earlier participants of this run with the same name, which this process replaces: the node was
     /// restarted this many times.
     pub life: u32,
 }
 
-/// The takeover of a place in a pipeline.
+/// The takeover of a stage of a pipeline by a node, from one that was given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageTakeover {
     pub place: StageAddress,
-    /// Number of takeovers of the place so far, this one included, by which all nodes know the last one.
+    /// Number of takeovers of the stage so far, this one included, by which all nodes know the last one.
     pub turn: u32,
 }
 
@@ -76,21 +74,22 @@ impl RunPlan {
         Topology::of(self)
     }
 
-    /// Returns the number of worker slots that samples were dealt to.
+    /// Returns the number of slots (numbers of workers) that samples were dealt to.
     #[must_use]
     pub fn slots(&self) -> usize {
         let resumed = self.resumed.first().map(|resumed| resumed.slots);
         resumed.unwrap_or_else(|| self.job.trainers.among(self.topology().workers()))
     }
 
-    /// Returns the participants that began the run.
+    /// Returns the participants that began the run; guests came later.
     #[must_use]
     pub fn founders(&self) -> &[Participant] {
         let count = self.participants.iter().take_while(|one| !one.guest).count();
         &self.participants[..count]
     }
 
-    /// Adds a guest, unless it takes part already. Returns true if it was added. All nodes end up with the same list.
+    /// Adds a guest (a node that joined later) to the participants, unless it is one already. Returns true if it was
+    /// added. All nodes end up with the same list.
     pub fn admit(&mut self, guest: Participant) -> bool {
         if self.participant(guest.node).is_some() {
             return false;
@@ -102,7 +101,6 @@ impl RunPlan {
         true
     }
 
-    /// Returns the participant with this id.
     #[must_use]
     pub fn participant(&self, node: NodeId) -> Option<&Participant> {
         self.participants.iter().find(|participant| participant.node == node)
@@ -114,7 +112,7 @@ impl RunPlan {
         self.resumed.get(usize::from(self.topology().stage(node)))
     }
 
-    /// Returns the value of `life` for a new participant with this name.
+    /// Returns the number of earlier participants with this name, for a new participant that replaces them.
     #[must_use]
     pub fn next_life(&self, name: &str) -> u32 {
         let lives = self.participants.iter().filter(|one| one.name == name);
@@ -135,7 +133,7 @@ impl RunPlan {
         (self.data.train / u64::from(self.job.evaluations_per_epoch())).max(1)
     }
 
-    /// Returns true if the node came after the run had begun.
+    /// Returns true if the node joined after the run had begun.
     #[must_use]
     pub fn is_guest(&self, node: NodeId) -> bool {
         self.participant(node).is_some_and(|participant| participant.guest)
@@ -149,12 +147,12 @@ pub struct Resumed {
     pub run: RunId,
     /// Digest of the checkpoint's weights.
     pub digest: Digest,
-    /// Fingerprint of the checkpoint's frontier. Equal digests are not enough: two nodes may have the same weights
+    /// Fingerprint of the batches in the checkpoint. Equal digests are not enough: two nodes may have the same weights
     /// after different batches, for example batches that changed nothing, and could not continue together.
     pub frontier: u64,
     /// Number of samples in the checkpoint's batches.
     pub samples: u64,
-    /// Number of worker slots that samples were dealt to.
+    /// Number of slots (numbers of workers) that samples were dealt to.
     pub slots: usize,
 }
 

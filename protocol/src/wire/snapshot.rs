@@ -13,38 +13,38 @@ use crate::log::frontier::{Frontier, SEQUENCE_MAX};
 use crate::weights::digest::Digest;
 use serde::{Deserialize, Serialize};
 
-/// Length of the field that holds the head's length, in bytes.
+/// Length in bytes of the field of a snapshot that holds its head's length.
 const LENGTH_BYTES: usize = 4;
-/// Maximum length of the head in bytes: a few megabytes of cursors, the origins, and the list of log entries.
+/// Maximum length of a snapshot's head in bytes: a few megabytes of cursors, the origins, and the list of log entries.
 pub(crate) const HEAD_BYTES_MAX: usize = 64 << 20;
 const COUNT_BYTES: usize = size_of::<i32>();
 
-/// The part of an origin's batches that a replica has applied.
+/// The batches of one worker that a replica has applied: all from the first up to one sequence number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Applied {
     pub origin: OriginId,
-    /// Sequence of the last batch that is applied.
+    /// Sequence number of the worker's last batch that is applied.
     pub sequence: u64,
-    /// The amount that the applied batches add to the digest.
+    /// The amount that the worker's applied batches add to the digest of the weights.
     pub digest: Digest,
 }
 
-/// Head of a snapshot: everything of a replica except its counts and its log.
+/// Head of a snapshot: everything of a replica except its counts (the weights) and its log of batches.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {
     pub run: RunId,
-    /// The applied batches of each origin.
+    /// The applied batches of each worker.
     pub applied: Vec<Applied>,
-    /// Cursors of the samples that are done.
+    /// Cursors of the replica: the number of samples done in each shard of an epoch.
     pub cursors: Cursors,
-    /// Number of samples in all batches; samples trained twice count twice.
+    /// Number of samples in all applied batches; samples trained twice count twice.
     pub samples: u64,
-    /// Number of the replica's counts, one for each weight.
+    /// Number of the replica's weights.
     pub weights: u64,
 }
 
 impl Head {
-    /// Returns the frontier of the applied batches.
+    /// Returns the frontier of the replica: the last applied batch of each worker.
     #[must_use]
     pub fn frontier(&self) -> Frontier {
         let mut frontier = Frontier::default();
@@ -55,43 +55,42 @@ impl Head {
     }
 }
 
-/// Kind of an entry of a log.
+/// Kind of an entry in the log of batches that other nodes may still need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
     Batch,
-    /// Several batches of one origin: a merged range.
+    /// A merged range: several batches of one origin (worker) as one sum.
     Range,
-    /// Batches of several origins. The log of each of these origins has the entry, with the same bytes.
+    /// Batches of several origins (workers) as one sum. The log of each of these origins has the entry, with the same
+    /// bytes.
     Bundle,
 }
 
-/// An entry of a log: the batches of one origin in it.
+/// An entry in the log of batches that other nodes may still need: one or several batches of a worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEntry {
-    /// The origin of the batches.
     pub origin: OriginId,
-    /// The sequence before the first batch.
+    /// Sequence of the batch before the entry's first one.
     pub from: u64,
-    /// The sequence of the last batch.
+    /// Sequence of the entry's last batch.
     pub to: u64,
-    /// The encoded batch, range or bundle.
+    /// The encoded contents of the entry: a batch, merged range or bundle.
     pub bytes: Arc<[u8]>,
-    /// Kind of the entry.
     pub kind: EntryKind,
 }
 
 /// A replica with its log, as one node gives it to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The batches that the counts are the sum of, and their cursors.
+    /// The batches that the counts are the sum of, and the samples in them.
     pub head: Head,
-    /// The weights, as counts.
+    /// The weights as counts: whole numbers of steps of the lattice.
     pub counts: Vec<i32>,
-    /// Batches that some member may still need.
+    /// Log of the batches that some member may still need.
     pub log: Vec<LogEntry>,
 }
 
-/// The head as it is encoded, with the list of log entries.
+/// Head of a snapshot as it is encoded, with the list of log entries.
 #[derive(Serialize, Deserialize)]
 struct WireHead {
     head: Head,
@@ -112,7 +111,7 @@ enum WireKind {
     Batch,
     Range,
     Bundle,
-    /// The bundle of an earlier entry with this position, whose bytes are not repeated.
+    /// The same bundle as the earlier log entry at this position, so its bytes are not repeated.
     SameBundle(u32),
 }
 
@@ -136,11 +135,12 @@ impl WireKind {
     }
 }
 
-/// An encoded snapshot whose bytes are produced in order, as they are requested.
+/// An encoded snapshot (a replica with its log of batches), whose bytes are produced in order, as they are requested.
 #[derive(Clone, Debug)]
 pub struct Encoded {
     chunks: Vec<Chunk>,
-    /// Position of the next byte: the chunk, and (`read`) the bytes of that chunk already read.
+    /// Position of the next byte to produce: the chunk, and (`read`) the number of bytes of that chunk already
+    /// produced.
     chunk: usize,
     read: usize,
     length: usize,
@@ -172,7 +172,7 @@ impl Chunk {
     }
 }
 
-/// Encodes a snapshot from its head, counts and log.
+/// Encodes a snapshot (a replica with its log of batches) from its head, weights and log.
 #[must_use]
 pub fn encode(head: Head, counts: Arc<[i32]>, log: &[LogEntry]) -> Encoded {
     let entries = log.iter().enumerate().map(|(at, entry)| {
@@ -207,7 +207,6 @@ pub fn encode(head: Head, counts: Arc<[i32]>, log: &[LogEntry]) -> Encoded {
 }
 
 impl Encoded {
-    /// Returns the length of the whole snapshot in bytes.
     #[must_use]
     pub fn length(&self) -> usize {
         self.length
@@ -236,7 +235,7 @@ pub fn length_max(weights: usize, log_bytes: usize) -> usize {
     (LENGTH_BYTES + HEAD_BYTES_MAX + weights * COUNT_BYTES).saturating_add(log_bytes)
 }
 
-/// Reads the number of weights that a snapshot claims to have.
+/// Reads the number of weights from the head of an encoded snapshot, which another node may have sent.
 #[must_use]
 pub fn weights(bytes: &[u8]) -> Option<usize> {
     let (length, rest) = bytes.split_first_chunk::<LENGTH_BYTES>()?;
@@ -245,7 +244,7 @@ pub fn weights(bytes: &[u8]) -> Option<usize> {
     usize::try_from(wire.head.weights).ok()
 }
 
-/// Decodes a whole snapshot of a model with this many weights. Checks the form only, not the digest.
+/// Decodes a whole snapshot of a model with this many weights; `None` if its form is wrong. Does not check the digest.
 #[must_use]
 pub fn decode(bytes: &[u8], weights: usize) -> Option<Snapshot> {
     let (length, rest) = bytes.split_first_chunk::<LENGTH_BYTES>()?;

@@ -13,7 +13,8 @@ use crate::ids::NodeId;
 use crate::job::model::{Layout, Partition, PipelineStage};
 use crate::job::{PipelineSpec, Trainers};
 
-/// Number of slots among which guests' slots are chosen by id.
+/// Number of slots from which guests (nodes that joined during the run) get theirs by their ids. A slot decides which
+/// samples its worker takes first.
 const GUEST_SLOTS: u64 = 1 << 16;
 
 /// Distribution of a run's model over its participants.
@@ -25,7 +26,8 @@ pub enum Topology<'a> {
     Pipelined(Pipelines<'a>),
 }
 
-/// The pipelines of a run: rows of participants, in which guests replace participants that were given up.
+/// The pipelines of a run: rows of participants, one for each stage, in which guests replace participants that were
+/// given up.
 #[derive(Clone, Copy, Debug)]
 pub struct Pipelines<'a> {
     plan: &'a RunPlan,
@@ -57,7 +59,7 @@ impl<'a> Topology<'a> {
     }
 }
 
-/// Methods for stages, workers and slots.
+/// Methods for numbers and slots of stages and workers.
 impl Topology<'_> {
     /// Returns the number of stages that the model is cut into; 1 if nodes hold the whole model.
     #[must_use]
@@ -75,9 +77,10 @@ impl Topology<'_> {
         }
     }
 
-    /// Returns the slots of a node's workers. Guests' slots come after all others and are far apart, because a slot
-    /// decides which shards its worker claims first, and guests train only claimed shards. Two guests with the same
-    /// slot sometimes claim the same shards. All nodes of a pipeline share one slot.
+    /// Returns the slots of a node's workers, by which samples are dealt. Slots of guests (nodes that joined later)
+    /// come after all others and are far apart, because a slot decides which shards of samples its worker claims first,
+    /// and guests train only claimed shards. Two guests with the same slot sometimes claim the same shards. All nodes
+    /// of a pipeline share one slot.
     #[must_use]
     pub fn slots_of(&self, node: NodeId) -> Range<usize> {
         match self {
@@ -100,8 +103,8 @@ impl Topology<'_> {
         }
     }
 
-    /// Returns the slots that have no worker while these nodes are away. A pipeline trains as long as the current
-    /// holders of all its stages are heard, even if earlier nodes of it are away.
+    /// Returns the slots (workers' numbers) that have no worker while these nodes are away. A pipeline trains as long
+    /// as the current holders of all its stages are heard, even if earlier nodes of it are away.
     #[must_use]
     pub fn slots_without(
         &self,
@@ -119,7 +122,7 @@ impl Topology<'_> {
 
 /// Methods for the stages that nodes hold.
 impl<'a> Topology<'a> {
-    /// Returns a node's place in a pipeline; none if it holds the whole model.
+    /// Returns the pipeline and stage of a node; none if it holds the whole model.
     #[must_use]
     pub fn place(&self, node: NodeId) -> Option<StageAddress> {
         self.pipelines()?.place(node)
@@ -131,7 +134,8 @@ impl<'a> Topology<'a> {
         self.place(node).map_or(0, |place| place.stage)
     }
 
-    /// Returns the place of a node's worker and the shape of the pipelines; none if the worker has the whole model.
+    /// Returns the pipeline and stage of a node's worker, and the division into stages; none if the worker has the
+    /// whole model.
     #[must_use]
     pub fn assignment(&self, node: NodeId) -> Option<PipelineAssignment> {
         let pipelines = self.pipelines()?;
@@ -158,15 +162,15 @@ impl<'a> Topology<'a> {
         layout.map_or(held, |layout| layout.weights as u64)
     }
 
-    /// Returns the node that holds a place: the last one that took it over, else the one that began with it. A node
-    /// that was given up does not get its place back. Of two that took a place over at the same time, the one with the
-    /// lower id holds it.
+    /// Returns the node that holds a stage of a pipeline: the last one that took it over, else the one that began with
+    /// it. A node that was given up does not get its stage back. Of two that took a stage over at the same time, the
+    /// one with the lower id holds it.
     #[must_use]
     pub fn holder(&self, place: StageAddress) -> Option<&'a Participant> {
         self.pipelines()?.holder(place)
     }
 
-    /// Returns true if another node has taken over this node's place in its pipeline.
+    /// Returns true if another node has taken over this node's stage of a pipeline.
     #[must_use]
     pub fn is_replaced(&self, node: NodeId) -> bool {
         let holder = self.place(node).and_then(|place| self.holder(place));
@@ -194,9 +198,9 @@ impl<'a> Topology<'a> {
     }
 }
 
-/// Methods for missing nodes and guests.
+/// Methods for missing nodes, and for guests: nodes that join later.
 impl Topology<'_> {
-    /// Returns the places whose holders are missing.
+    /// Returns the stages of pipelines whose holders are missing.
     #[must_use]
     pub fn vacancies(&self, is_missing: impl Fn(NodeId) -> bool) -> Vec<StageAddress> {
         let Some(pipelines) = self.pipelines() else {
@@ -215,7 +219,8 @@ impl Topology<'_> {
             .is_none_or(|pipelines| pipelines.first_whole(is_missing).is_some())
     }
 
-    /// Returns true if a further node would have something to do. Pipelines take a node only in place of a missing one.
+    /// Returns true if a further node would have something to do in the run. Pipelines take a node only in place of a
+    /// missing one.
     #[must_use]
     pub fn has_room(&self, is_missing: impl Fn(NodeId) -> bool) -> bool {
         match self {
@@ -224,8 +229,8 @@ impl Topology<'_> {
         }
     }
 
-    /// Returns a node as a guest, with the place in a pipeline that it takes over; none if there is no room. Guests
-    /// that come at the same time are spread over the vacant places.
+    /// Returns a node as a guest (a participant that joins later), with the stage of a pipeline that it takes over;
+    /// none if there is no room. Guests that come at the same time are spread over the vacant stages.
     #[must_use]
     pub fn placed(&self, guest: Participant, is_missing: impl Fn(NodeId) -> bool) -> Option<Participant> {
         let Self::Pipelined(pipelines) = self else {
@@ -240,7 +245,7 @@ impl Topology<'_> {
         })
     }
 
-    /// Returns true if a guest can have joined in this way: in pipelines, at one of their places.
+    /// Returns true if a guest can have joined the run in this way: in pipelines, by taking over one of their stages.
     #[must_use]
     pub fn admits(&self, guest: &Participant) -> bool {
         match self {
@@ -252,9 +257,10 @@ impl Topology<'_> {
     }
 }
 
-/// Methods for the tasks of nodes in a run, such as leading, measuring and saving.
+/// Methods for the tasks of nodes in a run, such as leading a pipeline and measuring or saving the model.
 impl Topology<'_> {
-    /// Returns true if a node's workers choose the minibatches that they train.
+    /// Returns true if a node's workers choose the minibatches that they train, as in a pipeline only the first stage's
+    /// does.
     #[must_use]
     pub fn leads(&self, node: NodeId) -> bool {
         self.pipelines()
@@ -262,14 +268,14 @@ impl Topology<'_> {
     }
 
     /// Returns true if a node's workers train minibatches that another node chooses. The training of such a node ends
-    /// when the leaders have ended, whatever its own ledger says: samples done there may not be done at the leader, and
-    /// missing samples are not made any more.
+    /// when the leaders have ended, whatever its own ledger (replica) says: samples done there may not be done at the
+    /// leader, and missing samples are not made any more.
     #[must_use]
     pub fn is_led(&self, node: NodeId) -> bool {
         self.place(node).is_some_and(|place| place.stage > 0)
     }
 
-    /// Returns true if a node leads a pipeline whose holders are all there.
+    /// Returns true if a node leads a pipeline, and none of the pipeline's nodes is missing.
     #[must_use]
     pub fn leads_whole_pipeline(&self, node: NodeId, is_there: impl Fn(NodeId) -> bool) -> bool {
         self.pipelines().is_some_and(|pipelines| {
@@ -278,8 +284,8 @@ impl Topology<'_> {
         })
     }
 
-    /// Returns the node whose worker measures the model during training: the first node that is there, or the leader of
-    /// the first complete pipeline.
+    /// Returns the node whose worker measures the model's quality during training: the first node that is there, or the
+    /// leader of the first complete pipeline.
     #[must_use]
     pub fn evaluator(&self, is_there: impl Fn(NodeId) -> bool) -> Option<NodeId> {
         let first = match self {
@@ -293,8 +299,8 @@ impl Topology<'_> {
         first.map(|one| one.node)
     }
 
-    /// Returns true if the worker that trains also measures, between two of its steps, because it alone knows when an
-    /// epoch is over.
+    /// Returns true if the worker that trains also measures the model's quality, between two of its steps, because it
+    /// alone knows when an epoch is over.
     #[must_use]
     pub fn evaluates_by_itself(&self) -> bool {
         match self {
@@ -303,8 +309,9 @@ impl Topology<'_> {
         }
     }
 
-    /// Returns true if the run's number of samples may be taken from the ledger of `node` when `teller` reports it. In
-    /// pipelines that is a leader's ledger, because the ledger of a stage that lost a node may have one minibatch less.
+    /// Returns true if the run's number of samples may be taken from the ledger (replica) of `node` when `teller`
+    /// reports it. In pipelines that is a leader's ledger, because the ledger of a stage that lost a node may have one
+    /// minibatch less.
     #[must_use]
     pub fn counts_samples_for(&self, teller: NodeId, node: NodeId) -> bool {
         match self {
@@ -321,15 +328,15 @@ impl Topology<'_> {
         matches!(self, Self::Pipelined(_))
     }
 
-    /// Returns true if every seat needs its worker until the end, even if few samples are left, because all workers of
-    /// a pipeline are needed to measure it.
+    /// Returns true if every worker that takes part must stay until the end, even if few samples are left, because all
+    /// workers of a pipeline are needed to measure the model's quality.
     #[must_use]
     pub fn needs_all_workers(&self) -> bool {
         matches!(self, Self::Pipelined(_))
     }
 
-    /// Returns true if the workers of a node that leaves emit their residuals first. A pipeline that loses a node
-    /// repeats the minibatch in flight instead, so its workers are simply lost.
+    /// Returns true if the workers of a node that leaves first send their residuals (changes not sent yet). A pipeline
+    /// that loses a node repeats the minibatch in flight instead, so its workers are simply lost.
     #[must_use]
     pub fn hands_over(&self) -> bool {
         matches!(self, Self::Replicated(_))
@@ -372,7 +379,7 @@ impl<'a> Pipelines<'a> {
         self.plan.founders().get(index)
     }
 
-    /// Returns the takeover of a place by a further node, with the next number.
+    /// Returns the takeover of a stage of a pipeline by a further node, with the next number.
     fn take_over(&self, place: StageAddress) -> StageTakeover {
         let before = self.holder(place).and_then(|one| one.takes);
         StageTakeover {
@@ -381,7 +388,7 @@ impl<'a> Pipelines<'a> {
         }
     }
 
-    /// Returns the places of a pipeline, in order.
+    /// Returns the stages of a pipeline, in order.
     fn places(&self, pipeline: usize) -> impl Iterator<Item = StageAddress> + use<> {
         let stages = self.stages as u8;
         (0..stages).map(move |stage| StageAddress {
@@ -395,7 +402,7 @@ impl<'a> Pipelines<'a> {
         self.places(pipeline).all(is_there)
     }
 
-    /// Returns the first pipeline in which no holder is missing.
+    /// Returns the first pipeline of which no node is missing.
     fn first_whole(&self, is_missing: impl Fn(NodeId) -> bool) -> Option<usize> {
         let mut pipelines = 0..self.plan.founders().len() / self.stages;
         pipelines.find(|&pipeline| self.is_whole(pipeline, &is_missing))

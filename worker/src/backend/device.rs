@@ -11,10 +11,10 @@ use crate::backend::cuda::{Gpu, GpuError};
 /// Precision in which a GPU multiplies matrices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Precision {
-    /// Full single precision.
+    /// Matrices are multiplied in full single precision.
     F32,
-    /// Tensor cores with factors rounded to 10-bit mantissas: several times faster. Sums and weights keep single
-    /// precision.
+    /// Matrices are multiplied by tensor cores, with factors rounded to 10-bit mantissas: several times faster. Sums
+    /// and weights keep single precision.
     Tf32,
 }
 
@@ -42,10 +42,10 @@ impl fmt::Display for Precision {
 /// A requested device: `auto`, `cpu` or `cuda:N`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// The first GPU, or the CPU if there is none.
+    /// `auto`: the first GPU, or the CPU if there is none.
     Auto,
     Cpu,
-    /// The GPU with this number, counted from 0.
+    /// `cuda:N`: the GPU with this number, counted from 0.
     Cuda(usize),
 }
 
@@ -93,11 +93,11 @@ pub enum Device {
 /// Reason why a requested device is not available.
 #[derive(Debug, Error)]
 pub enum DeviceError {
-    /// This build has no GPU support.
+    /// A GPU was requested, but this build has no GPU support.
     #[cfg(not(feature = "cuda"))]
     #[error("this build of tau does not support GPUs: build it with --features cuda, or use --device cpu")]
     NotBuilt,
-    /// The GPU cannot be used.
+    /// The requested GPU cannot be used.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Gpu(#[from] GpuError),
@@ -145,7 +145,7 @@ impl Device {
         }
     }
 
-    /// Returns the choice that names exactly this device.
+    /// Returns the choice (`cpu` or `cuda:N`) that names exactly this device.
     #[must_use]
     pub fn choice(&self) -> Choice {
         match self {

@@ -25,29 +25,30 @@ use crate::trainer::gradient_source::step_key;
 use crate::trainer::{GpuUse, Numbers, StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
 use protocol::weights::contribution::Contribution;
 
-/// Number of times that each kind of optimiser pass is timed; the fastest time counts.
+/// Number of times that the optimiser pass is timed, with and without comparing the own with the shared weights; the
+/// fastest time counts.
 const CALIBRATIONS: usize = 5;
 /// Bytes written between two timed passes to evict the weights from the caches: more than the private caches of one
 /// core hold.
 const PASSING_BYTES: usize = 16 << 20;
 
-/// A trainer that trains a replica on a backend.
+/// A trainer on a backend (CPU or GPU): it trains a worker's replica of the model.
 pub struct Replica<B> {
     backend: B,
     /// Optimiser rule whose state arrays the backend keeps.
     rule: Rule,
     turns: Turns,
-    /// Look-ahead of the own weights, as a multiple of the optimiser's velocity.
+    /// Look-ahead of the own weights: the multiple of the velocity by which they are ahead of the optimiser's weights.
     ahead: f32,
     /// Seed of dropout. It differs between workers, so that replicas do not drop the same activations.
     dropout_seed: u64,
-    /// The next step, if the backend has already begun to compute its gradient.
+    /// The next training step, if the backend has already begun to compute that step's gradient.
     begun: Option<LaunchedStep>,
     /// Thread time spent so far on the next step's gradient, where it is computed piece by piece (pipeline stages).
     advancing: Duration,
-    /// Thread time that comparing the two copies adds to a step; used where the backend cannot measure it.
+    /// Thread time that comparing own and shared weights adds to a step; used where the backend cannot measure it.
     exchange: Duration,
-    /// Shortest wall-clock time of a step so far.
+    /// Shortest wall-clock time of a training step so far.
     shortest: Duration,
 }
 
@@ -61,7 +62,8 @@ struct LaunchedStep {
 }
 
 impl<B: Backend> Replica<B> {
-    /// Makes a replica on a backend whose two copies are equal, and whose optimiser state and gradient are zeros.
+    /// Makes a trainer on a backend whose own and shared weights are equal, and whose optimiser state and gradient are
+    /// zeros.
     pub(crate) fn on(backend: B, rule: Rule, dropout_seed: u64) -> Result<Self, TrainError> {
         let mut replica = Self {
             turns: Turns::new(backend.weights()),
@@ -78,19 +80,18 @@ impl<B: Backend> Replica<B> {
         Ok(replica)
     }
 
-    /// Returns the replica after `change` was applied to its backend.
+    /// Returns the trainer after `change` was applied to its backend.
     pub(super) fn with_backend(mut self, change: impl FnOnce(&mut B)) -> Self {
         change(&mut self.backend);
         self
     }
 
-    /// The backend that does the arithmetic.
     pub fn backend(&self) -> &B {
         &self.backend
     }
 
-    /// Measures the time that comparing the copies adds to an optimiser pass, with cold caches as within a real step.
-    /// The gradient is zero, so the passes change neither weights nor state.
+    /// Measures the time that comparing own and shared weights adds to an optimiser pass, with cold caches as within a
+    /// real step. The gradient is zero, so the passes change neither weights nor state.
     fn calibrate(&mut self) -> Result<(), TrainError> {
         let turn = self.turns.clone().next(TURNS_MAX);
         let compare = Compare {
@@ -138,7 +139,7 @@ impl<B: Backend> Replica<B> {
         self.backend.residuals(step, self.ahead)
     }
 
-    /// The state arrays that the optimiser rule uses.
+    /// Returns the names of the state arrays that the optimiser rule uses.
     fn kept(&self) -> impl Iterator<Item = Array> + use<B> {
         [Array::First, Array::Second].into_iter().take(self.rule.state_arrays())
     }
@@ -220,7 +221,7 @@ impl<B: Backend> Trainer for Replica<B> {
         })
     }
 
-    /// Computes a gradient for its loss, then runs an update that moves no weight.
+    /// Returns the loss of some samples: computes a gradient for it, then runs an update that moves no weight.
     fn loss(&mut self, samples: &[u32]) -> Result<f32, TrainError> {
         self.begun = None;
         self.gradient(samples, 0)?;
@@ -292,7 +293,7 @@ impl<B: Backend> Trainer for Replica<B> {
         Ok(residual::norm(&self.residual_sample()?, self.backend.weights()))
     }
 
-    /// Returns the residual, its rounding remainder and the optimiser's arrays.
+    /// Returns the state to save: the residual, its rounding remainder and the optimiser's arrays.
     fn state(&self) -> Result<TrainerState, TrainError> {
         let (own, shared) = (self.backend.read(Array::Own)?, self.backend.read(Array::Shared)?);
         let (residual, rest) = residual::taken_apart(&own, &shared);

@@ -5,17 +5,18 @@ use crate::learning::clip::sum_of_squares;
 /// Number of weights whose residual is sampled to estimate its size: enough to measure a density of 1/1000.
 const SAMPLE: usize = 1 << 17;
 
-/// Returns the sampling step: the residual of every weight whose index is a multiple of the step is examined.
+/// Returns the step between sampled weights: only residuals at multiples of it are examined.
 pub(super) fn sample_step(weights: usize) -> usize {
     weights.div_ceil(SAMPLE).max(1)
 }
 
-/// Estimates the norm of the residual of `weights` weights from a sample of it.
+/// Estimates the norm of the residual (own minus shared copy) of `weights` weights from a sample of it.
 pub(super) fn norm(sample: &[f32], weights: usize) -> f64 {
     (sum_of_squares(sample) * weights as f64 / sample.len().max(1) as f64).sqrt()
 }
 
-/// Estimates the magnitude that the given fraction of residuals reaches or exceeds, from a sample.
+/// Estimates, from a sample, the magnitude that this fraction of all weights' residuals (own minus shared) reaches or
+/// exceeds.
 pub(super) fn quantile(mut sample: Vec<f32>, fraction: f64) -> f64 {
     if sample.is_empty() {
         return 0.0;

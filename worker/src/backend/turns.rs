@@ -4,19 +4,19 @@ use std::ops::Range;
 
 use protocol::job::model::{Layout, TensorSlot};
 
-/// Weights in a block, the smallest part that can have a turn. Four arrays of a block fit together into a first-level
-/// cache of 32 KiB, and a GPU's thread block reads one block at once.
+/// Number of weights in a block, the smallest part of a model that a step compares or skips. Four arrays of a block fit
+/// together into a first-level cache of 32 KiB, and a GPU's thread block reads one block at once.
 pub(super) const BLOCK: usize = 1024;
-/// Fewest weights that one turn compares with the shared copy; small models have fewer turns.
+/// Fewest weights that one step compares with the shared copy; small models are compared in fewer steps.
 pub(super) const WEIGHTS_PER_TURN_MIN: usize = 1 << 14;
-/// Most weights of a tensor that is compared in every step.
+/// Most weights of a tensor that every step compares with the shared copy.
 const SMALL_TENSOR_MAX: usize = 1 << 15;
 
-/// Decides which weights are compared in a step: a range of blocks that advances with each comparison.
+/// Decides which weights a step compares with the shared copy: a range of blocks that advances with each comparison.
 #[derive(Clone, Debug)]
 pub(super) struct Turns {
     weights: usize,
-    /// Number of comparisons so far.
+    /// Number of times that part of the weights was compared with the shared copy so far.
     pub(super) done: usize,
 }
 
@@ -25,8 +25,8 @@ impl Turns {
         Self { weights, done: 0 }
     }
 
-    /// Returns the weights to compare next, as a range of whole blocks, if the weights are divided into at most `parts`
-    /// turns.
+    /// Returns the range of weights, as whole blocks, to compare with the shared copy in the next step. At most `parts`
+    /// steps cover all weights.
     pub(super) fn next(&mut self, parts: usize) -> Range<usize> {
         let turns = (self.weights / WEIGHTS_PER_TURN_MIN).clamp(1, parts.max(1));
         let at = self.done % turns;
@@ -37,8 +37,8 @@ impl Turns {
     }
 }
 
-/// Returns the small tensors, which are compared in every step because each of their weights affects all outputs of the
-/// model and moves often.
+/// Returns the small tensors, which every step compares with the shared copy because each of their weights affects all
+/// outputs of the model and moves often.
 pub(super) fn eager_tensors(layout: &Layout) -> impl Iterator<Item = Range<usize>> + '_ {
     let small = layout
         .tensors

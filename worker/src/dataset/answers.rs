@@ -3,13 +3,13 @@
 /// Expected outputs of samples, in the samples' order.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answers {
-    /// Number of each sample's class.
+    /// Classes are to be predicted: the number of each sample's class.
     Labels(Vec<u32>),
-    /// The numbers to predict, standardised, one row per sample.
+    /// Numbers are to be predicted: standardised, one row per sample.
     Numbers {
-        /// Numbers per sample; never 0.
+        /// Number of target numbers per sample; never 0.
         width: usize,
-        /// All numbers, row by row.
+        /// Target numbers of all samples, row by row.
         values: Vec<f32>,
     },
 }
@@ -21,7 +21,6 @@ impl Default for Answers {
 }
 
 impl Answers {
-    /// Number of samples.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -30,13 +29,12 @@ impl Answers {
         }
     }
 
-    /// True if there are no samples.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The labels; empty if numbers are to be predicted.
+    /// Returns the labels; empty if numbers are to be predicted.
     #[must_use]
     pub fn labels(&self) -> &[u32] {
         match self {
@@ -45,7 +43,7 @@ impl Answers {
         }
     }
 
-    /// The numbers, row by row; empty if labels are to be predicted.
+    /// Returns the target numbers, row by row; empty if labels are to be predicted.
     #[must_use]
     pub fn numbers(&self) -> &[f32] {
         match self {

@@ -5,7 +5,7 @@ use std::path::Path;
 use super::DatasetError;
 use crate::machine::memory;
 
-/// Bytes of memory that the data of one file may take, and those of them that are not taken yet.
+/// Limit in bytes on the memory that the data of one file may take, and the part of it that is not taken yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Budget {
     limit: u64,
@@ -13,7 +13,7 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// Returns the share of this machine's free memory that data may take.
+    /// Returns a budget of the share of this machine's free memory that data may take.
     pub(super) fn of_machine() -> Self {
         Self::of(memory::left_for_data().unwrap_or(u64::MAX))
     }
@@ -25,7 +25,8 @@ impl Budget {
         }
     }
 
-    /// Takes memory from the budget. `holds` describes the contents in an error, such as "a line of 7 MB".
+    /// Takes memory from the budget; fails if too little is left. `holds` describes the contents in an error, such as
+    /// "a line of 7 MB".
     pub(super) fn take(&mut self, bytes: u64, file: &Path, holds: impl FnOnce() -> String) -> Result<(), DatasetError> {
         match self.left.checked_sub(bytes) {
             Some(left) => self.left = left,
@@ -34,7 +35,7 @@ impl Budget {
         Ok(())
     }
 
-    /// Number of items of this size that the whole budget has room for.
+    /// Returns the number of items of this size that the whole budget has room for.
     pub(super) fn room_for(self, bytes_each: u64) -> u64 {
         self.limit / bytes_each
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use super::idx::{self, LabelledImages};
 use super::{Dataset, DatasetError, Known};
 
-/// Expands to one embedded file with its name in messages.
+/// Expands to the path and the bytes of one file that is embedded in the program.
 macro_rules! embedded {
     ($name:literal) => {
         (
@@ -15,7 +15,7 @@ macro_rules! embedded {
     };
 }
 
-/// Unpacks the digits.
+/// Opens the built-in dataset of handwritten digits, which is embedded in the program.
 pub(super) fn open(known: Option<Known<'_>>) -> Result<Dataset, DatasetError> {
     let train = LabelledImages::read(
         embedded!("train-images-idx3-ubyte.gz"),

@@ -9,7 +9,7 @@ use protocol::job::model::Shape;
 use super::samples::Values;
 use super::{Answers, Dataset, DatasetError, Known, Samples, Scaling, Target, root, source};
 
-/// Bytes of an image.
+/// Bytes of an image: three colours of 32 × 32 pixels.
 const IMAGE: usize = 3 * 32 * 32;
 const INPUT: Shape = Shape::Image {
     channels: 3,
@@ -23,7 +23,7 @@ struct Version {
     folder: &'static str,
     train: &'static [&'static str],
     test: &'static str,
-    /// Label bytes before an image; the last one is the class.
+    /// Number of label bytes before each image; the last one is the class.
     labels: usize,
     classes: usize,
     /// Name of the file that lists the class names, one per line.
@@ -55,7 +55,7 @@ const VERSIONS: [Version; 2] = [
     },
 ];
 
-/// Reads the dataset from a directory, or from the folder in it that the archive unpacks to.
+/// Reads a CIFAR dataset from a directory, or from the folder in it that the archive unpacks to.
 pub(super) fn open(
     directory: &Path,
     data_root: Option<&Path>,
@@ -100,7 +100,7 @@ fn find(directory: &Path) -> Result<(&'static Version, PathBuf), DatasetError> {
     })
 }
 
-/// Returns the names of the classes, or their numbers if the file of names is missing or wrong.
+/// Returns the names of CIFAR's classes, or their numbers if the file of names is missing or wrong.
 fn names(version: &Version, folder: &Path, data_root: Option<&Path>) -> Result<Vec<String>, DatasetError> {
     let mut text = String::new();
     match root::resolve(&folder.join(version.names), data_root).and_then(|path| source::open(&path)) {

@@ -10,10 +10,10 @@ use super::{CsvError, IdxError, NpzError};
 /// Reason why a dataset could not be opened.
 #[derive(Debug, Error)]
 pub enum DatasetError {
-    /// The operating system reported an error.
+    /// The operating system reported an error while data was read.
     #[error("{file} could not be read: check that it exists, is complete and may be read")]
     Read {
-        /// File or folder that was read.
+        /// File or folder that could not be read.
         file: PathBuf,
         source: io::Error,
     },
@@ -23,15 +23,15 @@ pub enum DatasetError {
          --data-root (--data-root / opens everything)"
     )]
     OutsideRoot {
-        /// The requested path.
+        /// Requested path, which lies outside of the data directory.
         file: PathBuf,
-        /// The node's data directory.
+        /// The node's data directory, outside of which nothing is read.
         root: PathBuf,
     },
     /// The path is not a regular file.
     #[error("{file} is {found}: give a regular file")]
     NotAFile {
-        /// The requested path.
+        /// Requested path, which is not a regular file.
         file: PathBuf,
         found: &'static str,
     },
@@ -41,11 +41,10 @@ pub enum DatasetError {
          or a machine with more memory"
     )]
     TooLarge {
-        /// File that was read.
         file: PathBuf,
-        /// Description of the contents that are too large.
+        /// Description of the contents that need too much memory.
         holds: String,
-        /// Limit, formatted for people.
+        /// Memory that data may use, formatted for people.
         limit: String,
         percent: u64,
     },
@@ -55,33 +54,32 @@ pub enum DatasetError {
          another folder with TAU_SCRATCH"
     )]
     Scratch {
-        /// Folder of the scratch file.
+        /// Folder in which the scratch file should lie.
         folder: PathBuf,
         source: io::Error,
     },
-    /// The file has another format than the one named.
+    /// The file has another format than the data source names.
     #[error("{file} is {found}, not {expected}: {instead}")]
     OtherKind {
-        /// File that was read.
         file: PathBuf,
-        /// Format of the file.
+        /// Format that the file has.
         found: &'static str,
-        /// Format that was expected.
+        /// Format that the data source names.
         expected: &'static str,
-        /// Advice for this format.
+        /// Advice to the user on data of the found format.
         instead: &'static str,
     },
-    /// No sample is left for training.
+    /// The data source leaves no sample for training.
     #[error(
         "{data} leaves none of its samples ({samples}) to train on: use more data, or a smaller share of test samples"
     )]
     NothingToTrainOn {
         /// Data source as the user wrote it.
         data: String,
-        /// Number of samples.
+        /// Number of samples in the data.
         samples: usize,
     },
-    /// No sample is left for training after validation samples are set aside.
+    /// No sample would be left for training after validation samples are set aside.
     #[error(
         "{samples} training samples are too few to set validation samples aside for --patience, --keep best or \
          --target-accuracy: use more data, or --validation test"
@@ -90,20 +88,19 @@ pub enum DatasetError {
         /// Number of training samples.
         samples: usize,
     },
-    /// All samples have the same label.
+    /// All samples of the data have the same label.
     #[error("every sample of {data} has the label '{class}': give data with at least two classes")]
     OneClass {
         /// Data source as the user wrote it.
         data: String,
-        /// The only label.
+        /// Name of the class that all samples have.
         class: String,
     },
     /// The data has another format or shape than the model's training data.
     #[error("{file} holds {found}, but the model was trained on {expected}: give data of the same form")]
     OtherInputs {
-        /// File that was read.
         file: PathBuf,
-        /// Description of the file's contents.
+        /// Description of the inputs in the file.
         found: String,
         /// Description of the inputs that the model takes.
         expected: String,
@@ -114,31 +111,28 @@ pub enum DatasetError {
          binary version there"
     )]
     NoCifar {
-        /// Folder that was searched.
+        /// Folder that was searched for CIFAR's files.
         directory: PathBuf,
     },
     /// The file is not a valid CIFAR file.
     #[error("{file} {why}: fetch the binary version of CIFAR again")]
     BadCifar {
-        /// File that was read.
         file: PathBuf,
-        /// Description of the fault.
+        /// Reason why the CIFAR file is not valid.
         why: String,
     },
     /// An image, or a folder of images, cannot be used.
     #[error("{file} {why}")]
     Image {
-        /// File or folder that was read.
         file: PathBuf,
-        /// Description of the fault, with advice.
+        /// Reason why the image cannot be used, with advice.
         why: String,
     },
-    /// A column is named, but data of this format has no columns.
+    /// A job names a column, but data of this format has no columns.
     #[error("{data} has no column '{column}': only tables (csv:FILE, parquet:FILE) have columns")]
     NoColumns {
         /// Data source as the user wrote it.
         data: String,
-        /// The requested column.
         column: String,
     },
     /// This program was built without Parquet.
@@ -147,15 +141,14 @@ pub enum DatasetError {
          table as CSV and write csv:FILE"
     )]
     NoParquet {
-        /// File that was to be read.
+        /// The Parquet file that was to be read.
         file: PathBuf,
     },
     /// A Parquet file cannot be used.
     #[error("{file} {why}")]
     Parquet {
-        /// File that was read.
         file: PathBuf,
-        /// Description of the fault, with advice.
+        /// Reason why the Parquet file cannot be used, with advice.
         why: String,
     },
     /// An NPZ file cannot be used.

@@ -12,10 +12,10 @@ use crate::machine::memory;
 const BYTES_MAX: u64 = 512 << 20;
 /// A table may take at most one part in this many of the free memory.
 const SHARE_OF_MEMORY: u64 = 8;
-/// About this many numbers are processed at once.
+/// Approximate number of a table's numbers that are processed at once.
 const PIECE: usize = 1 << 16;
 
-/// Bytes of a table that this machine holds in memory; larger tables use a scratch file.
+/// Returns the bytes of a table that this machine holds in memory; larger tables use a scratch file.
 pub(super) fn bytes_max() -> u64 {
     let free = memory::available().map_or(BYTES_MAX, |free| free / SHARE_OF_MEMORY);
     free.min(BYTES_MAX)
@@ -40,7 +40,7 @@ impl Floats {
         }
     }
 
-    /// Reads one row into `to`.
+    /// Reads one row of the table into `to`.
     pub(super) fn read(&self, row: usize, to: &mut Vec<f32>) -> Result<(), DatasetError> {
         let at = row * self.width;
         match &self.store {
@@ -56,7 +56,7 @@ impl Floats {
         }
     }
 
-    /// Passes a range of rows to `take`, in order.
+    /// Passes a range of the table's rows to `take`, in order.
     pub(super) fn each(&self, rows: Range<usize>, mut take: impl FnMut(&[f32])) -> Result<(), DatasetError> {
         let each_row = |piece: &[f32]| piece.chunks_exact(self.width).for_each(&mut take);
         let numbers = rows.start * self.width..rows.end * self.width;
@@ -74,7 +74,7 @@ impl Floats {
         }
     }
 
-    /// Passes every row to `change` for modification, in order.
+    /// Passes every row of the table to `change` for modification, in order.
     pub(super) fn change(&mut self, mut change: impl FnMut(&mut [f32])) -> Result<(), DatasetError> {
         let (width, piece) = (self.width, self.piece());
         let each_row = |piece: &mut [f32]| piece.chunks_exact_mut(width).for_each(&mut change);
@@ -109,7 +109,7 @@ impl Floats {
     }
 }
 
-/// A table of numbers under construction.
+/// Builds a table of numbers row by row, in memory or in a scratch file.
 pub(super) struct FloatsWriter {
     width: usize,
     /// File that the numbers come from; a scratch file is made beside it.
@@ -132,7 +132,7 @@ impl FloatsWriter {
         }
     }
 
-    /// Appends one or several rows.
+    /// Appends one or several rows to the table.
     pub(super) fn push(&mut self, numbers: &[f32]) -> Result<(), DatasetError> {
         if let Some(scratch) = &mut self.scratch {
             return scratch.push(numbers);

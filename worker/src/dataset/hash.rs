@@ -12,7 +12,7 @@ use super::{Answers, ColumnNames, DatasetError, Encoding, Samples, Target};
 /// the layout of the hashed bytes.
 const DOMAIN: &[u8] = b"tau dataset 2";
 
-/// Words that are hashed at once: enough to make few calls, few enough for a small buffer.
+/// Number of words that are hashed at once: enough to make few calls, few enough for a small buffer.
 const WORDS: usize = 4096;
 
 /// SHA-256 over a dataset: its shape, column names, target, and training and test samples.
@@ -77,7 +77,7 @@ impl fmt::Display for ContentHash {
 struct Hasher(Sha256);
 
 impl Hasher {
-    /// Numbers take eight bytes on every platform.
+    /// Hashes a whole number as eight bytes on every platform.
     fn number(&mut self, number: usize) {
         self.0.update((number as u64).to_le_bytes());
     }
@@ -99,7 +99,7 @@ impl Hasher {
         words.chunks(WORDS).for_each(|piece| self.piece(piece, &to_bytes));
     }
 
-    /// Hashes words in little-endian order.
+    /// Hashes 32-bit numbers as little-endian bytes.
     fn piece<T: Copy>(&mut self, words: &[T], to_bytes: impl Fn(T) -> [u8; 4]) {
         let bytes: Vec<u8> = words.iter().flat_map(|&word| to_bytes(word)).collect();
         self.0.update(&bytes);

@@ -1,15 +1,15 @@
 //! Recognises the kind of a file by its first bytes, for error messages with advice.
 
-/// A kind of file, with advice for its use.
+/// A file format, with advice for its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kind {
-    /// Name of the kind, with an article.
+    /// Name of a file format, with an article.
     pub(super) name: &'static str,
-    /// Advice to the user.
+    /// Advice to the user on files of this format.
     pub(super) instead: &'static str,
 }
 
-/// First bytes of files, and the kind that has them.
+/// First bytes of files, and the file format that has them.
 const KINDS: [(&[u8], Kind); 17] = [
     (b"PAR1", kind("a Parquet file", "write parquet:FILE")),
     (
@@ -56,10 +56,10 @@ const fn kind(name: &'static str, instead: &'static str) -> Kind {
 
 /// First bytes of a ZIP archive.
 const ZIP: &[u8] = b"PK\x03\x04";
-/// Offset of the name of its first file.
+/// Offset in a ZIP archive of the name of the archive's first file.
 const ZIP_NAME: usize = 30;
 
-/// Returns the kind of a file with these first bytes; `None` if the file may be a table of text.
+/// Returns the format of a file with these first bytes; `None` if the file may be a table of text.
 pub(super) fn of(first: &[u8]) -> Option<Kind> {
     if first.starts_with(ZIP) {
         return Some(zip(first));

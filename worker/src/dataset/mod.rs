@@ -54,17 +54,15 @@ pub struct Dataset {
     pub input: Shape,
     /// The class or the numbers to predict.
     pub target: Target,
-    /// Names of the columns, if the file has them.
+    /// Names of the table's columns, if the file has them.
     pub columns: Option<ColumnNames>,
-    /// Conversion of each column to model inputs; empty if each column is one number, used as it is.
+    /// Conversion of each table column to model inputs; empty if each column is one number, used as it is.
     pub encodings: Vec<Encoding>,
     /// Scaling from stored values to the model's inputs.
     pub scaling: Scaling,
-    /// Training samples.
     pub train: Samples,
-    /// Test samples.
     pub test: Samples,
-    /// Hash of the contents, by which nodes compare their data.
+    /// Hash of the dataset's contents, by which nodes compare their data.
     pub hash: ContentHash,
     /// Sentences about assumptions that were made about the data, for users who may know better.
     pub remarks: Vec<String>,
@@ -80,21 +78,21 @@ pub struct Inputs {
     pub ids: Option<Vec<String>>,
 }
 
-/// The facts about data that a trained model fixes; other data must match them.
+/// Facts about data that a trained model fixes: other data for the model must match them.
 #[derive(Clone, Copy, Debug)]
 pub struct Known<'a> {
     pub input: Shape,
     /// The class or the numbers that the model predicts.
     pub target: &'a Target,
-    /// Names of the columns that it was trained on, if they had names.
+    /// Names of the table columns that the model was trained on, if they had names.
     pub columns: Option<&'a ColumnNames>,
-    /// Conversion of each column to model inputs; empty if each column is one number, used as it is.
+    /// Conversion of each table column to model inputs; empty if each column is one number, used as it is.
     pub encodings: &'a [Encoding],
     /// Scaling from stored values to the model's inputs.
     pub scaling: &'a Scaling,
 }
 
-/// Opens another file that a job names, under the same rules as data: below the data root, and only regular files.
+/// Opens a file that a job names besides its data, under the same rules: below the data root, and only regular files.
 pub(crate) fn open_file(path: &Path, root: Option<&Path>) -> Result<std::fs::File, DatasetError> {
     source::open(&root::resolve(path, root)?)
 }
@@ -185,7 +183,7 @@ impl Dataset {
         Ok(Inputs { samples, files, ids })
     }
 
-    /// Returns the facts that a model trained on this data fixes.
+    /// Returns the facts that a model trained on this data fixes, for reading other data in the same way.
     #[must_use]
     pub fn known(&self) -> Known<'_> {
         Known {
@@ -197,7 +195,7 @@ impl Dataset {
         }
     }
 
-    /// Returns the facts that the nodes of a cluster compare with theirs.
+    /// Returns the facts by which the nodes of a cluster compare their data.
     #[must_use]
     pub fn info(&self) -> DataInfo {
         DataInfo {
@@ -301,7 +299,7 @@ impl Dataset {
         Ok((trained, Some(tested)))
     }
 
-    /// Replaces the test samples.
+    /// Returns the dataset with these test samples in place of its own.
     fn with_test(self, test: Samples) -> Result<Self, DatasetError> {
         let dataset = Self::new(
             self.input,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use super::DatasetError;
 
-/// Returns the path to open for `path`.
+/// Returns the path to open for `path`, or an error if a root is given and the path lies outside of it.
 ///
 /// With a root, symbolic links and `..` are resolved first, and the result must lie inside of the root.
 pub(super) fn resolve(path: &Path, root: Option<&Path>) -> Result<PathBuf, DatasetError> {

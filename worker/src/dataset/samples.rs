@@ -17,11 +17,11 @@ pub struct Samples {
 /// Features of all samples, one sample after the other.
 #[derive(Clone, PartialEq)]
 pub(crate) enum Values {
-    /// Pixels as bytes, which take a quarter of the memory; gathering scales them by [`Scaling::Unit`].
+    /// Features are pixels as bytes, which take a quarter of the memory; gathering scales them by [`Scaling::Unit`].
     Bytes(Vec<u8>),
-    /// Numbers that are scaled already.
+    /// Features as numbers that are scaled already.
     Floats(Vec<f32>),
-    /// Scaled numbers in a scratch file, because they do not fit into memory.
+    /// Features as scaled numbers in a scratch file, because they do not fit into memory.
     Scratch(ScratchFloats),
 }
 
@@ -61,17 +61,15 @@ impl Samples {
         Ok(Self::new(self.features, values, self.answers_at(rows)))
     }
 
-    /// Number of samples.
     pub fn len(&self) -> usize {
         self.answers.len()
     }
 
-    /// True if there are no samples.
     pub fn is_empty(&self) -> bool {
         self.answers.is_empty()
     }
 
-    /// Number of features of each sample.
+    /// Returns the number of features of each sample.
     pub fn features(&self) -> usize {
         self.features
     }
@@ -81,7 +79,7 @@ impl Samples {
         &self.answers
     }
 
-    /// Label of each sample; empty if numbers are to be predicted.
+    /// Returns the label of each sample; empty if numbers are to be predicted.
     pub fn labels(&self) -> &[u32] {
         self.answers.labels()
     }
@@ -137,7 +135,7 @@ impl Samples {
     }
 }
 
-/// Prints sizes instead of millions of numbers.
+/// Prints the sizes of a set of samples instead of millions of numbers.
 impl fmt::Debug for Samples {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Samples")

@@ -18,7 +18,7 @@ pub enum Scaling {
 }
 
 impl Scaling {
-    /// Factor of a byte under [`Scaling::Unit`].
+    /// Factor that turns a byte into a number from 0 to 1 ([`Scaling::Unit`]).
     pub const UNIT: f32 = 1.0 / 255.0;
 
     /// True if the scaling is valid for samples with this many features; a damaged model file may say anything.

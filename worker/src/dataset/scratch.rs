@@ -14,7 +14,7 @@ use super::DatasetError;
 /// Environment variable that names the folder for scratch files.
 const FOLDER: &str = "TAU_SCRATCH";
 const FLOAT: usize = size_of::<f32>();
-/// Floats that are read or written at once.
+/// Number of floats of a scratch file that are read or written at once.
 const PIECE: usize = 1 << 16;
 
 /// A range of the numbers in a scratch file.
@@ -22,7 +22,7 @@ const PIECE: usize = 1 << 16;
 pub(crate) struct ScratchFloats {
     file: Arc<File>,
     folder: Arc<PathBuf>,
-    /// Index of the first number in the file.
+    /// Index in the scratch file of the range's first number.
     start: usize,
     len: usize,
 }
@@ -32,7 +32,7 @@ impl ScratchFloats {
         self.len
     }
 
-    /// Splits the range into the first `at` numbers and the others.
+    /// Splits the scratch file's range into the first `at` numbers and the others.
     pub(super) fn split_at(self, at: usize) -> (Self, Self) {
         let second = Self {
             start: self.start + at,
@@ -42,7 +42,7 @@ impl ScratchFloats {
         (Self { len: at, ..self }, second)
     }
 
-    /// Copies rows of `width` numbers, in this order, to a scratch file of their own.
+    /// Copies rows of `width` numbers, in the given order, to a scratch file of their own.
     pub(super) fn rows(&self, rows: &[u32], width: usize) -> Result<Self, DatasetError> {
         let mut writer = ScratchWriter::new(&self.folder.join("rows"))?;
         let mut row = vec![0.0; width];
@@ -53,7 +53,7 @@ impl ScratchFloats {
         writer.finish()
     }
 
-    /// Reads numbers from an index on.
+    /// Reads numbers of the scratch file's range, from index `at` on.
     pub(super) fn read(&self, at: usize, to: &mut [f32]) -> io::Result<()> {
         let mut bytes = vec![0; to.len() * FLOAT];
         self.file
@@ -65,12 +65,12 @@ impl ScratchFloats {
         Ok(())
     }
 
-    /// Reads one row from an index on; errors name the folder.
+    /// Reads one row of the scratch file's range, from index `at` on; errors name the file's folder.
     pub(super) fn read_row(&self, at: usize, to: &mut [f32]) -> Result<(), DatasetError> {
         self.read(at, to).map_err(|source| self.failed(source))
     }
 
-    /// Passes all numbers in order to `take`, at most `most` at a time.
+    /// Passes all numbers of the scratch file's range to `take`, in order and at most `most` at a time.
     pub(super) fn each_piece(&self, most: usize, mut take: impl FnMut(&[f32])) -> Result<(), DatasetError> {
         let mut piece = vec![0.0; most.min(self.len)];
         for at in (0..self.len).step_by(most.max(1)) {
@@ -81,7 +81,8 @@ impl ScratchFloats {
         Ok(())
     }
 
-    /// Passes all numbers in order to `change` for modification, at most `most` at a time.
+    /// Passes all numbers of the scratch file's range to `change` for modification, in order and at most `most` at a
+    /// time.
     pub(super) fn change(&mut self, most: usize, mut change: impl FnMut(&mut [f32])) -> Result<(), DatasetError> {
         let mut piece = vec![0.0; most.min(self.len)];
         for at in (0..self.len).step_by(most.max(1)) {
@@ -98,7 +99,7 @@ impl ScratchFloats {
     }
 }
 
-/// Two ranges are equal if they hold the same numbers.
+/// Two ranges of scratch files are equal if they hold the same numbers.
 impl PartialEq for ScratchFloats {
     fn eq(&self, other: &Self) -> bool {
         let (mut mine, mut theirs) = (vec![0.0; PIECE], vec![0.0; PIECE]);
@@ -113,7 +114,7 @@ impl PartialEq for ScratchFloats {
     }
 }
 
-/// A scratch file under construction.
+/// Writes a scratch file, which holds numbers that do not fit into memory.
 pub(super) struct ScratchWriter {
     file: File,
     folder: PathBuf,

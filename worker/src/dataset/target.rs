@@ -9,10 +9,10 @@ use super::Scaling;
 /// The class or the numbers to predict. In a model file it is one entry, `classes` or `numbers`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Target {
-    /// Names of the classes, in the order of label numbers and model outputs.
+    /// A class is to be predicted: names of the classes, in the order of label numbers and model outputs.
     #[serde(rename = "classes")]
     Classes(Vec<String>),
-    /// The numbers to predict, in the order of model outputs.
+    /// Numbers are to be predicted, in the order of model outputs.
     #[serde(rename = "numbers")]
     Numbers(Vec<NumberTarget>),
 }
@@ -20,11 +20,11 @@ pub enum Target {
 /// A number to predict. A model learns it as `(number - mean) / deviation`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NumberTarget {
-    /// Name of the number.
+    /// Name of the number to predict.
     pub name: String,
-    /// Mean over the training samples.
+    /// Mean of the number to predict over the training samples.
     pub mean: f32,
-    /// Standard deviation over the training samples, or 1 if all are equal.
+    /// Standard deviation of the number to predict over the training samples, or 1 if all are equal.
     pub deviation: f32,
 }
 
@@ -37,7 +37,7 @@ impl NumberTarget {
 }
 
 impl Target {
-    /// Returns the part of the target that nodes compare.
+    /// Returns the part of the target by which nodes compare their data.
     #[must_use]
     pub fn info(&self) -> TargetInfo {
         match self {
@@ -52,7 +52,6 @@ impl Target {
         self.info().outputs()
     }
 
-    /// The kind of target: class or number.
     #[must_use]
     pub fn kind(&self) -> TargetKind {
         match self {
@@ -61,7 +60,7 @@ impl Target {
         }
     }
 
-    /// Names of the classes; empty if numbers are to be predicted.
+    /// Returns the names of the classes; empty if numbers are to be predicted.
     #[must_use]
     pub fn classes(&self) -> &[String] {
         match self {
@@ -100,7 +99,7 @@ impl Target {
         )
     }
 
-    /// Returns the scaling that standardises the numbers to predict.
+    /// Returns the scaling that standardises target numbers, as the model learns them.
     pub(super) fn scaling(&self) -> Scaling {
         let of = |part: fn(&NumberTarget) -> f32| self.numbers().iter().map(part).collect();
         Scaling::Standard {

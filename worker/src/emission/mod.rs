@@ -20,26 +20,26 @@ use protocol::weights::contribution::Contribution;
 use self::rounds::InRounds;
 use self::strom::Strom;
 
-/// The facts about the next step that an emission plans with.
+/// Facts about a worker's next training step, by which its [`Emission`] plans if a batch of weight changes leaves after
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NextStep {
-    /// Learning rate of the step.
     pub learning_rate: f64,
     /// True if the node has enough batches to send: the emission then keeps its batch back, if it can.
     pub throttle: bool,
     /// True if the header of the next batch has no room for the cursors of another step, so a batch must leave after
     /// this one.
     pub must_leave: bool,
-    /// True if the step is the worker's last one in an epoch.
+    /// True if the step is the worker's last one in an epoch, after which some exchange strategies send a batch.
     pub ends_epoch: bool,
 }
 
-/// An emission's decision about a step, made before the step.
+/// Decision, made before a training step, whether a batch of weight changes leaves the worker after the step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Plan {
-    /// No batch leaves after the step; a later batch counts its samples.
+    /// Plan: no batch leaves after the step; the header of a later batch counts the step's samples.
     Keep,
-    /// A batch leaves after the step.
+    /// Plan: a batch leaves after the step.
     Leave {
         /// The τ at which the device compares both copies of the weights while it updates them, which saves a separate
         /// pass. `None` if the device compares nothing in this step.
@@ -47,20 +47,22 @@ pub enum Plan {
     },
 }
 
-/// The contents of a batch that is about to leave.
+/// Contents of a batch of weight changes that is about to leave a worker.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Leaving {
     pub payload: Payload,
-    /// Alarm if a shared weight that moved for this batch is beyond ±8.
+    /// Result of the range check of the shared weights that this batch moved: an alarm if one of them is beyond ±8.
     pub range: Range,
 }
 
-/// The rule that decides which part of a worker's residual leaves as a batch, and after which step.
+/// Rule of an exchange strategy that decides which part of a worker's residual (learned, not sent yet) leaves as a
+/// batch, and after which step.
 pub trait Emission<T> {
-    /// Returns the training settings of one worker out of `slots`, given the way in which their updates are combined.
+    /// Returns the optimiser settings of one worker out of `slots` workers. They depend on the combination of the
+    /// workers' updates: a sum or a mean.
     fn settings(&self, job: &Job, slots: usize) -> Settings;
 
-    /// True if the emission can make a step now without a batch leaving after it.
+    /// True if the worker can make a step now without sending a batch after it, as a throttled worker should.
     fn can_keep(&self) -> bool;
 
     fn plan(&mut self, next: NextStep) -> Plan;
@@ -69,19 +71,20 @@ pub trait Emission<T> {
     /// the changes that the device found by comparing at `compared`; the shared weights contain them already.
     fn leave(&mut self, trainer: &mut T, compared: Option<Tau>, changes: Vec<u32>) -> Result<Leaving, TrainError>;
 
-    /// The rule for this worker's contribution to a round, or `None` if the worker does not wait for other workers'
-    /// rounds after its own batch.
+    /// Returns the rule that sets the worker's contribution to a round; `None` if the worker does not wait for other
+    /// workers' rounds after its own batch.
     fn weighting(&self) -> Option<RoundWeighting> {
         None
     }
 
-    /// True if the step just made is followed by a sequential averaging step: the worker then goes on from the mean
-    /// with other workers, though no batch leaves.
+    /// True if the step just made is followed by a sequential averaging step (`stepwise`): the worker then goes on from
+    /// the mean of its own and preceding workers' weights, though no batch leaves.
     fn passes(&mut self) -> bool {
         false
     }
 
-    /// Sets the contribution of the next batch, which follows from the losses of all workers.
+    /// Sets the fraction of its difference that the worker emits in its next batch. The fraction follows from the
+    /// losses that all workers have announced.
     fn agree(&mut self, _contribution: Contribution) {}
 
     /// Begins the next round, once the other workers' rounds are applied or no longer waited for. `workers` is the
@@ -98,14 +101,17 @@ pub trait Emission<T> {
         false
     }
 
-    /// The emission's internal numbers, from which another emission can continue with [`Emission::restore`].
+    /// Returns the emission's internal numbers for the worker's saved state, from which [`Emission::restore`]
+    /// continues.
     fn state(&self) -> Vec<f64>;
 
-    /// Continues from the numbers of [`Emission::state`]; invalid numbers are ignored.
+    /// Continues from the numbers of [`Emission::state`] when a worker resumes from its saved state; invalid numbers
+    /// are ignored.
     fn restore(&mut self, state: &[f64]);
 }
 
-/// Returns the emission that a job asks for, for a model with `weights` weights and one of `slots` workers.
+/// Creates the rule by which one of `slots` workers sends weight changes, as the job's exchange strategy asks, for a
+/// model of `weights` weights.
 #[must_use]
 pub fn of<T: Trainer>(job: &Job, weights: usize, slots: usize) -> Box<dyn Emission<T>> {
     match job.exchange {

@@ -17,25 +17,28 @@ use crate::learning::multi_worker::Settings;
 use crate::trainer::{TrainError, Trainer};
 use protocol::weights::contribution::Contribution;
 
-/// Emits the whole difference, or a contribution of it, after every round.
+/// Emission for strategies with rounds: after every round, a worker sends the whole difference between its own and the
+/// shared weights, or its contribution of it.
 pub(super) struct InRounds {
     rounds: Rounds,
     weights: usize,
-    /// Number of workers that make this round together.
+    /// Number of workers whose contributions are combined in this round.
     workers: u32,
-    /// Contribution that follows from the losses of all workers; `None` until these are known, and after it was used.
+    /// Fraction of its difference that the worker sends in this round, as it follows from the losses of all workers;
+    /// `None` until these are known, and after the fraction was used.
     agreed: Option<Contribution>,
     steps: u32,
-    /// True if an epoch has ended since the last batch.
+    /// True if an epoch has ended since the worker's last batch.
     ended_epoch: bool,
-    /// Index of the window of weights that leaves next.
+    /// Index of the window of weights that leaves in the next batch; a large model is sent in several windows, one per
+    /// batch.
     window: usize,
-    /// Number of windows that have not left since the last step.
+    /// Number of windows of weights that have not been sent since the worker's last step.
     untold: usize,
 }
 
 impl InRounds {
-    /// Creates the emission of one of `slots` workers, for a model of `weights` weights.
+    /// Creates the rounds of one of `slots` workers, for a model of `weights` weights.
     pub(super) fn new(rounds: Rounds, weights: usize, slots: usize) -> Self {
         Self {
             rounds,
@@ -53,7 +56,7 @@ impl InRounds {
         self.weights.div_ceil(DENSE_MAX).max(1)
     }
 
-    /// Takes the next window of weights out of the residual.
+    /// Takes the worker's contribution to the round out of the residual, for the window of weights whose turn it is.
     fn take_turn<T: Trainer>(&mut self, trainer: &mut T) -> Result<Leaving, TrainError> {
         let first = self.window * DENSE_MAX;
         self.window = (self.window + 1) % self.windows();

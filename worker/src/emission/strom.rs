@@ -10,17 +10,18 @@ use super::{Emission, Leaving, NextStep, Plan};
 use crate::learning::multi_worker::Settings;
 use crate::trainer::{TrainError, Trainer};
 
-/// Emits changes of ±τ, with a τ that is fixed or follows a target density.
+/// Emission of the strategy `strom`: a worker sends one-bit weight changes of ±τ, with a τ that is fixed or follows a
+/// target density.
 pub(super) struct Strom {
-    /// Fraction of the weights that a batch is to change; `None` if τ is fixed.
+    /// Fraction of the weights that a batch is to change, which τ is adjusted to reach; `None` if τ is fixed.
     target: Option<f64>,
     controller: TauController,
-    /// Learning rate of the current step.
     learning_rate: f64,
 }
 
 impl Strom {
-    /// Creates the emission of one of `slots` workers that train with this optimiser rule a model of `weights` weights.
+    /// Creates the emission of one of `slots` workers, which train a model of `weights` weights with this optimiser
+    /// rule.
     pub(super) fn new(threshold: Threshold, rule: Rule, weights: usize, slots: usize) -> Self {
         let (target, controller) = match threshold {
             Threshold::Fixed(tau) => (None, TauController::fixed(tau)),
@@ -62,7 +63,8 @@ impl<T: Trainer> Emission<T> for Strom {
         Settings::adding_up(job, slots)
     }
 
-    /// A batch must leave after the first step, because its residual determines the first τ.
+    /// False until the first batch has left: it must leave after the first step, because its residual determines the
+    /// first τ.
     fn can_keep(&self) -> bool {
         self.controller.tau().is_some()
     }
@@ -91,7 +93,8 @@ impl<T: Trainer> Emission<T> for Strom {
         Ok(Leaving { payload, range })
     }
 
-    /// Returns nothing: residuals smaller than τ never leave, and are dropped when the origin closes.
+    /// Returns nothing: differences smaller than τ never leave, and are dropped when the worker ends its stream of
+    /// batches.
     fn rest(&mut self, _trainer: &mut T) -> Result<Option<Leaving>, TrainError> {
         Ok(None)
     }

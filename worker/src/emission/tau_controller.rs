@@ -9,16 +9,17 @@
 
 use protocol::weights::lattice::Tau;
 
-/// Weight of a new batch in the moving average of the density.
+/// Weight of a new batch in the moving average of the density, the fraction of weights that a batch changes.
 const SMOOTHING: f64 = 0.2;
-/// Fraction of the logarithmic density error that one batch corrects.
+/// Fraction by which one batch corrects τ, in logarithms, for the difference between the density and its target.
 const GAIN: f64 = 0.12;
-/// Largest factor by which one batch moves τ, however wrong the density is.
+/// Largest factor by which one batch moves τ, however far the density is from its target.
 const FACTOR_MAX: f64 = 1.25;
 /// Largest factor by which the learning rate moves τ in one step: the residual still holds older, larger updates.
 const RATE_FACTOR_MAX: f64 = 1.1;
 
-/// Moves τ so that the density of emitted batches stays near its target.
+/// Controller that moves τ, the size of one weight change, so that batches change about the target fraction (density)
+/// of the weights.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct TauController {
     mode: Mode,
@@ -27,7 +28,8 @@ pub(super) struct TauController {
 #[derive(Clone, Debug, PartialEq)]
 enum Mode {
     Fixed(Tau),
-    /// The size of updates is unknown: the first step compares nothing, and its residual determines τ.
+    /// Controller mode before the first step: the size of updates is unknown, so the step compares nothing, and its
+    /// residual determines τ.
     Unset,
     Following(Following),
 }
@@ -40,17 +42,17 @@ struct Following {
 }
 
 impl TauController {
-    /// Creates a controller whose τ never changes.
     pub(super) fn fixed(tau: Tau) -> Self {
         Self { mode: Mode::Fixed(tau) }
     }
 
-    /// Creates a controller whose τ follows a density; it has no τ until [`TauController::start`].
+    /// Creates a controller that moves τ so that batches reach a target density; it has no τ until
+    /// [`TauController::start`].
     pub(super) fn following() -> Self {
         Self { mode: Mode::Unset }
     }
 
-    /// The τ of the next batch; `None` while the size of updates is unknown.
+    /// Returns the size τ of one weight change in the next batch; `None` while the size of updates is unknown.
     pub(super) fn tau(&self) -> Option<Tau> {
         match self.mode {
             Mode::Fixed(tau) => Some(tau),
@@ -71,8 +73,7 @@ impl TauController {
         }
     }
 
-    /// The controller's τ, density and learning rate, from which another controller can continue; `None` if τ is fixed
-    /// or not known yet.
+    /// Returns τ, density and learning rate for the worker's saved state; `None` if τ is fixed or not known yet.
     pub(super) fn stands_at(&self) -> Option<[f64; 3]> {
         match self.mode {
             Mode::Following(Following { tau, density, rate }) => Some([tau, density, rate]),
@@ -80,7 +81,7 @@ impl TauController {
         }
     }
 
-    /// Continues from another controller's τ, density and learning rate. A controller with a fixed τ does not change,
+    /// Continues from the τ, density and learning rate of a saved state. A controller with a fixed τ does not change,
     /// and values that are not finite are ignored.
     pub(super) fn go_on_from(&mut self, at: [f64; 3]) {
         // A value that is not finite would stay so for ever.
@@ -107,7 +108,8 @@ impl TauController {
         }
     }
 
-    /// Corrects τ by the density of an emitted batch.
+    /// Corrects τ by the density of a batch that has left: `emitted` is the fraction of the weights that the batch
+    /// changed.
     pub(super) fn observe(&mut self, emitted: f64, target: f64) {
         if let Mode::Following(Following { tau, density, .. }) = &mut self.mode {
             *density += SMOOTHING * (emitted - *density);
@@ -128,8 +130,8 @@ mod tests {
     use super::*;
     use protocol::rng::CounterRng;
 
-    /// Returns the densities of simulated batches, whose residuals are fed by a steady pull and by noise, both
-    /// shrinking with the learning rate.
+    /// Simulates batches whose residuals are fed by a steady pull and by noise, both shrinking with the learning rate,
+    /// and returns the fraction of weights that each batch changes.
     fn densities(target: f64, steps: usize, rate_at: fn(f64) -> f64) -> Vec<f64> {
         const WEIGHTS: usize = 4000;
         let mut random = CounterRng::new(11, 0);

@@ -17,7 +17,6 @@ use crate::model::ops::OpError;
 use crate::model::ops::loss::{self, EvalSums};
 use crate::task::objective::{Objective, Task};
 
-/// The reason for which an evaluation failed.
 #[derive(Debug, Error)]
 pub enum EvaluationError {
     #[error("the evaluation failed: {0}")]
@@ -50,17 +49,17 @@ pub fn evaluate(
     in_rounds(sizes, objective, evaluate_side_by_side, go_on)
 }
 
-/// The way in which an evaluation divides its samples.
+/// Sizes into which an evaluation of a model divides its samples.
 #[derive(Clone, Copy)]
 struct Sizes {
     samples: usize,
     minibatch: usize,
-    /// Number of minibatches that are evaluated in parallel.
+    /// Number of evaluation minibatches that are computed in parallel.
     at_once: usize,
 }
 
-/// Evaluates all samples in rounds of minibatches. Each minibatch takes samples that are spread evenly over all of
-/// them.
+/// Evaluates all samples in rounds of parallel minibatches. Each minibatch takes samples that are spread evenly over
+/// all of them, so that early results are representative.
 fn in_rounds<E>(
     sizes: Sizes,
     objective: &Objective,
@@ -104,12 +103,12 @@ pub struct Evaluator {
     gpu: OnGpu,
 }
 
-/// The state of the GPU that runs the evaluations.
+/// Choice of the GPU for evaluations.
 #[cfg(feature = "cuda")]
 enum OnGpu {
-    /// No GPU evaluates, because the device is a CPU or because the GPU has failed.
+    /// Evaluations run on the CPU, because that is the device, or because the GPU has failed.
     No,
-    /// The GPU of this number is opened at the first evaluation.
+    /// The GPU of this number is to evaluate, and is opened at the first evaluation.
     Untried(usize),
     Ready(Box<CudaEvaluator>),
 }

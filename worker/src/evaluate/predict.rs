@@ -16,14 +16,14 @@ use crate::model::program::{ImageOrder, Program};
 /// A model's prediction for one sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Prediction {
-    /// Number of the most likely class.
+    /// Number of the class that the model finds most likely for a sample.
     pub class: u32,
-    /// Probability of this class according to the model.
+    /// Probability of the predicted class according to the model.
     pub probability: f64,
 }
 
 impl Prediction {
-    /// Reads the prediction from a row of a model's outputs.
+    /// Returns the most likely class and its probability from a row of a model's outputs.
     #[must_use]
     pub fn of(row: &[f32]) -> Self {
         let class = loss::most_likely(row);

@@ -4,12 +4,12 @@ use multiversion::multiversion;
 
 use crate::trainer::quantise::NotFinite;
 
-/// Number of partial sums, so that the loop runs at the width of the widest vector registers.
+/// Number of partial sums that are computed side by side, so that the loop runs at the width of the widest vector
+/// registers.
 const PIPELINES: usize = 64;
-/// Rows of values after which partial sums are added to an `f64`, before `f32` could lose small terms.
+/// Number of terms after which each partial sum is added to an `f64`, before `f32` could lose small terms.
 const ROWS: usize = 64;
 
-/// Returns the sum of the squares of these values.
 #[must_use]
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 pub fn sum_of_squares(values: &[f32]) -> f64 {
@@ -31,8 +31,8 @@ pub fn sum_of_squares(values: &[f32]) -> f64 {
     total
 }
 
-/// Returns the factor that limits a gradient's norm to `max`; 1 without a limit. An infinite or undefined norm is an
-/// error.
+/// Returns the factor by which a gradient must be scaled so that its norm is at most `max`; 1 without a limit. An
+/// infinite or undefined norm is an error.
 pub(crate) fn clip_by(gradient: &[f32], max: Option<f64>) -> Result<f32, NotFinite> {
     let Some(max) = max else {
         return Ok(1.0);

@@ -13,9 +13,10 @@ use protocol::job::optimiser::{Muon, Optimiser, Rule};
 
 /// Norm to which several workers clip their gradients if the job leaves it open.
 const NORM: f64 = 1.0;
-/// Number of updates, at the present velocity, by which several workers look ahead when they compute gradients.
+/// Number of updates by which several workers look ahead: each computes gradients where its velocity would take the
+/// weights after these updates.
 const LOOK_AHEAD: f64 = 2.0;
-/// Factor by which looking ahead allows the learning rate to grow.
+/// Factor on the learning rate of several workers: looking ahead along the velocity allows longer steps.
 const RATE_FACTOR: f64 = 1.5;
 /// Factor on the learning rate of orthogonal updates with several workers: shortened momentum, and other workers'
 /// updates in other directions, calm them more than with one worker alone.
@@ -24,26 +25,28 @@ const ORTHOGONAL_RATE_FACTOR: f64 = 2.0;
 /// Largest number of turns in which the weights are compared with the shared copy, one part per step. With four turns,
 /// three quarters of the changes leave later, which costs little where few workers make many steps each.
 pub const TURNS_MAX: usize = 4;
-/// Largest number of workers that use [`TURNS_MAX`] turns; more workers, which make fewer steps each, use fewer turns.
+/// Largest number of workers that compare their weights in [`TURNS_MAX`] turns; more workers, which make fewer steps
+/// each, use fewer turns.
 const WORKERS_TAKING_TURNS: usize = 10;
 
-/// The training settings of one worker among others.
+/// Training settings of one worker, adapted to the number of workers of the run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
     /// Optimiser that turns the worker's gradients into updates.
     pub optimiser: Optimiser,
     /// Norm to which the worker clips its gradients; `None` if it does not clip.
     pub clip: Option<f64>,
-    /// Number of updates, at the present velocity, by which the worker looks ahead when it computes gradients.
+    /// Number of updates by which the worker looks ahead: it computes gradients where its velocity would take the
+    /// weights.
     pub look_ahead: f64,
-    /// Number of turns in which the weights are compared with the shared copy.
+    /// Number of steps over which one comparison of all own weights with the shared copy is spread, a part per step.
     pub turns: usize,
     /// True if the staleness guard shortens steps when other workers' batches arrive late.
     pub is_guarded: bool,
 }
 
 impl Settings {
-    /// Settings of a lone worker. They also suit one of several workers whose updates are averaged.
+    /// Returns the settings of a lone worker. They also suit one of several workers whose updates are averaged.
     #[must_use]
     pub fn alone(job: &Job) -> Self {
         Self {
@@ -52,7 +55,7 @@ impl Settings {
         }
     }
 
-    /// Settings of one of `slots` workers whose updates add up.
+    /// Returns the settings of one of `slots` workers whose updates add up.
     #[must_use]
     pub fn adding_up(job: &Job, slots: usize) -> Self {
         Self {
@@ -104,12 +107,14 @@ fn optimiser_among(optimiser: Optimiser, slots: usize) -> Optimiser {
     }
 }
 
-/// Returns the number of updates by which each of `slots` workers looks ahead.
+/// Returns the number of updates by which each of `slots` workers looks ahead along its velocity when it computes
+/// gradients.
 fn look_ahead_among(slots: usize) -> f64 {
     if slots > 1 { LOOK_AHEAD } else { 0.0 }
 }
 
-/// Returns the number of turns for each of `slots` workers.
+/// Returns the number of steps over which each of `slots` workers spreads one comparison of all its weights with the
+/// shared copy.
 fn turns_among(slots: usize) -> usize {
     (TURNS_MAX * WORKERS_TAKING_TURNS / slots.max(1)).clamp(1, TURNS_MAX)
 }
@@ -123,9 +128,9 @@ fn clip_among(clip: Clip, slots: usize) -> Option<f64> {
     }
 }
 
-/// Returns the momentum for one of `slots` workers. A momentum μ remembers about 1 / (1 - μ) steps, the present one
-/// included. Of the earlier steps, one in √n is kept: half-way between the same number of steps and the same number of
-/// samples.
+/// Returns the momentum of one of `slots` workers, shortened because all workers' updates add up. A momentum μ
+/// remembers about 1 / (1 - μ) steps, the present one included. Of the earlier steps, one in √n is kept: half-way
+/// between the same number of steps and the same number of samples.
 fn shorter_memory(momentum: f32, slots: usize) -> f32 {
     let before = f64::from(momentum) / (1.0 - f64::from(momentum));
     let kept = before / (slots as f64).sqrt();

@@ -13,20 +13,21 @@ use std::ops::Range;
 use protocol::job::model::{Layout, PipelineStage, Role, TensorSlot};
 use protocol::job::optimiser::{Muon, Rule};
 
-/// Learning rate of the weights that use Adam, as a fraction of the matrices' learning rate.
+/// Learning rate of the weights that Muon leaves to Adam, as a fraction of the matrices' learning rate.
 const ADAM_RATE: f32 = 0.1;
 /// Decay of Adam's mean of squares for the weights that are not in matrices.
 const ADAM_BETA2: f32 = 0.99;
 
-/// Consecutive rows of a matrix of weights, which are made orthogonal together.
+/// Consecutive rows of a matrix of weights whose update the optimiser Muon makes orthogonal together.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Block {
     pub(crate) offset: usize,
     pub(crate) rows: usize,
     pub(crate) columns: usize,
-    /// Factor on the block's orthogonal update, besides the learning rate.
+    /// Factor on a Muon block's orthogonal update, besides the learning rate; it depends on the matrix's shape.
     pub(crate) scale: f32,
-    /// Number of the block among all blocks of the model, which determines the steps in which it moves.
+    /// Number of a Muon block (rows of a matrix) among all blocks of the model, which determines the steps in which it
+    /// moves.
     pub(crate) number: u64,
 }
 
@@ -36,14 +37,14 @@ impl Block {
     }
 }
 
-/// The weights of a model, divided into those that move by orthogonal updates and all others.
+/// Weights of a model, divided for the optimiser Muon into those that move by orthogonal updates and all others.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct MuonBlocks {
-    /// Blocks of matrices, which move by orthogonal updates.
+    /// Blocks of rows of the model's matrices, which move by orthogonal updates.
     pub(crate) blocks: Vec<Block>,
-    /// Ranges of all other weights, which move by Adam.
+    /// Index ranges of the weights that are not in matrices, which move by Adam.
     pub(crate) others: Vec<Range<usize>>,
-    /// Each block of weights moves once in this many steps.
+    /// Number of steps in which each block of weights moves once: blocks take turns.
     pub(crate) every: u64,
 }
 
@@ -100,21 +101,22 @@ impl MuonBlocks {
         }
     }
 
-    /// True if a block moves in this step.
+    /// True if the block moves in this step: blocks take turns.
     pub(crate) fn has_turn(&self, block: &Block, step: u64) -> bool {
         (block.number + step).is_multiple_of(self.every)
     }
 }
 
-/// True if a tensor is a matrix of at least two rows and two columns: its singular values can differ.
+/// True if a tensor is a matrix of at least two rows and two columns, so that making its update orthogonal has an
+/// effect.
 fn is_matrix(tensor: &TensorSlot) -> bool {
     let rows = tensor.dims.first().copied().unwrap_or_default();
     tensor.role == Role::Weight && rows > 1 && tensor.elements() / rows > 1
 }
 
-/// Returns the factor on the update of a matrix of this shape. If it has more rows than columns, an orthogonal update
-/// spreads over more outputs, each of which moves less; the factor makes up for that. It is limited, because with very
-/// few inputs each weight would move too far.
+/// Returns the factor on the orthogonal update of a matrix of this shape. If the matrix has more rows than columns, an
+/// orthogonal update spreads over more outputs, each of which moves less; the factor makes up for that. The factor is
+/// limited, because with very few inputs each weight would move too far.
 fn scale(rows: usize, columns: usize) -> f32 {
     const MOST: f32 = 8.0;
     (rows as f32 / columns as f32).sqrt().clamp(1.0, MOST)

@@ -12,23 +12,24 @@ use protocol::job::optimiser::Rule;
 /// takes a hundred times as long for subnormal numbers.
 pub(crate) const NEGLIGIBLE: f32 = 1e-30;
 
-/// Returns an optimiser state as it is stored: negligible values become zero.
+/// Returns an optimiser state as it is stored after a step: values below `NEGLIGIBLE` become zero.
 #[inline]
 pub(crate) fn kept(state: f32) -> f32 {
     if state.abs() < NEGLIGIBLE { 0.0 } else { state }
 }
 
-/// The formula that turns a gradient into an update. Rules that differ only in their numbers share a formula.
+/// Formula by which an optimiser turns a gradient `g` into an update `u`. Rules that differ only in their numbers share
+/// a formula.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Formula {
-    /// Plain SGD, and Muon with its orthogonal direction as `g`: `u = -rate g`.
+    /// Update formula of plain SGD, and of Muon with its orthogonal direction as `g`: `u = -rate g`.
     Sgd,
-    /// Momentum and Nesterov: `v = μ v + g`, `u = -(a g + b v)`, plus the movement of the look-ahead offset (see
-    /// [`Ahead`]).
+    /// Update formula of momentum and Nesterov: `v = μ v + g`, `u = -(a g + b v)`, plus the movement of the look-ahead
+    /// offset (see [`Ahead`]).
     Velocity,
-    /// AdaGrad and RMSProp: `s = keep s + take g²`, `u = -rate g / (√s + ε)`.
+    /// Update formula of AdaGrad and RMSProp: `s = keep s + take g²`, `u = -rate g / (√s + ε)`.
     Squares,
-    /// Adam with the correction for its zero start.
+    /// Update formula of Adam, with the correction for its start at zero.
     Adam,
 }
 
@@ -56,22 +57,22 @@ pub(crate) struct Factors {
     pub(crate) take: f32,
     pub(crate) epsilon: f32,
     pub(crate) spread: f32,
-    /// Fraction of itself by which a weight decays.
+    /// Fraction of itself by which a weight decays in this step.
     pub(crate) shrink: f32,
 }
 
-/// Look-ahead offset of the own weights, which may be kept at `w - ahead·v`: where the velocity `v` will take them if
-/// it lasts. An update moves the weights from their old look-ahead position to the new one.
+/// Look-ahead offset of a worker's own weights, which may be stored at `w - ahead·v`: where the velocity `v` will take
+/// them if it lasts. An update moves the weights from their old look-ahead position to the new one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Ahead {
-    /// Multiple of the velocity that the weights are ahead before the update.
+    /// Multiple of the velocity by which the stored weights are ahead before the update.
     pub(crate) before: f32,
-    /// Multiple of the velocity that the weights are ahead after the update.
+    /// Multiple of the velocity by which the stored weights are ahead after the update.
     pub(crate) after: f32,
 }
 
 impl Factors {
-    /// Computes the factors of an optimiser rule at a learning rate. `step` counts from 1.
+    /// Computes the numerical factors of an optimiser's update at a learning rate. `step` counts from 1.
     pub(crate) fn new(rule: Rule, rate: f32, step: u64, ahead: Ahead) -> Self {
         let none = Self {
             rate,
@@ -119,7 +120,7 @@ pub(crate) struct Slices<'a> {
     pub(crate) gradient: &'a [f32],
     pub(crate) first: &'a mut [f32],
     pub(crate) second: &'a mut [f32],
-    /// Output: the amounts to add to the weights.
+    /// Output of an optimiser's update: the amounts to add to the weights.
     pub(crate) update: &'a mut [f32],
 }
 
@@ -193,7 +194,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the update of one weight and advances its optimiser state.
+    /// Returns the update that a rule makes of one weight, and advances the weight's optimiser state.
     fn update(rule: Rule, factors: &Factors, clip: f32, gradient: f32, state: &mut [f32; 2]) -> f32 {
         let [first, second] = state;
         let mut update = [f32::NAN];

@@ -6,34 +6,37 @@
 //! number. It counts batches and not rounds: three workers that are a whole round behind have fewer corrections in
 //! flight than ten that are half a round behind.
 
-/// Weight of a newly arrived batch in the averaged staleness.
+/// Weight of a newly arrived batch in the average of other workers' staleness.
 const SMOOTHING: f64 = 0.02;
-/// Staleness, in batches, up to which steps keep their length: a little more than ten workers in step with each other
-/// have.
+/// Staleness up to which steps keep their length: the number of batches between a gradient and the arrival of its
+/// batch. A little more than that of ten workers in step with each other.
 const BATCHES_NORMAL: f64 = 6.0;
-/// Largest staleness that one batch counts with: a batch that was long delayed says little about the next.
+/// Largest staleness, in batches, that one batch counts with: a batch that was long delayed says little about the next.
 const BATCHES_MAX: f64 = 512.0;
 
-/// Averages the staleness of arriving batches and computes the factor by which steps are shortened.
+/// Guard against stale gradients: averages the staleness of other workers' batches as they arrive, and computes the
+/// factor by which this worker shortens its steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StalenessGuard {
     batches: f64,
 }
 
 impl StalenessGuard {
-    /// Adds an arrived batch to the average. `batches` is the number of other batches that entered the weights since
-    /// its gradient was computed.
+    /// Adds an arrived batch to the average of other workers' staleness. `batches` is the number of other batches that
+    /// entered the weights since its gradient was computed.
     pub fn observe(&mut self, batches: u64) {
         self.batches += SMOOTHING * ((batches as f64).min(BATCHES_MAX) - self.batches);
     }
 
-    /// The averaged staleness in batches; 0 where no batches arrive.
+    /// Returns the averaged staleness of other workers' batches: the number of batches applied between a gradient and
+    /// the arrival of its batch. 0 where no batches arrive.
     #[must_use]
     pub fn batches(&self) -> f64 {
         self.batches
     }
 
-    /// Factor on the length of steps: 1 while staleness is normal, less beyond.
+    /// Returns the factor on the length of steps: 1 while other workers' batches are no staler than normal, less
+    /// beyond.
     #[must_use]
     pub fn factor(&self) -> f64 {
         BATCHES_NORMAL / self.batches.max(BATCHES_NORMAL)

@@ -3,10 +3,9 @@
 use std::fs::read_to_string;
 use std::path::{Path, PathBuf};
 
-/// The folder in which Linux exposes control groups.
 const ROOT: &str = "/sys/fs/cgroup";
 
-/// The files of one version of control groups that describe memory.
+/// Names of the files in which one version of Linux control groups describes memory.
 struct Version {
     limit: &'static str,
     used: &'static str,
@@ -25,7 +24,7 @@ const VERSION_2: Version = Version {
     cached: "inactive_file",
 };
 
-/// Bytes that this process's control group and all groups above it may still take; `None` without a limit.
+/// Returns the bytes that this process's control group and all groups above it may still take; `None` without a limit.
 pub(crate) fn memory_left() -> Option<u64> {
     memory_left_in(&read_to_string("/proc/self/cgroup").ok()?, Path::new(ROOT))
 }

@@ -11,7 +11,7 @@ pub const DATA_SHARE: u64 = 2;
 /// Largest block, in bytes, that glibc serves from its heap; larger blocks come zeroed from the system, page by page.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const HEAP_BLOCK_BYTES_MAX: libc::c_int = 32 << 20;
-/// Bytes of freed memory that the heap keeps for the next step.
+/// Bytes of freed memory that glibc's heap keeps for the next training step instead of returning them to the system.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 const KEPT_BYTES_MAX: libc::c_int = 128 << 20;
 
@@ -40,7 +40,8 @@ pub fn large_pages() -> Option<(OsString, OsString)> {
     Some((SETTINGS.into(), settings))
 }
 
-/// Bytes that this machine, or the control group of this process, can still give; `None` where neither is known.
+/// Returns the bytes that this machine, or the control group of this process, can still give; `None` where neither is
+/// known.
 #[must_use]
 pub fn available() -> Option<u64> {
     let machine = std::fs::read_to_string("/proc/meminfo").ok();
@@ -48,7 +49,7 @@ pub fn available() -> Option<u64> {
     machine.into_iter().chain(control_group::memory_left()).min()
 }
 
-/// Bytes that data may take in memory; `None` where the available memory is unknown.
+/// Returns the bytes that a dataset may take in memory; `None` where the available memory is unknown.
 #[must_use]
 pub fn left_for_data() -> Option<u64> {
     available().map(|left| left / DATA_SHARE)

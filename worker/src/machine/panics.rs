@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 thread_local! {
-    /// True while this thread is in a call whose panics are caught.
+    /// True while this thread runs code whose panics [`without_panic`] catches.
     static IS_CAUGHT: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -16,7 +16,8 @@ pub fn without_panic<T>(run: impl FnOnce() -> T) -> Option<T> {
     ran.ok()
 }
 
-/// True if a panic of this thread is caught now. A panic hook that ends the process checks this first.
+/// True if a panic of this thread would be caught by [`without_panic`]. A panic hook that ends the process checks this
+/// first.
 pub fn is_caught() -> bool {
     IS_CAUGHT.get()
 }

@@ -10,6 +10,6 @@ pub(crate) fn map_parts<P: Send, R: Send>(mut parts: Vec<P>, work: impl Fn(P) ->
     }
 }
 
-/// The number of threads an operation may use.
+/// Number of threads that an operation may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Threads(pub usize);

@@ -5,11 +5,11 @@ use protocol::stats::measured::Scores;
 use crate::model::ops::loss::EvalSums;
 use crate::task::objective::Objective;
 
-/// Samples per minibatch: large enough for full speed, small enough for the cache.
+/// Number of samples that are evaluated at once: large enough for full speed, small enough for the cache.
 pub(crate) const MINIBATCH: usize = 128;
 /// Fewest samples from which an evaluation in progress may predict that it misses its target.
 const SURE_SAMPLES: usize = 1000;
-/// Distance from the target, in standard deviations, that makes this prediction sure.
+/// Standard deviations below its target from which on an evaluation in progress is sure to miss the target.
 const SURE_DEVIATIONS: f64 = 4.0;
 
 /// Quality of a model on samples that it was not trained on.
@@ -17,11 +17,11 @@ const SURE_DEVIATIONS: f64 = 4.0;
 pub struct Evaluation {
     /// Fraction of samples whose largest logit is at their label; for numbers, R².
     pub accuracy: f64,
-    /// Mean loss.
+    /// Mean loss of the evaluated samples.
     pub loss: f64,
     /// Mean absolute error in the numbers' own units; `None` for classes.
     pub mae: Option<f64>,
-    /// Number of samples.
+    /// Number of evaluated samples.
     pub samples: usize,
 }
 
@@ -47,7 +47,6 @@ impl Evaluation {
         }
     }
 
-    /// Returns the scores that are reported.
     #[must_use]
     pub fn scores(&self) -> Scores {
         Scores {

@@ -14,21 +14,22 @@ use crate::machine::parallel::Threads;
 use crate::model::ops::{OpError, Parameters, Pass, Statistics, exact_network, from_rows, network};
 use crate::model::program::{ImageOrder, Op, Program};
 
-/// Multiply-adds to spend on a measurement, and the smallest and largest number of samples.
+/// Multiply-adds to spend on measuring batch-norm statistics; `SAMPLES_MIN` and `SAMPLES_MAX` bound the number of
+/// samples.
 const PRODUCTS: u64 = 20_000_000_000;
 const SAMPLES_MIN: u64 = 256;
 const SAMPLES_MAX: u64 = 4096;
 
-/// Reproducibility of a measurement.
+/// Choice between speed and reproducibility in measuring batch-norm statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bits {
-    /// As fast as possible; results may differ between machines.
+    /// Measures batch-norm statistics as fast as possible; results may differ between machines.
     Any,
-    /// Slower, with the same bits on every machine.
+    /// Measures batch-norm statistics more slowly, with the same bits on every machine.
     Fixed,
 }
 
-/// Measures all batch-norm statistics of a model at these weights; empty if the model has no batch norm.
+/// Measures the means and variances of a model's batch norms at given weights; empty if the model has no batch norm.
 pub fn measure(
     layout: &Layout,
     weights: &[f32],
@@ -60,14 +61,15 @@ pub fn measure(
     Ok(noted.clone())
 }
 
-/// Chooses the samples for a measurement: as many as the budget allows, spread evenly, because files may be sorted.
+/// Chooses samples for measuring batch-norm statistics: as many as the budget allows, spread evenly, because files may
+/// be sorted.
 pub(crate) fn chosen(program: &Program, samples: usize) -> Vec<u32> {
     let worth_it = PRODUCTS / products(&program.ops).max(1);
     let count = worth_it.clamp(SAMPLES_MIN, SAMPLES_MAX).min(samples as u64);
     (0..count).map(|at| (at * samples as u64 / count) as u32).collect()
 }
 
-/// Number of multiply-adds for one sample.
+/// Returns the number of multiply-adds of these operations for one sample.
 fn products(ops: &[Op]) -> u64 {
     let of = |op: &Op| match op {
         Op::Dense(dense) => (dense.inputs * dense.outputs) as u64,

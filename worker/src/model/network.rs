@@ -9,7 +9,8 @@ use crate::model::tape::{Activations, Failure, Layer, OpError, Operation, carry_
 #[derive(Clone)]
 pub struct Network<L: Layer> {
     parts: Vec<NetworkNode<L>>,
-    /// Index of the first node with weights. Nodes before it are not taped, because their gradients are not needed.
+    /// Index of the first node (layer or block) with weights. Nodes before it are not taped, because their gradients
+    /// are not needed.
     first_with_weights: usize,
 }
 
@@ -19,20 +20,20 @@ pub enum NetworkNode<L: Layer> {
     Layer(L),
     /// A residual block: the sum of the outputs of two paths.
     Block {
-        /// Layers of the main path.
+        /// Layers of the block's main path.
         body: Vec<NetworkNode<L>>,
-        /// Layers of the skip path.
+        /// Layers of the block's skip path.
         skip: Vec<NetworkNode<L>>,
-        /// Operations that fork the input and join the outputs.
+        /// Operations that give the block's input to both paths and add the paths' outputs.
         junction: L::Junction,
     },
 }
 
 /// A minibatch after its forward pass, ready for the backward pass.
 pub struct ForwardPass<L: Layer> {
-    /// Input of the network; the backward pass leaves its gradient among the gradients.
+    /// Input of the network; the backward pass leaves the input's gradient among the gradients.
     pub inputs: Activations<L::Unit>,
-    /// Output of the network, with the tape.
+    /// Output of the network, with the tape that records its backward pass.
     pub outputs: Activations<L::Unit, OwnedTape<L::Unit, Cpu>>,
     failure: Failure<L::Error>,
 }
@@ -57,12 +58,12 @@ impl<L: Layer> ForwardPass<L> {
 pub struct Descent<E: Unit> {
     /// Mean loss of the minibatch.
     pub loss: Tensor<(), E, Cpu>,
-    /// Gradients of all taped tensors.
+    /// Gradients of all tensors that the tape recorded.
     pub gradients: Gradients<E, Cpu>,
 }
 
 impl<L: Layer> Network<L> {
-    /// Makes a network of nodes, in order.
+    /// Makes a network of layers and blocks (`parts`), in order.
     #[must_use]
     pub fn new(parts: Vec<NetworkNode<L>>, first_with_weights: usize) -> Self {
         Self {
@@ -71,7 +72,7 @@ impl<L: Layer> Network<L> {
         }
     }
 
-    /// Makes a network with the same structure, whose layers and junctions are made from those of this one.
+    /// Makes a network with the same structure, whose layers and residual blocks are made from those of this one.
     pub fn mapped<E>(
         &self,
         layer: &impl Fn(&L) -> Result<L, E>,
@@ -154,7 +155,7 @@ fn mapped<L: Layer, E>(
     parts.iter().map(part).collect()
 }
 
-/// Runs a minibatch through nodes, one after the other.
+/// Runs a minibatch through layers and residual blocks, one after the other.
 fn through<L: Layer, T: Tape<L::Unit, Cpu>>(
     parts: &[NetworkNode<L>],
     pass: &L::Pass,

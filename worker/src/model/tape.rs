@@ -24,7 +24,7 @@ pub trait Operation<To: Shape = (usize, usize)>: Clone + 'static {
     type Unit: Unit;
     /// Context shared by all operations of one pass through a network: weights, and the seed of dropout.
     type Pass: Clone + 'static;
-    /// Values that the backward pass needs besides input and output.
+    /// Values that the operation's backward pass needs besides input and output.
     type Saved: 'static;
     type Error: From<OpError> + 'static;
 
@@ -42,27 +42,27 @@ pub trait Operation<To: Shape = (usize, usize)>: Clone + 'static {
     ) -> Result<(), Self::Error>;
 }
 
-/// An operation that networks consist of.
+/// A layer: an operation of which networks consist.
 pub trait Layer: Operation {
-    /// Fork and join of residual blocks on the layer's device.
+    /// Operations at both ends of residual blocks: the split of the input and the sum of the outputs.
     type Junction: Junction<Unit = <Self as Operation>::Unit, Pass = <Self as Operation>::Pass, Error = <Self as Operation>::Error>;
 }
 
 /// The tensors of a residual block's two paths: main path and skip path.
 pub type Branches<E> = [Activations<E>; 2];
 
-/// Fork and join of a residual block on some device.
+/// The two ends of a residual block on some device: two paths get the same input, and their outputs are added.
 pub trait Junction: Clone + 'static {
-    /// Stored type of the tensors.
+    /// Stored type of the tensors: numbers, or addresses on a GPU.
     type Unit: Unit;
-    /// Context shared by all operations of one pass.
+    /// Context shared by all operations of one pass through a network: weights, and the seed of dropout.
     type Pass: Clone + 'static;
     type Error: From<OpError> + 'static;
 
-    /// Forks: returns two tensors with the same numbers, one for each path.
+    /// Begins a residual block: returns two tensors with the numbers of the input, one for each path.
     fn part(&self, x: &Activations<Self::Unit>) -> Result<Branches<Self::Unit>, Self::Error>;
 
-    /// Backward pass of the fork: combines the gradients of both paths into that of the input.
+    /// Backward pass of a block's beginning: combines the gradients of both paths into that of the input.
     fn part_back(
         &self,
         pass: &Self::Pass,
@@ -71,10 +71,10 @@ pub trait Junction: Clone + 'static {
         gradients: &mut Gradients<Self::Unit, Cpu>,
     ) -> Result<(), Self::Error>;
 
-    /// Joins: returns the sum of both paths.
+    /// Ends a residual block: returns the sum of both paths.
     fn join(&self, pass: &Self::Pass, ways: &Branches<Self::Unit>) -> Result<Activations<Self::Unit>, Self::Error>;
 
-    /// Backward pass of the join: passes the gradient of the sum to both paths.
+    /// Backward pass of a block's end: passes the gradient of the sum to both paths.
     fn join_back(
         &self,
         pass: &Self::Pass,
@@ -101,7 +101,7 @@ impl<E> Default for Failure<E> {
 }
 
 impl<E: From<OpError>> Failure<E> {
-    /// Stores an error, and returns one that dfdx can carry.
+    /// Stores an operation's error, and returns one that dfdx's tape can carry.
     fn keep<T>(&self, result: Result<T, E>) -> Result<T, OpError> {
         result.map_err(|error| {
             self.0.set(Some(error));
@@ -109,7 +109,7 @@ impl<E: From<OpError>> Failure<E> {
         })
     }
 
-    /// Returns another handle to the same error, for the tape.
+    /// Returns another handle to the same stored error, for the tape.
     fn share(&self) -> Self {
         Self(Rc::clone(&self.0))
     }
@@ -120,7 +120,7 @@ impl<E: From<OpError>> Failure<E> {
     }
 }
 
-/// Runs an operation and records its backward pass.
+/// Runs an operation and records its backward pass on the tape.
 pub(crate) fn carry_out<O, To, T>(
     operation: &O,
     pass: &O::Pass,
@@ -145,7 +145,7 @@ where
     Ok(y.put_tape(tape))
 }
 
-/// Forks a tensor and records the backward pass of the fork.
+/// Begins a residual block: splits a tensor for two paths and records the backward pass of that.
 pub(crate) fn part<J: Junction, T: Tape<J::Unit, Cpu>>(
     junction: &J,
     pass: &J::Pass,
@@ -161,7 +161,7 @@ pub(crate) fn part<J: Junction, T: Tape<J::Unit, Cpu>>(
     Ok((ways, tape))
 }
 
-/// Joins two paths and records the backward pass of the join.
+/// Ends a residual block: adds the outputs of its two paths and records the backward pass of that.
 pub(crate) fn join<J: Junction, T: Tape<J::Unit, Cpu>>(
     junction: &J,
     pass: &J::Pass,
@@ -190,7 +190,7 @@ pub struct Parameters<E: Unit = f32> {
 }
 
 impl<E: Unit> Parameters<E> {
-    /// Wraps a tensor that stores the weights.
+    /// Wraps a tensor that stores all weights of a model.
     pub(crate) fn stored(flat: Tensor<(usize,), E, Cpu>) -> Result<Self, OpError> {
         let gradient_key = flat.device().try_tensor_from_vec(vec![E::default()], ())?;
         Ok(Self { flat, gradient_key })
@@ -203,12 +203,12 @@ impl<E: Unit> Parameters<E> {
         Ok(gradients)
     }
 
-    /// Returns the flat gradient, for an operation to write its part.
+    /// Returns the flat gradient (of all weights), for an operation to write its part.
     pub(crate) fn gradient<'a>(&self, gradients: &'a mut Gradients<E, Cpu>) -> Result<&'a mut Vec<E>, OpError> {
         Ok(&mut **gradients.get_or_alloc_mut(&self.gradient_key)?)
     }
 
-    /// Takes the lent memory back, with the gradient in it.
+    /// Takes the flat gradient out of a tape's gradients, in the memory that was lent for it.
     pub fn take_gradient(&self, mut gradients: Gradients<E, Cpu>) -> Result<Vec<E>, OpError> {
         self.gradient(&mut gradients).map(std::mem::take)
     }

@@ -7,21 +7,22 @@ use thiserror::Error;
 
 use crate::model_file::{Numbers, metadata_of, numbers_of, serialise};
 
-/// Reason why stage files cannot be assembled.
+/// Reason why a model file cannot be assembled from the files of its pipeline stages.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum AssemblyError {
-    /// Some layers are in none of the files.
+    /// Some layers are in none of the stage files.
     #[error("the file of the pipeline stage that holds tensor '{0}' is missing")]
     Missing(String),
-    /// A stage file cannot be read.
+    /// The file of a pipeline stage cannot be read.
     #[error("the file of a pipeline stage cannot be read: {0}")]
     Unreadable(String),
-    /// The files belong to different models.
+    /// The stage files belong to different models.
     #[error("the files of the pipeline stages belong to different models")]
     Different,
 }
 
-/// Returns the bytes of the model file that these stage files make up. Their order does not matter, nor do duplicates.
+/// Returns the bytes of the model file that these files of pipeline stages make up. Their order does not matter, nor do
+/// duplicates.
 pub fn assemble(stages: &[Vec<u8>]) -> Result<Vec<u8>, AssemblyError> {
     let unreadable = |why: String| AssemblyError::Unreadable(why);
     let mut all = Vec::new();

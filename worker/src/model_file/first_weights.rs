@@ -21,20 +21,20 @@ const WEIGHT_MAX: f32 = (RANGE_ALARM_STEPS / STEPS_PER_UNIT) as f32;
 pub struct FirstWeights {
     /// All weights, as counts: whole numbers of lattice steps.
     pub counts: Vec<i32>,
-    /// Keys of the tensors that are drawn at random, because the file does not have them or has them in another form.
+    /// Keys of the tensors that begin at random, because the file does not have them or has them in another form.
     pub afresh: Vec<String>,
 }
 
-/// Reason why a run cannot begin from a file.
+/// Reason why a run cannot begin with the weights of a file.
 #[derive(Debug, Error)]
 pub enum FirstWeightsError {
-    /// The file cannot be opened on this node.
+    /// The file for initial weights cannot be opened on this node.
     #[error(transparent)]
     Open(#[from] DatasetError),
     /// The operating system failed to read the file.
     #[error("{file} could not be read")]
     Read { file: PathBuf, source: std::io::Error },
-    /// The file holds no tensors.
+    /// The file for initial weights holds no tensors.
     #[error(
         "{file} is not a safetensors file: {why}; use a model that Tau has saved, or a file with keys like '0.weight'"
     )]
@@ -49,9 +49,9 @@ pub enum FirstWeightsError {
     )]
     NothingFits {
         file: PathBuf,
-        /// Tensors in the file.
+        /// Tensors that the file has, as the error message lists them.
         found: String,
-        /// Tensors that the model needs.
+        /// Tensors that the model needs, as the error message lists them.
         needed: String,
     },
     /// A weight lies outside of the allowed range.
@@ -61,7 +61,7 @@ pub enum FirstWeightsError {
     )]
     OutOfRange {
         file: PathBuf,
-        /// Key of the tensor.
+        /// Key of the tensor that has the weight out of range.
         tensor: String,
         weight: f32,
     },
@@ -130,7 +130,7 @@ fn shown(key: &str, dims: &[usize]) -> String {
     format!("{key} of {}", sides.join("x"))
 }
 
-/// Lists at most four items for messages.
+/// Lists at most four items for error messages.
 fn listed(all: impl Iterator<Item = String>) -> String {
     const SHOWN_MAX: usize = 4;
     let mut all: Vec<String> = all.collect();

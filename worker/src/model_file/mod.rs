@@ -33,17 +33,17 @@ pub struct Metadata {
     /// The class or the numbers that the model predicts: an entry `classes` or `numbers`.
     #[serde(flatten)]
     pub target: Target,
-    /// Names of the columns that it was trained on, if they had names.
+    /// Names of the table columns that the model was trained on, if they had names.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub columns: Option<ColumnNames>,
-    /// Conversion of each column to inputs; empty if each column is one number, used as it is.
+    /// Conversion of each table column to inputs; empty if each column is one number, used as it is.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub encodings: Vec<Encoding>,
-    /// Scaling from stored values to inputs.
+    /// Scaling from stored values to the model's inputs.
     pub scaling: Scaling,
-    /// The batches that the model is the sum of, as the last sequence of each origin.
+    /// Batches that the model is the sum of: the last sequence number of each origin (one life of a worker).
     pub frontier: Vec<(String, u64)>,
-    /// Digest of the weights, in hex.
+    /// Digest of the weights, in hex, by which damage is detected.
     pub digest: String,
     /// Number of the pipeline stage, if the file holds only one stage of a model. The key is `portion`, because stored
     /// files have it.
@@ -85,7 +85,7 @@ impl Metadata {
         }
     }
 
-    /// Returns the facts about data that the model fixes.
+    /// Returns the facts about data that the model fixes: other data for the model must match them.
     #[must_use]
     pub fn known(&self) -> Known<'_> {
         Known {
@@ -101,20 +101,19 @@ impl Metadata {
 /// A model that was loaded from a file.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// Metadata of the file.
     pub metadata: Metadata,
     /// Job that trained the model.
     pub job: Job,
     /// Shapes and indices of the model's tensors.
     pub layout: Layout,
-    /// Weights, in the order of the flat index space.
+    /// Weights of the model, in the order of the flat index space.
     pub weights: Vec<f32>,
     /// Means and variances measured for batch norms, in an index space of their own.
     pub statistics: Vec<f32>,
 }
 
 impl Model {
-    /// Returns the shapes and numbers that are saved.
+    /// Returns the shapes and numbers of the model that are saved.
     #[must_use]
     pub fn numbers(&self) -> Numbers<'_> {
         Numbers {
@@ -128,11 +127,11 @@ impl Model {
 /// Shapes and numbers of a model to be saved.
 #[derive(Clone, Copy, Debug)]
 pub struct Numbers<'a> {
-    /// Shapes and indices of the tensors.
+    /// Shapes and indices of the model's tensors.
     pub layout: &'a Layout,
-    /// Weights, in the order of the flat index space.
+    /// Weights of the model, in the order of the flat index space.
     pub weights: &'a [f32],
-    /// Means and variances measured for batch norms.
+    /// Means and variances measured for the model's batch norms.
     pub statistics: &'a [f32],
 }
 
@@ -148,13 +147,13 @@ pub enum ModelFileError {
     /// The file is not a model that Tau has saved.
     #[error("{file} is not a model file of Tau's: {why}")]
     NotAModel { file: PathBuf, why: String },
-    /// The weights do not match the digest in the metadata.
+    /// The weights in the file do not match the digest in its metadata.
     #[error("{file} is damaged: its weights have the digest {found}, but its metadata says {expected}")]
     Damaged {
         file: PathBuf,
-        /// Digest of the weights, or the reason why they have none.
+        /// Digest of the weights in the file, or the reason why they have none.
         found: String,
-        /// Digest in the metadata.
+        /// Digest of the weights that the file's metadata names.
         expected: String,
     },
 }

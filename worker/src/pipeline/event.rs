@@ -2,31 +2,32 @@
 
 use protocol::wire::flow::Flow;
 
-/// An event in a worker's pipeline.
+/// Event in the pipeline (workers that each hold a stage of one network) that a worker belongs to.
 #[derive(Clone, Debug, PartialEq)]
 pub enum PipelineEvent {
     Flow(Flow),
-    /// The node cannot reach another worker of the pipeline, or another worker was started again.
+    /// Pipeline event: the node cannot reach another worker of the pipeline, or another worker was started again.
     Broken,
-    /// The run is about to end. A leader need not wait for the minibatches in flight.
+    /// Pipeline event: the run is about to end. A leader need not wait for the minibatches in flight.
     Stopping,
 }
 
-/// The consequence of an event for the computation of a stage.
+/// Consequence of a pipeline event for a worker's computation of its stage.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Heard {
     Nothing,
-    /// The worker belongs to a new generation, and no minibatch was in flight.
+    /// Consequence of a pipeline event: the worker has joined a new generation of its pipeline, and no minibatch was in
+    /// flight.
     Joined,
-    /// All minibatches in flight are given up.
+    /// Consequence of a pipeline event: all minibatches in flight are given up.
     Broken,
-    /// The leader has begun a minibatch.
+    /// Consequence of a pipeline event: the leader has begun a minibatch.
     Begun {
-        /// Step of the minibatch.
+        /// Step number of the minibatch that the leader has begun.
         step: u64,
-        /// Activations or gradients of the minibatch that arrived before.
+        /// Activations or gradients that arrived before the leader's announcement of the minibatch they belong to.
         early: Vec<Flow>,
     },
-    /// Activations or gradients have arrived for a minibatch or an evaluation.
+    /// Consequence of a pipeline event: activations or gradients have arrived for a minibatch or an evaluation.
     Input(Flow),
 }

@@ -39,39 +39,44 @@ use planted::{Bug, note_refusal, planted};
 
 use crate::trainer::PipelineViolation;
 
-/// Time after which a leader calls its pipeline again, when a worker has reported that it belongs to no generation.
+/// Time after which a pipeline's leader asks the other workers again to join, when one of them has reported that it
+/// does not take part.
 const JOIN_SOON: Duration = Duration::from_millis(50);
-/// Time after which a leader repeats its first call to the other workers of its pipeline.
+/// Time after which a leader repeats its first request to the other workers of its pipeline to join.
 const JOIN_EVERY: Duration = Duration::from_millis(500);
-/// Longest time between two calls of a leader to its pipeline; the time doubles with each call.
+/// Longest time between two requests of a leader to join its pipeline; the time doubles with each request.
 const JOIN_EVERY_MAX: Duration = Duration::from_secs(8);
 
-/// Largest number of shard cursors that one minibatch of a pipeline may move. A follower may already hold cursors of
-/// other minibatches, up to three quarters of what a batch takes.
+/// Largest number of shards (parts of the samples) that one minibatch of a pipeline may take samples from, as batches
+/// count samples by a cursor for each shard. A follower may already hold cursors of other minibatches, up to three
+/// quarters of what a batch takes.
 pub(crate) const LED_CURSORS_MAX: usize = CURSORS_MAX / 4;
 
-/// One worker's part in its pipeline: its generation, and the minibatches that are begun.
+/// One worker's part in its pipeline (workers that each hold a stage of one network): the protocol by which they join,
+/// and the minibatches in flight.
 pub struct Pipeline {
     place: StageAddress,
     stages: u8,
-    /// Number of minibatches that may be begun besides the oldest one in flight.
+    /// Number of minibatches that a pipeline's leader may begin besides the oldest one in flight.
     in_flight: usize,
-    /// Number of training samples; a minibatch with other samples is refused.
+    /// Number of training samples in the data; a minibatch that names other samples is refused.
     samples: usize,
-    /// The generation that this worker belongs to; 0 before it has heard a call, and for a follower whose pipeline is
-    /// broken.
+    /// Generation of the pipeline (one joining of its workers) that this worker belongs to; 0 before the first request
+    /// to join, and for a follower whose pipeline is broken.
     generation: u64,
-    /// True once the leader has heard the last stage's answer to its call.
+    /// True once the pipeline's last stage has answered the leader's request to join.
     whole: bool,
-    /// Number of generations that this leader has started.
+    /// Number of pipeline generations (attempts to join the workers) that this leader has started.
     joins: u64,
-    /// Time at which this leader last called.
+    /// Time at which this leader last asked the other workers of its pipeline to join.
     last_join: Option<Duration>,
-    /// Time at which this leader began to call without an answer; `None` if it does not call.
+    /// Time since which this leader has asked the others to join without an answer; `None` if it does not ask.
     joining_since: Option<Duration>,
-    /// Time before the next call. It doubles with each call, since the path to the last stage may be long.
+    /// Time before the leader's next request to join. It doubles with each request, since the path to the last stage
+    /// may be long.
     pause: Duration,
-    /// Seed of the generations that this leader starts, so that two leaders never start the same one.
+    /// Seed of the generation numbers that this leader draws for its pipeline, so that two leaders never start the same
+    /// generation.
     own: u64,
     /// Minibatches that the leader has begun and this worker has not completed, in their order.
     begun: VecDeque<Lead>,
@@ -82,16 +87,17 @@ pub struct Pipeline {
     /// Messages for a minibatch that the leader has not announced to this worker yet; other stages received the
     /// announcement earlier.
     unannounced: VecDeque<Flow>,
-    /// True once the leader has said that there are no further minibatches.
+    /// True once the pipeline's leader has said that there are no further minibatches.
     over: bool,
     /// True once this worker makes no further steps, and only helps with evaluations.
     closed: bool,
-    /// Messages to send, in their order.
+    /// Messages to other workers of the pipeline, in the order in which they are to be sent.
     outbox: Vec<Flow>,
 }
 
 impl Pipeline {
-    /// Creates the part of a worker that has just started; if it leads, its generations derive from `own`.
+    /// Creates the pipeline part of a worker that has just started. A leader draws the numbers of its generations from
+    /// the seed `own`.
     #[must_use]
     pub fn new(place: StageAddress, stages: u8, in_flight: u8, own: u64, samples: usize) -> Self {
         let mut pipeline = Self {
@@ -121,12 +127,12 @@ impl Pipeline {
         pipeline
     }
 
-    /// Takes the messages to send.
+    /// Takes the messages that are to be sent to other workers of the pipeline.
     pub fn take_outbox(&mut self) -> Vec<Flow> {
         std::mem::take(&mut self.outbox)
     }
 
-    /// True if this worker leads the pipeline: it chooses the minibatches.
+    /// True if this worker holds the first stage and so leads the pipeline: it chooses the minibatches.
     pub fn leads(&self) -> bool {
         self.place.stage == 0
     }
@@ -135,7 +141,7 @@ impl Pipeline {
         self.place.stage + 1 == self.stages
     }
 
-    /// Number of stages, over which the norm of a gradient is spread.
+    /// Returns the number of stages of the pipeline, over which the norm of a gradient is spread.
     pub fn stages(&self) -> u8 {
         self.stages
     }
@@ -145,7 +151,7 @@ impl Pipeline {
         self.whole || !self.leads() && self.generation != 0
     }
 
-    /// True if the leader has said that there are no further minibatches.
+    /// True if the pipeline's leader has said that there are no further minibatches.
     pub fn is_over(&self) -> bool {
         self.over
     }
@@ -155,13 +161,13 @@ impl Pipeline {
         self.joining_since = None;
     }
 
-    /// Returns the time for which this leader has called without an answer.
+    /// Returns the time for which this leader has asked the other workers to join without an answer.
     pub fn joining_for(&self, now: Duration) -> Duration {
         let since = self.joining_since;
         since.map_or(Duration::ZERO, |at| now.saturating_sub(at))
     }
 
-    /// Calls the pipeline's other workers to join a new generation, if a call is due.
+    /// Asks the pipeline's other workers to join a new generation, if it is time to ask again.
     pub fn join(&mut self, now: Duration) {
         self.joining_since.get_or_insert(now);
         if let Some(at) = self.last_join {
@@ -177,31 +183,31 @@ impl Pipeline {
         self.say(1, FlowBody::Join);
     }
 
-    /// Begins a minibatch as the leader: announces it to all other stages.
+    /// Begins a minibatch as the pipeline's leader: announces it to all other stages.
     pub(crate) fn begin(&mut self, lead: Lead) {
         self.say_to_all(&FlowBody::Lead(Box::new(lead.clone())));
         self.newest = lead.step;
         self.begun.push_back(lead);
     }
 
-    /// Marks the oldest minibatch in flight as done.
+    /// Marks the pipeline's oldest minibatch in flight as done by this worker.
     pub(crate) fn led(&mut self) {
         if let Some(lead) = self.begun.pop_front() {
             self.done = lead.step;
         }
     }
 
-    /// Number of minibatches that may be begun besides the oldest one in flight.
+    /// Returns the number of minibatches that a pipeline's leader may begin besides the oldest one in flight.
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// True if a minibatch is in flight.
+    /// True if a minibatch of the pipeline is in flight: begun by the leader and not completed by this worker.
     pub fn is_under_way(&self) -> bool {
         !self.begun.is_empty()
     }
 
-    /// Returns the minibatch of a step, if it is in flight.
+    /// Returns the announcement of a step's minibatch, if the minibatch is in flight.
     pub(crate) fn begun(&self, step: u64) -> Option<&Lead> {
         self.begun.iter().find(|lead| lead.step == step)
     }
@@ -214,13 +220,13 @@ impl Pipeline {
         self.place.stage
     }
 
-    /// Returns the oldest minibatch in flight.
+    /// Returns the announcement of the oldest minibatch in flight, which this worker computes next.
     pub fn next_lead(&self) -> Option<&Lead> {
         self.begun.front()
     }
 
-    /// Ends this worker's steps. A leader tells each of the others directly, because a worker that should pass the
-    /// message on may be gone.
+    /// Ends this worker's training steps. A leader tells each of the others directly, because a worker that should pass
+    /// the message on may be gone.
     pub fn close(&mut self) {
         self.closed = true;
         self.begun.clear();
@@ -258,7 +264,7 @@ impl Pipeline {
         }
     }
 
-    /// Gives up the minibatches in flight.
+    /// Gives up the minibatches in flight, and leaves the pipeline's generation until the leader calls again.
     fn break_off(&mut self) {
         self.whole = false;
         self.begun.clear();
@@ -281,7 +287,7 @@ impl Pipeline {
         Heard::Broken
     }
 
-    /// Gives up the minibatches in flight because another worker broke the protocol.
+    /// Gives up the minibatches in flight because another worker sent a message that breaks the pipeline's protocol.
     pub(crate) fn refuse(&mut self, violation: PipelineViolation) -> Heard {
         note_refusal(violation);
         tracing::warn!(
@@ -291,9 +297,10 @@ impl Pipeline {
         self.reset()
     }
 
-    /// Tells all stages that this generation is over, if this leader makes no further steps and so does not call again:
-    /// a worker that has not completed the last step may be waiting for another one that has given it up. Sends this
-    /// only once, because each message to an unreachable worker comes back as the event that the pipeline is broken.
+    /// Tells all stages that this generation of the pipeline is over, if this leader makes no further steps and so does
+    /// not call again: a worker that has not completed the last step may be waiting for another one that has given it
+    /// up. Sends this only once, because each message to an unreachable worker comes back as the event that the
+    /// pipeline is broken.
     fn release(&mut self) {
         if self.closed && self.generation != 0 {
             self.say_to_all(&FlowBody::Reset);
@@ -301,7 +308,8 @@ impl Pipeline {
         }
     }
 
-    /// Takes an event and returns its consequence for the stage's computation.
+    /// Takes a pipeline event (a message, or the loss of another worker) and returns its consequence for this stage's
+    /// computation.
     pub(crate) fn hear(&mut self, event: PipelineEvent) -> Heard {
         let flow = match event {
             PipelineEvent::Flow(flow) => flow,
@@ -388,7 +396,7 @@ impl Pipeline {
         }
     }
 
-    /// Takes a minibatch that the leader has begun, and the messages for it that came before.
+    /// Takes the leader's announcement of a minibatch, and the messages for it that have arrived before.
     fn follow(&mut self, lead: Lead) -> Heard {
         let step = lead.step;
         self.newest = step;
@@ -404,8 +412,8 @@ impl Pipeline {
         }
     }
 
-    /// Keeps a message for a minibatch that this worker has not heard of. Messages for a minibatch that was given up
-    /// may still arrive, and are dropped.
+    /// Keeps a message for a minibatch that the leader has not announced to this worker. Messages for a minibatch that
+    /// was given up may still arrive, and are dropped.
     fn keep_unannounced(&mut self, step: u64, flow: Flow) -> Heard {
         if self.leads() || step <= self.newest {
             return Heard::Nothing;
@@ -417,18 +425,19 @@ impl Pipeline {
         Heard::Nothing
     }
 
-    /// Largest number of minibatches that an honest leader has begun and this worker has not completed: those in flight
-    /// at the leader, and as many that the leader has completed already.
+    /// Returns the largest number of minibatches that an honest leader has begun and this worker has not completed:
+    /// those in flight at the leader, and as many that the leader has completed already.
     fn begun_max(&self) -> usize {
         2 * (1 + self.in_flight)
     }
 
-    /// Largest number of messages for these minibatches that are kept.
+    /// Returns the largest number of messages that are kept for minibatches in flight; a sender of more breaks the
+    /// protocol.
     pub(crate) fn kept_max(&self) -> usize {
         usize::from(MICRO_MAX) * self.begun_max() * usize::from(self.stages)
     }
 
-    /// True if a minibatch can be one of this job.
+    /// True if the announced minibatch is valid for this job; other announcements break the protocol.
     fn is_sound(&self, lead: &Lead) -> bool {
         let known = lead.samples.iter().all(|&sample| (sample as usize) < self.samples);
         let is_new = lead.step > self.newest;
@@ -441,7 +450,8 @@ impl Pipeline {
             && lead.learning_rate.is_finite()
     }
 
-    /// Joins a new generation, which ends all work in flight, and passes the call on or answers it.
+    /// Joins a new generation of the pipeline, which ends all work in flight, and passes the leader's request on or, at
+    /// the last stage, answers it.
     fn answer(&mut self, generation: u64) -> Heard {
         let broke = self.is_under_way();
         self.break_off();

@@ -3,25 +3,23 @@
 
 use super::PipelineViolation;
 
-/// A bug that can be planted in a worker of a pipeline.
+/// Bug that a simulation test can plant in a worker of a pipeline, to prove that the test finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bug {
-    /// Messages of an earlier generation are taken for messages of the present one.
+    /// Planted bug: messages of an earlier pipeline generation are taken for messages of the present one.
     MixesGenerations,
-    /// A follower ends when its own samples are done, before its leader tells it to.
+    /// Planted bug: a follower ends when its own samples are done, before its pipeline's leader tells it to.
     EndsUntold,
 }
 
 #[cfg(any(test, feature = "planted-bugs"))]
 thread_local! {
-    /// The bug planted in this thread's workers.
     pub static PLANTED: std::cell::Cell<Option<Bug>> = const { std::cell::Cell::new(None) };
-    /// True if all of this thread's workers are honest, so that none may be refused for its messages.
+    /// True if a test runs only workers that follow the protocol, so that the refusal of any message is a bug.
     pub static ALL_ARE_HONEST: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Records that another worker of a pipeline is refused. If all workers are honest, this panics: a worker that follows
-/// the protocol was refused.
+/// Records that a message of another worker was refused. If all workers of the test are honest, this panics.
 #[cfg(any(test, feature = "planted-bugs"))]
 pub(super) fn note_refusal(violation: PipelineViolation) {
     assert!(!ALL_ARE_HONEST.get(), "an honest worker is refused: {violation}");
@@ -31,13 +29,13 @@ pub(super) fn note_refusal(violation: PipelineViolation) {
 #[cfg(not(any(test, feature = "planted-bugs")))]
 pub(super) const fn note_refusal(_violation: PipelineViolation) {}
 
-/// True if this bug is planted.
+/// True if a test has planted this bug in the workers of this thread.
 #[cfg(any(test, feature = "planted-bugs"))]
 pub(crate) fn planted(bug: Bug) -> bool {
     PLANTED.get() == Some(bug)
 }
 
-/// Returns `false`: a release has no planted bugs.
+/// Returns `false`: bugs are planted only in tests, not in a release.
 #[cfg(not(any(test, feature = "planted-bugs")))]
 pub(crate) const fn planted(_bug: Bug) -> bool {
     false

@@ -3,7 +3,7 @@ use super::*;
 /// A pipeline whose messages the test carries from worker to worker.
 struct World {
     pipelines: Vec<Pipeline>,
-    /// Messages that are on their way between workers.
+    /// Messages on their way between the simulated workers of a pipeline.
     sent: VecDeque<Flow>,
     now: Duration,
 }
@@ -17,7 +17,7 @@ impl World {
         }
     }
 
-    /// Creates a pipeline that has joined.
+    /// Creates a test pipeline whose workers have joined.
     fn whole(stages: u8) -> Self {
         let mut world = Self::new(stages);
         world.join();
@@ -25,14 +25,14 @@ impl World {
         world
     }
 
-    /// Collects the messages of all workers.
+    /// Moves the messages that the workers want to send into the test's queue.
     fn collect(&mut self) {
         for pipeline in &mut self.pipelines {
             self.sent.extend(pipeline.take_outbox());
         }
     }
 
-    /// Carries all messages, and the messages that follow from them. Returns the stages whose minibatch broke
+    /// Delivers all messages, and the messages that follow from them. Returns the stages whose minibatch broke
     /// meanwhile.
     fn carry(&mut self) -> Vec<u8> {
         let mut broken = Vec::new();
@@ -206,7 +206,7 @@ fn a_minibatch_that_no_leader_makes_is_not_taken() {
     }
 }
 
-/// A worker belongs to no generation before it was called, and after its pipeline broke.
+/// Tests that a worker ignores messages before it was asked to join, and after its pipeline broke.
 #[test]
 fn messages_of_no_generation_change_nothing() {
     let mut world = World::new(2);
@@ -233,8 +233,8 @@ fn only_the_leader_leads() {
     }
 }
 
-/// A message that was on its way when its pipeline broke breaks nothing again, and its sender has not broken the
-/// protocol.
+/// Tests that a message that was on its way when its pipeline broke does no further harm, and that its sender is not
+/// taken for one that has broken the protocol.
 #[test]
 fn a_leader_that_calls_hears_answers_alone() {
     let mut world = World::whole(2);
@@ -267,7 +267,8 @@ fn what_the_leader_has_given_up_is_given_up_by_all() {
     assert!(world.pipelines.iter().skip(1).all(Pipeline::is_over));
 }
 
-/// One of several workers with the same layers may complete a minibatch before another does.
+/// Tests that a minibatch is completed by all although one of several workers with the same layers completes it before
+/// another does.
 #[test]
 fn what_the_leader_is_through_with_is_gone_on_with_after_the_end() {
     let mut world = World::whole(2);
@@ -343,7 +344,7 @@ fn who_is_not_through_with_the_last_minibatch_does_not_wait_for_who_has_given_it
     }
 }
 
-/// Messages from the leader and messages that workers pass on take different paths.
+/// Tests messages that overtake each other: those from the leader and those that workers pass on take different paths.
 #[test]
 fn an_end_that_comes_after_the_next_call_breaks_nothing() {
     let mut world = World::whole(3);
@@ -364,7 +365,8 @@ fn an_end_that_comes_after_the_next_call_breaks_nothing() {
     );
 }
 
-/// Each message to an unreachable worker comes back from the node as the event that the pipeline is broken.
+/// Tests that a leader does not answer endlessly: each message to an unreachable worker comes back from the node as the
+/// event that the pipeline is broken.
 #[test]
 fn a_leader_that_has_ended_says_once_that_its_pipeline_is_broken() {
     let mut world = World::whole(3);

@@ -16,7 +16,8 @@ use crate::evaluate::Evaluator;
 use crate::machine::parallel::Threads;
 use crate::training::ToTraining;
 
-/// The channel to the evaluating thread. When dropped, the thread completes its orders and ends.
+/// Channel to the thread that evaluates weights while training goes on. When dropped, the thread completes its orders
+/// and ends.
 pub(super) struct Evaluating {
     orders: SyncSender<Order>,
     /// True while an evaluation is in progress: only one runs at a time, and the next order brings newer weights.
@@ -25,9 +26,10 @@ pub(super) struct Evaluating {
 
 struct Order {
     weights: Vec<f32>,
-    /// Samples and time at which these were the weights.
+    /// Samples trained and time passed in the run when the evaluated weights were current.
     moment: Moment,
-    /// Target accuracy. An evaluation that can no longer reach it ends early without a result.
+    /// Target accuracy of an evaluation, if the job has one. An evaluation that can no longer reach it ends early
+    /// without a result.
     target: Option<f64>,
     /// Channel to the training thread, if these are the last weights: the answer is to stop with them, or to go back to
     /// better ones.
@@ -83,7 +85,8 @@ impl Evaluating {
         Ok(Self { orders, busy })
     }
 
-    /// Asks for an evaluation, unless one is in progress. Returns whether it will be made.
+    /// Asks the evaluating thread for an evaluation, unless one is in progress. Returns true if the evaluation will be
+    /// made.
     pub(super) fn ask(&self, weights: Vec<f32>, moment: Moment, target: Option<f64>) -> bool {
         !self.busy.swap(true, Ordering::Relaxed)
             && self
@@ -97,8 +100,8 @@ impl Evaluating {
                 .is_ok()
     }
 
-    /// Queues an evaluation behind those in progress. `answer` is set for the last weights: the training thread is told
-    /// there how to end.
+    /// Queues an evaluation that must not be skipped. `answer` is set for the run's last weights: over this channel the
+    /// training thread is told to stop with them or to go back to better ones.
     pub(super) fn ask_in_turn(&self, weights: Vec<f32>, moment: Moment, answer: Option<SyncSender<ToTraining>>) {
         // An evaluating thread that has ended has reported the reason; training's channel then closes with the run.
         let _ = self.orders.send(Order {

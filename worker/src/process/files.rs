@@ -100,7 +100,7 @@ impl Files {
         Ok(())
     }
 
-    /// Waits for all files that are being written. They were announced, and the process is about to end.
+    /// Waits for all files that are being written, before the process ends: the node was told that they will appear.
     pub(super) fn wait(&self) {
         let all = std::mem::take(&mut *self.under_way());
         for file in all {
@@ -115,7 +115,7 @@ impl Files {
     }
 }
 
-/// Removes a file. Returns whether the path is free now.
+/// Removes a file. Returns true if no file is at the path now.
 fn remove(path: &Path) -> bool {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {

@@ -5,24 +5,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use protocol::job::{Job, Keep};
 use protocol::stats::measured::Scores;
 
-/// Weights that are kept after their measurement, for a later return to them.
+/// Weights that are kept after their evaluation, so that a run can end with them rather than with the last ones.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MeasuredWeights(Arc<Mutex<Weights>>);
 
 #[derive(Debug, Default)]
 struct Weights {
     on_target: Option<Vec<f32>>,
-    /// Loss of the best weights, and the weights.
+    /// Lowest evaluation loss so far, and the weights that had it.
     best: Option<(f64, Vec<f32>)>,
 }
 
 impl MeasuredWeights {
-    /// True if a job may go back to measured weights.
+    /// True if the job may end with earlier weights, so that evaluated weights must be kept.
     pub(super) fn is_wanted(job: &Job) -> bool {
         job.target_accuracy.is_some() || job.keep == Keep::Best
     }
 
-    /// Keeps weights with these scores, if the job may end with them.
+    /// Keeps evaluated weights if the job may end with them: they reached the target accuracy, or have the lowest loss
+    /// so far.
     pub(super) fn take_note(&self, job: &Job, scores: Scores, weights: Vec<f32>) {
         let mut kept = self.lock();
         if job.target_accuracy.is_some_and(|target| scores.accuracy >= target) {
@@ -32,13 +33,13 @@ impl MeasuredWeights {
         }
     }
 
-    /// Takes the last weights that reached the target.
+    /// Takes the latest weights that reached the job's target accuracy.
     pub(super) fn take_on_target(&self) -> Option<Vec<f32>> {
         self.lock().on_target.take()
     }
 
-    /// Takes the best weights, if they are better than weights with this loss. A loss that is not a number is the
-    /// worst.
+    /// Takes the weights with the lowest evaluation loss, if that is lower than the given `loss` of the last weights. A
+    /// loss that is not a number is the worst.
     pub(super) fn take_better(&self, loss: Option<f64>) -> Option<Vec<f32>> {
         let best = self.lock().best.take();
         best.filter(|(best, _)| !loss.is_some_and(|loss| loss <= *best))

@@ -60,27 +60,24 @@ const BEAT: Duration = Duration::from_secs(1);
 /// The settings that a worker process is started with.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Release of Tau that the worker reports to its node.
     pub version: String,
-    /// Device to compute on.
     pub device: Device,
-    /// Threads to compute with.
     pub threads: Threads,
     /// Folder outside of which no data is opened, and to which relative paths refer.
     pub data_root: PathBuf,
 }
 
-/// The reason for which a worker ended.
+/// Reason why a worker process stopped working for its node.
 #[derive(Debug, Error)]
 pub enum AttachError {
-    /// No node listens at the socket.
+    /// Reason why a worker ended: no node listens at the socket.
     #[error("no node listens at {path}: give the socket that the node named when it started")]
     NoNode {
-        /// Path of the socket.
+        /// Path of the socket at which no node listens.
         path: PathBuf,
         source: io::Error,
     },
-    /// The connection to the node broke.
+    /// Reason why a worker ended: the connection to the node broke.
     #[error("the connection to the node broke")]
     Broken(#[from] io::Error),
 }
@@ -153,22 +150,24 @@ struct Process {
     writer: Writer,
     preparing: Preparing,
     files: Files,
-    /// Counts of the ledger that have arrived so far.
+    /// Weights of the node's ledger (its exact integer copy of the model) that have arrived so far; they come in
+    /// pieces.
     counts: Vec<i32>,
-    /// Sums of moved weights that have arrived so far.
+    /// Lattice steps by which weights move in the next order to catch up, as far as they have arrived; they come in
+    /// pieces.
     sums: Vec<(u32, i32)>,
     running: Option<Running>,
 }
 
-/// The threads and channels of a run in progress.
+/// Threads and channels of the run that a worker process is training.
 struct Running {
     weights: usize,
     inbound: SyncSender<ToTraining>,
     training: JoinHandle<()>,
     reporter: Reporter,
-    /// Measured weights that the run may go back to.
+    /// Evaluated weights that the run may end with instead of the last ones.
     kept: MeasuredWeights,
-    /// True if the run ends with its best weights, so that these are compared with the last ones.
+    /// True if the run ends with its best weights: the last weights are then evaluated and compared with them.
     keeps_best: bool,
 }
 
@@ -312,8 +311,8 @@ impl Process {
         })
     }
 
-    /// Asks the training thread for the worker's own state. The reporter answers, in order with the batches; if no run
-    /// trains, this thread answers at once.
+    /// Asks the training thread for the worker's own state (residual and optimiser state). The reporter writes it to
+    /// the path, in order with the batches; if no run trains, this thread answers at once.
     fn save(&self, path: PathBuf) -> io::Result<()> {
         if let Some(running) = &self.running
             && running.inbound.send(ToTraining::Save(path.clone())).is_ok()
@@ -323,8 +322,8 @@ impl Process {
         self.writer.message(&FromWorker::Saved { sequence: None, path })
     }
 
-    /// Goes back to the weights that reached the target, or to the best weights, once the last weights are measured.
-    /// Without either the worker stops.
+    /// Orders the training thread to go back to the weights that reached the target, or to the best weights, once the
+    /// last weights are evaluated. Without either the worker stops.
     fn go_back(&self, moment: Moment) {
         let Some(running) = &self.running else {
             return;
@@ -356,7 +355,8 @@ impl Process {
     }
 }
 
-/// Reads the sum of other workers' differences that this worker goes on from; its model has this many weights.
+/// Decodes the sum of differences (this worker's and those of the workers before it) from whose mean this worker goes
+/// on in a sequential averaging step; its model has `weights` weights.
 fn read_prefix(contents: &[u8], weights: usize) -> Result<ToTraining, &'static str> {
     let read = Prefix::decode(contents).ok().and_then(|prefix| {
         let sum = encoding::read_dense(&prefix.steps, weights).ok()?;

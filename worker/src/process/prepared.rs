@@ -34,22 +34,24 @@ use crate::training::{Identity, StageTraining, State, Training, TrainingError};
 
 pub(super) struct Prepared {
     pub(super) job: Job,
-    /// Training samples, and the samples that are measured while training.
+    /// Training samples, and the samples on which the model is evaluated while training.
     pub(super) dataset: Arc<Dataset>,
-    /// Test samples that the result is measured on, if the job measures on validation samples while training.
+    /// Test samples that the run's result is measured on, if evaluations while training use validation samples instead.
     tested: Option<Arc<Dataset>>,
     pub(super) layout: Layout,
     pub(super) device: Device,
     pub(super) threads: Threads,
-    /// Measured speed of this worker; 0 unless nodes need it to decide where to cut the network.
+    /// Measured computing speed of this worker, by which nodes decide where to cut the network into stages; 0 unless
+    /// they need it.
     speed: u64,
-    /// First weights of the run, if they do not follow from its seed. The node gets them, and sends them back with the
-    /// ledger.
+    /// Initial weights of the run, if they come from a model file rather than from the seed. The worker sends them to
+    /// its node, which returns them as part of its ledger (the exact integer weights).
     first: Mutex<Option<FirstWeights>>,
 }
 
 impl Prepared {
-    /// Takes the first weights of the run, for the node. Later calls return `None`.
+    /// Takes the initial weights that come from a model file, to send them to the node; `None` if there are none or
+    /// they are taken.
     pub(super) fn take_first(&self) -> Option<FirstWeights> {
         self.first.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
@@ -81,7 +83,8 @@ impl Prepared {
         })
     }
 
-    /// The measured speed of this worker; 0 unless nodes need it to decide where to cut the network.
+    /// Returns the measured computing speed of this worker, by which nodes decide where to cut the network; 0 unless
+    /// they need it.
     pub(super) fn speed(&self) -> u64 {
         self.speed
     }
@@ -97,7 +100,7 @@ impl Prepared {
         }
     }
 
-    /// Returns a copy with the job as it was decided when the run began.
+    /// Returns a copy with `job`, in which the settings that were left open are decided.
     pub(super) fn with_job(&self, job: &Job) -> Self {
         Self {
             job: job.clone(),
@@ -111,7 +114,7 @@ impl Prepared {
         }
     }
 
-    /// The task of measuring the result: the test samples, with the objective of evaluations.
+    /// Returns the task of measuring the run's result: its test samples with the objective of evaluations.
     pub(super) fn tested(&self) -> Task {
         let dataset = self.tested.as_ref().unwrap_or(&self.dataset);
         Task {
@@ -120,7 +123,8 @@ impl Prepared {
         }
     }
 
-    /// The task of measuring while training: the evaluation samples, with the objective of evaluations.
+    /// Returns the task of evaluating the model while training: the evaluation samples with the objective of
+    /// evaluations.
     pub(super) fn eval_task(&self) -> Task {
         Task {
             dataset: Arc::clone(&self.dataset),
@@ -129,8 +133,8 @@ impl Prepared {
         }
     }
 
-    /// Returns the pipeline stage of the assigned place, and the partition that it belongs to; `None` without a
-    /// pipeline.
+    /// Returns the pipeline stage that the node has assigned to this worker, and the cut of the whole network; `None`
+    /// if the job has no pipelines.
     pub(super) fn stage(
         &self,
         assigned: Option<PipelineAssignment>,
@@ -148,7 +152,8 @@ impl Prepared {
         Ok(Some((partition, stage)))
     }
 
-    /// Starts the training thread from a ledger's counts or, if there are none, from the initial counts.
+    /// Starts the thread that trains, from the weights of the node's ledger (`counts`) or, if there are none, from the
+    /// job's initial weights.
     pub(super) fn start(
         &self,
         assignment: &Assignment,
@@ -262,7 +267,8 @@ impl Start {
         Ok(training)
     }
 
-    /// Restores the worker's own state, if a state file exists. Without its residual a worker trains nevertheless.
+    /// Restores the worker's own state (residual and optimiser state) from its file, if there is one. A failure is only
+    /// logged: the worker can train without that state.
     fn restore(self, restore: impl FnOnce(State) -> Result<(), StateError>) {
         let Some(path) = self.assignment.restore else {
             return;

@@ -11,18 +11,18 @@ use super::prepared::Prepared;
 use super::socket::Writer;
 use crate::model_file::first_weights::FirstWeights;
 
-/// The prepared job, and the preparations in progress.
+/// Preparation of a job on background threads (opening the data, fitting the model), and its result.
 #[derive(Default)]
 pub(super) struct Preparing {
     newest: Arc<Mutex<Newest>>,
-    /// Threads that may not have ended yet.
+    /// Threads that prepare or have prepared a job and may not have ended yet.
     threads: Vec<JoinHandle<()>>,
 }
 
-/// The newest order to prepare, and its result.
+/// The node's newest order to prepare a job, and the result.
 #[derive(Default)]
 struct Newest {
-    /// Number of the newest order. A thread with another number is too late, and reports nothing.
+    /// Number of the newest order to prepare a job. A thread that works on an older order reports nothing.
     order: u64,
     prepared: Option<Arc<Prepared>>,
 }
@@ -66,8 +66,8 @@ impl Preparing {
         newest.order
     }
 
-    /// Forgets everything, and tells the node when no preparation is in progress any more. If a thread hangs on a dead
-    /// disk, the node hears nothing and ends this process.
+    /// Forgets the prepared job and makes all preparations obsolete; tells the node when none is in progress any more.
+    /// If a thread hangs on a dead disk, the node hears nothing and ends this process.
     pub(super) fn clear(&mut self, writer: &Writer) -> io::Result<()> {
         self.forget();
         self.threads.retain(|thread| !thread.is_finished());
@@ -95,7 +95,7 @@ impl Preparing {
     }
 }
 
-/// Sends the first weights of the run to the node, if they do not follow from the job.
+/// Sends the initial weights of the run to the node, if they come from a model file and so do not follow from the job.
 fn tell_first(run: RunId, prepared: &Prepared, writer: &Writer) {
     let Some(FirstWeights { counts, mut afresh }) = prepared.take_first() else {
         return;

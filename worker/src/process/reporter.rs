@@ -32,7 +32,8 @@ use crate::training::thread::Outbound;
 use crate::training::{FromTraining, State, Step, StepTime, TrainingError};
 
 const STATS_EVERY: Duration = Duration::from_secs(1);
-/// One in this many evaluations of a run with a target is reported in any case, however far the target is.
+/// One in this many evaluations of a run with a target accuracy is completed and reported in any case, however far the
+/// accuracy is from the target.
 const REPORTED_IN: u32 = 4;
 
 pub(super) struct Reporter {
@@ -78,15 +79,13 @@ impl Reporter {
 struct Reporting {
     run: RunId,
     prepared: Arc<Prepared>,
-    /// Pipeline stage that this worker holds; `None` if it holds the whole network.
     stage: Option<Arc<PipelineStage>>,
     writer: Writer,
     stats: WorkerStats,
     begun: Instant,
     told: Instant,
-    /// The evaluating thread, once an evaluation was asked for.
+    /// Thread that evaluates weights; `None` before the first evaluation.
     evaluating: Option<Evaluating>,
-    /// Number of evaluations so far.
     evaluations: u32,
     kept: MeasuredWeights,
     files: Files,
@@ -179,9 +178,9 @@ impl Reporting {
         self.writer.message(&FromWorker::Stats(Box::new(self.stats)))
     }
 
-    /// Has the weights evaluated in the background, so that batches go on. With a target, most evaluations only decide
-    /// whether the target is reached, and end without a result as soon as it is clearly missed; unless evaluations are
-    /// compared.
+    /// Has weights evaluated in the background, so that batches go on. With a target accuracy, most evaluations only
+    /// decide if the target is reached, and end without a result as soon as it is clearly missed, unless the job
+    /// compares evaluations with each other.
     fn evaluate(&mut self, weights: Vec<f32>, moment: Moment) -> io::Result<()> {
         let job = &self.prepared.job;
         let is_compared = job.patience.is_some() || job.keep == Keep::Best;
@@ -193,7 +192,7 @@ impl Reporting {
         Ok(())
     }
 
-    /// Returns the evaluating thread, which is started at the first call.
+    /// Returns the thread that evaluates weights, which is started at the first call.
     fn evaluator(&mut self) -> io::Result<&Evaluating> {
         let evaluating = match self.evaluating.take() {
             Some(evaluating) => evaluating,
@@ -207,7 +206,8 @@ impl Reporting {
         Ok(self.evaluating.insert(evaluating))
     }
 
-    /// Reports that the worker's own state is saved, at its place between the batches, and writes it in the background.
+    /// Writes the worker's own state (residual and optimiser state) to a file in the background, and tells the node
+    /// between which two batches the state was taken.
     fn save_state(&self, path: PathBuf, state: Option<Box<State>>) -> io::Result<()> {
         let Some(state) = state else {
             return self.writer.message(&FromWorker::Saved { sequence: None, path });
@@ -230,7 +230,8 @@ impl Reporting {
         })
     }
 
-    /// Writes and measures the model in the background, and reports the outcome.
+    /// Writes the run's final model, or this worker's stage of it, to a file in the background. Measures a whole model
+    /// on the test samples, and reports the outcome to the node.
     fn save_model(
         &self,
         order: SaveOrder,
@@ -259,7 +260,8 @@ impl Reporting {
     }
 }
 
-/// Writes the pipeline stage that this worker holds. Its digest is its part of the whole model's digest.
+/// Writes the pipeline stage that this worker holds to a file. The digest in the file is this stage's part of the whole
+/// model's digest.
 fn save_stage(prepared: &Prepared, stage: &PipelineStage, weights: &[f32], order: &SaveOrder) -> Result<(), String> {
     let counts: Option<Vec<i32>> = weights.iter().map(|&weight| count_of(weight)).collect();
     let digest = counts.map(|counts| stage.digest(&counts)).unwrap_or_default();

@@ -9,7 +9,7 @@ use protocol::wire;
 use protocol::wire::attach::FromWorker;
 use protocol::wire::frame::{self, CHUNK_BYTES, Decoder, Kind};
 
-/// The writing end of the socket, shared by several threads.
+/// Writing end of the socket to the worker's node, shared by several threads.
 #[derive(Clone, Debug)]
 pub(super) struct Writer(Arc<Mutex<BufWriter<UnixStream>>>);
 
@@ -26,7 +26,7 @@ pub(super) fn invalid(error: impl Into<Box<dyn Error + Send + Sync>>) -> io::Err
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-/// Reads the next frame; `None` if the stream ends between two frames.
+/// Reads the next message from the socket between node and worker; `None` if the stream ends between two messages.
 pub fn read_frame(stream: &mut impl Read) -> io::Result<Option<(Kind, Vec<u8>)>> {
     let mut decoder = Decoder::default();
     loop {

@@ -22,14 +22,15 @@ use crate::trainer::gradient_source::GradientSource;
 use crate::trainer::{StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
 use protocol::weights::contribution::Contribution;
 
-/// Trains a stage as [`FakeTrainer`] trains a whole network, on samples of [`Dataset::fake`].
+/// Fake trainer of a pipeline stage for simulations: computes nothing, as [`FakeTrainer`] for a whole network, on
+/// samples of [`Dataset::fake`].
 pub struct FakeStageTrainer {
     trainer: FakeTrainer,
     stage: StageModel<FakeLayers>,
 }
 
 impl FakeStageTrainer {
-    /// Creates the trainer of a worker's stage with these weights.
+    /// Creates the fake trainer of one worker's stage of a pipeline, with these initial weights.
     pub fn new(
         job: &Job,
         dataset: &Arc<Dataset>,
@@ -60,18 +61,16 @@ impl FakeStageTrainer {
 /// Layers whose outputs are the numbers of their samples. They check that all values of a row are of one sample.
 pub struct FakeLayers {
     number: usize,
-    /// Number of values per sample that come in.
     inputs: usize,
-    /// Number of values per sample that go out.
     outputs: usize,
-    /// Number of workers that send output gradients back.
+    /// Number of workers that hold the next layers and so send gradients back to these.
     owners_after: usize,
-    /// Samples of micro-batches that have gone forward, by step and micro-batch.
+    /// Samples of micro-batches that have gone forward and not come back, by step and micro-batch.
     under_way: BTreeMap<(u64, u16), Vec<f32>>,
 }
 
 impl FakeLayers {
-    /// Returns the sample of each row.
+    /// Returns the sample number that each row of fake activations repeats.
     fn samples(&self, inputs: &[f32], width: usize) -> Vec<f32> {
         let rows = inputs.chunks_exact(width);
         let of_row = |row: &[f32]| {
@@ -86,7 +85,7 @@ impl FakeLayers {
     }
 }
 
-/// Returns rows that repeat the number of their sample.
+/// Returns rows of fake activations that repeat the number of their sample.
 fn rows(samples: &[f32], width: usize) -> Vec<f32> {
     samples.iter().flat_map(|&sample| vec![sample; width]).collect()
 }

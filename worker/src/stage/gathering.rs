@@ -6,11 +6,12 @@ use std::ops::Range;
 
 use crate::trainer::PipelineViolation;
 
-/// Collects the pieces that several workers send of a result, such as a row of activations, until all have come.
+/// Collects the pieces of a result (such as activations) that several workers of a pipeline each compute a part of,
+/// until all have come.
 #[derive(Debug)]
 pub(super) struct Gathering<K> {
-    /// The pieces of each result, by worker; `None` for a missing one. The list stays, empty, once all were taken, so
-    /// that a repeated piece is refused.
+    /// For each result that several workers compute parts of, the parts that have come, by worker; `None` for a missing
+    /// one. The list stays, empty, once all were taken, so that a repeated part is refused.
     waiting: BTreeMap<K, Vec<Option<Vec<f32>>>>,
 }
 
@@ -43,12 +44,12 @@ impl<K: Ord + Copy> Gathering<K> {
         Ok(Some(std::mem::take(pieces).into_iter().flatten().collect()))
     }
 
-    /// Number of results of which a piece has come.
+    /// Returns the number of results of which at least one worker's part has come.
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Drops all results for which `is_kept` returns false.
+    /// Drops the collected parts of all results for which `is_kept` returns false.
     pub(super) fn retain(&mut self, is_kept: impl Fn(&K) -> bool) {
         self.waiting.retain(|of, _| is_kept(of));
     }
@@ -58,7 +59,7 @@ impl<K: Ord + Copy> Gathering<K> {
     }
 }
 
-/// Joins the columns that each worker has made into whole rows.
+/// Joins the columns that several workers have computed of the same rows into whole rows.
 pub(super) fn side_by_side(mut pieces: Vec<Vec<f32>>, shares: &[Range<usize>]) -> Vec<f32> {
     if pieces.len() < 2 {
         return pieces.pop().unwrap_or_default();
@@ -74,7 +75,7 @@ pub(super) fn side_by_side(mut pieces: Vec<Vec<f32>>, shares: &[Range<usize>]) -
     all
 }
 
-/// Returns some columns of rows.
+/// Returns the columns `share` of rows that are `width` values wide.
 pub(super) fn columns<'a>(rows: &'a [f32], width: usize, share: &Range<usize>) -> Cow<'a, [f32]> {
     if share.len() == width {
         return Cow::Borrowed(rows);

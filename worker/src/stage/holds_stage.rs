@@ -3,15 +3,15 @@
 use super::{Advance, Layers, StageModel};
 use crate::trainer::TrainError;
 
-/// A trainer, or the backend of one, that holds a stage of a network. Its gradients are computed piece by piece, and
-/// its next step takes the gradient that is complete.
+/// A trainer, or its compute backend, that holds a pipeline stage of a network. Its gradients are computed piece by
+/// piece, as messages from other stages arrive, and its next step takes the gradient that is complete.
 pub trait HoldsStage {
-    /// The stage's layers, on the trainer's device.
+    /// Type of the stage's layers on the trainer's device.
     type Layers: Layers;
 
     fn stage(&self) -> &StageModel<Self::Layers>;
 
-    /// The stage, for calls that need no weights.
+    /// Returns the stage, for calls that need no weights.
     fn stage_mut(&mut self) -> &mut StageModel<Self::Layers>;
 
     /// Advances the gradient of a minibatch by one piece of work.

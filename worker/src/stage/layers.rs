@@ -7,18 +7,18 @@ use crate::model::ops::MeanLoss;
 use crate::model::ops::matmul::WriteMode;
 use crate::trainer::TrainError;
 
-/// The layers that a worker holds of a layer range.
+/// The part of a layer range (neighbouring layers of a network) that one worker of a pipeline holds and computes.
 pub trait Layers {
-    /// The weights of a stage. A clone keeps the present values when the original changes.
+    /// Weights of a pipeline stage on the device. A clone keeps the present values when the original changes.
     type Weights;
-    /// The shared weights of a stage.
+    /// Shared weights of a pipeline stage on the device: the copy that all workers with this stage have in common.
     type Shared: ?Sized;
-    /// The array that receives the gradient of a stage's weights.
+    /// Array on the device that receives the gradient of a stage's weights.
     type Gradient;
-    /// A weight gradient that can be computed later.
+    /// Weight gradient of a layer whose computation is postponed, because no other worker waits for it.
     type Deferred;
 
-    /// Number of the layer range.
+    /// Returns the number of the layer range in the network.
     fn number(&self) -> usize;
 
     /// Computes a micro-batch's outputs. `micro_batch` holds the step of its minibatch and its number. The micro-batch
@@ -51,24 +51,23 @@ pub trait Layers {
         gradient: &mut Self::Gradient,
     ) -> Result<Returned<Self::Deferred>, TrainError>;
 
-    /// Computes a weight gradient that was deferred.
+    /// Computes a weight gradient that was postponed, and writes it to `gradient` or adds it, as `write_mode` says.
     fn compute_deferred(&self, deferred: Self::Deferred, write_mode: WriteMode, gradient: &mut Self::Gradient);
 
-    /// Computes outputs for an evaluation, without training.
     fn infer(&mut self, weights: &Self::Weights, inputs: Vec<f32>) -> Result<Vec<f32>, TrainError>;
 
-    /// Returns a copy of the shared weights, to evaluate them.
+    /// Returns a copy of the shared weights, so that an evaluation sees weights that do not change.
     fn copied(&self, shared: &Self::Shared) -> Result<Self::Weights, TrainError>;
 
-    /// Forgets all micro-batches in flight.
+    /// Forgets all micro-batches in flight, because their pipeline has broken.
     fn clear(&mut self);
 }
 
-/// The result of a micro-batch's backward pass.
+/// Result of a micro-batch's backward pass through some layers.
 pub struct Returned<O> {
     pub(crate) loss: f32,
     /// Gradients of the loss at the inputs; empty if the inputs were samples.
     pub(crate) input_gradients: Vec<f32>,
-    /// Weight gradients that are still to be computed.
+    /// Weight gradients of the micro-batch that are still to be computed.
     pub(crate) deferred: Vec<O>,
 }

@@ -15,29 +15,30 @@ use crate::model::ops::loss::{self, Errors, EvalSums};
 use crate::task::objective::Objective;
 use crate::trainer::{PipelineViolation, TrainError};
 
-/// Largest number of evaluation minibatches in flight.
+/// Largest number of evaluation minibatches that go through a pipeline at the same time.
 const UNDER_WAY_MAX: usize = 4;
 
 /// The progress and the totals of a pipeline evaluation, kept by the worker that leads it.
 #[derive(Default)]
 struct Leading {
-    /// First sample that was not sent, and the number of its minibatch.
+    /// First evaluation sample that was not sent through the pipeline, and the number of its minibatch.
     next: (usize, u32),
-    /// Number of minibatches that are counted.
+    /// Number of evaluation minibatches whose results have come back and are counted.
     judged: u32,
     sums: EvalSums,
 }
 
-/// The state of a pipeline evaluation at one worker.
+/// State at one worker of an evaluation that passes through its pipeline.
 pub(super) struct Measuring<W> {
-    /// Copy of the shared weights that are evaluated.
+    /// Copy of the stage's shared weights that an evaluation of the pipeline is made with; `None` before it begins
+    /// here.
     with: Option<W>,
     leading: Option<Leading>,
     /// Collects activations from the workers of a layer range until all pieces for an evaluation minibatch have come.
     forward: Gathering<(u32, u8)>,
-    /// Activations that this worker has made for itself.
+    /// Evaluation activations that this worker has made for its own next layers.
     own: VecDeque<(EvalBatch, Vec<f32>)>,
-    /// Activations and samples that have come from other workers.
+    /// Evaluation samples and activations that have come from other workers of the pipeline.
     received: VecDeque<(EvalBatch, Flow)>,
 }
 
@@ -63,12 +64,13 @@ impl<W> Measuring<W> {
         };
     }
 
-    /// Number of minibatches that are counted; `None` if this worker leads no evaluation.
+    /// Returns the number of evaluation minibatches whose results are counted; `None` if this worker leads no
+    /// evaluation.
     pub(super) fn judged(&self) -> Option<u32> {
         self.leading.as_ref().map(|leading| leading.judged)
     }
 
-    /// Counts the totals of a minibatch. Returns false if this worker waits for none.
+    /// Adds the results of an evaluation minibatch to the totals. Returns false if this worker waits for none.
     pub(super) fn judge(&mut self, totals: &EvalTotals) -> bool {
         self.add(&from_wire(totals))
     }
@@ -82,13 +84,13 @@ impl<W> Measuring<W> {
         true
     }
 
-    /// True if all evaluation samples, of this number, are counted.
+    /// True if the results of all `count` evaluation samples are counted.
     fn is_done(&self, count: usize) -> bool {
         let is_done = |leading: &Leading| leading.next.0 == count && leading.judged == leading.next.1;
         self.leading.as_ref().is_some_and(is_done)
     }
 
-    /// Takes the scores on this number of evaluation samples, if all are counted.
+    /// Takes the scores of a pipeline evaluation on `count` samples, if the results of all are counted.
     pub(super) fn take_scores(&mut self, objective: &Objective, count: usize) -> Option<Scores> {
         if !self.is_done(count) {
             return None;
@@ -99,7 +101,7 @@ impl<W> Measuring<W> {
 }
 
 impl<L: Layers> StageModel<L> {
-    /// Advances an evaluation by one piece of work, between two minibatches.
+    /// Advances a pipeline evaluation by one piece of work, between two minibatches.
     pub(super) fn advance_measuring(&mut self, shared: &L::Shared) -> Result<Advance, TrainError> {
         if let Some((samples, numbers)) = self.measuring.own.pop_front() {
             self.measure_piece(samples, self.stage.number, numbers, shared)?;
@@ -139,7 +141,7 @@ impl<L: Layers> StageModel<L> {
         })
     }
 
-    /// Keeps evaluation samples or their activations until the present minibatch is done.
+    /// Keeps a message of an evaluation (samples or their activations) until the present training minibatch is done.
     pub(super) fn receive_measured(&mut self, samples: EvalBatch, flow: Flow) {
         if self.measuring.received.len() < self.pipeline.kept_max() {
             self.measuring.received.push_back((samples, flow));
@@ -148,7 +150,7 @@ impl<L: Layers> StageModel<L> {
         }
     }
 
-    /// Returns the inputs of evaluation samples.
+    /// Returns the inputs of an evaluation minibatch from the worker's own data.
     fn test_inputs(&self, measured: &EvalBatch) -> Vec<f32> {
         let mut inputs = Vec::new();
         let test = &self.dataset.test;
@@ -156,7 +158,7 @@ impl<L: Layers> StageModel<L> {
         inputs
     }
 
-    /// Processes a message with evaluation samples, or with their activations.
+    /// Processes a message of an evaluation: samples, or their activations.
     fn measure_flow(&mut self, measured: EvalBatch, flow: &Flow, shared: &L::Shared) -> Result<(), TrainError> {
         let is_test_sample = |&sample: &u32| (sample as usize) < self.dataset.test.len();
         let test_inputs = !measured.samples.is_empty() && measured.samples.iter().all(is_test_sample);
@@ -175,8 +177,8 @@ impl<L: Layers> StageModel<L> {
         self.measure_piece(measured, from, numbers, shared)
     }
 
-    /// Processes a piece of an evaluation, once all pieces that belong together have come. A worker copies its shared
-    /// weights when the first minibatch reaches its first layer range.
+    /// Processes a worker's activations for an evaluation minibatch, once those of all workers with the same layers
+    /// have come. Each worker copies its shared weights when the first minibatch reaches its first layers.
     fn measure_piece(
         &mut self,
         measured: EvalBatch,
@@ -206,8 +208,8 @@ impl<L: Layers> StageModel<L> {
         self.measure_layer_range(measured, inputs)
     }
 
-    /// Runs evaluation samples through a layer range and sends the outputs on. At the end of the network, computes the
-    /// totals and sends them to the leader.
+    /// Runs an evaluation minibatch through this worker's part of some layers and sends the outputs on. At the end of
+    /// the network, computes the totals and sends them to the leader.
     fn measure_layer_range(&mut self, measured: EvalBatch, inputs: Vec<f32>) -> Result<(), TrainError> {
         let (Some(weights), Some(at)) = (&self.measuring.with, self.slice_of(measured.layer_range)) else {
             return Err(PipelineViolation::Numbers.into());

@@ -13,7 +13,7 @@ use crate::model::ops::matmul::WriteMode;
 use crate::task::augmentation;
 use crate::trainer::{PipelineViolation, TrainError};
 
-/// Activations or gradients that have arrived, with their purpose and the stage that made them.
+/// Message of a pipeline in decoded form: activations or gradients with their purpose and the stage that made them.
 pub(super) struct Piece {
     body: FlowBody,
     from: usize,
@@ -21,8 +21,8 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    /// Creates a piece that stands for the samples of a micro-batch: each worker of the first layers gathers them
-    /// itself.
+    /// Creates the input for the first layers, which names a micro-batch instead of holding activations: each worker of
+    /// these layers takes the samples from its own data.
     pub(super) fn samples(step: u64, micro_batch: u16) -> Self {
         Self {
             body: FlowBody::Forward {
@@ -36,18 +36,18 @@ impl Piece {
     }
 }
 
-/// The minibatch whose gradient a stage is computing, with its progress.
+/// The minibatch whose gradient a pipeline stage is computing, with its progress.
 pub(super) struct MinibatchProgress {
     lead: Lead,
-    /// Number of micro-batches that have come back through each layer range that this worker holds.
+    /// For each layer range that this worker holds, the number of micro-batches that have come back through it.
     done: Vec<u16>,
     loss: f32,
-    /// True once the deferred gradients are computed, too.
+    /// True once the gradient of the minibatch is complete, postponed weight gradients included.
     is_complete: bool,
 }
 
 impl MinibatchProgress {
-    /// Begins a minibatch, for a worker that holds this many layer ranges.
+    /// Starts the record of a minibatch's progress, for a worker that holds `held` layer ranges.
     pub(super) fn new(lead: Lead, held: usize) -> Self {
         Self {
             lead,
@@ -61,7 +61,7 @@ impl MinibatchProgress {
         self.lead.step
     }
 
-    /// True if the gradient is complete.
+    /// True if the gradient of the minibatch is complete.
     pub(super) fn is_done(&self) -> bool {
         self.is_complete
     }
@@ -96,7 +96,7 @@ impl<L: Layers> StageModel<L> {
         self.forward_range(lead, (micro_batch, 0), weights, inputs)
     }
 
-    /// Index of a layer range among those that this worker holds.
+    /// Returns the index of a layer range among those that this worker holds; `None` if it does not hold that one.
     pub(super) fn slice_of(&self, layer_range: u8) -> Option<usize> {
         self.slices
             .iter()
@@ -107,7 +107,7 @@ impl<L: Layers> StageModel<L> {
         usize::from(layer_range) + 1 == self.layer_ranges.len()
     }
 
-    /// The layer range before this one.
+    /// Returns the layer range that feeds this one; `None` for the first.
     pub(super) fn before(&self, layer_range: u8) -> Option<&LayerRange> {
         self.layer_ranges.get(usize::from(layer_range).checked_sub(1)?)
     }
@@ -148,14 +148,15 @@ impl<L: Layers> StageModel<L> {
         }
     }
 
-    /// Decodes a message, if it can be for this worker.
+    /// Decodes a message of the pipeline; `None` if it cannot be for this worker.
     pub(super) fn read(&self, flow: &Flow) -> Option<Piece> {
         let (body, from) = (flow.head.body.clone(), usize::from(flow.head.from));
         let numbers = flow.numbers(self.numbers_of(&body, from)?).ok()?;
         Some(Piece { body, from, numbers })
     }
 
-    /// Advances a minibatch by one piece of work: a piece that has come, or a deferred gradient.
+    /// Advances a minibatch by one piece of work: a message's activations or gradients, or one postponed weight
+    /// gradient.
     pub(super) fn advance_minibatch(
         &mut self,
         progress: &mut MinibatchProgress,
@@ -183,7 +184,7 @@ impl<L: Layers> StageModel<L> {
         Ok(Advance::Waits)
     }
 
-    /// Computes one deferred gradient. Returns whether there was one.
+    /// Computes one postponed weight gradient. Returns false if there was none.
     fn compute_deferred(&mut self, gradient: &mut L::Gradient) -> bool {
         let Some(DeferredGradient {
             at,
@@ -197,7 +198,7 @@ impl<L: Layers> StageModel<L> {
         true
     }
 
-    /// Processes a piece, once all pieces that belong together have come.
+    /// Processes activations or gradients that have arrived, once those of all workers with the same layers have come.
     fn take(
         &mut self,
         progress: &mut MinibatchProgress,
@@ -263,7 +264,8 @@ impl<L: Layers> StageModel<L> {
         }
     }
 
-    /// Runs a micro-batch forward through a layer range and sends the outputs to all owners of the next.
+    /// Runs a micro-batch forward through this worker's part of some layers and sends the outputs to all workers that
+    /// hold the next ones.
     fn forward_range(
         &mut self,
         lead: &Lead,
@@ -315,7 +317,8 @@ impl<L: Layers> StageModel<L> {
         Ok(())
     }
 
-    /// Runs a micro-batch backward through a layer range, once all its output gradients have come.
+    /// Runs a micro-batch backward through this worker's part of some layers, once all gradients of its outputs have
+    /// come.
     fn backward_range(
         &mut self,
         progress: &mut MinibatchProgress,
@@ -334,7 +337,7 @@ impl<L: Layers> StageModel<L> {
         Ok(())
     }
 
-    /// Completes a micro-batch's backward pass through a layer range: sends the gradients on, and queues the weight
+    /// Completes a micro-batch's backward pass through some layers: sends the gradients on, and queues the weight
     /// gradients that can wait.
     fn returned(
         &mut self,
@@ -371,7 +374,7 @@ impl<L: Layers> StageModel<L> {
         );
     }
 
-    /// Sends gradients to all workers that made a piece of the inputs.
+    /// Sends gradients to all workers that computed a part of the layers' inputs.
     fn send_backward(&mut self, step: u64, (micro_batch, layer_range): (u16, u8), loss: f32, output_gradients: &[f32]) {
         let Some(at) = usize::from(layer_range).checked_sub(1) else {
             return;
@@ -406,7 +409,8 @@ fn micro_batch_of(lead: &Lead, micro_batch: u16) -> &[u32] {
     &lead.samples[border(usize::from(micro_batch))..border(usize::from(micro_batch) + 1)]
 }
 
-/// Returns the dropout key of a micro-batch. A minibatch that is not cut has the same key as on one machine.
+/// Returns the random key that decides dropout in a micro-batch. A minibatch that is not cut has the same key as on one
+/// machine.
 fn micro_batch_key(lead: &Lead, micro_batch: u16) -> u64 {
     if lead.micro_batches == 1 {
         lead.key

@@ -37,15 +37,15 @@ pub use layers::{Layers, Returned};
 use measuring::Measuring;
 use minibatch::{MinibatchProgress, Piece};
 
-/// The settings and the pipeline place that a worker needs to be a member of a pipeline.
+/// Settings that a worker needs to be a member of a pipeline: the task, the cut of the network, and the worker's place.
 pub struct Membership {
     /// Dataset and objective of the training.
     pub task: Task,
-    /// Objective of evaluations.
+    /// Loss that evaluations measure, which may differ from the training loss.
     pub eval_objective: Objective,
-    /// Partition of the network into stages.
+    /// Cut of the whole network into pipeline stages.
     pub partition: Partition,
-    /// The worker's part in the pipeline.
+    /// This worker's place in the pipeline and the protocol by which its workers join.
     pub pipeline: Pipeline,
     /// Number of micro-batches that a minibatch is cut into.
     pub micro_batches: usize,
@@ -54,7 +54,6 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Returns the stage of the network that this worker holds.
     #[must_use]
     pub fn stage(&self) -> PipelineStage {
         self.partition.stage(usize::from(self.pipeline.stage()))
@@ -78,72 +77,75 @@ impl Membership {
     }
 }
 
-/// The progress of a stage in one call.
+/// Progress of a pipeline stage in one call of `advance`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advance {
-    /// A piece was computed, and there may be more to compute.
+    /// Progress of a stage: one piece of work was computed, and there may be more.
     Worked,
-    /// Nothing can be computed before another message comes.
+    /// Progress of a stage: nothing can be computed before another message comes.
     Waits,
-    /// The gradient of the present minibatch, or the evaluation, is complete.
+    /// Progress of a stage: the gradient of the present minibatch, or the evaluation, is complete.
     Done,
 }
 
-/// The arrays of a stage's weights, in the form of its device.
+/// Arrays that a pipeline stage computes with, in the form of its device.
 pub struct StageArrays<'a, L: Layers> {
-    /// The worker's own weights.
+    /// Weights of the stage that the worker's optimiser moves and at which it computes gradients.
     pub own: &'a L::Weights,
-    /// The shared weights.
+    /// Weights of the stage that all workers with this stage share.
     pub shared: &'a L::Shared,
-    /// Receives the gradient.
+    /// Array that receives the gradient of the stage's weights.
     pub gradient: &'a mut L::Gradient,
 }
 
-/// The stage of a network that one worker computes, and the worker's part in the pipeline.
+/// The part of a network that one worker of a pipeline computes, and the worker's place in the pipeline.
 pub struct StageModel<L: Layers> {
     pipeline: Pipeline,
     stage: PipelineStage,
-    /// All layer ranges of the network.
+    /// All layer ranges of the network: neighbouring layers that are computed without a message between workers.
     layer_ranges: Vec<LayerRange>,
     /// Largest number of values per sample that pass between two workers.
     widest: usize,
-    /// The slices of layer ranges that this worker holds, in order.
+    /// This worker's parts of the network's layer ranges, in order.
     slices: Vec<L>,
-    /// Events that have come since all micro-batches of the present minibatch came back.
+    /// Pipeline events that have come since all micro-batches of the present minibatch came back; handled after the
+    /// step.
     held: VecDeque<PipelineEvent>,
-    /// The minibatch whose gradient is being computed.
+    /// The training minibatch whose gradient is being computed; `None` between minibatches.
     progress: Option<MinibatchProgress>,
-    /// Collects activations from the workers of a layer range until all pieces for a micro-batch have come.
+    /// Collects the activations of micro-batches, of which each worker with the same layers sends a part, until all
+    /// parts have come.
     forward: Gathering<(u64, u16, u8)>,
-    /// Collects output gradients from the workers of a layer range until all pieces for a micro-batch have come.
+    /// Collects the gradients of micro-batches, which each worker with the next layers sends, until all have come.
     backward: Gathering<(u64, u16, u8)>,
-    /// Activations and gradients that this worker made for its own next layer range, not processed yet.
+    /// Activations and gradients that this worker made for its own next layers, not processed yet.
     own: VecDeque<Piece>,
     /// Activations and gradients that have come from other workers and are not processed yet.
     received: VecDeque<Piece>,
-    /// Activations and gradients of later minibatches, which cannot be processed yet.
+    /// Activations and gradients of later minibatches, kept until their minibatch is begun.
     later: Vec<Piece>,
-    /// The evaluation that passes through the pipeline.
+    /// State of the evaluation that passes through the pipeline, if there is one.
     measuring: Measuring<L::Weights>,
     dataset: Arc<Dataset>,
     augment: Augment,
     loss: MeanLoss,
-    /// Objective of evaluations.
+    /// Loss that evaluations measure, which may differ from the training loss.
     eval_objective: Objective,
-    /// Number of micro-batches that a minibatch is cut into.
+    /// Number of micro-batches into which each minibatch is cut.
     micro_batches: usize,
-    /// Seed of dropout in the minibatches that this worker leads.
+    /// Random seed of dropout in the minibatches that this worker leads.
     seed: u64,
-    /// Weight gradients that no other worker waits for, in the order in which they are written.
+    /// Weight gradients whose computation is postponed because no other worker waits for them, in the order in which
+    /// they are written.
     deferred: VecDeque<DeferredGradient<L::Deferred>>,
 }
 
 /// A weight gradient whose computation is deferred, because no other worker waits for it.
 struct DeferredGradient<O> {
-    /// Index of its layer range among those that this worker holds.
+    /// Index, among this worker's layer ranges, of the one whose weight gradient this is.
     at: usize,
     deferred: O,
-    /// Says if the result replaces the gradient array or is added to it.
+    /// Says if the postponed weight gradient replaces the gradient array's contents or is added to them.
     write_mode: WriteMode,
 }
 
@@ -200,7 +202,7 @@ impl<L: Layers> StageModel<L> {
         &self.pipeline
     }
 
-    /// The worker's part in the pipeline, to call the others or to close it.
+    /// Returns the worker's place in its pipeline, so that the caller can ask the others to join or close the pipeline.
     pub fn pipeline_mut(&mut self) -> &mut Pipeline {
         &mut self.pipeline
     }
@@ -225,8 +227,8 @@ impl<L: Layers> StageModel<L> {
         self.progress.is_some()
     }
 
-    /// Takes an event, after which the present minibatch may be given up. But once all its micro-batches have come
-    /// back, other workers count the minibatch as trained: events are then held until the step is made.
+    /// Handles a pipeline event, after which the present minibatch may be given up. But once all its micro-batches have
+    /// come back, other workers count the minibatch as trained: events are then held until the step is made.
     pub fn hear(&mut self, event: PipelineEvent) {
         if self.progress.as_ref().is_some_and(MinibatchProgress::is_back) {
             return self.hold(event);
@@ -267,12 +269,12 @@ impl<L: Layers> StageModel<L> {
         }
     }
 
-    /// Takes the events that were held during the step.
+    /// Takes the pipeline events that were held until the step was made.
     pub fn take_held(&mut self) -> VecDeque<PipelineEvent> {
         std::mem::take(&mut self.held)
     }
 
-    /// Keeps a piece that has come, or gives the pipeline up if it cannot be for this worker.
+    /// Keeps activations or gradients that have arrived, or gives the pipeline up if they cannot be for this worker.
     fn receive(&mut self, flow: &Flow) {
         match self.read(flow) {
             None => self.refuse(PipelineViolation::Numbers),
@@ -283,7 +285,7 @@ impl<L: Layers> StageModel<L> {
         }
     }
 
-    /// Gives up all work in flight because another worker broke the protocol.
+    /// Gives up all work in flight because another worker of the pipeline broke the protocol.
     fn refuse(&mut self, violation: PipelineViolation) {
         self.pipeline.refuse(violation);
         self.clear();
@@ -316,7 +318,8 @@ impl<L: Layers> StageModel<L> {
         self.unless_broken(advanced)
     }
 
-    /// Gives the pipeline up if a piece of work broke its protocol.
+    /// Turns the error that another worker broke the pipeline's protocol into giving up the work in flight; returns
+    /// other results unchanged.
     fn unless_broken(&mut self, advanced: Result<Advance, TrainError>) -> Result<Advance, TrainError> {
         match advanced {
             Err(TrainError::Violation(violation)) => {
@@ -356,18 +359,19 @@ impl<L: Layers> StageModel<L> {
         Ok(())
     }
 
-    /// Number of evaluation minibatches that are counted; `None` unless this worker leads an evaluation.
+    /// Returns the number of evaluation minibatches whose results are counted; `None` unless this worker leads an
+    /// evaluation.
     pub fn judged(&self) -> Option<u32> {
         self.measuring.judged()
     }
 
-    /// Takes the scores of a completed evaluation.
+    /// Takes the scores of a completed pipeline evaluation; `None` while it is incomplete.
     pub fn take_scores(&mut self) -> Option<Scores> {
         let count = self.dataset.test.len();
         self.measuring.take_scores(&self.eval_objective, count)
     }
 
-    /// Forgets all work in flight.
+    /// Forgets all minibatches and evaluations in flight at this stage.
     fn clear(&mut self) {
         self.slices.iter_mut().for_each(L::clear);
         self.progress = None;
@@ -387,7 +391,7 @@ impl<L: Layers> GradientSource for StageModel<L> {
     type Loss = f32;
     type Shared = L::Shared;
 
-    /// Returns the loss; [`StageModel::advance`] has written the gradient already.
+    /// Returns the mean loss of the minibatch; [`StageModel::advance`] has written the gradient already.
     fn gradient(
         &mut self,
         _weights: &L::Weights,

@@ -9,7 +9,7 @@ use protocol::rng::CounterRng;
 
 use crate::dataset::{Answers, Dataset};
 
-/// The random stream that views are drawn from.
+/// Random stream of the seed from which the mirroring and shifts of images are drawn.
 const STREAM: u64 = 0x5649_4557;
 
 /// Returns the inputs of some samples, augmented for training, and gathers their answers.
@@ -28,18 +28,20 @@ pub(crate) fn gathered(
     inputs
 }
 
-/// The augmentation of one image: mirrored or not, and shifted.
+/// Augmentation drawn for one image: mirrored or not, and shifted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct View {
     flip: bool,
-    /// Distance of the window below the image's top edge; negative means above.
+    /// Vertical shift of an augmented image in pixels: distance of the visible window below the image's top edge;
+    /// negative means above.
     down: i8,
-    /// Distance of the window to the right of the image's left edge; negative means to the left.
+    /// Horizontal shift of an augmented image in pixels: distance of the visible window to the right of the image's
+    /// left edge; negative means to the left.
     right: i8,
 }
 
 impl View {
-    /// Draws a view from a random number.
+    /// Draws the mirroring and the shift of one image from a random word.
     fn drawn(augment: Augment, word: u64) -> Self {
         let shift = |word: u32| {
             let places = 2 * u64::from(augment.crop) + 1;
@@ -53,27 +55,28 @@ impl View {
         }
     }
 
-    /// Returns the view in the form that the GPU's kernel reads.
+    /// Returns the mirroring and shift in the form that the GPU's kernel reads.
     #[cfg(feature = "cuda")]
     pub(crate) fn word(self) -> u32 {
         let shifted = |by: i8| (i32::from(by) + 128) as u32;
         u32::from(self.flip) | shifted(self.down) << 8 | shifted(self.right) << 16
     }
 
-    /// Returns the column of the image that this column of the view shows, if it lies in the image.
+    /// Returns the column of the original image that column `at` of the augmented one shows; `None` outside of the
+    /// image.
     fn column(self, at: usize, width: usize) -> Option<usize> {
         let at = if self.flip { width - 1 - at } else { at };
         at.checked_add_signed(self.right.into()).filter(|&at| at < width)
     }
 }
 
-/// Draws the views of a minibatch; the key is that of the step.
+/// Draws the mirroring and shift of each image of a minibatch, from the random key of the step.
 pub(crate) fn draw(augment: Augment, key: u64, samples: usize) -> impl Iterator<Item = View> {
     let rng = CounterRng::new(key, STREAM);
     (0..samples as u64).map(move |place| View::drawn(augment, rng.at(place)))
 }
 
-/// Replaces the images of a minibatch by their views.
+/// Mirrors and shifts the images of a minibatch in place.
 pub(crate) fn apply(views: impl Iterator<Item = View>, shape: Shape, inputs: &mut [f32]) {
     let Shape::Image { height, width, .. } = shape else {
         return;

@@ -9,57 +9,56 @@ use thiserror::Error;
 use crate::dataset::Dataset;
 use crate::task::objective::{Objective, ObjectiveError};
 
-/// The reason for which a job cannot be trained on its data.
 #[derive(Debug, Error)]
 pub enum LayoutError {
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// The job distributes samples by class, but the data has numbers to predict.
+    /// Reason why a job cannot be trained on its data: the job distributes samples by class, but the data has numbers
+    /// to predict.
     #[error(
         "{setting} distributes samples by their classes, but {data} has numbers to predict: remove {setting}, or use \
          target=class"
     )]
     NoClasses {
         setting: &'static str,
-        /// Source of the samples.
+        /// Source of the samples, as the error message names it.
         data: String,
     },
-    /// The loss is not for this data.
+    /// Reason why a job cannot be trained on its data: the loss does not suit the data's target.
     #[error(transparent)]
     Objective(#[from] ObjectiveError),
-    /// The model has one output, which suffices for two classes but not for two numbers.
+    /// Reason why a job cannot be trained on its data: the model has one output, which suffices for two classes but not
+    /// for two numbers.
     #[error("the model has 1 output, but {data} has {target}: end the model with 'dense'")]
     Outputs {
-        /// Source of the samples.
+        /// Source of the samples, as the error message names it.
         data: String,
-        /// Target of the data.
         target: TargetInfo,
     },
-    /// The job augments images, but the samples are not images.
+    /// Reason why a job cannot be trained on its data: the job augments images, but the samples are not images.
     #[error("--augment varies images, but the samples of {0} are not images: remove --augment")]
     NoImages(String),
-    /// The crop would shift images out of sight.
+    /// Reason why a job cannot be trained on its data: the crop of the augmentation would shift images out of sight.
     #[error(
         "--augment crop={crop} would shift images of {height} rows and {width} columns out of sight: use a smaller \
          crop"
     )]
     OutOfSight {
-        /// Largest shift, in pixels.
+        /// Largest shift by the augmentation, in pixels.
         crop: u8,
-        /// Rows of an image.
         height: usize,
-        /// Columns of an image.
         width: usize,
     },
-    /// Minibatches of one sample have no variance for a batch norm.
+    /// Reason why a job cannot be trained: minibatches of one sample have no variance for a batch norm.
     #[error(
         "a batchnorm over vectors learns nothing from a minibatch of one sample: use a larger --minibatch, or layernorm"
     )]
     OneSample,
-    /// The network cannot be cut as the job says.
+    /// Reason why a job cannot be trained: the network cannot be cut into pipeline stages as the job says.
     #[error("--exchange: {0}")]
     Partition(#[from] PartitionError),
-    /// The values that pass between two machines do not fit into one message.
+    /// Reason why a job cannot be trained: the values that pass between two machines of a pipeline do not fit into one
+    /// message.
     #[error(
         "--exchange: {samples} samples of {numbers} numbers each do not fit into one message between two machines: \
          use more micro-batches (micro=), or a smaller --minibatch"
@@ -72,7 +71,8 @@ pub enum LayoutError {
     },
 }
 
-/// Fits a job's model to its data.
+/// Returns the layout of a job's model for the shape of its data (all layers, shapes and places of weights), and checks
+/// that the job can be trained on the data.
 pub fn layout_for(job: &Job, dataset: &Dataset) -> Result<Layout, LayoutError> {
     let target = dataset.target.info();
     if let TargetInfo::Numbers(_) = target {
@@ -103,7 +103,7 @@ pub fn layout_for(job: &Job, dataset: &Dataset) -> Result<Layout, LayoutError> {
     Ok(layout)
 }
 
-/// Cuts the network into stages, and checks that the values between them fit into messages.
+/// Cuts the job's network into pipeline stages, and checks that the values that pass between them fit into messages.
 pub(crate) fn partition(job: &Job, pipelines: &PipelineSpec, layout: &Layout) -> Result<Partition, LayoutError> {
     let partition = Partition::new(layout.clone(), pipelines)?;
     let samples = (job.step_samples() as usize).div_ceil(usize::from(pipelines.micro));
@@ -129,7 +129,7 @@ fn check_augment(job: &Job, input: Shape) -> Result<(), LayoutError> {
     }
 }
 
-/// True if a batch norm normalises vectors, so that only a minibatch's samples give it a variance.
+/// True if a batch norm among the layers normalises vectors, so that only a minibatch's samples give it a variance.
 fn normalises_vectors(layers: &[PlacedLayer]) -> bool {
     layers.iter().any(|placed| {
         let own = placed.layer == Layer::BatchNorm && matches!(placed.input, Shape::Flat(_));

@@ -9,37 +9,36 @@ use thiserror::Error;
 
 use crate::dataset::{Dataset, Target};
 
-/// The loss that training minimises.
+/// Loss that training minimises or an evaluation measures.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Objective {
-    /// Cross-entropy of the class probabilities.
+    /// Loss for classes: cross-entropy of the predicted probabilities.
     Classes {
         /// Label smoothing: the fraction of certainty that is spread over all classes.
         smoothing: f32,
-        /// Weight of the samples of each class; without weights all count the same.
+        /// Weight of the samples of each class in the loss; without weights all count the same.
         weights: Option<Arc<[f32]>>,
     },
-    /// Distance between predicted and true numbers.
+    /// Loss for numbers: the distance between predicted and true numbers.
     Numbers {
         distance: Distance,
-        /// Standard deviation of each number, in its own units.
+        /// Standard deviation of each number to predict, in the number's own units.
         units: Arc<[f32]>,
     },
 }
 
-/// The distance between two numbers, in standard deviations.
+/// Measure of the distance between a predicted and a true number, in standard deviations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distance {
     Squared,
     Absolute,
-    /// Half the square up to one, and from there on the distance minus a half.
+    /// Huber distance: half the square up to one standard deviation, and from there on the distance minus a half.
     Huber,
 }
 
-/// The reason for which a loss does not suit the data.
 #[derive(Debug, Error)]
 pub enum ObjectiveError {
-    /// The loss is for the other kind of target.
+    /// Reason why a loss does not suit the data: it is for the other kind of target (classes or numbers).
     #[error("--loss {loss} is for {wanted}, but {data} has {found}: remove --loss")]
     OtherKind {
         loss: Loss,
@@ -47,10 +46,10 @@ pub enum ObjectiveError {
         data: String,
         found: String,
     },
-    /// The setting is for classes only.
+    /// Reason why a job's setting does not suit the data: it is for classes only.
     #[error("--{setting} is for classes, but {data} has numbers to predict: remove --{setting}")]
     NoClasses { setting: &'static str, data: String },
-    /// The number of class weights is not the number of classes.
+    /// Reason why a job's class weights do not suit the data: their number is not the number of classes.
     #[error(
         "--class-weights has {given} weights, but {data} has {classes} classes: give one weight for each class, or \
          auto"
@@ -59,7 +58,7 @@ pub enum ObjectiveError {
 }
 
 impl Objective {
-    /// Returns the default objective of a target: cross-entropy, or squared distance.
+    /// Returns the default loss for a target: cross-entropy for classes, squared distance for numbers.
     #[must_use]
     pub fn of(target: &Target) -> Self {
         match target {
@@ -74,7 +73,7 @@ impl Objective {
         }
     }
 
-    /// Returns the objective of evaluations, without label smoothing and class weights.
+    /// Returns the loss that evaluations measure: the job's, without label smoothing and class weights.
     #[must_use]
     pub fn for_evaluation(job: &Job, target: &Target) -> Self {
         match (Self::of(target), distance(job.loss)) {
@@ -83,7 +82,7 @@ impl Objective {
         }
     }
 
-    /// Returns the training objective of a job on its data.
+    /// Returns the loss that training minimises for a job on its data, or the reason why it does not suit the data.
     pub fn of_job(job: &Job, dataset: &Dataset) -> Result<Self, ObjectiveError> {
         let data = || job.data.to_string();
         let other_kind = |wanted| ObjectiveError::OtherKind {
@@ -149,18 +148,16 @@ fn weights(job: &Job, labels: &[u32], classes: usize) -> Result<Option<Arc<[f32]
     Ok(Some(plain.iter().map(|weight| (weight * scale) as f32).collect()))
 }
 
-/// Data, its augmentation, and the objective on it.
+/// Training task: data, its augmentation, and the loss to minimise.
 #[derive(Clone, Debug)]
 pub struct Task {
     pub dataset: Arc<Dataset>,
-    /// Loss that training minimises.
     pub objective: Objective,
-    /// Augmentation of images.
     pub augment: Augment,
 }
 
 impl Task {
-    /// Returns the task of a job on its data.
+    /// Returns the training task of a job on its data.
     pub fn of_job(job: &Job, dataset: Arc<Dataset>) -> Result<Self, ObjectiveError> {
         let objective = Objective::of_job(job, &dataset)?;
         Ok(Self {
@@ -171,7 +168,7 @@ impl Task {
     }
 }
 
-/// The default objective of the data, without augmentation.
+/// Makes a training task of data alone: the default loss, without augmentation.
 impl From<Arc<Dataset>> for Task {
     fn from(dataset: Arc<Dataset>) -> Self {
         let objective = Objective::of(&dataset.target);

@@ -8,9 +8,10 @@ use protocol::weights::lattice::{BATCH_STEPS_MAX, LATTICE_STEP, Range, RangeErro
 use crate::trainer::TrainError;
 use crate::trainer::quantise::Reached;
 
-/// Takes a worker's contribution of the difference between own and shared weights. The shared weights move by it; the
-/// own ones move to where they would be if all other workers had come as far, so rounding errors stay in the residual.
-/// The first weight has index `offset`. A call that fails has moved nothing.
+/// Takes a worker's contribution (a fraction of the difference between its own and the shared weights) out of the
+/// weights, to be sent. The shared weights move by it; the own ones move to where they would be if all other workers
+/// had come as far, so rounding errors stay in the difference. The first weight has index `offset`. A call that fails
+/// has moved nothing.
 pub fn take_contribution(
     own: &mut [f32],
     shared: &mut [f32],
@@ -28,8 +29,8 @@ pub fn take_contribution(
     Ok((dense, range))
 }
 
-/// Returns a residual in lattice steps, for the weights from `offset` on; `None` if a value is not a number or too
-/// large for a batch.
+/// Converts a residual (own minus shared weights) to lattice steps, for the weights from `offset` on; `None` if a value
+/// is not a number or too large for a batch.
 pub fn of_residual(residual: &[f32], offset: usize) -> Option<Dense> {
     let mut steps = vec![0; residual.len()];
     let zeros = vec![0.0; residual.len()];
@@ -42,8 +43,8 @@ pub fn of_residual(residual: &[f32], offset: usize) -> Option<Dense> {
 /// integers and halves up to here.
 const SHARE_MAX: f32 = 4_000_000.0;
 
-/// Computes the contributions of differences, rounded to lattice steps. Returns the largest difference, and the largest
-/// weight after its contribution.
+/// Multiplies the differences between own and shared weights by `contribution` and rounds them to lattice steps.
+/// Returns the largest difference, and the largest weight after its contribution.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn contributions_between(own: &[f32], shared: &[f32], contribution: f32, contributions: &mut [i32]) -> (f32, f32) {
     const SIGN: u32 = 1 << 31;
@@ -124,7 +125,7 @@ fn take_back_any(own: &mut [f32], shared: &mut [f32], contributions: &[i32], inv
     }
 }
 
-/// Returns the largest weight after each has moved by its steps.
+/// Returns the largest magnitude of a weight after each has moved by its steps.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn largest_moved(shared: &[f32], steps: &[i32]) -> f32 {
     const SIGN: u32 = 1 << 31;
@@ -136,7 +137,7 @@ fn largest_moved(shared: &[f32], steps: &[i32]) -> f32 {
     f32::from_bits(largest)
 }
 
-/// Moves weights by whole steps; exact, because all are within the range.
+/// Moves weights by whole lattice steps; exact, because all are within the range.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn move_all(shared: &mut [f32], steps: &[i32]) {
     for (shared, &steps) in shared.iter_mut().zip(steps) {
@@ -144,7 +145,7 @@ fn move_all(shared: &mut [f32], steps: &[i32]) {
     }
 }
 
-/// Moves shared weights by these steps, unless one would leave the range.
+/// Moves shared weights by these lattice steps, or none of them if one weight would leave the range.
 fn move_shared(shared: &mut [f32], offset: usize, steps: Vec<i32>) -> Result<(Dense, Range), TrainError> {
     let range = Range::of_weight(largest_moved(shared, &steps))?;
     move_all(shared, &steps);
@@ -157,8 +158,8 @@ fn move_shared(shared: &mut [f32], offset: usize, steps: Vec<i32>) -> Result<(De
 mod tests {
     use super::*;
 
-    /// Each worker emits its contribution and applies the others': all reach the mean, up to rounding errors, which
-    /// stay.
+    /// Tests that workers of equal contributions end at their mean: each emits its contribution and applies the
+    /// others', and all reach the mean, up to rounding errors, which stay.
     #[test]
     fn workers_of_equal_shares_end_at_their_mean() {
         assert_eq!(

@@ -11,26 +11,26 @@ use protocol::weights::sums::Sums;
 use crate::trainer::{GpuUse, Numbers, StateError, StepControl, StepReport, TrainError, Trainer, TrainerState};
 use protocol::weights::contribution::Contribution;
 
-/// Emits one change per sample: the weight with the sample's number, modulo the number of weights, moves up.
+/// Fake trainer for tests, which computes nothing: it emits one change per sample. The weight with the sample's number,
+/// modulo the number of weights, moves up.
 #[derive(Clone, Debug)]
 pub struct FakeTrainer<const BEGINS: bool = false> {
     weights: Vec<f32>,
-    /// Number of times that each weight was trained; the trainer's own state.
+    /// For each weight of a fake trainer, the number of times that it was trained; this is the trainer's own state.
     pub times: Vec<f32>,
     /// Value of `times` at the last call of `take`.
     taken: Vec<f32>,
-    /// Every sample that was trained, in order.
+    /// Every sample that the fake trainer was given, in order.
     pub trained: Vec<u32>,
-    /// Control of the last step.
+    /// Settings of the last step, for tests to check.
     pub last: Option<StepControl>,
-    /// Step that fails.
+    /// Step in which the fake trainer fails.
     pub fails_at: Option<u64>,
-    /// Step in which a bit of a weight flips.
+    /// Step in which a bit of a weight flips, as in defective memory.
     pub flips_at: Option<u64>,
 }
 
 impl FakeTrainer {
-    /// Creates a trainer with these weights.
     #[must_use]
     pub fn new(counts: &[i32]) -> Self {
         Self::made(counts)
@@ -38,7 +38,7 @@ impl FakeTrainer {
 }
 
 impl FakeTrainer<true> {
-    /// Creates a trainer that is told of the next minibatch early, as a GPU's is.
+    /// Creates a fake trainer that is told of the next minibatch early, as a GPU's trainer is.
     #[must_use]
     pub fn beginning(counts: &[i32]) -> Self {
         Self::made(counts)

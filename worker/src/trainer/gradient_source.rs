@@ -4,27 +4,27 @@ use protocol::rng::splitmix64;
 
 use crate::trainer::TrainError;
 
-/// Returns the key of a step, which decides dropout in it.
+/// Returns the random key of a training step, which decides dropout in it.
 pub(crate) fn step_key(seed: u64, step: u64) -> u64 {
     splitmix64(seed ^ step)
 }
 
 /// A network, or a stage of one, that computes gradients on some device.
 pub trait GradientSource {
-    /// The weights, in the form of the device.
+    /// Type of the weights on the device.
     type Weights;
-    /// The array that receives a gradient.
+    /// Type of the array on the device that receives a gradient.
     type Gradient;
-    /// The mean loss of a minibatch, or the place where the device will write it.
+    /// Type of a minibatch's mean loss, or of the place where the device will write it.
     type Loss;
-    /// The shared weights, in the form of the device.
+    /// Type of the shared weights (the copy that only batches move) on the device.
     type Shared: ?Sized;
 
     /// True if the device works by itself, so that the host can do something else until the gradient is needed.
     const WORKS_ALONE: bool = false;
 
-    /// Computes the mean loss of a minibatch and its gradient, which replaces `gradient`, or begins to. The key decides
-    /// dropout.
+    /// Computes the mean loss of a minibatch and its gradient, or begins to. The result replaces the contents of
+    /// `gradient`. The random key decides dropout.
     fn gradient(
         &mut self,
         weights: &Self::Weights,

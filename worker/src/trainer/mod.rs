@@ -25,41 +25,42 @@ use thiserror::Error;
 pub use error::{PipelineViolation, TrainError};
 use protocol::weights::contribution::Contribution;
 
-/// The settings of one training step.
+/// Settings of one training step, chosen anew for each step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepControl {
     /// Rule that turns the gradient into an update. It must keep the same state arrays as the rule that the trainer was
     /// made with.
     pub rule: Rule,
-    /// The learning rate, schedule included.
+    /// Learning rate of the step, with the schedule's factor.
     pub learning_rate: f64,
-    /// Fraction of themselves, times the learning rate, by which weights decay.
+    /// Weight decay of the step: every weight shrinks by this fraction of itself times the learning rate.
     pub weight_decay: f64,
     /// Norm to which the gradient is clipped; `None` if it is not.
     pub clip: Option<f64>,
-    /// Number of updates, at the present velocity, by which the step looks ahead when it computes the gradient.
+    /// Number of updates by which the step looks ahead: the gradient is computed where the velocity would take the
+    /// weights.
     pub look_ahead: f64,
-    /// Number of steps over which one comparison of all weights with the shared copy is spread.
+    /// Number of steps over which one comparison of all own weights with the shared copy is spread, a part per step.
     pub turns: usize,
-    /// Number of the step, from 1.
+    /// Number of the training step, from 1.
     pub step: u64,
-    /// Size τ of the changes that leave where both copies differ by τ or more; `None` if the step emits nothing.
+    /// Size τ of the weight changes that leave in this step, wherever own and shared weights differ by τ or more;
+    /// `None` if the step emits nothing.
     pub compare: Option<Tau>,
 }
 
-/// The result of a training step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepReport {
     /// Mean loss of the minibatch.
     pub loss: f32,
-    /// Alarm if a shared weight is beyond ±8 now.
+    /// Result of the range check after the step: an alarm if a shared weight is beyond ±8.
     pub range: Range,
-    /// Thread time of loading, forward and backward pass, clipping and a plain optimiser's pass. All other time of a
-    /// worker counts as exchange.
+    /// Thread time of a step that counts as training: loading, forward and backward pass, clipping and a plain
+    /// optimiser's pass. All other time of a worker counts as exchange.
     pub training_time: Duration,
-    /// The part of `training_time` in which updates were made orthogonal.
+    /// Part of the step's `training_time` in which the optimiser made updates orthogonal.
     pub directions: Duration,
-    /// Use of the GPU in the step.
+    /// Time and memory that the step took on the GPU.
     pub gpu: GpuUse,
 }
 
@@ -72,47 +73,47 @@ pub struct GpuUse {
     pub memory: u64,
 }
 
-/// The state of a trainer beyond the shared weights.
+/// A trainer's own state, besides the shared weights: residual and optimiser state, saved so that a restarted worker
+/// can continue.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrainerState {
-    /// The scalars of the state.
+    /// Scalar numbers of a trainer's saved state.
     pub numbers: Numbers,
-    /// Arrays with one number per weight: first the residual, then others, in an order that is the trainer's own and
-    /// stays.
+    /// Arrays of a trainer's saved state with one number per weight: first the residual (own minus shared weights),
+    /// then others, in an order that is the trainer's own and stays.
     pub arrays: Vec<Vec<f32>>,
 }
 
-/// The scalars in a trainer's state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Numbers {
-    /// Multiple of the velocity by which the own weights are ahead.
+    /// Multiple of the velocity by which the stored own weights look ahead.
     pub ahead: f32,
-    /// Number of comparisons of both copies so far, which determines the next turn.
+    /// Number of comparisons of own and shared weights so far, which determines the part of the weights that is
+    /// compared next.
     pub turns: u64,
 }
 
-/// The reason for which a trainer cannot continue from a state.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum StateError {
-    /// The state is of another optimiser.
+    /// Reason why a trainer refuses a saved state: it is of another optimiser.
     #[error("the state has {found} arrays, but this optimiser needs {needed}")]
     Arrays {
-        /// Number of arrays in the state.
+        /// Number of arrays in the saved state.
         found: usize,
-        /// Number of arrays that the optimiser needs.
+        /// Number of state arrays that the optimiser needs.
         needed: usize,
     },
-    /// The state is of another model.
+    /// Reason why a trainer refuses a saved state: it is of another model.
     #[error("the state has an array of {found} numbers, but this model has {needed} weights")]
     Weights {
-        /// Length of an array in the state.
+        /// Length of an array in the saved state.
         found: usize,
         /// Number of the model's weights.
         needed: usize,
     },
     #[error("the device failed: {0}")]
     Device(String),
-    /// The state is of a run that has diverged, or is corrupted.
+    /// Reason why a trainer refuses a saved state: the run had diverged, or the state is corrupted.
     #[error("the state holds a value that is not finite")]
     NotFinite,
 }
@@ -137,12 +138,14 @@ impl TrainerState {
     }
 }
 
-/// A device-specific implementation of training steps on one model.
+/// Training of one model's weights on a device: makes steps and applies other workers' batches. Keeps the worker's own
+/// weights and the shared copy.
 pub trait Trainer {
     fn weights(&self) -> usize;
 
-    /// Trains on a minibatch and replaces the contents of `changes` by the changes that leave; these are applied
-    /// already. A step that fails because of its numbers has moved no shared weight, and its `changes` mean nothing.
+    /// Trains on a minibatch and replaces the contents of `changes` by the weight changes to send; these are applied to
+    /// the shared weights already. A step that fails because of its numbers has moved no shared weight, and its
+    /// `changes` mean nothing.
     fn step(&mut self, samples: &[u32], control: StepControl, changes: &mut Vec<u32>)
     -> Result<StepReport, TrainError>;
 
@@ -150,7 +153,7 @@ pub trait Trainer {
     fn loss(&mut self, samples: &[u32]) -> Result<f32, TrainError>;
 
     /// Announces that the step of this number will probably be on these samples: a device that works by itself may
-    /// begin while its host does something else. Changes that are applied before the step miss its gradient.
+    /// begin while its host does something else. Batches that are applied before the step do not enter its gradient.
     fn begin(&mut self, _samples: &[u32], _step: u64) -> Result<(), TrainError> {
         Ok(())
     }
@@ -162,16 +165,16 @@ pub trait Trainer {
     /// applied already.
     fn release(&mut self, tau: Tau, changes: &mut Vec<u32>) -> Result<Range, TrainError>;
 
-    /// Takes a contribution of the difference between own and shared weights in a window, rounded to the lattice. The
-    /// shared weights contain it afterwards, and the own ones are where they would be if all other workers had come as
-    /// far. If a value is out of range, the call fails and leaves both copies unchanged.
+    /// Takes a contribution (a fraction of the difference between own and shared weights) in a window of weights,
+    /// rounded to the lattice. The shared weights contain it afterwards, and the own ones are where they would be if
+    /// all other workers had come as far. If a value is out of range, the call fails and leaves both copies unchanged.
     fn take(
         &mut self,
         window: std::ops::Range<usize>,
         contribution: Contribution,
     ) -> Result<(Dense, Range), TrainError>;
 
-    /// Adds the payload of another origin's batch to both copies.
+    /// Adds the weight changes of another worker's batch to own and shared weights.
     fn add(&mut self, payload: &Payload) -> Result<Range, TrainError> {
         match payload {
             Payload::Steps { tau, changes } => self.apply(changes, *tau),
@@ -180,10 +183,11 @@ pub trait Trainer {
         }
     }
 
-    /// Adds another origin's changes, which have been checked, to both copies.
+    /// Adds another worker's changes of ±τ, which have been checked, to own and shared weights.
     fn apply(&mut self, changes: &[u32], tau: Tau) -> Result<Range, TrainError>;
 
-    /// Moves weights by whole lattice steps, exactly, in both copies. The residual stays.
+    /// Moves weights by whole lattice steps, exactly, in own and shared weights alike, so that their difference (the
+    /// residual) stays.
     fn jump(&mut self, sums: &Sums) -> Result<Range, TrainError>;
 
     /// Does the same as [`Trainer::jump`] for neighbouring weights, nearly all of which move.
@@ -194,17 +198,17 @@ pub trait Trainer {
     /// Returns a copy of the shared weights.
     fn copy_weights(&self) -> Result<Vec<f32>, TrainError>;
 
-    /// Recomputes the digest from the shared weights; `None` if a weight has left the lattice.
+    /// Recomputes the digest (checksum of a replica) from the shared weights; `None` if a weight has left the lattice.
     fn digest(&self) -> Result<Option<Digest>, TrainError>;
 
-    /// Returns the magnitude that this fraction of the residual reaches: the τ at which that fraction of the weights
-    /// would leave.
+    /// Returns the magnitude that this fraction of the residual's values (own minus shared weights) reaches: the τ at
+    /// which that fraction of the weights would leave.
     fn residual_quantile(&self, fraction: f64) -> Result<f64, TrainError>;
 
-    /// Norm of the residual.
+    /// Returns the norm of the residual: the difference between own and shared weights, learned and not sent yet.
     fn residual_norm(&self) -> Result<f64, TrainError>;
 
-    /// Returns a copy of the trainer's own state, between two steps.
+    /// Returns a copy of the trainer's own state (residual and optimiser state), between two steps.
     fn state(&self) -> Result<TrainerState, TrainError>;
 
     /// Continues from a copied state, whatever the shared weights are by now. If they are the same, the next steps are

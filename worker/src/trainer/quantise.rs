@@ -17,19 +17,19 @@ const LANES: usize = 16;
 /// batches.
 pub const REPEATS_MAX: u32 = 8;
 
-/// Returns the largest number of changes of one weight at this τ: fewer where it would move further than a batch can
-/// encode.
+/// Returns the largest number of changes of ±τ that one weight may have in one batch: fewer where it would move further
+/// than a batch can encode.
 #[must_use]
 pub fn repeats_max(tau: Tau) -> u32 {
     REPEATS_MAX.min((BATCH_STEPS_MAX - 1) / tau.steps())
 }
 
-/// The error that a weight was infinite or not a number.
+/// Error: a weight is infinite or not a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotFinite;
 
-/// The values that a worker's own weights have reached. The stored weights may look ahead of these along their
-/// velocity.
+/// Values that a worker's own weights have reached. The stored weights may differ from these: they may look ahead along
+/// their velocity.
 #[derive(Clone, Copy, Debug)]
 pub struct Reached<'a> {
     own: &'a [f32],
@@ -38,7 +38,7 @@ pub struct Reached<'a> {
 }
 
 impl<'a> Reached<'a> {
-    /// The stored weights, which do not look ahead.
+    /// Takes stored weights that do not look ahead as the values that the weights have reached.
     #[must_use]
     pub fn exactly(own: &'a [f32]) -> Self {
         Self {
@@ -48,8 +48,8 @@ impl<'a> Reached<'a> {
         }
     }
 
-    /// The values of weights that look ahead by this multiple of their velocity. If `ahead` is zero, the velocity is
-    /// not used.
+    /// Computes the values of weights that look ahead by this multiple of their velocity. If `ahead` is zero, the
+    /// velocity is not used.
     ///
     /// # Panics
     /// If they look ahead and the slices differ in length.
@@ -62,7 +62,7 @@ impl<'a> Reached<'a> {
         Self { own, velocity, ahead }
     }
 
-    /// Returns the values of all weights.
+    /// Returns the values that all weights have reached, without the look-ahead.
     #[must_use]
     pub fn values(&self) -> Cow<'a, [f32]> {
         if self.ahead == 0.0 {
@@ -72,15 +72,15 @@ impl<'a> Reached<'a> {
         }
     }
 
-    /// Returns the value of one weight.
+    /// Returns the value that one weight has reached, without the look-ahead.
     #[must_use]
     pub fn at(&self, index: usize) -> f32 {
         self.own[index] + self.ahead * self.velocity[index]
     }
 }
 
-/// Appends to `changes` the changes that bring `shared` to within τ of a worker's own weights. The first weight has
-/// index `offset`.
+/// Appends to `changes` the changes of ±τ that bring the shared weights to within τ of a worker's own weights. The
+/// first weight has index `offset`.
 ///
 /// Allocates nothing while `changes` has room. When `changes` holds `changes_max`, nothing more leaves.
 ///
@@ -164,7 +164,7 @@ fn magnitude_bits(number: f32) -> i32 {
     (number.to_bits() & 0x7fff_ffff) as i32
 }
 
-/// Appends the changes of one weight.
+/// Appends the ±τ changes of one weight, if its residual is large enough.
 #[inline(always)]
 fn emit(residual: f32, limits: Limits, index: usize, changes: &mut Vec<u32>) -> Result<(), NotFinite> {
     if !residual.is_finite() {
@@ -187,7 +187,7 @@ mod tests {
 
     use super::*;
 
-    /// The definition of the quantiser, one weight at a time.
+    /// Reference implementation of the quantiser for tests: returns the ±τ changes, computed one weight at a time.
     fn plain(own: &[f32], shared: &[f32], tau: Tau) -> Vec<u32> {
         let mut changes = Vec::new();
         let most = REPEATS_MAX.min((BATCH_STEPS_MAX - 1) / tau.steps());

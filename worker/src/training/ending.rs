@@ -12,20 +12,22 @@ use crate::emission::Leaving;
 use crate::trainer::quantise::Reached;
 use crate::trainer::{TrainError, Trainer, difference};
 
-/// The state of a worker's training: going on, or one way of ending.
+/// State of a worker's training with respect to its end: training, or one of several ways to end.
 #[derive(Debug)]
 pub(super) enum Ending {
-    /// The worker trains as long as there are samples to train.
+    /// State of training: no end is ordered, so the worker trains as long as there are samples.
     No,
-    /// The worker takes no further step, and waits for an order to stop or to go back.
+    /// State of training: the worker takes no further step, and waits for an order to stop or to go back to earlier
+    /// weights.
     StandingBy,
-    /// The worker moves its weights back to these, one window after the other.
+    /// State of training: the run ends with earlier weights, to which the worker moves its weights, one window after
+    /// the other.
     Back { weights: Vec<f32>, next: usize },
-    /// The worker takes no further step and emits its residual. The run goes on without it.
+    /// State of training: the worker takes no further step and emits what it has learned. The run goes on without it.
     Leaving(Farewell),
-    /// The worker takes no further step.
+    /// State of training: the worker takes no further step, because the run is to end.
     Stop,
-    /// The worker's pipeline cannot train; its remaining samples are left to others.
+    /// State of training: the worker's pipeline cannot train; its remaining samples are left to others.
     GaveUp,
 }
 
@@ -37,7 +39,8 @@ impl Ending {
         }
     }
 
-    /// Makes the worker take no further step, but leaves its origin open.
+    /// Makes the worker take no further step and wait for an order to stop or to go back. Its stream of batches stays
+    /// open.
     pub(super) fn stand_by(&mut self) {
         if matches!(self, Self::No) {
             *self = Self::StandingBy;
@@ -73,13 +76,13 @@ impl Ending {
         self.is_ending() && !matches!(self, Self::GaveUp | Self::Leaving(_))
     }
 
-    /// True if the worker takes no further step.
     pub(super) fn is_ending(&self) -> bool {
         !matches!(self, Self::No)
     }
 
-    /// Takes the contents of the next batch that leaves without a step, if there is one; it is applied already. A
-    /// leaving worker emits its residual only if the emission `keeps_residual`.
+    /// Takes the contents of an ending worker's next batch, which leaves without a training step and is applied
+    /// already; `None` if nothing is left to send. A leaving worker emits its residual only if the emission
+    /// `keeps_residual`.
     pub(super) fn next<T: Trainer>(
         &mut self,
         trainer: &mut T,
@@ -97,9 +100,9 @@ impl Ending {
     }
 }
 
-/// Moves the first window at or after `from` that differs from the weights to restore. Returns the index from which the
-/// next call goes on, and the batch's contents, or `None` if all weights are restored. A window that is further away
-/// than one batch can encode is moved again by the next call.
+/// Moves the weights of one window, the first at or after `from` that differs, to the earlier weights that are
+/// restored. Returns the index from which the next call goes on, and the batch's contents, or `None` if all weights are
+/// restored. A window that is further away than one batch can encode is moved again by the next call.
 fn restore_next_window<T: Trainer>(
     trainer: &mut T,
     weights: &[f32],

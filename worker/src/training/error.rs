@@ -7,26 +7,26 @@ use thiserror::Error;
 use crate::sampling::plan::PlanError;
 use crate::trainer::TrainError;
 
-/// The reason for which a worker cannot start or go on.
 #[derive(Debug, Error)]
 pub enum TrainingError {
     #[error(transparent)]
     Train(#[from] TrainError),
-    /// The batch could not be encoded.
+    /// Reason why a worker cannot go on: its batch could not be encoded.
     #[error(transparent)]
     Batch(#[from] BatchError),
-    /// The samples cannot be distributed.
+    /// Reason why a worker cannot start: the samples cannot be distributed.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// The weights are not the sum of the batches in them: this replica is corrupted, and no other.
+    /// Reason why a worker cannot go on: its weights are not the sum of the batches in them. This replica is corrupted,
+    /// and no other.
     #[error(
         "this worker's weights have the digest {found}, but the batches in them add up to {expected}: the memory of \
          this worker is corrupted"
     )]
     Spoilt {
-        /// Digest that the batches add up to.
+        /// Digest (checksum) that the weights should have, according to the batches in them.
         expected: Digest,
-        /// Digest recomputed from the weights.
+        /// Digest recomputed from the weights, as the error message shows it.
         found: String,
     },
 }

@@ -9,18 +9,19 @@ use protocol::weights::contribution::Contribution;
 use crate::emission::Leaving;
 use crate::trainer::{TrainError, Trainer};
 
-/// Number of weights in one such batch: about a hundred kilobytes on the wire.
+/// Number of weights in one batch of a leaving worker's residual: about a hundred kilobytes on the wire.
 const WINDOW: usize = 1 << 16;
 
-/// The windows of a leaving worker's residual that it has not emitted yet.
+/// Residual of a worker that leaves the run: what it has learned and not sent yet, divided into windows of weights.
 #[derive(Debug, Default)]
 pub(super) struct Farewell {
-    /// Windows by size of their residual, the smallest first; `None` before the first call of `next`.
+    /// Windows of weights that are still to be sent, the one with the smallest residual first; `None` before the first
+    /// call of `next`.
     windows: Option<Vec<Range<usize>>>,
 }
 
 impl Farewell {
-    /// Takes the window with the largest remaining residual.
+    /// Takes the window of weights with the largest remaining residual, to be sent as a batch.
     pub(super) fn next<T: Trainer>(&mut self, trainer: &mut T) -> Result<Option<Leaving>, TrainError> {
         let windows = match &mut self.windows {
             Some(windows) => windows,
@@ -38,7 +39,7 @@ impl Farewell {
     }
 }
 
-/// Returns all windows, the one with the smallest residual first.
+/// Divides the weights into windows and returns them by the size of their residual, the smallest first.
 fn by_size<T: Trainer>(trainer: &T) -> Result<Vec<Range<usize>>, TrainError> {
     let state = trainer.state()?;
     let residual = state.arrays.first().map_or(&[][..], Vec::as_slice);

@@ -4,20 +4,21 @@ use std::time::Duration;
 
 use protocol::wire::attach::SaveOrder;
 
-/// Time for which a leader waits for a silent pipeline: a worker that hangs is replaced after ten seconds, and its
-/// successor opens the data first.
+/// Time for which a pipeline's leader waits for an answer before it finishes the run without an evaluation: a worker
+/// that hangs is replaced after ten seconds, and its successor opens the data first.
 const SILENCE_MAX: Duration = Duration::from_mins(1);
-/// Largest number of evaluations that may break, so that a worker that dies in each of them does not hold up the end.
+/// Largest number of broken evaluations at the end of a run, so that a worker that dies in each of them does not hold
+/// up the end.
 const BREAKS_MAX: u32 = 5;
 
-/// An order to finish the run, which may be waiting for an evaluation of the pipeline.
+/// Order to finish the run, which may wait until the pipeline's weights are evaluated.
 #[derive(Debug)]
 pub(super) struct Finish {
-    /// File to save the model in, if this worker saves it.
+    /// File to save the final model in; `None` if this worker does not save it.
     pub(super) order: Option<SaveOrder>,
-    /// Time of the last progress towards an evaluation of the pipeline.
+    /// Time of the last progress towards the evaluation of the pipeline's final weights.
     advanced: Duration,
-    /// Number of evaluations that broke.
+    /// Number of evaluations at the end of the run that broke with their pipeline.
     breaks: u32,
 }
 
@@ -30,18 +31,19 @@ impl Finish {
         }
     }
 
-    /// True if the pipeline is to be evaluated first, and the limits allow another attempt.
+    /// True if the order to finish asks for an evaluation of the pipeline first, and the limits on time and attempts
+    /// allow one.
     pub(super) fn measures(&self, now: Duration) -> bool {
         let is_ordered = self.order.as_ref().is_some_and(|order| order.with_pipeline);
         is_ordered && self.breaks < BREAKS_MAX && now.saturating_sub(self.advanced) < SILENCE_MAX
     }
 
-    /// Records that the evaluation has begun or advanced.
+    /// Records that the evaluation before the end has begun or advanced.
     pub(super) fn advanced(&mut self, now: Duration) {
         self.advanced = now;
     }
 
-    /// Records that the pipeline broke during the evaluation.
+    /// Records that the pipeline broke during the evaluation before the end.
     pub(super) fn broke(&mut self, now: Duration) {
         self.breaks += 1;
         self.advanced = now;

@@ -27,22 +27,23 @@ use crate::learning::multi_worker::Settings;
 use crate::sampling::plan::{SamplePlan, SharedPlan};
 use crate::trainer::{StateError, StepControl, StepReport, TrainError, Trainer};
 
-/// A worker's replica, the plan of its samples, and counts of the batches that it has made and applied.
+/// Learning state of one worker: its copies of the weights, the plan of its samples, and counts of the batches that it
+/// has made and applied.
 pub(super) struct Learner<T> {
     pub(super) trainer: T,
     pub(super) job: Job,
     pub(super) identity: Identity,
-    /// The settings of learning as one of several workers.
+    /// Optimiser settings of the worker as one of several.
     pub(super) settings: Settings,
-    /// Rule for the batches that leave.
+    /// Rule that decides which part of the worker's learned difference leaves as a batch, and when.
     pub(super) emission: Box<dyn Emission<T>>,
     pub(super) plan: SamplePlan,
     pub(super) applied: Applied,
     pub(super) counters: Counters,
-    /// Cursors, samples and loss of steps that the next batch will count.
+    /// Samples, loss and shard positions of the steps since the last batch, which the next batch will count.
     pub(super) pending: Pending,
     pub(super) ending: Ending,
-    /// Changes that the last step found by comparing; kept so that the memory is used again.
+    /// Weight changes that the last step found; kept so that the memory is used again.
     pub(super) changes: Vec<u32>,
     /// Files to save the worker's state in, at the next moment at which a batch has counted every step.
     saves: Vec<PathBuf>,
@@ -51,7 +52,7 @@ pub(super) struct Learner<T> {
 }
 
 impl<T: Trainer> Learner<T> {
-    /// Creates the learner of a run that begins, for training samples of these classes.
+    /// Creates the learning state of a worker at the start of a run, for training samples of these classes.
     pub(super) fn new(
         trainer: T,
         job: &Job,
@@ -97,7 +98,8 @@ impl<T: Trainer> Learner<T> {
         })
     }
 
-    /// Handles an event that means the same to every training loop. Each loop handles its own events before.
+    /// Handles a message that means the same to training with and without a pipeline. Each training loop handles its
+    /// own messages before.
     pub(super) fn hear(&mut self, event: ToTraining) -> Result<(), TrainingError> {
         match event {
             ToTraining::Apply(batch) => drop(self.apply(&batch)?),
@@ -121,20 +123,21 @@ impl<T: Trainer> Learner<T> {
         Ok(())
     }
 
-    /// Average staleness of other workers' batches when they are applied here, in rounds of one batch from every
-    /// worker. 0 where none arrive.
+    /// Returns the average staleness of other workers' batches when they are applied here, in rounds of one batch from
+    /// every worker. 0 where none arrive.
     pub(super) fn staleness(&self) -> f64 {
         self.applied.staleness() / self.identity.slots.max(1) as f64
     }
 
-    /// Continues from a ledger in the middle of a run, whose batches are in the trainer's weights already.
+    /// Continues in the middle of a run: `cursors` are the samples done, and the trainer's weights already contain this
+    /// many batches and samples.
     pub(super) fn resume(&mut self, cursors: &Cursors, batches: u64, samples: u64) {
         self.plan.skip_done(cursors);
         self.applied.resume(batches, samples);
     }
 
-    /// Returns the worker's own state, or `None` while there are steps that no batch counts yet: their samples would be
-    /// trained again and still be in the residual.
+    /// Returns the worker's own state (residual and optimiser state) to be saved, or `None` while there are steps that
+    /// no batch counts yet: their samples would be trained again and still be in the residual.
     pub(super) fn state(&self) -> Result<Option<State>, TrainingError> {
         if !self.pending.is_empty() {
             return Ok(None);
@@ -191,7 +194,8 @@ impl<T: Trainer> Learner<T> {
         Ok(FromTraining::Finished { digest, save, scores })
     }
 
-    /// Audits the weights at long intervals; at shorter ones, returns the norm of the residual to report.
+    /// Compares the weights with their digest at long intervals; at shorter ones, returns the norm of the residual to
+    /// report.
     pub(super) fn check(&mut self, now: Duration) -> Result<Option<FromTraining>, TrainingError> {
         if now.saturating_sub(self.audited) >= AUDIT_EVERY {
             self.audited = now;
@@ -204,8 +208,8 @@ impl<T: Trainer> Learner<T> {
         Ok(Some(FromTraining::ResidualNorm(self.trainer.residual_norm()?)))
     }
 
-    /// Closes the origin, this worker's stream of batches, with a last batch in this round. That batch ends the run for
-    /// all if `can_stop`, and if the worker was told to stop. The rest of the residual is dropped.
+    /// Ends this worker's stream of batches (its origin) with a last batch in this round. That batch ends the run for
+    /// all if `can_stop`, and if the worker was told to stop. The remaining residual is dropped.
     pub(super) fn close(&mut self, round: u64, can_stop: bool) -> Result<Closing, TrainingError> {
         self.audit()?;
         // With `keep = "best"`, workers close by order when all is trained; that must not stop the other workers.
@@ -247,7 +251,8 @@ impl<T: Trainer> Learner<T> {
         self.emission.can_keep() && self.pending.may_grow()
     }
 
-    /// Returns the learning rate and the clipping norm of the next step, after schedule and staleness guard.
+    /// Returns the learning rate and the clipping norm of the next step, after the learning-rate schedule and the
+    /// staleness guard, which shortens steps when other workers' batches arrive late.
     ///
     /// The guard lowers the norm where that shortens steps: long steps early in a run overshoot, and a lower rate would
     /// slow down the rest of the run because of them.
@@ -268,7 +273,7 @@ impl<T: Trainer> Learner<T> {
         }
     }
 
-    /// Decides if a batch leaves after the next step, whose minibatch moves these cursors.
+    /// Decides if a batch leaves after the next step, whose minibatch advances these positions in shards.
     pub(super) fn plan_step(&mut self, learning_rate: f64, throttle: bool, cursors: &[CursorAdvance]) -> Plan {
         self.emission.plan(NextStep {
             learning_rate,
@@ -278,7 +283,7 @@ impl<T: Trainer> Learner<T> {
         })
     }
 
-    /// Returns the settings of the present step, which the counters count already.
+    /// Returns the trainer's settings for the present step, which the step counter counts already.
     pub(super) fn control(&self, learning_rate: f64, clip: Option<f64>, compare: Option<Tau>) -> StepControl {
         StepControl {
             rule: self.settings.optimiser.rule,
@@ -292,7 +297,7 @@ impl<T: Trainer> Learner<T> {
         }
     }
 
-    /// Returns the record of a step on this number of samples.
+    /// Returns the record of a step for reports; the step trained this number of samples.
     pub(super) fn step_of(&self, report: &StepReport, samples: usize, throttled: bool) -> Step {
         Step {
             loss: report.loss,
@@ -308,13 +313,13 @@ impl<T: Trainer> Learner<T> {
         }
     }
 
-    /// Takes the contents of the batch that leaves after a step out of the residual.
+    /// Takes the contents of the batch that leaves after a step out of the residual (learned, not sent yet).
     pub(super) fn leave(&mut self, compare: Option<Tau>, changes: Vec<u32>) -> Result<Leaving, TrainingError> {
         let left = self.emission.leave(&mut self.trainer, compare, changes);
         left.map_err(|error| self.blame(error))
     }
 
-    /// Takes the next batch that the emission must still emit when there is nothing to train.
+    /// Takes the next batch that the emission (the rule for sending) must still send when there is nothing to train.
     fn rest(&mut self) -> Result<Option<Leaving>, TrainingError> {
         if !matches!(self.ending, Ending::No | Ending::Stop | Ending::Leaving(_)) {
             return Ok(None);
@@ -323,14 +328,14 @@ impl<T: Trainer> Learner<T> {
         rest.map_err(|error| self.blame(error))
     }
 
-    /// Takes the next batch of a worker that is ending.
+    /// Takes the contents of the next batch of a worker that is ending; `None` if it has nothing left to send.
     fn leave_for_good(&mut self) -> Result<Option<Leaving>, TrainingError> {
         let left = self.ending.next(&mut self.trainer, self.emission.keeps_residual());
         left.map_err(|error| self.blame(error))
     }
 
-    /// Handles the case that there is nothing to train: appends a batch of this round with the rest of the emission, or
-    /// one that counts pending work.
+    /// Handles the case that there is nothing to train: writes a batch of this round with the remaining difference, or
+    /// one that counts the samples of steps not counted yet.
     pub(super) fn pause(&mut self, round: u64, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
         let mut left = self.rest()?;
         if left.is_none() && self.is_ending() {
@@ -369,7 +374,8 @@ impl<T: Trainer> Learner<T> {
         Ok(Next::Emitted(step))
     }
 
-    /// Appends a batch without a gradient, which belongs to the present weights.
+    /// Writes a batch that was not computed from samples, such as one of a leaving worker's residual. It counts as
+    /// computed at the present weights, so it is not stale.
     pub(super) fn write_batch_now(
         &mut self,
         payload: Payload,
@@ -380,7 +386,7 @@ impl<T: Trainer> Learner<T> {
         self.write_batch(payload, status, encoded)
     }
 
-    /// Appends a batch, which counts all pending work.
+    /// Writes a batch to `encoded`. Its header counts the samples of all steps since the last batch.
     pub(super) fn write_batch(
         &mut self,
         payload: Payload,
@@ -411,7 +417,7 @@ impl<T: Trainer> Learner<T> {
         Ok(())
     }
 
-    /// Applies another origin's batch, which was decoded and so is valid.
+    /// Applies another worker's batch, which was decoded and so is valid.
     ///
     /// If other workers' changes drive a weight out of the range, the run has diverged, though the node's ledger has
     /// applied the same changes: this worker's own changes reach its weights before they reach the ledger.
@@ -420,13 +426,13 @@ impl<T: Trainer> Learner<T> {
         Ok(self.trainer.add(&batch.payload)?)
     }
 
-    /// Applies a bundle: batches of several other origins as one sum.
+    /// Applies a bundle: one batch of each of several other workers, as one sum.
     pub(super) fn apply_bundle(&mut self, bundle: &Bundle) -> Result<Range, TrainingError> {
         bundle.headers.iter().for_each(|header| self.count(header));
         Ok(self.trainer.shift(&bundle.dense)?)
     }
 
-    /// Moves the weights by the sum of many batches.
+    /// Moves the weights by the sum of many batches, to catch up with other workers.
     pub(super) fn jump(&mut self, sums: &Sums, order: &JumpOrder) -> Result<Range, TrainingError> {
         match order.origin {
             Some(origin) => self.plan.observe_many(origin, &order.cursors),
@@ -436,7 +442,7 @@ impl<T: Trainer> Learner<T> {
         Ok(self.trainer.jump(sums)?)
     }
 
-    /// Counts a batch of another origin.
+    /// Adds another worker's batch to the totals and records the samples that it trained.
     fn count(&mut self, header: &Header) {
         self.applied.count(header);
         self.plan.observe(header.origin, &header.cursors);

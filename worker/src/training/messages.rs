@@ -18,122 +18,131 @@ use protocol::wire::flow::Flow;
 use super::{State, Step, TrainingError};
 use crate::pipeline::PipelineEvent;
 
-/// Thread time since the last step, divided by its purpose.
+/// Thread time since the last step, divided into training and exchange.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepTime {
     /// Time of loading, forward and backward pass, clipping, and a plain optimiser's pass.
     pub training: Duration,
-    /// All other time, waits included.
+    /// Thread time since the last step that was not training, waits included.
     pub exchange: Duration,
     /// The part of `exchange` in which the worker waited for other workers' rounds.
     pub waited: Duration,
 }
 
-/// A message to the training thread.
+/// Message to the thread that trains.
 #[derive(Clone, Debug)]
 pub enum ToTraining {
-    /// Apply another origin's batch.
+    /// Order to the training thread: apply another worker's batch.
     Apply(Arc<Batch>),
-    /// Apply a bundle of several other origins' batches.
+    /// Order to the training thread: apply one batch of each of several other workers, as one sum (a bundle).
     ApplyBundle(Arc<Bundle>),
-    /// Apply the sum of many batches.
+    /// Order to the training thread: apply the sum of many batches, to catch up.
     Jump(Arc<Sums>, Arc<JumpOrder>),
-    /// Throttle the worker, or stop throttling it.
+    /// Order to the training thread: send no batches for now, because the node has enough to send (`true`), or send
+    /// them again (`false`).
     Pause(bool),
-    /// An origin no longer emits batches, or does so again.
+    /// Message to the training thread: an origin (one life of another worker) no longer emits batches, or does so
+    /// again.
     Origin {
         origin: OriginId,
-        /// True if the origin emits batches.
+        /// True if the origin (one life of a worker) emits batches.
         alive: bool,
     },
-    /// A slot has lost its worker, or has one again.
+    /// Message to the training thread: a slot (a share of the samples) has lost its worker, or has one again.
     Slot {
         slot: usize,
-        /// True if the slot has a worker.
+        /// True if the slot (a share of the samples) has a worker.
         alive: bool,
     },
-    /// Continue in a round: all workers that the barrier waits for have reached the same point of it.
+    /// Order to the training thread: go on in a round, because all workers that this one waits for have reached the
+    /// same point of it.
     GoOn(GoOn),
-    /// Continue after a sequential averaging step, from the mean of this many workers' differences if there is a sum of
-    /// them.
+    /// Order to the training thread: go on after a sequential averaging step, from the mean of this many workers'
+    /// differences, if there is a sum of them.
     GoOnPassing(Option<Arc<(Dense, u32)>>),
-    /// Send a copy of the shared weights for an evaluation at this moment.
+    /// Order to the training thread: send a copy of the shared weights, to be evaluated as those of this moment.
     Copy(Moment),
-    /// Send a copy of the last weights. Once they are evaluated, the order how to end goes to this channel.
+    /// Order to the training thread: send a copy of the run's last weights. Once they are evaluated, the order how to
+    /// end goes to this channel.
     CopyLast(Moment, SyncSender<ToTraining>),
-    /// Send the worker's own state, which is saved in this file.
+    /// Order to the training thread: send the worker's own state (residual and optimiser state), which is saved in this
+    /// file.
     Save(PathBuf),
-    /// Take no further step, and close the origin, the worker's stream of batches.
+    /// Order to the training thread: take no further step, and end the worker's stream of batches (its origin).
     Stop,
-    /// Take no further step; emit the residual and close the origin, while the run goes on.
+    /// Order to the training thread: leave the run, which goes on. Take no further step, send what was learned, and end
+    /// the stream of batches.
     Leave,
-    /// Take no further step, but leave the origin, the worker's stream of batches, open.
+    /// Order to the training thread: take no further step, but leave the stream of batches open for a later order.
     StandBy,
-    /// Move the weights back to these, and close the origin.
+    /// Order to the training thread: move the weights back to these earlier ones, and end the stream of batches.
     GoBack(Vec<f32>),
-    /// All batches have come: report the digest once the origin is closed, and send the weights if they are to be
-    /// saved.
+    /// Order to the training thread, after all batches have come: report the digest of the weights once the stream of
+    /// batches has ended, and send the weights if they are to be saved.
     Finish(Option<SaveOrder>),
-    /// A message for the pipeline that this worker is in.
+    /// Event for the training thread in the pipeline that this worker belongs to.
     Pipeline(PipelineEvent),
 }
 
-/// A message from the training thread.
+/// Message from the thread that trains.
 #[derive(Debug)]
 pub enum FromTraining {
-    /// A step was made.
+    /// Message from the training thread: a step was made.
     Step {
-        /// The batch in its encoded form, if one left.
+        /// Batch that leaves with the step, in encoded form; `None` if none left.
         encoded: Option<Vec<u8>>,
-        /// The record of the step.
         step: Step,
-        /// Thread time since the last step.
+        /// Thread time since the last step, divided into training and exchange.
         time: StepTime,
     },
-    /// The worker has reached a sequential averaging step. This is its prefix, the sum of differences that it
-    /// contributes, as the contents of a frame.
+    /// Message from the training thread: the worker has reached a sequential averaging step. The bytes are its encoded
+    /// difference from the shared weights, to which its node adds those of the workers before it.
     Prefix(Vec<u8>),
-    /// A message for another worker of the pipeline.
+    /// Message from the training thread to another worker of the pipeline.
     Flow(Flow),
-    /// Scores of the weights of the whole pipeline at a moment.
+    /// Message from the training thread: scores of the weights of the whole pipeline at a moment.
     Measured(Evaluation),
-    /// The worker has had nothing to train for a while, and waits for these samples.
+    /// Message from the training thread: the worker has had nothing to train for a while. It waits for these samples,
+    /// which other workers have.
     Starved(Vec<Missing>),
-    /// The worker has samples to train again.
+    /// Message from the training thread: the worker has samples to train again.
     Fed,
-    /// The norm of the residual, reported once per second.
+    /// Message from the training thread, once per second: the norm of the residual, learned and not sent yet.
     ResidualNorm(f64),
-    /// A copy of the shared weights for an evaluation at this moment; the evaluation may be skipped.
+    /// Message from the training thread: a copy of the shared weights for an evaluation at this moment; the evaluation
+    /// may be skipped.
     Weights(Vec<f32>, Moment),
-    /// A copy of the shared weights for an evaluation that must not be skipped. With a channel, these are the last
-    /// weights, and the result decides how training ends: the order goes to that channel.
+    /// Message from the training thread: a copy of the shared weights for an evaluation that must not be skipped. With
+    /// a channel, these are the run's last weights, and the result decides how training ends: the order goes to that
+    /// channel.
     WeightsInTurn(Vec<f32>, Moment, Option<SyncSender<ToTraining>>),
-    /// The worker's own state, as it was after its last reported batch.
+    /// Message from the training thread: the worker's own state (residual and optimiser state), as it was after its
+    /// last reported batch.
     State {
-        /// The file to write.
         path: PathBuf,
-        /// `None` if the origin is closed.
+        /// Worker's own state to be saved; `None` if its stream of batches has ended.
         state: Option<Box<State>>,
     },
-    /// The origin is closed: training is complete or was stopped. Other workers' batches are still applied.
+    /// Message from the training thread: the worker's stream of batches has ended, because training is complete or was
+    /// stopped. Other workers' batches are still applied.
     Closed(Closing),
-    /// All batches are applied. This answers [`ToTraining::Finish`].
+    /// Message from the training thread: all batches are applied. This answers [`ToTraining::Finish`].
     Finished {
-        /// The digest recomputed from the weights; `None` if a weight has left the lattice.
+        /// Digest (checksum of a replica) recomputed from the weights; `None` if a weight has left the lattice.
         digest: Option<Digest>,
-        /// The order to save and the weights, if this worker saves them.
+        /// Order to save the final model, with its weights; `None` if this worker does not save it.
         save: Option<(SaveOrder, Vec<f32>)>,
-        /// Scores of the weights, if these are a stage and its pipeline could be evaluated.
+        /// Scores of the final weights, if these are a pipeline stage and the pipeline could be evaluated.
         scores: Option<Scores>,
     },
     Failed(TrainingError),
 }
 
-/// The end of an origin: its closing batch and its dropped residual.
+/// End of a worker's stream of batches (its origin): the closing batch and the dropped residual.
 #[derive(Clone, Debug)]
 pub struct Closing {
-    /// The encoded batch that closes the origin.
+    /// Encoded batch that ends the worker's stream of batches.
     pub encoded: Vec<u8>,
-    /// Norm of the residual: changes that were learned, have never left, and are dropped now.
+    /// Norm of the residual at the end: the part of the learned difference that has never left, and is dropped now.
     pub residual_norm: f64,
 }

@@ -6,7 +6,7 @@ use protocol::log::cursor::CursorAdvance;
 
 use crate::sampling::plan::SamplePlan;
 
-/// Samples that are trained together in one step, and the cursors that count them.
+/// Samples that are trained together in one step, and the shard positions that count them as done.
 #[derive(Debug, Default)]
 pub(super) struct Minibatch {
     pub(super) indices: Vec<u32>,
@@ -15,15 +15,16 @@ pub(super) struct Minibatch {
     begun_at: Option<u64>,
 }
 
-/// The minibatches that a worker has chosen.
+/// Minibatches that a worker has chosen from its sample plan: the present one, and later ones that were chosen early.
 #[derive(Debug, Default)]
 pub(super) struct Minibatches {
-    /// True if chosen samples are outstanding until they are trained: in a pipeline a minibatch may be lost.
+    /// True if the samples of chosen minibatches count as not done until they are trained: in a pipeline a minibatch
+    /// may be lost.
     are_outstanding: bool,
     present: Minibatch,
     /// True if the present minibatch is still to be trained; its device may have begun with it.
     is_chosen: bool,
-    /// Minibatches after the present one, which a pipeline may have begun, in their order.
+    /// Minibatches after the present one that were chosen early because a pipeline may begin them, in their order.
     upcoming: VecDeque<Minibatch>,
 }
 
@@ -40,12 +41,12 @@ impl Minibatches {
         &self.present
     }
 
-    /// Minibatches after the present one, in their order.
+    /// Returns the minibatches after the present one that were chosen early, in their order.
     pub(super) fn upcoming(&self) -> impl Iterator<Item = &Minibatch> {
         self.upcoming.iter()
     }
 
-    /// True if the present minibatch is still to be trained.
+    /// True if the present minibatch is chosen and still to be trained.
     pub(super) fn is_chosen(&self) -> bool {
         self.is_chosen
     }
@@ -55,7 +56,8 @@ impl Minibatches {
         self.present.begun_at.take()
     }
 
-    /// Moves on to the next minibatch, which moves at most this many cursors. Returns `false` if there is none now.
+    /// Moves on to the next minibatch, which takes samples from at most `cursors_max` shards. Returns `false` if there
+    /// is none now.
     pub(super) fn advance(&mut self, plan: &mut SamplePlan, cursors_max: usize) -> bool {
         if std::mem::take(&mut self.is_chosen) {
             return true;
@@ -78,7 +80,7 @@ impl Minibatches {
     }
 
     /// Chooses minibatches that a pipeline may begin before the present one is done, until there are `count`. Together
-    /// with the present one they move at most `cursors_left` cursors.
+    /// with the present one they advance at most `cursors_left` shards.
     pub(super) fn choose_ahead(
         &mut self,
         plan: &mut SamplePlan,
@@ -107,14 +109,15 @@ impl Minibatches {
         self.is_chosen = true;
     }
 
-    /// Forgets all chosen minibatches, because others have trained them.
+    /// Forgets all chosen minibatches, because other workers have trained their samples.
     pub(super) fn forget(&mut self) {
         self.is_chosen = false;
         self.upcoming.clear();
     }
 }
 
-/// Chooses a minibatch. With `is_outstanding`, its samples are outstanding until they are trained.
+/// Takes a minibatch from the sample plan. With `is_outstanding`, its samples count as not done until they are trained.
+/// Returns `false` if there is none now.
 fn choose(plan: &mut SamplePlan, cursors_max: usize, is_outstanding: bool, into: &mut Minibatch) -> bool {
     let is_one = plan.next_minibatch(cursors_max, &mut into.indices, &mut into.cursors);
     if is_one && is_outstanding {

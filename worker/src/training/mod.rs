@@ -44,32 +44,31 @@ use crate::dataset::Dataset;
 use crate::emission::Plan;
 use crate::trainer::{StateError, TrainError, Trainer, TrainerState};
 
-/// Time for which a worker waits while too many of its batches are queued.
+/// Time for which a worker waits before it looks again if too many of its batches are still queued.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
-/// Time for which a worker waits that has nothing to do before the next message.
+/// Time for which a worker with nothing to do waits for the next message before it waits again.
 const FOR_EVER: Duration = Duration::from_hours(1);
-/// Interval at which the norm of the residual is reported.
+/// Interval at which a worker reports the norm of its residual, learned and not sent yet.
 const NORM_EVERY: Duration = Duration::from_secs(1);
-/// Interval of audits of the weights: short enough to lose little work, and they take a thousandth of the time even for
-/// large models.
+/// Interval at which a worker compares its weights with their digest: short enough to lose little work, and the check
+/// takes a thousandth of the time even for large models.
 const AUDIT_EVERY: Duration = Duration::from_secs(30);
 
-/// The identity of a worker in its run.
+/// Identity of a worker in its run, by which it gets samples and names its batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     pub run: RunId,
-    /// Origin of this life of the worker.
+    /// Name of this life of the worker, which its batches carry.
     pub origin: OriginId,
-    /// Slot of the worker, to which samples are dealt.
+    /// Number of the worker in its run, by which samples are dealt to it.
     pub slot: usize,
-    /// Number of worker slots in the run.
     pub slots: usize,
     /// Number of workers that began the run, trainers or not; their slots come first.
     pub founders: usize,
 }
 
 impl Identity {
-    /// Returns the identity of the only worker of a run.
+    /// Returns the identity of the only worker of a run, for tests and benchmarks.
     #[must_use]
     pub fn alone(run: u64) -> Self {
         Self {
@@ -90,20 +89,20 @@ pub struct State {
     pub sequence: u64,
     /// Number of steps so far, from which optimisers with a correction for the first steps count on.
     pub steps: u64,
-    /// The emission's internal numbers.
+    /// Internal numbers of the rule that decides which changes leave (emission), such as τ.
     pub emission: Vec<f64>,
-    /// Residual and optimiser state.
+    /// Residual (learned, not sent yet) and optimiser state.
     pub trainer: TrainerState,
 }
 
-/// Counters of a worker's steps and batches.
+/// Numbers of steps and batches that a worker has made so far.
 #[derive(Debug, Default)]
 struct Counters {
     steps: u64,
-    /// Sequence of the worker's last batch.
+    /// Sequence number of the worker's last batch.
     sequence: u64,
-    /// Number of batches in the weights at which the newest finished gradient was computed; batches carry it in their
-    /// headers.
+    /// Number of batches that the weights contained when the newest finished gradient was computed; batches carry it in
+    /// their headers, so that receivers know their staleness.
     seen: u64,
 }
 
@@ -115,7 +114,7 @@ pub struct Training<T> {
 }
 
 impl<T: Trainer> Training<T> {
-    /// Creates the training of a run that begins.
+    /// Creates the training of a worker at the start of a run.
     pub fn new(trainer: T, job: &Job, dataset: &Dataset, identity: Identity) -> Result<Self, TrainingError> {
         let learner = Learner::new(trainer, job, dataset.train.classes(), identity, Duration::ZERO)?;
         Ok(Self {
@@ -125,37 +124,37 @@ impl<T: Trainer> Training<T> {
         })
     }
 
-    /// Returns the trainer, for queries between steps.
     pub fn trainer(&self) -> &T {
         &self.learner.trainer
     }
 
-    /// Number of samples in applied batches, other origins' included.
+    /// Returns the number of samples in applied batches of all workers.
     #[must_use]
     pub fn samples_applied(&self) -> u64 {
         self.learner.applied.samples()
     }
 
-    /// Average staleness of other workers' batches when they are applied here, in rounds of one batch from every
-    /// worker.
+    /// Returns the average staleness of other workers' batches when they are applied here, in rounds of one batch from
+    /// every worker.
     #[must_use]
     pub fn staleness(&self) -> f64 {
         self.learner.staleness()
     }
 
-    /// Continues from a ledger in the middle of a run: `cursors` are the samples done, and the trainer's weights
-    /// already hold this many batches and samples.
+    /// Continues in the middle of a run: `cursors` are the samples done, and the trainer's weights already contain this
+    /// many batches and samples.
     pub fn resume(&mut self, cursors: &Cursors, batches: u64, samples: u64) {
         self.learner.resume(cursors, batches, samples);
     }
 
-    /// Joins a run in rounds. `newest` is the newest round, and `workers` make the next one together.
+    /// Joins the rounds of a run in progress. `newest` is the newest round, and `workers` is the number of workers that
+    /// make the next one together.
     pub fn join_rounds(&mut self, newest: u64, workers: u32) {
         self.round.begin(newest);
         self.learner.emission.go_on(workers);
     }
 
-    /// Takes the answer to an order to save, if one is pending and the state can be saved now.
+    /// Takes the answer to an order to save the worker's own state, if one is pending and the state can be saved now.
     fn answer_save(&mut self, is_closed: bool) -> Result<Option<FromTraining>, TrainingError> {
         self.learner.answer_save(is_closed, self.round.drops())
     }
@@ -166,7 +165,7 @@ impl<T: Trainer> Training<T> {
         self.learner.restore(state)
     }
 
-    /// Handles an event that the thread does not handle itself.
+    /// Handles a message that the thread's loop does not handle itself.
     fn hear(&mut self, event: ToTraining) -> Result<(), TrainingError> {
         match event {
             ToTraining::GoOn(order) => self.go_on(order),
@@ -241,7 +240,8 @@ impl<T: Trainer> Training<T> {
         Ok(Next::Emitted(step))
     }
 
-    /// Handles the case that there is nothing to train, for now or for good: emits pending work, then waits or is done.
+    /// Handles the case that there is nothing to train, for now or for good: sends a batch that counts steps not
+    /// counted yet, then waits or is done.
     fn pause(&mut self, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
         match self.learner.pause(self.round.number(), encoded)? {
             Next::Waiting if !self.is_ending() => self.say_idle(encoded),
@@ -273,7 +273,7 @@ impl<T: Trainer> Training<T> {
         }
     }
 
-    /// Closes the origin, this worker's stream of batches, with a last batch. The rest of the residual is dropped.
+    /// Ends this worker's stream of batches (its origin) with a last batch. The remaining residual is dropped.
     fn close(&mut self) -> Result<Closing, TrainingError> {
         self.learner.close(self.round.number(), true)
     }
@@ -289,12 +289,12 @@ impl<T: Trainer> Training<T> {
         !self.round.waits() && !self.is_ending()
     }
 
-    /// True if there is a minibatch to train now.
+    /// True if there are samples to train now.
     pub fn has_more(&mut self) -> bool {
         self.minibatches.is_chosen() || self.learner.plan.has_more()
     }
 
-    /// Returns a status with the number of the present round.
+    /// Adds the number of the present round to a batch's status.
     fn status(&self, status: OriginStatus) -> OriginStatus {
         OriginStatus {
             round: self.round.number(),
@@ -312,7 +312,7 @@ impl<T: Trainer> Training<T> {
         self.learner.write_batch(payload, status, encoded)
     }
 
-    /// Applies another origin's batch, which was decoded and so is valid.
+    /// Applies another worker's batch, which was decoded and so is valid.
     pub fn apply(&mut self, batch: &Batch) -> Result<Range, TrainingError> {
         self.learner.apply(batch)
     }
@@ -321,14 +321,14 @@ impl<T: Trainer> Training<T> {
         self.learner.is_ending()
     }
 
-    /// True if the worker has reached a round and waits for the others.
+    /// True if the worker has reached the end of a round and waits for the others.
     #[must_use]
     pub fn waits_for_round(&self) -> bool {
         self.round.waits()
     }
 
-    /// Continues after a round, because all workers that the barrier waits for have come as far: emits the
-    /// contribution, or begins the next round.
+    /// Goes on in a round, because all workers that this one waits for have come as far: emits the contribution, or
+    /// begins the next round.
     pub fn go_on(&mut self, order: GoOn) -> Result<(), TrainingError> {
         match self.round.go_on(&order) {
             Advance::Nothing => {}
@@ -347,7 +347,8 @@ impl<T: Trainer> Training<T> {
         Ok(())
     }
 
-    /// Reaches a round: emits the contribution, or first announces the loss.
+    /// Ends a round of this worker: emits its contribution, or first announces its loss if contributions depend on the
+    /// losses of all.
     fn arrive(&mut self, step: Step, weighting: RoundWeighting, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
         if !weighting.depends_on_losses() {
             self.round.arrive();
@@ -370,7 +371,8 @@ impl<T: Trainer> Training<T> {
         Ok(Next::Emitted(step))
     }
 
-    /// Emits the contribution to a round.
+    /// Emits this worker's contribution to a round: a fraction of the difference between its own and the shared
+    /// weights.
     fn contribute(&mut self, mut step: Step, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
         let left = self.learner.leave(None, Vec::new())?;
         step.left(&left);
@@ -407,7 +409,8 @@ impl<T: Trainer> Training<T> {
         Ok(Next::Emitted(Step::without_samples(self.staleness())))
     }
 
-    /// Reaches a sequential averaging step: writes this worker's prefix, and waits.
+    /// Begins a sequential averaging step: writes this worker's difference from the shared weights, to which its node
+    /// adds those of the workers before it, and waits for the mean to go on from.
     fn send_prefix(&mut self, step: Step, encoded: &mut Vec<u8>) -> Result<Next, TrainingError> {
         let state = self.learner.trainer.state()?;
         let pass = self.round.begin_pass();
@@ -438,8 +441,8 @@ impl<T: Trainer> Training<T> {
     }
 }
 
-/// Returns to the shared weights by clearing the residual, which is in the first two arrays of a state. The optimiser's
-/// state stays: its knowledge of gradients also holds near by.
+/// Returns the worker's own weights to the shared ones by clearing the residual, which is in the first two arrays of a
+/// trainer's state. The optimiser's state stays: its knowledge of gradients also holds near by.
 fn return_to_shared<T: Trainer>(trainer: &mut T) -> Result<(), TrainError> {
     let TrainerState { numbers, mut arrays } = trainer.state()?;
     for array in arrays.iter_mut().take(2) {

@@ -3,8 +3,8 @@
 use protocol::log::batch::CURSORS_MAX;
 use protocol::log::cursor::CursorAdvance;
 
-/// The cursors, samples and loss of the steps since the last batch. The next batch counts all of them, so there are
-/// never more cursors than a batch can move.
+/// Samples, loss and shard positions (cursors) of the steps since the worker's last batch. The next batch counts all of
+/// them, so there are never more cursors than a batch can move.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
     pub(super) cursors: Vec<CursorAdvance>,
@@ -17,7 +17,7 @@ impl Pending {
         self.samples == 0 && self.cursors.is_empty()
     }
 
-    /// Creates pending work that is only a loss, for an announcement.
+    /// Creates the contents of an announcement: a loss without samples.
     pub(super) fn of_loss(loss: f32) -> Self {
         Self {
             loss: f64::from(loss),
@@ -25,12 +25,13 @@ impl Pending {
         }
     }
 
-    /// Returns the mean loss of the pending samples or, without samples, the loss to announce.
+    /// Returns the mean loss that the next batch states: of its samples or, without samples, the loss to announce.
     pub(super) fn mean_loss(&self) -> f32 {
         (self.loss / f64::from(self.samples.max(1))) as f32
     }
 
-    /// Adds a step whose minibatch moved at most [`Pending::cursors_left`] cursors.
+    /// Adds a step to those that the next batch will count. Its minibatch moved at most [`Pending::cursors_left`]
+    /// cursors.
     pub(super) fn add(&mut self, advances: &[CursorAdvance], samples: usize, loss: f32) {
         for &advance in advances {
             match self.cursors.iter_mut().find(|known| known.shard == advance.shard) {
@@ -42,20 +43,20 @@ impl Pending {
         self.loss += f64::from(loss) * samples as f64;
     }
 
-    /// True if the pending samples are of another epoch than a minibatch with these cursors.
+    /// True if the samples that the next batch will count are of another epoch than a minibatch with these cursors.
     pub(super) fn is_of_another_epoch(&self, advances: &[CursorAdvance]) -> bool {
         let epoch = |cursors: &[CursorAdvance]| cursors.first().map(|cursor| cursor.shard.epoch);
         epoch(&self.cursors).is_some_and(|own| Some(own) != epoch(advances))
     }
 
-    /// Number of cursors that the next minibatch may move. One more is left for the minibatch after it, should this
-    /// step be throttled.
+    /// Returns the number of cursors (shard positions) that the next minibatch may move. One more is left for the
+    /// minibatch after it, should this step be throttled.
     pub(super) fn cursors_left(&self) -> usize {
         (CURSORS_MAX - 1).saturating_sub(self.cursors.len()).max(1)
     }
 
-    /// True if another step can be made before a batch counts this work. A minibatch moves one cursor or two, and
-    /// rarely many: half of all cursors are left for it, so that it need not be made smaller.
+    /// True if another step can be made before a batch must count the steps so far. A minibatch moves one cursor (shard
+    /// position) or two, and rarely many: half of all cursors are left for it, so that it need not be made smaller.
     pub(super) fn may_grow(&self) -> bool {
         self.cursors.len() < CURSORS_MAX / 2
     }

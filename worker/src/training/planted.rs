@@ -3,11 +3,12 @@
 
 #[cfg(test)]
 thread_local! {
-    /// True if the simulated workers of this thread have the planted bug.
+    /// True if the simulated workers of this thread have the planted bug (a waiting worker keeps the cursors of
+    /// throttled steps).
     pub(super) static PLANTED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// True if the bug is planted.
+/// True if a test has planted the bug that a waiting worker keeps the cursors of throttled steps.
 #[cfg(test)]
 pub(super) fn keeps_last_cursors() -> bool {
     PLANTED.get()

@@ -12,42 +12,43 @@ use protocol::wire::attach::GoOn;
 const PROBE: usize = 512;
 const PROBE_STREAM: u64 = 0x7072_6f62;
 
-/// A worker's progress in the rounds that all workers make together. Round numbers are labels: a worker that has missed
-/// some goes on with the newest.
+/// A worker's progress in the rounds that all workers make together: it trains, emits its contribution, and waits.
+/// Round numbers are labels: a worker that has missed some goes on with the newest.
 #[derive(Debug)]
 pub(super) struct Round {
-    /// The last round that the worker has reached.
+    /// Number of the last round whose end the worker has reached.
     number: u64,
-    /// The newest round that its node has heard of.
+    /// Number of the newest round that the worker's node has heard of.
     newest: u64,
     wait: Wait,
-    /// Number of sequential averaging steps that the worker has reached in this round.
+    /// Number of sequential averaging steps that the worker has reached in this round; each belongs to one walk of a
+    /// sum through all workers.
     pass: u64,
-    /// True if the worker has announced that it has nothing to train.
+    /// True if the worker has announced that it has nothing to train, so that others do not wait for it.
     is_idle: bool,
     /// Samples on which workers compare their losses, if only the best worker's contribution counts.
     probe: Vec<u32>,
 }
 
-/// The event that a worker waits for in its rounds.
+/// Event that a worker waits for before it goes on in its rounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wait {
     Nothing,
-    /// The losses of the other workers; it has announced its own.
+    /// In its round, the worker waits for the losses of the other workers; it has announced its own.
     Losses,
-    /// Nothing: all losses are known, and its contribution is due.
+    /// In its round, the worker waits for nothing: all losses are known, and its contribution is due.
     Due,
-    /// The mean of the workers before it, in a sequential averaging step.
+    /// In a sequential averaging step, the worker waits for the sum of differences from the workers before it.
     Prefix,
-    /// The contributions of the other workers; its own has left.
+    /// In its round, the worker waits for the contributions of the other workers; its own has left.
     Contributions {
-        /// True if the worker's difference since the round before is dropped.
+        /// True if the worker contributed nothing to the round, so that its own difference is dropped for the others'.
         lost: bool,
     },
 }
 
 impl Round {
-    /// Creates the state before the first round of a run with this many samples.
+    /// Creates a worker's round state at the start of a run with this number of samples.
     pub(super) fn new(job: &Job, samples: usize) -> Self {
         Self {
             number: 0,
@@ -59,37 +60,39 @@ impl Round {
         }
     }
 
-    /// The last round that the worker has reached.
+    /// Returns the number of the last round whose end the worker has reached.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    /// Samples on which workers compare their losses: the same for all workers.
+    /// Returns the samples on which workers compare their losses: the same for all workers.
     pub(super) fn probe(&self) -> &[u32] {
         &self.probe
     }
 
-    /// Joins a run whose newest round is this.
+    /// Joins the rounds of a run in progress, of which `newest` is the newest.
     pub(super) fn begin(&mut self, newest: u64) {
         self.newest = newest;
     }
 
-    /// True if the worker does nothing until a message about the others comes.
+    /// True if the worker waits for other workers' losses or contributions, or for the mean in a sequential averaging
+    /// step.
     pub(super) fn waits(&self) -> bool {
         matches!(self.wait, Wait::Losses | Wait::Prefix | Wait::Contributions { .. })
     }
 
-    /// True if the worker's contribution is due.
+    /// True if all losses are known and the worker must emit its contribution to the round.
     pub(super) fn is_due(&self) -> bool {
         self.wait == Wait::Due
     }
 
-    /// True if the worker waits to drop its difference.
+    /// True if the worker waits for the others' contributions and will then drop its own difference, because it
+    /// contributed nothing.
     pub(super) fn drops(&self) -> bool {
         self.wait == Wait::Contributions { lost: true }
     }
 
-    /// Reaches the next sequential averaging step, and waits. Returns the step's number in the round.
+    /// Begins the next sequential averaging step, in which the worker waits. Returns the step's number in the round.
     pub(super) fn begin_pass(&mut self) -> u64 {
         self.wait = Wait::Prefix;
         let pass = self.pass;
@@ -106,7 +109,7 @@ impl Round {
         waits
     }
 
-    /// Reaches the next round.
+    /// Counts a round whose end the worker has reached.
     pub(super) fn arrive(&mut self) {
         self.number = self.number.saturating_add(1).max(self.newest);
         self.pass = 0;
@@ -117,8 +120,8 @@ impl Round {
         self.wait = Wait::Losses;
     }
 
-    /// Records that the worker's contribution has left. If it was empty, the difference since the round before is
-    /// `lost`.
+    /// Records that the worker's contribution has left, after which it waits for the others'. If the contribution was
+    /// empty, the worker's difference since the round before is `lost`.
     pub(super) fn contributed(&mut self, lost: bool) {
         self.wait = Wait::Contributions { lost };
     }
@@ -149,19 +152,20 @@ impl Round {
     }
 }
 
-/// A worker's next action in its rounds.
+/// Next action of a worker in its rounds, after the order to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Advance {
-    /// No action: the order was for another round.
+    /// Next action of a worker in its rounds: none, because the order was for another round.
     Nothing,
-    /// Emit the worker's contribution to the round.
+    /// Next action of a worker in its rounds: emit its contribution.
     Contribute,
-    /// Begin the next round, without the difference since the last one if it is `lost`.
+    /// Next action of a worker in its rounds: begin the next one, without the difference since the last one if it is
+    /// `lost`.
     NextRound { lost: bool },
 }
 
-/// Draws the samples on which workers compare their losses, if only the best contribution counts. The same for all
-/// workers.
+/// Draws the samples on which workers compare their losses, the same for all workers; none unless only the best
+/// worker's contribution counts.
 fn probe(job: &Job, samples: usize) -> Vec<u32> {
     if job.exchange.weighting() != Some(RoundWeighting::Best) {
         return Vec::new();

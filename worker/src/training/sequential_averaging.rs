@@ -15,7 +15,8 @@ use protocol::wire::prefix::{Prefix, PrefixHead};
 
 use crate::trainer::{TrainError, TrainerState, difference};
 
-/// Returns the prefix that consists of one worker's difference. `shared` is the digest of the shared weights.
+/// Returns this worker's difference from the shared weights in the form of a sum, which grows from worker to worker in
+/// a sequential averaging step. `shared` is the digest of the shared weights.
 pub(super) fn own_prefix(
     state: &TrainerState,
     pass: u64,

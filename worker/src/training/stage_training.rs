@@ -27,31 +27,32 @@ use crate::pipeline::{LED_CURSORS_MAX, Pipeline, PipelineEvent};
 use crate::stage::{Advance, HoldsStage};
 use crate::trainer::{StateError, Trainer};
 
-/// The time for which a leader calls its pipeline together before it leaves the remaining samples to other pipelines.
-/// Nodes that are gone are given up sooner; the nodes of this pipeline are present, and a worker may be opening large
-/// data.
+/// Time for which a leader asks the workers of its pipeline to join before it leaves the remaining samples to other
+/// pipelines. Nodes that are gone are given up sooner; the nodes of this pipeline are present, and a worker may be
+/// opening large data.
 const GIVEN_UP_AFTER: Duration = Duration::from_mins(5);
-/// Time for which a follower that is told to stop waits for its leader without a message of its pipeline. The leader is
-/// told to stop, too, and gives up the minibatch in flight, but not an evaluation. A dead leader's last call may arrive
-/// after the event that it is gone, so the wait must end.
+/// Time after which a follower that is told to stop no longer waits for its pipeline's leader, if no message comes. The
+/// leader is told to stop, too, and gives up the minibatch in flight, but not an evaluation. A dead leader's last call
+/// may arrive after the event that it is gone, so the wait must end.
 const LEADER_ENDS_WITHIN: Duration = Duration::from_secs(10);
-/// Longest wait for messages in one go.
+/// Longest time for which a worker of a pipeline waits for messages before it looks at the time again.
 const WAIT: Duration = Duration::from_secs(1);
-/// Interval at which a leader with a pending order to finish calls its pipeline.
+/// Interval at which a leader with a pending order to finish asks its pipeline to join, for the evaluation before the
+/// end.
 const CALL_AGAIN: Duration = Duration::from_millis(100);
 /// Largest number of messages that wait while a minibatch is computed. If more come, the minibatch is given up.
 const WAITING_MAX: usize = 1 << 10;
 
-/// The outcome of one call of the loop.
+/// Outcome of one call of a pipeline worker's training loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StageProgress {
-    /// Work was done, and there may be more.
+    /// Outcome of a loop call: work was done, and there may be more.
     Worked,
-    /// There is nothing to do before the next event, for this time at most.
+    /// Outcome of a loop call: there is nothing to do before the next event, for this time at most.
     Waits(Duration),
 }
 
-/// The training of a worker that holds a stage of a network.
+/// Training of a worker that holds one stage of a network, in a pipeline with other workers.
 pub struct StageTraining<T> {
     pub(super) learner: Learner<T>,
     minibatches: Minibatches,
@@ -60,23 +61,25 @@ pub struct StageTraining<T> {
     /// True if the leader has begun its present minibatch, which is neither done nor lost.
     has_led: bool,
     throttle: Throttle,
-    /// Messages that wait until the present minibatch is done, because the weights must not change before.
+    /// Messages to the training thread that wait until the present minibatch is done, because the weights must not
+    /// change before.
     waiting: VecDeque<ToTraining>,
-    /// The run's progress when an evaluation was ordered that waits until no minibatch of the pipeline is in flight.
+    /// Moment (samples and time of the run) of an evaluation that was ordered and waits until no minibatch of the
+    /// pipeline is in flight.
     measure_due: Option<Moment>,
-    /// The run's progress when the evaluation that now passes through the pipeline was ordered.
+    /// Moment (samples and time of the run) for which the evaluation that now passes through the pipeline was ordered.
     measuring: Option<Moment>,
-    /// Orders to finish the run that wait to be carried out.
+    /// Orders to finish the run, each of which may wait for an evaluation of the pipeline.
     finishes: VecDeque<Finish>,
     /// Time at which a follower that is told to stop began to wait for its leader without a message of its pipeline.
     stopping_since: Option<Duration>,
     is_closed: bool,
-    /// Messages to send, in their order.
+    /// Messages from the training thread that are to be sent, in their order.
     outbox: Vec<FromTraining>,
 }
 
 impl<T: Trainer + HoldsStage> StageTraining<T> {
-    /// Creates the training of a run that begins, on samples of these classes.
+    /// Creates the training of a pipeline worker at the start of a run, on samples of these classes.
     pub fn new(
         trainer: T,
         job: &Job,
@@ -102,8 +105,8 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         Ok(training)
     }
 
-    /// Continues from a ledger in the middle of a run: `cursors` are the samples done, and the trainer's weights
-    /// already hold this many batches and samples.
+    /// Continues in the middle of a run: `cursors` are the samples done, and the trainer's weights already contain this
+    /// many batches and samples.
     pub fn resume(&mut self, cursors: &Cursors, batches: u64, samples: u64) {
         self.learner.resume(cursors, batches, samples);
     }
@@ -114,7 +117,6 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         self.learner.restore(state)
     }
 
-    /// Returns the trainer, for queries between steps.
     pub fn trainer(&self) -> &T {
         &self.learner.trainer
     }
@@ -123,12 +125,12 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         self.learner.identity.origin
     }
 
-    /// Takes the messages to send.
+    /// Takes the messages of the training thread that are to be sent.
     pub fn take_outbox(&mut self) -> Vec<FromTraining> {
         std::mem::take(&mut self.outbox)
     }
 
-    /// Takes an event. While a minibatch is computed, all but the pipeline's own messages wait.
+    /// Takes a message to the training thread. While a minibatch is computed, all but the pipeline's own messages wait.
     pub fn hear(&mut self, event: ToTraining, now: Duration) -> Result<(), TrainingError> {
         match event {
             ToTraining::Pipeline(event) => self.hear_pipeline(event, now),
@@ -148,13 +150,14 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         Ok(())
     }
 
-    /// True if there is room for further events. If not, the present minibatch is given up or completed without further
-    /// events, which makes room.
+    /// True if there is room for further messages to the training thread. If not, the present minibatch is given up or
+    /// completed without further messages, which makes room.
     pub fn has_room(&self) -> bool {
         self.waiting.len() < WAITING_MAX
     }
 
-    /// Does one piece of work, if there is any. `is_full` says that too many batches are queued.
+    /// Does one piece of work (a part of a minibatch, an evaluation or the end), if there is any. `is_full` says that
+    /// too many batches are queued.
     pub fn advance(&mut self, now: Duration, is_full: bool) -> Result<StageProgress, TrainingError> {
         let progress = self.advance_once(now, is_full);
         self.note_lost_minibatch();
@@ -209,7 +212,7 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         self.pipeline().leads()
     }
 
-    /// True if the gradient of a minibatch is being computed.
+    /// True if the gradient of a minibatch is being computed, so that the weights must not change.
     fn is_computing(&self) -> bool {
         self.has_led || self.learner.trainer.stage().is_computing()
     }
@@ -224,7 +227,7 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         self.note_evaluation(judged, now);
     }
 
-    /// Marks a minibatch that was lost with the pipeline to be led again.
+    /// Marks a minibatch that was lost with a broken pipeline, so that the leader begins it again.
     fn note_lost_minibatch(&mut self) {
         if self.has_led && !self.pipeline().is_under_way() {
             self.has_led = false;
@@ -250,13 +253,13 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         }
     }
 
-    /// Moves the pipeline's messages into the outbox.
+    /// Queues the messages to other workers of the pipeline for sending.
     fn send_flows(&mut self) {
         let flows = self.pipeline_mut().take_outbox();
         self.outbox.extend(flows.into_iter().map(FromTraining::Flow));
     }
 
-    /// Begins the leader's next minibatch, or ends its training.
+    /// Begins the pipeline leader's next minibatch, or ends its training.
     fn lead(&mut self, now: Duration) -> Result<StageProgress, TrainingError> {
         let is_whole = self.pipeline().is_whole();
         // Keeps chosen minibatches that are still to be trained; forgets them once others have trained their samples.
@@ -293,7 +296,8 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         Ok(StageProgress::Worked)
     }
 
-    /// Returns the announcements of the next step, and of those after it that may be begun before it is done.
+    /// Returns the leader's announcements of its next minibatch, and of those after it that may be begun before it is
+    /// done.
     fn next_leads(&self) -> Vec<Lead> {
         let (learning_rate, _) = self.learner.rate_and_clip();
         let lead = |(step, minibatch): (u64, &Minibatch)| Lead {
@@ -307,7 +311,8 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         (self.learner.counters.steps + 1..).zip(all).map(lead).collect()
     }
 
-    /// Calls the workers of a broken pipeline. Returns the leader's ending if the pipeline cannot be joined.
+    /// Asks the workers of a broken pipeline to join again. Returns the leader's way to end if that has failed for too
+    /// long.
     fn call(&mut self, now: Duration) -> Option<Ending> {
         let has_others = self.learner.identity.slots > 1;
         // The leader was started again after the others had ended, and its last minibatches had reached no other
@@ -360,7 +365,8 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         Ok(StageProgress::Waits(WAIT))
     }
 
-    /// Advances the gradient of the present minibatch.
+    /// Advances the gradient of the present minibatch by a piece of work; makes the training step once the gradient is
+    /// complete.
     fn compute(&mut self, now: Duration, is_full: bool) -> Result<StageProgress, TrainingError> {
         let advanced = self.learner.trainer.advance();
         match advanced.map_err(|error| self.learner.blame(error))? {
@@ -370,7 +376,7 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         }
     }
 
-    /// Makes the step whose gradient is complete.
+    /// Makes the training step of this pipeline stage, whose gradient is complete.
     fn step(&mut self, now: Duration, is_full: bool) -> Result<(), TrainingError> {
         let Some(lead) = self.pipeline().next_lead().cloned() else {
             return Ok(());
@@ -441,8 +447,8 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         self.outbox.push(FromTraining::Step { encoded, step, time });
     }
 
-    /// Handles the case that there is nothing to train, for now or for good: emits pending work, waits, or closes the
-    /// origin.
+    /// Handles the case that there is nothing to train, for now or for good: sends a batch that counts steps not
+    /// counted yet, waits, or ends the worker's stream of batches.
     fn pause(&mut self) -> Result<StageProgress, TrainingError> {
         let mut encoded = Vec::new();
         match self.learner.pause(0, &mut encoded)? {
@@ -453,7 +459,7 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         Ok(StageProgress::Worked)
     }
 
-    /// Closes the origin, this worker's stream of batches: the worker makes no further steps, and only helps with
+    /// Ends this worker's stream of batches (its origin): the worker makes no further steps, and only helps with
     /// evaluations.
     fn close(&mut self) -> Result<StageProgress, TrainingError> {
         // A follower never ends the run.
@@ -464,12 +470,13 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         Ok(StageProgress::Worked)
     }
 
-    /// Number of counted minibatches of the evaluation that this worker leads; `None` if it leads none.
+    /// Returns the number of evaluation minibatches whose results are counted; `None` if this worker leads no
+    /// evaluation.
     fn judged(&self) -> Option<u32> {
         self.learner.trainer.stage().judged()
     }
 
-    /// True if this worker leads an evaluation.
+    /// True if this worker leads an evaluation of its pipeline now.
     fn evaluates(&self) -> bool {
         self.judged().is_some()
     }
@@ -489,7 +496,7 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         Ok(begins)
     }
 
-    /// Advances an evaluation. Returns whether there was work to do.
+    /// Advances a pipeline evaluation by one piece of work. Returns false if there was nothing to do.
     fn advance_evaluation(&mut self, now: Duration) -> Result<bool, TrainingError> {
         let judged = self.judged();
         let advanced = self.learner.trainer.advance_evaluation()?;
@@ -518,9 +525,9 @@ impl<T: Trainer + HoldsStage> StageTraining<T> {
         }
     }
 
-    /// Answers orders to finish: all batches have come. More may come nevertheless, and another order after them. The
-    /// leader evaluates its pipeline first; if that breaks, it calls the pipeline together and tries again, within
-    /// limits.
+    /// Answers orders to finish the run: all batches have come. More may come nevertheless, and another order after
+    /// them. A leader evaluates its pipeline first; if that breaks, it asks the pipeline to join and tries again,
+    /// within limits.
     fn finish(&mut self, now: Duration) -> Result<StageProgress, TrainingError> {
         while let Some(finish) = self.finishes.front() {
             if self.leads() && finish.measures(now) {

@@ -20,16 +20,16 @@ use crate::training::State;
 const MAGIC: [u8; 8] = *b"tau-work";
 const VERSION: u8 = 2;
 const CRC_BYTES: usize = 4;
-/// Length of magic, version and the header's length, which is a `u16`.
+/// Length in bytes of a state file's beginning: magic, version and the header's length, which is a `u16`.
 const PREFIX_BYTES: usize = MAGIC.len() + 1 + 2;
-/// Largest length of a header, which has a dozen numbers.
+/// Largest length in bytes of a state file's header, which has a dozen numbers.
 const HEADER_BYTES_MAX: usize = 256;
-/// Largest number of arrays in a trainer's state.
+/// Largest number of arrays in the state file of a worker.
 const ARRAYS_MAX: u8 = 8;
-/// Bytes that are converted from or to numbers at a time.
+/// Number of bytes of a state file that are converted from or to numbers at a time.
 const CHUNK_BYTES: usize = 1 << 16;
 
-/// The header of a state file, which precedes the arrays.
+/// Header of the file in which a worker saves its residual and optimiser state; precedes the arrays.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Header {
     origin: OriginId,
@@ -42,7 +42,7 @@ struct Header {
 }
 
 impl Header {
-    /// Returns the length of a file whose header takes this many bytes; `None` if it overflows.
+    /// Returns the length of a state file whose header takes `header_bytes` bytes; `None` if it overflows.
     fn file_bytes(&self, header_bytes: usize) -> Option<u64> {
         let arrays = self
             .weights
@@ -52,35 +52,34 @@ impl Header {
     }
 }
 
-/// The reason for which a state file was not written, not read or not used.
 #[derive(Debug, Error)]
 pub enum StateFileError {
-    /// The system refused to read the file.
+    /// Reason why a worker's state file is not used: the system refused to read it.
     #[error("{file} could not be read")]
     Read { file: PathBuf, source: io::Error },
-    /// The system refused to write the file.
+    /// Reason why a worker's state file was not written: the system refused.
     #[error("{file} could not be written: make room for it, or choose a folder that can hold it")]
     Write { file: PathBuf, source: io::Error },
-    /// The file is not a state file.
+    /// Reason why a worker's state file is not used: it is not such a file.
     #[error("{file} is not a state file of a worker: {why}")]
     NotAState { file: PathBuf, why: String },
-    /// The file is damaged.
+    /// Reason why a worker's state file is not used: it is damaged.
     #[error("{file} is damaged: {why}")]
     Damaged {
         file: PathBuf,
-        /// Sign of the damage, for the error message.
+        /// Sign of the damage to the state file, for the error message.
         why: String,
     },
-    /// The state is of another model or optimiser.
+    /// Reason why a worker's state file is not used: it is of another model or optimiser.
     #[error("{file} is the state of a worker with another model or optimiser")]
     Unfit {
         file: PathBuf,
-        /// The mismatch between state and trainer.
+        /// Mismatch between saved state and trainer.
         source: StateError,
     },
 }
 
-/// Writes a worker's state to a file, which appears whole or not at all.
+/// Writes a worker's own state (residual and optimiser state) to a file, which appears whole or not at all.
 pub fn save(path: &Path, state: &State) -> Result<(), StateFileError> {
     let made = whole_file::make_folder_of(path);
     let written = made.and_then(|()| whole_file::write(path, |file| encode(state, file)));
@@ -100,7 +99,7 @@ pub fn load(path: &Path, weights: usize) -> Result<State, StateFileError> {
     decode(path, file, length, weights)
 }
 
-/// Writes a state's bytes followed by their CRC.
+/// Writes a worker's state in the format of its file, followed by a checksum (CRC).
 fn encode(state: &State, out: &mut impl Write) -> io::Result<()> {
     let TrainerState { numbers, arrays } = &state.trainer;
     let header = Header {
@@ -213,7 +212,7 @@ pub fn decode(path: &Path, file: impl Read, length: u64, weights: usize) -> Resu
     })
 }
 
-/// A file that computes the CRC of all bytes read.
+/// Reader that computes the checksum (CRC) of all bytes read from a file.
 struct Summed<R> {
     file: R,
     hasher: Hasher,
@@ -272,14 +271,14 @@ mod tests {
         decode(Path::new("some/state"), bytes, bytes.len() as u64, weights)
     }
 
-    /// Returns the error message for bytes that are refused.
+    /// Returns the error message with which the bytes of a state file are refused.
     fn refusal(bytes: &[u8]) -> String {
         let error = read(bytes, WEIGHTS).unwrap_err().to_string();
         assert!(error.starts_with("some/state ") && !error.contains('\n'), "{error}");
         error
     }
 
-    /// Changes a file's body and corrects its checksum.
+    /// Returns a state file with a changed body and a correct checksum.
     fn forged(change: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
         let mut bytes = bytes(&state(3, WEIGHTS));
         bytes.truncate(bytes.len() - CRC_BYTES);

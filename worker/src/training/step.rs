@@ -8,43 +8,45 @@ use protocol::weights::lattice::{Range, Tau};
 use crate::emission::Leaving;
 use crate::trainer::GpuUse;
 
-/// The outcome of one call of a training loop.
+/// Outcome of one call of a training loop: the step that was made, or the reason why none was made.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Next {
-    /// A step was made and its batch written.
+    /// Outcome of a call: a step was made, and its batch was written.
     Emitted(Step),
-    /// A step was made without a batch: its changes stay in the residual, and a later batch counts its samples.
+    /// Outcome of a call: a step was made without a batch. Its changes stay in the residual, and a later batch counts
+    /// its samples.
     Kept(Step),
-    /// A step was made, and the worker's prefix for a sequential averaging step is written in place of a batch.
+    /// Outcome of a call: a step was made, and the worker's difference from the shared weights is written for a
+    /// sequential averaging step, in place of a batch.
     Passed(Step),
-    /// There is nothing to train now, but messages from other workers may change that.
+    /// Outcome of a call: there is nothing to train now, but messages from other workers may change that.
     Waiting,
-    /// Everything is trained, or the run is to end: the origin can be closed.
+    /// Outcome of a call: everything is trained, or the run is to end. The worker's stream of batches can be ended.
     Done,
 }
 
-/// The record of one step, without its batch.
+/// Record of one training step for reports, without its batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Step {
     /// Mean loss of the minibatch.
     pub loss: f32,
     /// Number of samples in the minibatch.
     pub samples: usize,
-    /// Number of changes that left.
+    /// Number of weight changes that left with the step.
     pub changes: usize,
     /// True if no batch left because the node has enough to send.
     pub throttled: bool,
-    /// Size of the changes that left, for batches of ±τ.
+    /// Size τ of the weight changes that left, for batches of ±τ.
     pub tau: Option<Tau>,
-    /// Alarm if a shared weight is beyond ±8.
+    /// Result of the range check after the step: an alarm if a shared weight is beyond ±8.
     pub range: Range,
     /// Average staleness of other workers' batches when they arrive, in rounds.
     pub staleness: f64,
     /// The part of the step's thread time that is training; the rest is exchange.
     pub training_time: Duration,
-    /// The part of `training_time` in which updates were made orthogonal.
+    /// Part of the step's `training_time` in which the optimiser made updates orthogonal.
     pub directions: Duration,
-    /// Use of the GPU in the step.
+    /// Time and memory that the step took on the GPU.
     pub gpu: GpuUse,
 }
 
@@ -57,7 +59,7 @@ impl Step {
         }
     }
 
-    /// Records the contents of the batch that leaves with the step.
+    /// Adds the number and size of the changes in the batch that leaves with the step to the step's record.
     pub(super) fn left(&mut self, Leaving { payload, range }: &Leaving) {
         self.changes = payload.len();
         self.range = self.range.max(*range);

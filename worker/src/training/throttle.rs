@@ -2,30 +2,30 @@
 
 use std::time::Duration;
 
-/// Largest number of throttled steps in a row; their gradients are all of the same weights.
+/// Largest number of steps in a row without a batch; the gradients of all of them are of the same shared weights.
 const THROTTLED_MAX: usize = 16;
-/// Time for which the worker waits for a full outbox before it throttles steps.
+/// Time for which a worker waits for a full queue of batches to empty before it makes steps without sending.
 const FULL_LIMIT: Duration = Duration::from_millis(100);
 
 /// The throttling of a worker whose batches are not taken: it first goes on training while changes stay in the
 /// residual, and later waits.
 #[derive(Debug, Default)]
 pub(crate) struct Throttle {
-    /// True if the node has enough to send.
+    /// True if the node has enough to send, and has told the worker to send no batches.
     is_paused: bool,
     /// Number of steps in a row after which no batch left.
     steps: usize,
-    /// Time at which the outbox became full; `None` while it has room.
+    /// Time at which the queue of the worker's batches became full; `None` while it has room.
     full_since: Option<Duration>,
 }
 
 impl Throttle {
-    /// Records that the node has enough to send, or takes batches again.
+    /// Records the node's order to send no batches for now, or to send them again.
     pub(crate) fn pause(&mut self, is_paused: bool) {
         self.is_paused = is_paused;
     }
 
-    /// True if no batch should leave after the next step, if that is possible.
+    /// True if no batch should leave after the next step, if that is possible, because the node or the queue is full.
     pub(crate) fn is_on(&self, is_full: bool) -> bool {
         self.is_paused || is_full
     }
@@ -35,8 +35,8 @@ impl Throttle {
         self.steps = if has_emitted { 0 } else { self.steps + 1 };
     }
 
-    /// True if a step would be pointless now: a full outbox mostly empties in a moment, and a long row of throttled
-    /// steps is no better than waiting.
+    /// True if the worker should wait instead of making a step without a batch: a full queue mostly empties in a
+    /// moment, and a long row of such steps is no better than waiting.
     pub(crate) fn should_wait(&mut self, now: Duration, is_full: bool, can_throttle: bool) -> bool {
         if !is_full {
             self.full_since = None;

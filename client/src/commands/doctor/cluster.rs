@@ -32,7 +32,8 @@ pub(super) async fn cluster(contact: &Contact) -> Vec<Finding> {
     findings
 }
 
-/// Compares the list that one node gave with the answers of all nodes, and returns the findings. Pure.
+/// Compares the list of nodes that one node gave with the lists of all nodes, and returns the findings for the user:
+/// nodes that do not answer, and nodes that do not hear each other. Pure.
 fn findings(listed: &[NodeReport], answers: &[Answer]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut views: Vec<(&NodeReport, &[NodeReport])> = Vec::new();
@@ -80,8 +81,8 @@ fn findings(listed: &[NodeReport], answers: &[Answer]) -> Vec<Finding> {
     findings
 }
 
-/// Returns the entry of the node that sent this list: the node at the address that was asked, else the only node in it
-/// that is not silent and has no round-trip time, because a node measures none to itself.
+/// Returns the entry of the node that sent this list of the cluster's nodes: the node at the address that was asked,
+/// else the only node in it that is not silent and has no round-trip time, because a node measures none to itself.
 fn own(asked: SocketAddr, nodes: &[NodeReport]) -> Option<&NodeReport> {
     let by_address = nodes.iter().find(|node| node.address == asked.to_string());
     let mut near = nodes
@@ -131,8 +132,8 @@ pub(super) fn called(address: SocketAddr, listed: &[NodeReport]) -> String {
     known.map_or_else(|| address.to_string(), |node| node.node.clone())
 }
 
-/// Finds nodes with wrong clocks. Each node read its clock between `asked` and `heard`, two moments of this machine's
-/// clock. Pure.
+/// Finds nodes whose clocks differ from this machine's. Each node read its clock between `asked` and `heard`, two
+/// moments of this machine's clock. Pure.
 fn clocks(listed: &[NodeReport], looks: &[Answer], asked: f64, heard: f64) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut told = 0;
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_does_not_answer_is_named_with_what_to_do() {
+    fn nodes_that_do_not_answer_are_named_with_what_to_do() {
         let listed = [node(1, "idle"), node(2, SILENT), node(3, "idle")];
         let gone = findings(
             &listed,

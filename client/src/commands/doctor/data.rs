@@ -13,11 +13,12 @@ use crate::contact::{Answer, Contact};
 use crate::failure::Failure;
 use crate::output::notice;
 
-/// Pause before nodes that are still reading the data are asked again. A node also delays its answer while it reads, so
-/// rounds take longer than this.
+/// Pause before `tau doctor` asks nodes that are still reading the data again. A node also delays its answer while it
+/// reads, so rounds take longer than this.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// Rounds of questions after which a node that other nodes hear is reported as not answering.
+/// Number of rounds in which `tau doctor` asks a node about the data before it reports that the node, which other nodes
+/// hear, does not answer.
 const ASKED_MAX: u32 = 3;
 
 /// Description of the data on each node, by the node's name, or the reason why the node cannot read it.

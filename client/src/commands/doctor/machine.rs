@@ -7,7 +7,8 @@ use crate::args::PORT;
 use crate::local::compute;
 use crate::output::quantity;
 
-/// Thresholds below which `tau doctor` warns: files and sockets that a process may open, and bytes of free memory.
+/// Number of files and sockets that a process may open below which `tau doctor` warns; `MEMORY_LOW` is the threshold
+/// for free memory, in bytes.
 const DESCRIPTORS_LOW: usize = 1024;
 const MEMORY_LOW: u64 = 512 << 20;
 

@@ -21,13 +21,13 @@ enum Level {
     Problem,
 }
 
-/// The result of one check.
+/// Result of one check of `tau doctor`, such as the comparison of clocks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Finding {
     level: Level,
-    /// The observation, as a sentence.
+    /// Sentence that says what a check of `tau doctor` found.
     found: String,
-    /// The remedy, if something is wrong.
+    /// Remedy that `tau doctor` advises, if its check found something wrong.
     advice: Option<String>,
 }
 

@@ -8,16 +8,16 @@ use serde::Serialize;
 
 use crate::output::{printable, quantity};
 
-/// Number of classes up to which the whole matrix is printed, because it fits a terminal.
+/// Number of classes up to which the whole confusion matrix is printed, because it fits a terminal.
 const MATRIX_CLASSES_MAX: usize = 12;
-/// Minimum number of letters to which the name of a class is cut in the printed matrix.
+/// Minimum number of letters to which the name of a class is cut in the printed confusion matrix.
 const NAME_LETTERS: usize = 7;
 
 /// Confusion matrix: the number of samples of each true class that the model took for each class, and scores from it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Confusion {
     classes: Vec<String>,
-    /// Sample counts, indexed by the true class, then by the predicted class.
+    /// Confusion matrix: sample counts, indexed by the true class, then by the predicted class.
     matrix: Vec<Vec<u64>>,
     per_class: Vec<OfClass>,
     /// Accuracy of always predicting the most frequent class.
@@ -28,7 +28,7 @@ pub(crate) struct Confusion {
     pub(crate) macro_f1: f64,
 }
 
-/// Scores of one class.
+/// Recall, precision and F1 of one class in an evaluation.
 #[derive(Debug, PartialEq, Serialize)]
 struct OfClass {
     class: String,
@@ -43,7 +43,7 @@ struct OfClass {
 }
 
 impl Confusion {
-    /// Builds the matrix from pairs of a true and a predicted class.
+    /// Builds the confusion matrix from pairs of a true and a predicted class.
     pub(crate) fn of(classes: &[String], pairs: impl Iterator<Item = (u32, u32)>) -> Self {
         let mut matrix = vec![vec![0u64; classes.len()]; classes.len()];
         for (truth, predicted) in pairs {
@@ -96,7 +96,7 @@ impl Confusion {
         ))
     }
 
-    /// Formats the scores of each class, and the matrix if it has few classes, within `room` columns.
+    /// Formats the scores of each class and, if there are few classes, the confusion matrix, within `room` columns.
     pub(crate) fn text(&self, room: usize) -> String {
         let names: Vec<_> = self.classes.iter().map(|name| printable::line(name)).collect();
         let width = names.iter().map(|name| name.chars().count()).max().unwrap_or(0);

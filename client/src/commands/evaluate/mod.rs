@@ -34,19 +34,20 @@ struct Evaluated<'a> {
     accuracy: f64,
     /// Accuracy of always guessing the most frequent class of these samples.
     base_rate: Option<f64>,
-    /// R², the explained share of the variance, and mean absolute error of predicted numbers; none for classes.
+    /// R², the explained share of the variance, of a model that predicts numbers; `mae` is its mean absolute error.
+    /// Both are none for classes.
     #[serde(skip_serializing_if = "Option::is_none")]
     r2: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     mae: Option<f64>,
     loss: f64,
-    /// Mean recall and mean F1 of all classes; none for predicted numbers.
+    /// Mean recall of all classes; `macro_f1` is their mean F1. Both are none for predicted numbers.
     #[serde(skip_serializing_if = "Option::is_none")]
     balanced_accuracy: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     macro_f1: Option<f64>,
     samples: usize,
-    /// Number of samples in the data, training samples included.
+    /// Number of samples in the evaluated data, training samples included.
     samples_in_data: usize,
     digest: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -56,15 +57,15 @@ struct Evaluated<'a> {
 /// The samples of a dataset that a model is measured on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EvaluatedSamples {
-    /// The test samples of the dataset.
+    /// The model is measured on the test samples of the dataset.
     Test,
-    /// All samples, because the model was not trained on this file.
+    /// The model is measured on all samples of the dataset, because it was not trained on this file.
     NewFile,
 }
 
 impl EvaluatedSamples {
-    /// Chooses all samples if the data names another file than the training data and no test part, else the test
-    /// samples.
+    /// Chooses the samples that a model is measured on: all samples if the data names another file than the training
+    /// data and no test part, else the test samples.
     fn of(text: Option<&str>, given: Option<&DataSpec>, trained: &DataSpec) -> Self {
         let paths = given.and_then(DataSpec::path).zip(trained.path());
         let is_same = match paths {

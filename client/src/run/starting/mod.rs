@@ -26,7 +26,8 @@ const PREPARE_LIMIT: Duration = Timing::DEFAULT.start_limit();
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Time for which the node that was asked to start a run may be silent.
 const SILENCE_LIMIT: Duration = Duration::from_mins(1);
-/// Number of consecutive rounds in which all nodes must say that there is no run: a node may read the request late.
+/// Number of consecutive surveys in which nodes must report no new run before the request to start one is sent again: a
+/// node may read the request late.
 const CERTAIN: u32 = 2;
 
 /// Asks a cluster to start a run, and returns the run's id when the nodes have begun. Until then calls `waits` with the
@@ -64,7 +65,8 @@ struct Attempt<'a> {
 }
 
 impl Attempt<'_> {
-    /// Sends the request and returns the run, or `None` if it is certain that the request will not start one.
+    /// Sends the request to start a run and returns the run, or `None` if it is certain that the request will not start
+    /// one.
     async fn make(&self, line: &NodeConnection, waits: &impl Fn(&[WaitingFor])) -> Result<Option<RunId>, Failure> {
         let mut answer = std::pin::pin!(line.connection.ask(self.request.clone(), PREPARE_LIMIT));
         let mut heard = Instant::now();
@@ -156,7 +158,7 @@ impl Attempt<'_> {
         run
     }
 
-    /// Returns the failure for a request to start a run whose outcome no node knows.
+    /// Returns the failure of a request to start a run of which no node that answers knows the outcome.
     fn open(&self) -> Failure {
         let seconds = SILENCE_LIMIT.as_secs();
         Failure::Failed(format!(
@@ -169,9 +171,9 @@ impl Attempt<'_> {
 }
 /// Starting point of a run: a new job or an earlier run's checkpoint.
 pub(crate) enum What {
-    /// The run begins with the first weights of a new job.
+    /// Starting point of a run: the initial weights of a new job.
     Job(Box<Job>),
-    /// The run continues from the furthest checkpoint of an earlier run. The draft holds the settings that replace
+    /// Starting point of a run: the furthest checkpoint of an earlier run. The draft holds the settings that replace
     /// those of the earlier job.
     Resume(RunId, Box<JobDraft>),
 }

@@ -16,13 +16,13 @@ use crate::contact::{Answer, Unanswered};
 /// Outcome of a request to start a run whose answer was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum StartOutcome {
-    /// The run has begun, as reported by the node at this address.
+    /// The requested run has begun, as reported by the node at this address.
     Begun(RunId, SocketAddr),
-    /// The node that was asked has called the run off for this reason.
+    /// The node that was asked to start a run has called it off for this reason.
     CalledOff(RunFailure),
-    /// The run is being prepared, or may still begin.
+    /// The requested run is being prepared, or may still begin.
     Open,
-    /// The request has started no run and will not start one.
+    /// The request to start a run has started none and will not start one.
     Nothing,
 }
 
@@ -30,7 +30,7 @@ pub(super) enum StartOutcome {
 #[derive(Debug, Default)]
 pub(super) struct Before {
     runs: BTreeSet<RunId>,
-    /// Addresses of the nodes that answered before the request.
+    /// Addresses of the nodes that reported their runs before the request to start one.
     told: BTreeSet<SocketAddr>,
 }
 
@@ -54,8 +54,8 @@ impl Before {
     }
 }
 
-/// Infers the outcome from the answers of all nodes. `job` is the requested job, or `None` if an earlier run was to be
-/// resumed.
+/// Infers from the answers of all nodes what became of a request to start a run. `job` is the requested job, or `None`
+/// if an earlier run was to be resumed.
 pub(super) fn infer_outcome(asked: SocketAddr, job: Option<&Job>, before: &Before, answers: &[Answer]) -> StartOutcome {
     let known: BTreeMap<SocketAddr, StartOutcome> = answers
         .iter()
@@ -139,7 +139,7 @@ mod tests {
         }
     }
 
-    /// Infers the outcome of a request to node A, where both nodes had run 1 before.
+    /// Infers what became of a request to node A to start a run, where both nodes had run 1 before.
     fn verdict(answers: &[Answer]) -> StartOutcome {
         let old = || Some(status(1, Phase::Ended, Some(RunFailure::NotMeasured)));
         let before = Before::new(&[says(A, old()), says(B, old())]);

@@ -5,30 +5,30 @@ use std::fmt::Write as _;
 
 use crate::output::text_layout::cut;
 
-/// Size of a chart in SVG units, about the pixels of a phone.
+/// Width of a chart in SVG units, about the pixels of a phone; `HEIGHT` likewise.
 const WIDTH: f64 = 420.0;
 const HEIGHT: f64 = 260.0;
-/// Edges of the plot area inside the chart, in SVG units.
+/// Left edge of the plot area inside the chart, in SVG units; the other edges follow.
 const LEFT: f64 = 52.0;
 const RIGHT: f64 = 400.0;
 const TOP: f64 = 12.0;
 const BOTTOM: f64 = 222.0;
-/// Number of line colours in the page's style sheet.
+/// Number of line colours for charts in the page's style sheet.
 pub(crate) const COLOURS: usize = 12;
-/// Height of a bar with the space below it, in SVG units.
+/// Height of a bar in a chart with the space below it, in SVG units.
 const BAR: f64 = 26.0;
 
-/// Longest name of a bar in characters; longer names are cut.
+/// Longest name of a bar in a chart, in characters; longer names are cut.
 const NAME_MAX: usize = 60;
 
 /// Style of a line in a chart, which tells means, single runs and references apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Style {
-    /// Style of a mean over several runs.
+    /// Style of a line in a chart for a mean over several runs.
     Thick,
-    /// Style of a single run.
+    /// Style of a line in a chart for a single run.
     Thin,
-    /// Style of published results of other authors, and of an ideal.
+    /// Style of a line in a chart for published results of other authors, and for an ideal.
     Dashed,
 }
 
@@ -39,20 +39,20 @@ pub(crate) struct ChartLine {
     pub(crate) colour: Option<usize>,
     pub(crate) style: Style,
     pub(crate) points: Vec<(f64, f64)>,
-    /// Text that is shown when the pointer is on the line.
+    /// Text that is shown when the pointer is on the chart's line.
     pub(crate) title: String,
-    /// Standard deviation at each point, where it is known.
+    /// Standard deviation at each point of the chart's line, where it is known.
     pub(crate) deviations: Vec<Option<f64>>,
 }
 
-/// Name of an axis and format of its numbers.
+/// Axis of a chart: its name and the format of its numbers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Axis {
     pub(crate) name: &'static str,
     pub(crate) number: fn(f64) -> String,
-    /// True if the axis begins at zero.
+    /// True if the chart's axis begins at zero.
     pub(crate) from_zero: bool,
-    /// True if the axis has ticks at whole numbers only.
+    /// True if the chart's axis has ticks at whole numbers only.
     pub(crate) whole: bool,
 }
 
@@ -86,7 +86,7 @@ pub(crate) fn escape(text: &str) -> String {
     out
 }
 
-/// Returns the first tick, the step and the number of about five round ticks that span a range.
+/// Returns the first tick, the step and the number of about five round ticks of an axis that span a range.
 fn ticks(low: f64, high: f64) -> (f64, f64, usize) {
     const WANTED: f64 = 5.0;
     let span = (high - low).max(high.abs() * 1e-6).max(1e-9);
@@ -103,7 +103,7 @@ fn ticks(low: f64, high: f64) -> (f64, f64, usize) {
     (first, step, count)
 }
 
-/// Linear map from a range of values to coordinates of the chart.
+/// Linear map from a range of values to coordinates of a chart.
 struct Scale {
     first: f64,
     last: f64,

@@ -11,15 +11,15 @@ use crate::study::row::Point;
 use crate::study::series::{Group, Series, node_counts};
 use crate::study::statistics::Summary;
 
-/// A chart with its title and legend.
+/// A chart of a report, with its title and legend.
 pub(super) struct Picture {
     pub(super) title: String,
     pub(super) svg: String,
-    /// Names and colour indices of the lines; empty where bars carry their names.
+    /// Names and colour indices of a chart's lines; empty where bars carry their names.
     pub(super) legend: Vec<(String, Option<usize>)>,
 }
 
-/// Function that returns the position of an evaluation on the horizontal axis.
+/// Function that returns the position of an evaluation on the horizontal axis of a chart.
 type Height = fn(&Point) -> f64;
 
 const TIME: Axis = Axis {
@@ -39,7 +39,7 @@ const NODES: Axis = Axis {
     whole: true,
     ..TIME
 };
-/// Returns the axis for the quality of models.
+/// Returns the chart axis for the quality of models.
 fn good(metric: QualityMetric) -> Axis {
     Axis {
         name: metric.name(),
@@ -52,7 +52,7 @@ fn good(metric: QualityMetric) -> Axis {
     }
 }
 
-/// Returns all charts of an experiment.
+/// Returns all charts of one section of a report, which covers an experiment on one dataset.
 pub(super) fn pictures(section: &Section<'_>) -> Vec<Picture> {
     let series = &section.series;
     let counts = node_counts(series);
@@ -81,7 +81,7 @@ fn legend(series: &[Series<'_>]) -> Vec<(String, Option<usize>)> {
     entries.map(|(at, one)| (one.label.clone(), Some(at))).collect()
 }
 
-/// Charts the quality of models over samples and over seconds, with one line for every run.
+/// Draws the charts of models' quality over samples and over seconds, with one line for every run.
 fn courses(section: &Section<'_>, nodes: usize) -> Vec<Picture> {
     let (series, metric) = (&section.series, section.quality_metric());
     let over = |axis: Axis, place: Height| {
@@ -114,7 +114,7 @@ fn courses(section: &Section<'_>, nodes: usize) -> Vec<Picture> {
     pictures.into_iter().flatten().collect()
 }
 
-/// Charts time, speed-up and quality by the number of nodes.
+/// Draws the charts of time, speed-up and quality by the number of nodes.
 fn by_nodes(section: &Section<'_>) -> Vec<Picture> {
     let series = &section.series;
     let by = |figure: &StudyFigure, y: Axis, published: fn(&Reference) -> &[f64]| {
@@ -154,7 +154,7 @@ fn over_nodes(title: String, y: Axis, section: &Section<'_>, lines: &[ChartLine]
     }
 }
 
-/// Returns the published results by number of nodes as dashed lines; `published` selects the figure.
+/// Returns other authors' published results by number of nodes as dashed lines; `published` selects the figure.
 fn references(section: &Section<'_>, published: fn(&Reference) -> &[f64]) -> impl Iterator<Item = ChartLine> {
     let all = section.experiment.references.iter().map(move |reference| {
         let places = reference.nodes.iter().map(|&nodes| nodes as f64);
@@ -189,7 +189,7 @@ fn line(series: &Series<'_>, colour: usize, of: impl Fn(&Group<'_>) -> Option<Su
     }
 }
 
-/// Charts the speed-up: samples per second divided by those on the fewest nodes, with a line for the ideal.
+/// Draws the chart of the speed-up: samples per second divided by those on the fewest nodes, with a line for the ideal.
 fn speed_up(section: &Section<'_>) -> Picture {
     let series = &section.series;
     let counts = node_counts(series);
@@ -236,7 +236,7 @@ fn bar(
     })
 }
 
-/// Charts one figure of every series on this many nodes as bars.
+/// Charts one figure as bars: for each series of runs with the same settings, the runs on this many nodes.
 fn compared(section: &Section<'_>, figure: &StudyFigure, nodes: usize) -> Option<Picture> {
     let target = section.experiment.target;
     let bars: Vec<Bar> = section
@@ -258,7 +258,8 @@ fn compared(section: &Section<'_>, figure: &StudyFigure, nodes: usize) -> Option
     })
 }
 
-/// Charts the quality by split and by the other settings that differ, with published results.
+/// Charts the quality of models by split (of the samples among workers) and by the other settings that differ, with
+/// published results.
 fn by_split(section: &Section<'_>, nodes: usize) -> Picture {
     let figure = how_good(section.quality_metric());
     let mut sorted: Vec<(usize, &Series<'_>)> = section.series.iter().enumerate().collect();

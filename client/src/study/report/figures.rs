@@ -7,11 +7,11 @@ use super::super::row::Measured;
 use crate::output::quality_metric::QualityMetric;
 use crate::output::quantity::{accuracy, bytes, count, seconds, share};
 
-/// One figure of a run in a report.
+/// One figure of a run in a report, such as the accuracy or the seconds taken.
 #[derive(Clone, Copy)]
 pub(crate) struct StudyFigure {
     pub(crate) name: &'static str,
-    /// Meaning of the figure in one sentence, for the report's glossary and tooltips.
+    /// Meaning of a report's figure in one sentence, for the glossary and tooltips.
     pub(crate) about: &'static str,
     source: Source,
     pub(crate) text: fn(f64) -> String,
@@ -20,7 +20,7 @@ pub(crate) struct StudyFigure {
 /// Source of a figure's value: a function of the run, or the shared table of figures.
 #[derive(Clone, Copy)]
 enum Source {
-    /// A function of the run and the experiment's target accuracy.
+    /// The value of a report's figure is computed from the run and the experiment's target accuracy.
     Own(fn(&Measured, Option<f64>) -> Option<f64>),
     Table(&'static Figure<RunFigures>),
 }
@@ -66,12 +66,13 @@ impl StudyFigure {
     }
 }
 
-/// Returns all figures in the order of tables: the quality of models, then the cost of runs.
+/// Returns all figures that a report shows of a run, in the order of tables: the quality of models, then the cost of
+/// runs.
 pub(crate) fn figures(metric: QualityMetric) -> impl Iterator<Item = StudyFigure> {
     std::iter::once(how_good(metric)).chain(taken())
 }
 
-/// Returns the figure for the quality of models.
+/// Returns the figure of a report for the quality of models: accuracy or R².
 pub(crate) fn how_good(metric: QualityMetric) -> StudyFigure {
     match metric {
         QualityMetric::Accuracy => ACCURACY,
@@ -79,7 +80,7 @@ pub(crate) fn how_good(metric: QualityMetric) -> StudyFigure {
     }
 }
 
-/// Returns the figures for the cost of runs: time, speed, traffic and resources.
+/// Returns the figures of a report for the cost of runs: time, speed, traffic and resources.
 pub(crate) fn taken() -> impl Iterator<Item = StudyFigure> {
     let table = RUN_FIGURES.iter().filter_map(StudyFigure::of_table);
     [SECONDS, SPEED, TO_TARGET].into_iter().chain(table).chain([DISK])

@@ -163,7 +163,7 @@ fn legend(out: &mut String, section: &Section<'_>) {
     }
 }
 
-/// Formats the number of runs that count, and the number that are left out.
+/// Formats the number of a group's runs that count in averages, and the number of those left out.
 fn runs(group: &Group<'_>) -> String {
     match group.troubled {
         0 => group.sound.len().to_string(),

@@ -21,7 +21,7 @@ use crate::output::quantity;
 use crate::views::page::report::REPORT;
 use figures::how_good;
 
-/// Name of the experiment that single runs, which belong to no study, are reported under.
+/// Name of the experiment under which a report shows single runs, which belong to no study.
 pub(crate) const RUNS: &str = "runs";
 
 /// Content of a report: its title, experiments and results.
@@ -30,14 +30,15 @@ pub(crate) struct Material {
     pub(crate) title: String,
     pub(crate) experiments: Vec<Experiment>,
     pub(crate) rows: Vec<Row>,
-    /// Number of planned runs that are not done yet.
+    /// Number of a study's planned runs that are not done yet.
     pub(crate) missing: usize,
-    /// Runs without a result, as one sentence each.
+    /// Runs that left no result, as one sentence each for the report.
     pub(crate) failed: Vec<String>,
 }
 
 impl Material {
-    /// Returns the rows of an experiment, in an order that does not depend on the order of the runs.
+    /// Returns the records of an experiment's runs, in an order that does not depend on the order in which they were
+    /// made.
     fn rows_of(&self, experiment: &Experiment) -> Vec<&Row> {
         let own = self.rows.iter().filter(|row| row.experiment == experiment.name);
         let mut rows: Vec<&Row> = own.collect();
@@ -53,7 +54,7 @@ impl Material {
         all
     }
 
-    /// Returns a sentence for each run that is excluded from the averages, with the reason.
+    /// Returns a sentence for each run that is excluded from the report's averages, with the reason.
     fn troubles(&self) -> Vec<String> {
         let mut all = self.failed.clone();
         for experiment in &self.experiments {
@@ -80,8 +81,8 @@ impl Material {
     }
 }
 
-/// Writes the report's files to a folder, each atomically, and returns their paths. `page` replaces the HTML page, for
-/// a report of a single run.
+/// Writes a report's files to a folder, each atomically, and returns their paths. `page` replaces the HTML page, for a
+/// report of a single run.
 pub(crate) fn write(folder: &Path, material: &Material, page: Option<String>) -> Result<Vec<PathBuf>, Failure> {
     let files = [
         (REPORT, page.unwrap_or_else(|| html::page(material))),
@@ -105,9 +106,10 @@ fn write_file(folder: &Path, name: &str, text: &str) -> Result<PathBuf, Failure>
     Ok(place)
 }
 
-/// The rows of an experiment on one dataset, with their series. Figures of different datasets are not comparable.
+/// Section of a report: the runs of an experiment on one dataset, grouped into series. Figures of different datasets
+/// are not comparable.
 struct Section<'a> {
-    /// Heading of the section; `None` where the report's title says as much.
+    /// Heading of a report's section; `None` where the report's title says as much.
     name: Option<String>,
     experiment: &'a Experiment,
     rows: Vec<&'a Row>,
@@ -115,7 +117,7 @@ struct Section<'a> {
 }
 
 impl Section<'_> {
-    /// Returns the noun for the rows of the section's table.
+    /// Returns the noun for the rows of the section's table: single runs, or strategies.
     fn compared(&self) -> &'static str {
         if self.experiment.name == RUNS {
             "run"
@@ -178,8 +180,8 @@ fn data_name(data: &str, others: &[&str]) -> String {
     }
 }
 
-/// Returns a sentence that names the best strategy of a section on the largest number of nodes, or `None` if there is
-/// only one strategy.
+/// Returns a sentence that names the best strategy of a report's section on the largest number of nodes, or `None` if
+/// there is only one strategy.
 fn winner(section: &Section<'_>) -> Option<String> {
     let nodes = *node_counts(&section.series).last()?;
     let good = how_good(section.quality_metric());

@@ -7,7 +7,7 @@ use protocol::stats::RUN_FIGURES;
 use super::Material;
 use crate::study::row::Row;
 
-/// Columns that the CSV table has for every run before the columns of figures.
+/// Columns that a report's CSV table has for every run, before the columns of figures.
 const COLUMNS: [&str; 11] = [
     "experiment",
     "nodes",

@@ -55,7 +55,7 @@ pub(super) struct RunResult {
 }
 
 impl RunDocuments {
-    /// Reads job and result from a run's folder. An error says what is wrong with the folder.
+    /// Reads a run's job and result from the run's folder. An error says what is wrong with the folder.
     pub(super) fn read(folder: &Path) -> Result<Self, String> {
         let text = |name: &str| {
             std::fs::read_to_string(folder.join(name)).map_err(|error| format!("{name} could not be read: {error}"))
@@ -69,7 +69,7 @@ impl RunDocuments {
         Ok(Self { job, result })
     }
 
-    /// Returns the number of training samples; 0 if the run has no result.
+    /// Returns the number of the run's training samples; 0 if the run has no result.
     pub(super) fn train(&self) -> u64 {
         let trained = self.result.as_ref().filter(|result| result.epochs > 0.0);
         trained.map_or(0, |result| (result.samples as f64 / result.epochs).round() as u64)
@@ -79,7 +79,7 @@ impl RunDocuments {
         self.result.as_ref().map_or(&[], |result| &result.evaluations)
     }
 
-    /// Returns the end of a run that has a result.
+    /// Returns the outcome of the run from its result file; none if it has no result.
     pub(super) fn end(&self) -> Option<End> {
         self.result.as_ref().map(|result| End::Finished {
             accuracy: result.accuracy,
@@ -113,7 +113,7 @@ impl RunDocuments {
 }
 
 impl RunResult {
-    /// Returns the figures of the whole run that apply to it.
+    /// Returns the figures of the whole run that pages show: those that apply to it and are not 0.
     fn figures(&self) -> Vec<OutcomeFigure> {
         let figure = |title, meaning, unit, value: Option<f64>| OutcomeFigure {
             title,
@@ -176,7 +176,7 @@ pub(super) struct Outcome {
     warnings: Vec<String>,
 }
 
-/// One key of the job with its value.
+/// One setting of an ended run's job, for the page.
 #[derive(Serialize)]
 struct Setting {
     key: String,

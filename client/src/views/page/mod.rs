@@ -34,15 +34,15 @@ use text::Text;
 /// Time after a page's last request in which it counts as open: the process waits at most this long before it exits, so
 /// that open pages learn how the run ended.
 const LAST_LOOK: Duration = Duration::from_secs(5);
-/// Interval between the requests of an open page.
+/// Interval between the requests of an open web page.
 const ASKS_EVERY: Duration = Duration::from_secs(1);
 
 /// Content of a served page: a live cluster or an ended run.
 #[derive(Clone)]
 enum Shows {
-    /// The page shows the present state of a cluster and its run.
+    /// A served page shows the present state of a cluster and its run.
     Live(Live),
-    /// The page shows a run that has ended.
+    /// A served page shows a run that has ended.
     Past(Arc<Mutex<Replay>>),
 }
 
@@ -59,14 +59,15 @@ struct Live {
 /// Path of the model that a page shows when a run has ended.
 #[derive(Clone, Debug)]
 pub(crate) enum Model {
-    /// The model's path is that of the file that the node has saved.
+    /// A page shows the path of the model's file that the node has saved.
     OfNode,
-    /// The model's path is that of the file that the client has saved; empty until then.
+    /// A page shows the path of the model's file that the client has saved; empty until then.
     OfClient(Arc<OnceLock<String>>),
 }
 
 impl Model {
-    /// Returns the path of the client's file, empty before the file is saved, or `None` if a node serves the page.
+    /// Returns the path at which the client has saved the model, empty before that, or `None` if a node serves the
+    /// page.
     fn saved(&self) -> Option<String> {
         match self {
             Self::OfNode => None,
@@ -80,9 +81,9 @@ impl Model {
     }
 }
 
-/// A page that is served until this is dropped.
+/// A web page of a cluster or an ended run, which is served until this value is dropped.
 pub(crate) struct Page {
-    /// Address of the page, with its token.
+    /// Address of the page, with its access token.
     pub(crate) url: String,
     _server: Server,
     looks: Arc<Looks>,
@@ -115,7 +116,7 @@ impl Looks {
 }
 
 impl Page {
-    /// Serves the live page of a cluster.
+    /// Serves the live page of a cluster to browsers.
     pub(crate) async fn live(flags: Flags, watch: Arc<Watch>) -> Result<Self, Failure> {
         let may_stop = flags.may_stop;
         let live = Live {
@@ -127,7 +128,7 @@ impl Page {
         Self::serve(flags, Shows::Live(live)).await
     }
 
-    /// Serves the page of an ended run.
+    /// Serves the page of an ended run to browsers.
     pub(crate) async fn past(flags: Flags, replay: Replay) -> Result<Self, Failure> {
         Self::serve(flags, Shows::Past(Arc::new(Mutex::new(replay)))).await
     }
@@ -151,8 +152,8 @@ impl Page {
         })
     }
 
-    /// Shows the path of the saved model, and waits up to five seconds until open pages have been told how the run
-    /// ended.
+    /// Shows the path of the saved model on open pages, and waits up to five seconds until they have been told how the
+    /// run ended.
     pub(crate) async fn last_look(&self, ended: &Result<Finished, Failure>) {
         if let (Ok(finished), Model::OfClient(saved)) = (ended, &self.model) {
             saved.get_or_init(|| finished.model.clone());
@@ -165,7 +166,7 @@ impl Page {
     }
 }
 
-/// Output line that tells scripts the address of a page.
+/// Output line that tells scripts the address of a served page.
 #[derive(Serialize)]
 struct PageEvent<'a> {
     event: &'static str,
@@ -194,7 +195,7 @@ pub(crate) async fn of_run(
     Ok(Some(page))
 }
 
-/// Prints the address of a page.
+/// Prints the address of a served page.
 pub(crate) fn announce(page: &Page, json: bool) {
     if json {
         output::line(&PageEvent {
@@ -209,14 +210,14 @@ pub(crate) fn announce(page: &Page, json: bool) {
 /// Settings with which a page is served.
 pub(crate) struct Flags {
     pub(crate) address: SocketAddr,
-    /// Address at which this machine is reached, if the server listens on all interfaces.
+    /// Address at which other machines reach this one, for a page that is served on all interfaces.
     pub(crate) own: Option<IpAddr>,
     pub(crate) secret: Secret,
     pub(crate) may_stop: bool,
     pub(crate) model: Model,
 }
 
-/// Returns the address that users open: `own` in place of an address that stands for all interfaces.
+/// Returns the address of the page that users open: `own` in place of an address that stands for all interfaces.
 fn reached(bound: SocketAddr, own: Option<IpAddr>) -> SocketAddr {
     match own {
         Some(own) if bound.ip().is_unspecified() => SocketAddr::new(own, bound.port()),

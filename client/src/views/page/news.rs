@@ -8,7 +8,7 @@ use super::documents::Outcome;
 use crate::output::quantity;
 use crate::timeline::{Facts, Happened, Node, Point, Summary, Timeline};
 
-/// Data that a page already has, and that its next news need not contain.
+/// Data that an open page already has, and that the server's next answer need not contain.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct PageKnows {
     pub(super) generation: u32,
@@ -19,36 +19,36 @@ pub(super) struct PageKnows {
     pub(super) events: u64,
 }
 
-/// Answer to a page's request for news.
+/// Answer of the server to an open page's request for news of the run.
 #[derive(Serialize)]
 pub(super) struct News<'a> {
     version: &'static str,
-    /// Id of the serving process: a page discards the data of another process.
+    /// Id of the process that serves the page: a page discards the data of another process.
     source: &'a str,
     run: &'a str,
     facts: Option<&'a Facts>,
     summary: Summary,
-    /// Figures that are columns of the table of nodes.
+    /// Figures that are columns of the page's table of nodes.
     columns: Vec<PageColumn>,
     nodes: Vec<Row<'a>>,
-    /// Time of the first step by the clock of the events, in seconds since 1970.
+    /// Time of the run's first step by the clock of the events, in seconds since 1970.
     begun: Option<f64>,
-    /// Generation of the curve. `points` follow the first `points_from` points of this generation; the page discards
-    /// those of another one.
+    /// Generation of the curve, which changes when points of the curve are merged. `points` follow the first
+    /// `points_from` points of this generation; the page discards those of another one.
     generation: u32,
     points_from: usize,
     points: &'a [Point],
     evaluations: Vec<Evaluation>,
     events: Vec<PageEntry<'a>>,
     may_stop: bool,
-    /// Reason for which there is no news, such as that no node answers.
+    /// Reason for which the page gets no news, such as that no node answers.
     #[serde(skip_serializing_if = "Option::is_none")]
     trouble: Option<String>,
     /// Path at which the client that serves the page has saved the model, empty before that; `None` where a node serves
     /// the page.
     #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<String>,
-    /// Position of the page's slider in an ended run; `None` for a live run.
+    /// Position of the slider on the page of an ended run; `None` for a live run.
     #[serde(skip_serializing_if = "Option::is_none")]
     past: Option<Past>,
     /// Settings and figures of an ended run, if its folder is available.
@@ -56,7 +56,7 @@ pub(super) struct News<'a> {
     outcome: Option<Outcome>,
 }
 
-/// An event of the run, with its sentence and severity for people.
+/// An event of the run for the page, with its sentence and severity for people.
 #[derive(Serialize)]
 struct PageEntry<'a> {
     #[serde(flatten)]
@@ -89,7 +89,7 @@ struct PageColumn {
     meaning: &'static str,
     unit: Unit,
     is_rate: bool,
-    /// True if the figure is still shown for a silent node.
+    /// True if the page still shows this figure for a silent node.
     lasts: bool,
 }
 
@@ -105,7 +105,7 @@ impl From<&&Figure<StatsRecord>> for PageColumn {
     }
 }
 
-/// A node in the page's table.
+/// A node as one row of the page's table.
 #[derive(Serialize)]
 struct Row<'a> {
     node: &'a str,
@@ -115,7 +115,7 @@ struct Row<'a> {
     device: Option<&'a str>,
     workers: Option<usize>,
     rtt_ms: Option<f64>,
-    /// Values of the figures in the order of the columns.
+    /// Values of a node's figures in the order of the table's columns.
     figures: Vec<Option<f64>>,
     trouble: Option<&'a str>,
 }
@@ -138,7 +138,7 @@ impl<'a> Row<'a> {
 }
 
 impl<'a> News<'a> {
-    /// Returns the news of a live run that the page lacks.
+    /// Returns the news of a live run that an open page lacks.
     pub(super) fn live(
         source: &'a str,
         timeline: &'a Timeline,
@@ -155,7 +155,7 @@ impl<'a> News<'a> {
         }
     }
 
-    /// Returns an ended run as it was at one second.
+    /// Returns the data with which a page shows an ended run as it was at one second.
     pub(super) fn past(timeline: &'a Timeline, outcome: Outcome, length: f64, at: f64) -> Self {
         Self {
             past: Some(Past {
@@ -166,7 +166,7 @@ impl<'a> News<'a> {
         }
     }
 
-    /// Returns all news of an ended run, with its settings and figures.
+    /// Returns all data with which a page or report shows an ended run, with its settings and figures.
     pub(super) fn whole(timeline: &'a Timeline, outcome: Outcome) -> Self {
         Self {
             outcome: Some(outcome),
@@ -174,7 +174,8 @@ impl<'a> News<'a> {
         }
     }
 
-    /// Drops the older half of the events and the last half of the nodes. Returns false if there were none.
+    /// Makes a report that is too large smaller: drops the older half of the events and the last half of the nodes.
+    /// Returns false if there were none.
     pub(super) fn halve(&mut self) -> bool {
         let is_empty = self.events.is_empty() && self.nodes.is_empty();
         self.events.drain(..self.events.len().div_ceil(2));
@@ -220,7 +221,7 @@ impl<'a> News<'a> {
         }
     }
 
-    /// Returns the news as JSON.
+    /// Returns the page's news as JSON.
     pub(super) fn text(&self) -> Vec<u8> {
         // Serialising these types does not fail.
         serde_json::to_vec(self).unwrap_or_default()

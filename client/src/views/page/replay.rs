@@ -13,24 +13,24 @@ use crate::run::folder::RESULT;
 use crate::run::journal::{EVENTS, METRICS};
 use crate::timeline::{End, Facts, Timeline, TimelineEntry};
 
-/// Largest number of records in memory; those of a longer run are thinned out evenly.
+/// Largest number of records of a replayed run in memory; those of a longer run are thinned out evenly.
 const RECORDS_MAX: usize = 40_000;
 
-/// An ended run, loaded from its folder.
+/// An ended run, loaded from its folder to be shown as it was at any second.
 pub(crate) struct Replay {
     facts: Facts,
-    /// Records in the order of their times.
+    /// Records of the replayed run in the order of their times.
     records: Vec<StatsRecord>,
-    /// Names of the nodes whose records these are; the folder of a node holds only its own.
+    /// Names of the nodes whose records the replayed folder holds; the folder of a node holds only its own.
     tellers: BTreeSet<String>,
-    /// Seconds between two records of one node, which thinning makes longer.
+    /// Seconds between two loaded records of one node, which thinning makes longer.
     every: f64,
     notes: Vec<Note>,
     documents: RunDocuments,
     told: ReplayState,
 }
 
-/// Position of the replay, with the timeline up to it.
+/// Position of the replay of a run, with the timeline up to it.
 struct ReplayState {
     timeline: Timeline,
     at: f64,
@@ -49,7 +49,7 @@ impl ReplayState {
     }
 }
 
-/// One line of `events.jsonl`.
+/// One line of `events.jsonl`, the file of a run's events.
 #[derive(Clone, Deserialize)]
 struct Note {
     time: f64,
@@ -58,7 +58,7 @@ struct Note {
 }
 
 impl Replay {
-    /// Reads a run's folder. An error says what is wrong with the folder.
+    /// Reads a run's folder to replay the run. An error says what is wrong with the folder.
     pub(crate) fn open(folder: &Path) -> Result<Self, String> {
         let documents = RunDocuments::read(folder)?;
         let (records, every) = records(folder).map_err(|error| format!("{METRICS} could not be read: {error}"))?;
@@ -88,7 +88,7 @@ impl Replay {
         })
     }
 
-    /// Returns the run's job and result, as its folder holds them.
+    /// Returns the replayed run's job and result, as its folder holds them.
     pub(super) fn documents(&self) -> &RunDocuments {
         &self.documents
     }
@@ -102,7 +102,7 @@ impl Replay {
         (begin, last_note.max(last_record) - begin)
     }
 
-    /// Returns the timeline as it was `at` seconds after the begin of the run.
+    /// Returns the timeline of the replayed run as it was `at` seconds after the run's begin.
     pub(super) fn at(&mut self, at: f64) -> &Timeline {
         let (begin, length) = self.span();
         // The replay goes on from its position, and starts again for an earlier one.
@@ -137,14 +137,14 @@ impl Replay {
         &self.told.timeline
     }
 
-    /// Returns the timeline at the end of the run, with its job and result.
+    /// Returns the timeline at the end of the replayed run, with the run's job and result.
     pub(super) fn ended(&mut self) -> (&Timeline, &RunDocuments) {
         let (_, length) = self.span();
         self.at(length);
         (&self.told.timeline, &self.documents)
     }
 
-    /// Returns the facts before the end of the run, or with it if `over`.
+    /// Returns the description of the replayed run (settings and state) before its end, or with its end if `over`.
     fn facts_then(&self, over: bool) -> Facts {
         let end = self.facts.end.clone().filter(|_| over);
         Facts {
@@ -162,14 +162,15 @@ impl Replay {
 /// A record that is being loaded, with its index and a flag that protects it from thinning.
 struct NumberedRecord {
     record: StatsRecord,
-    /// Index of the record among those of its node.
+    /// Index of the loaded record among those of its node.
     number: usize,
     /// True if the record carries a notice or an evaluation that no other record has; it is never dropped.
     stays: bool,
 }
 
-/// Reads the records of a run, and the number of a node's records that each kept one stands for. Long runs are thinned
-/// to `RECORDS_MAX` records and those that must stay. Incomplete lines, left by a client that was killed, are skipped.
+/// Reads the records of a run from its folder, and returns them with the number of a node's records that each one
+/// stands for. Long runs are thinned to `RECORDS_MAX` records and those that must stay. Incomplete lines, left by a
+/// client that was killed, are skipped.
 fn records(folder: &Path) -> std::io::Result<(Vec<StatsRecord>, usize)> {
     let mut held: Vec<NumberedRecord> = Vec::new();
     // The newest record of each node is kept too: it has the node's last figures.
@@ -207,7 +208,7 @@ fn records(folder: &Path) -> std::io::Result<(Vec<StatsRecord>, usize)> {
     Ok((held.into_iter().map(|one| one.record).collect(), every))
 }
 
-/// Reads the events of `events.jsonl`; lines of an unknown kind are skipped.
+/// Reads the events of a run from `events.jsonl`; lines of an unknown kind are skipped.
 fn notes(folder: &Path) -> std::io::Result<Vec<Note>> {
     let mut notes = Vec::new();
     for line in lines(folder, EVENTS)? {

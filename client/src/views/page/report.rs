@@ -18,12 +18,12 @@ use crate::output::notice;
 use crate::run::interrupt::Unfinished;
 use crate::timeline::Timeline;
 
-/// File name of the report in a run's folder.
+/// File name of the HTML report in a run's folder.
 pub(crate) const REPORT: &str = "report.html";
-/// Size limit of a report in bytes.
+/// Size limit of a run's HTML report in bytes.
 const BYTES_MAX: usize = 2_000_000;
 
-/// Builds the report of an ended run from its folder. An error says what is wrong with the folder.
+/// Builds the HTML report of an ended run from its folder. An error says what is wrong with the folder.
 pub(crate) fn of_folder(folder: &Path) -> Result<String, String> {
     let mut replay = Replay::open(folder)?;
     let (timeline, documents) = replay.ended();
@@ -54,7 +54,7 @@ fn write(folder: &Path, page: Result<String, String>) {
     }
 }
 
-/// Writes a page whole or not at all, even if a signal ends the program meanwhile.
+/// Writes a report's page whole or not at all, even if a signal ends the program meanwhile.
 fn write_whole(place: &Path, page: &str) -> std::io::Result<()> {
     let mut file = PartialFile::beside(place)?;
     let _unfinished = Unfinished::new(file.path());
@@ -125,7 +125,7 @@ mod tests {
         (0..many).map(name).collect()
     }
 
-    /// Returns the JSON data in a report.
+    /// Returns the JSON data in a report's page.
     fn data(page: &str) -> Value {
         let (_, rest) = page.split_once("id=\"data\">").unwrap();
         serde_json::from_str(rest.split_once("</script>").unwrap().0).unwrap()

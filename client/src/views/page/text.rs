@@ -8,7 +8,7 @@ use crate::http::Answer;
 
 const HTML: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
-/// Scripts of the page, each after those that it uses.
+/// Scripts of the web page, each after those that it uses.
 const SCRIPTS: [&str; 4] = [
     include_str!("words.js"),
     include_str!("chart.js"),
@@ -16,12 +16,12 @@ const SCRIPTS: [&str; 4] = [
     include_str!("page.js"),
 ];
 
-/// Markers in the page for the parts that only a report has: its content security policy, which a server sends as a
-/// header, and its data.
+/// Marker in the page's HTML for a report's content security policy, which a server sends as a header instead;
+/// `DATA_PLACE` is the marker for a report's data.
 const POLICY_PLACE: &str = "<!-- policy -->";
 const DATA_PLACE: &str = "<!-- data -->";
 
-/// The page's HTML, and the content security policy that it needs.
+/// The web page's HTML, and the content security policy that it needs.
 pub(super) struct Text {
     text: String,
     policy: String,

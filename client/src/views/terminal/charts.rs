@@ -14,7 +14,7 @@ use crate::timeline::Timeline;
 
 /// Lines of the smallest chart that is readable, with its border and axes.
 pub(super) const LINES: u16 = 8;
-/// Columns from which two charts stand side by side.
+/// Width of the terminal, in columns, from which on two charts stand side by side.
 const SIDE_BY_SIDE: u16 = 120;
 
 const TRAINING: Color = Color::Cyan;
@@ -29,7 +29,7 @@ struct Series {
 }
 
 impl Series {
-    /// Creates a series from the finite points, without points that go back in x.
+    /// Creates a chart's curve from the finite points, without points that go back in x.
     fn new(name: &'static str, colour: Color, points: impl Iterator<Item = (f64, f64)>) -> Self {
         let mut kept: Vec<(f64, f64)> = Vec::new();
         for (x, y) in points.filter(|(x, y)| x.is_finite() && y.is_finite()) {
@@ -102,9 +102,9 @@ pub(super) fn draw(timeline: &Timeline, controls: &Controls, frame: &mut Frame, 
 struct Plot {
     title: &'static str,
     series: Vec<Series>,
-    /// True if the vertical axis is logarithmic as long as all values are positive.
+    /// True if the chart's vertical axis is logarithmic as long as all values are positive.
     logarithmic: bool,
-    /// Highest possible value on the vertical axis.
+    /// Highest possible value on the chart's vertical axis.
     most: f64,
     label: fn(f64) -> String,
     over: Over,
@@ -151,7 +151,8 @@ impl Plot {
         frame.render_widget(chart, area);
     }
 
-    /// Returns the title with the names of the axes, and the newest value of each curve in its colour.
+    /// Returns the heading of a chart: its title with the names of the axes, and the newest value of each curve in its
+    /// colour.
     fn heading(&self, logarithmic: bool) -> Line<'static> {
         let over = match self.over {
             Over::Samples => "samples",
@@ -175,7 +176,7 @@ fn axis(bounds: [f64; 2]) -> Axis<'static> {
     Axis::default().bounds(bounds).style(Style::new().dim())
 }
 
-/// Returns the smallest and the largest value as the bounds of an axis, with a positive and finite length.
+/// Returns the smallest and the largest value as the bounds of a chart's axis, with a positive and finite length.
 fn bounds(values: impl Iterator<Item = f64> + Clone) -> Option<[f64; 2]> {
     const LARGE: f64 = 1e300;
     let low = values.clone().reduce(f64::min)?.clamp(-LARGE, LARGE);
@@ -187,7 +188,7 @@ fn bounds(values: impl Iterator<Item = f64> + Clone) -> Option<[f64; 2]> {
     })
 }
 
-/// Shifts the bounds of an axis so that they do not exceed the highest possible value.
+/// Shifts the bounds of a chart's axis so that they do not exceed the highest possible value.
 fn below([low, high]: [f64; 2], most: f64) -> [f64; 2] {
     let beyond = (high - most).max(0.0);
     [low - beyond, high - beyond]

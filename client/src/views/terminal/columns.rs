@@ -12,17 +12,18 @@ use crate::timeline::{Node, Nodes};
 #[derive(Clone, Copy)]
 pub(super) struct Column {
     pub(super) title: &'static str,
-    /// Title with its unit, used where there is room.
+    /// Title of the table's column with its unit, used where there is room.
     pub(super) long: &'static str,
     /// Explanation of the column for the help screen.
     pub(super) meaning: &'static str,
     pub(super) sort: Option<Sort>,
-    /// Order of omission: where space is short, columns with the highest rank are omitted first.
+    /// Rank of the table's column: where space is short, columns with the highest rank are omitted first.
     rank: u8,
-    /// Smallest width in short form. Columns of text may grow up to `most`.
+    /// Smallest width of the table's column in characters. With short titles a column of text may grow up to `most`,
+    /// and further where room is left.
     least: usize,
     most: usize,
-    /// True for text, which is aligned left; numbers are aligned right.
+    /// True for a column of text, which is aligned left; numbers are aligned right.
     pub(super) words: bool,
     /// True if the column shows figures of the last second, which a silent node does not have.
     of_now: bool,
@@ -101,7 +102,8 @@ impl Column {
     }
 }
 
-/// Returns the width of a figure in short form.
+/// Returns the number of characters that a value of this unit takes in a table's column, where it is written without
+/// its unit.
 fn width(unit: Unit) -> usize {
     match unit {
         Unit::Share => 3,
@@ -150,14 +152,14 @@ pub(super) fn round_trip(node: &Node) -> Option<f64> {
     node.member.as_ref()?.rtt_ms
 }
 
-/// A column with the title and width that are shown.
+/// A column of the table of nodes with the title and width that are shown.
 pub(super) struct VisibleColumn {
     pub(super) column: Column,
     pub(super) title: String,
     pub(super) width: usize,
 }
 
-/// Returns the columns that apply to these nodes.
+/// Returns the columns of the table that apply to these nodes.
 pub(super) fn telling(nodes: &Nodes) -> Vec<Column> {
     let numbers = nodes.iter().any(|node| node.record.mae.is_some());
     let figures = nodes.figures().filter_map(|figure| Column::of_figure(figure, numbers));
@@ -168,8 +170,8 @@ pub(super) fn telling(nodes: &Nodes) -> Vec<Column> {
         .collect()
 }
 
-/// Returns the columns that fit into this width, and the gap between them. Titles are long if all columns fit with
-/// these.
+/// Returns the columns of the table of nodes that fit into this width, and the gap between them. Titles are long if all
+/// columns fit with these.
 pub(super) fn shown(nodes: &Nodes, sort: Sort, width: usize) -> (Vec<VisibleColumn>, usize) {
     let all = telling(nodes);
     let visible = |column: Column, title: &str, most: usize| {
@@ -200,7 +202,7 @@ pub(super) fn shown(nodes: &Nodes, sort: Sort, width: usize) -> (Vec<VisibleColu
     (kept, 1)
 }
 
-/// Gives the remaining width to columns of text that need it, the first column first.
+/// Gives the remaining width of the table to columns of text that need it, the first column first.
 fn widen(columns: &mut [VisibleColumn], nodes: &Nodes, width: usize) {
     let used: usize = columns.iter().map(|one| one.width + 1).sum();
     let mut spare = (width + 1).saturating_sub(used);
@@ -211,7 +213,7 @@ fn widen(columns: &mut [VisibleColumn], nodes: &Nodes, width: usize) {
     }
 }
 
-/// Returns the title, with an arrow if nodes are sorted by this column.
+/// Returns the title of the table's column, with an arrow if nodes are sorted by this column.
 fn titled(column: &Column, title: &str, sort: Sort) -> String {
     match column.sort {
         Some(Sort::Name) if sort == Sort::Name => format!("{title}▴"),

@@ -8,12 +8,12 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use crate::timeline::{Node, Nodes};
 
-/// Sort order of the nodes: names ascending, figures descending.
+/// Order of the nodes in the terminal's table: names ascending, figures descending.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Sort {
     #[default]
     Name,
-    /// The name of the figure to sort by.
+    /// Nodes are sorted by the figure of this name.
     By(&'static str),
 }
 
@@ -26,7 +26,7 @@ impl Sort {
         figures.next().map_or(Self::Name, |figure| Self::By(figure.name))
     }
 
-    /// Returns the figure to sort by; `None` for a silent node.
+    /// Returns the figure of a node to sort by; `None` for a silent node, or in the order of names.
     fn figure(self, node: &Node) -> Option<f64> {
         let Self::By(name) = self else {
             return None;
@@ -61,11 +61,11 @@ pub(crate) struct Controls {
     pub(super) linear: bool,
     /// True if the help on columns and keys covers the view.
     pub(super) help: bool,
-    /// True if the selected node is shown alone.
+    /// True if the selected node is shown alone, with all its figures.
     pub(super) alone: bool,
-    /// Name of the selected node, which stays selected when the order changes.
+    /// Name of the node that the user has selected, which stays selected when the order changes.
     picked: Option<String>,
-    /// Index of the first node that is shown; `room` is the number of nodes that fitted at the last drawing.
+    /// Index of the first node that the table shows; `room` is the number of nodes that fitted at the last drawing.
     first: usize,
     room: usize,
 }
@@ -78,13 +78,13 @@ impl Controls {
         sorted
     }
 
-    /// Returns the index of the selected node among these.
+    /// Returns the index of the user's selected node among these.
     pub(super) fn picked(&self, sorted: &[&Node]) -> Option<usize> {
         let picked = self.picked.as_ref()?;
         sorted.iter().position(|node| node.record.node == *picked)
     }
 
-    /// Returns the indices of the nodes that are shown where `room` nodes fit. The selected node is among them.
+    /// Returns the indices of the nodes that the table shows where `room` nodes fit. The selected node is among them.
     pub(super) fn window(&mut self, sorted: &[&Node], room: usize) -> Range<usize> {
         self.room = room;
         if let Some(picked) = self.picked(sorted) {
@@ -94,8 +94,8 @@ impl Controls {
         self.first..sorted.len().min(self.first + room)
     }
 
-    /// Handles a key, and returns true if it asks to leave. Ctrl-C is handled here because the terminal raises no
-    /// signal in raw mode.
+    /// Handles a key in the terminal view, and returns true if it asks to leave. Ctrl-C is handled here because the
+    /// terminal raises no signal in raw mode.
     pub(crate) fn press(&mut self, key: KeyEvent, nodes: &Nodes) -> bool {
         // Some terminals also report keys that are released.
         if key.kind == KeyEventKind::Release {
@@ -142,7 +142,7 @@ impl Controls {
         false
     }
 
-    /// Closes the page of a node, or else clears the selection. Returns false if there was nothing to undo.
+    /// Closes the page of a single node, or else clears the selection. Returns false if there was nothing to undo.
     fn goes_back(&mut self) -> bool {
         std::mem::take(&mut self.alone) || self.picked.take().is_some()
     }

@@ -11,7 +11,7 @@ use crate::output::quantity;
 use crate::output::text_layout::cut;
 use crate::timeline::{Happened, Timeline, TimelineEntry};
 
-/// Draws as many of the newest events as fit, below a line with a title.
+/// Draws as many of the run's newest events as fit, below a line with a title.
 pub(super) fn draw(timeline: &Timeline, frame: &mut Frame, area: Rect) {
     let block = Block::new()
         .borders(Borders::TOP)
@@ -32,7 +32,7 @@ pub(super) fn draw(timeline: &Timeline, frame: &mut Frame, area: Rect) {
     }
 }
 
-/// Returns the number of events to show, at most `most`.
+/// Returns the number of the run's events to show, at most `most`.
 pub(super) fn count(timeline: &Timeline, most: usize) -> usize {
     timeline.happened_after(0).rev().take(most).count()
 }

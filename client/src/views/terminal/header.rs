@@ -36,7 +36,8 @@ pub(super) fn draw(timeline: &Timeline, frame: &mut Frame, area: Rect) {
     }
 }
 
-/// Returns the parts of the first line, each with its rank: parts of the highest rank are omitted first.
+/// Returns the parts of the terminal view's first line, each with its rank: parts of the highest rank are omitted
+/// first.
 fn parts(timeline: &Timeline) -> Vec<(String, u8)> {
     if timeline.nodes().len() == 0 {
         return vec![("no records from the cluster yet".into(), 0)];
@@ -85,7 +86,7 @@ fn parts(timeline: &Timeline) -> Vec<(String, u8)> {
     parts
 }
 
-/// Formats the elapsed time, with the expected total where it can be estimated.
+/// Formats the elapsed time of a run, with the expected total where it can be estimated.
 fn time(summary: &Summary) -> String {
     let elapsed = quantity::clock(summary.elapsed);
     match summary.left {
@@ -94,7 +95,8 @@ fn time(summary: &Summary) -> String {
     }
 }
 
-/// Returns the notes below the header: the end of the run or the reasons why it waits, and a message to the user.
+/// Returns the notes below the terminal view's header: the end of the run or the reasons why it waits, and a message to
+/// the user.
 pub(super) fn notes(timeline: &Timeline, said: Option<&str>) -> Vec<(String, Style)> {
     let mut notes = Vec::new();
     if let Some(facts) = timeline.facts() {

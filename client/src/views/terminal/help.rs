@@ -14,7 +14,7 @@ const KEYS: [&str; 3] = [
     "⏎ details of the picked node, and back   Esc back   q leave",
     "l log or linear loss   x curves over samples or time   any key closes help",
 ];
-/// Mark of columns that nodes can be sorted by.
+/// Mark of columns that nodes can be sorted by, on the help screen.
 const SORTS: &str = "▾";
 
 pub(super) fn draw(nodes: &Nodes, frame: &mut Frame) {

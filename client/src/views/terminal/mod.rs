@@ -24,10 +24,10 @@ use screen_layout::ScreenLayout;
 
 const KEYS: &str = "q leave  ? help  s sort  ↑↓ pick  ⏎ node  l log/linear  x samples/time";
 const NODE_KEYS: &str = "q leave  ? help  ↑↓ another node  ⏎ back";
-/// Largest number of lines for notes.
+/// Largest number of lines for notes in the terminal view, such as the reasons why the run waits.
 const NOTES_LINES_MAX: usize = 6;
 
-/// Draws all parts of the view that fit.
+/// Draws all parts of the terminal view that fit.
 pub(crate) fn draw(timeline: &Timeline, controls: &mut Controls, said: Option<&str>, frame: &mut Frame) {
     let screen = frame.area();
     let notes = notes(timeline, said, screen.width);
@@ -80,7 +80,7 @@ fn draw_cluster(timeline: &Timeline, controls: &mut Controls, parts: ScreenLayou
     }
 }
 
-/// Returns the notes, wrapped to the width of the screen.
+/// Returns the notes of the terminal view, wrapped to the width of the screen.
 fn notes(timeline: &Timeline, said: Option<&str>, width: u16) -> Text<'static> {
     let notes = header::notes(timeline, said).into_iter();
     let lines = notes.flat_map(|(text, style)| {

@@ -12,7 +12,7 @@ use super::units::{known, precise, with_its_unit};
 use crate::output::quantity;
 use crate::timeline::Node;
 
-/// Width in characters of a figure with its name.
+/// Width in characters of a figure with its name, on the page of one node.
 const FIGURE_WIDTH: u16 = 39;
 const NAME_WIDTH: usize = 21;
 

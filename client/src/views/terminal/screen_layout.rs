@@ -2,13 +2,13 @@
 
 use super::charts;
 
-/// Fewest lines of the table of nodes, with its titles, beside charts; with fewer lines the charts are omitted.
+/// Fewest lines of the table of nodes, with its titles, beside charts; with less room the charts are omitted.
 const TABLE_LINES: u16 = 5;
-/// Fewest lines of events, with the title above them, and the largest number.
+/// Fewest lines of the list of events, with the title above them; `EVENTS_LINES_MAX` is the most beside charts.
 const EVENTS_LINES: u16 = 3;
 const EVENTS_LINES_MAX: u16 = 31;
 
-/// Number of lines of each part of the screen.
+/// Number of lines of each part of the terminal view.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ScreenLayout {
     pub(super) header: u16,
@@ -20,7 +20,7 @@ pub(super) struct ScreenLayout {
 }
 
 impl ScreenLayout {
-    /// Returns the layout of a screen of `height` lines, for these numbers of notes, nodes and events.
+    /// Returns the layout of a terminal of `height` lines, for these numbers of notes, nodes and events.
     pub(super) fn of(height: u16, notes: u16, nodes: u16, events: u16) -> Self {
         let header = if height >= 8 { 2 } else { height.min(1) };
         let keys = u16::from(height >= 6);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn every_line_is_given_to_somebody_once() {
+    fn every_line_is_given_out_once() {
         for height in 0..80 {
             for notes in [0, 1, 5, 200] {
                 for nodes in [0, 1, 3, 40, u16::MAX] {

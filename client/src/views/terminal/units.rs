@@ -57,7 +57,7 @@ pub(super) fn percent(share: f64, decimals: usize) -> String {
     format!("{value:.decimals$}")
 }
 
-/// Formats τ, the threshold of a change, in six characters.
+/// Formats τ, the distance by which one change moves a weight, in six characters.
 pub(super) fn tau(value: f64) -> String {
     if value > 0.0 && value.is_finite() {
         format!("{value:.1e}")
@@ -66,7 +66,7 @@ pub(super) fn tau(value: f64) -> String {
     }
 }
 
-/// Formats a figure for a column, without its unit.
+/// Formats a figure for a table's column, without its unit.
 pub(super) fn in_column(unit: Unit, value: f64) -> String {
     match unit {
         Unit::Samples | Unit::SamplesPerSecond => precise(value),

@@ -25,7 +25,8 @@ impl AnnouncedLoss {
 /// not a loss (negative or not finite) has the factor 0. Rounding would distort very small factors, so none is smaller
 /// than 1/`SMALLEST` of an equal one.
 pub(super) fn by_loss(origin: OriginId, losses: &[AnnouncedLoss], workers: u32) -> Contribution {
-    /// No contribution factor is smaller than that of an equal share divided by this number.
+    /// Limit on small contribution factors (the fractions of their differences that workers emit): none is smaller than
+    /// an equal share divided by this number.
     const SMALLEST: u64 = 64;
     let numbers = || losses.iter().filter(|one| one.is_a_loss());
     let sum: f64 = numbers().map(|one| f64::from(one.loss)).sum();

@@ -12,22 +12,22 @@ use protocol::wire::part::{PartHead, RoundPart};
 
 use super::reduction_path::{ReductionPath, place};
 
-/// The batches of this node's own workers for a round.
+/// The batches with which this node's own workers contribute to a round.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Own {
     pub(super) headers: Vec<Header>,
-    /// The sum of the batches' steps; `None` if they move nothing.
+    /// The movements of weights that this node's batches of the round add up to; `None` if they move nothing.
     pub(super) dense: Option<Dense>,
 }
 
-/// The result of taking a part of a round's sum.
+/// The result of receiving a part of a round's sum (the sum over some of the weights) from another member.
 #[derive(Debug, PartialEq)]
 pub(super) enum PartOutcome {
-    /// The sum is incomplete.
+    /// Other parts of the round's sum are still incomplete.
     Part,
-    /// The sum is complete: a bundle (one sum with all headers) of the other nodes' batches in the round.
+    /// All parts of the round's sum are complete: a bundle (one sum with all headers) of the other nodes' batches.
     Whole(Bundle),
-    /// The sum cannot be completed: a member means another round by the same number.
+    /// The round's sum cannot be completed: a member means another round by the same number.
     Failed,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Attempt {
     pub(super) round: u64,
     own: Own,
     parts: Vec<PartialSum>,
-    /// Number of parts that are incomplete.
+    /// Number of parts of the round's sum that are still incomplete.
     left: usize,
     /// The headers of the round's batches, from the first part that was complete.
     headers: Option<Vec<Header>>,
@@ -57,7 +57,7 @@ struct PartialSum {
     /// Indices of the members whose values for the part have not come.
     waits: Vec<usize>,
     headers: Vec<Header>,
-    /// The sum of the values that have come and this node's own; empty until the first has come.
+    /// The part's sum so far: this node's own values and those that have come; empty until the first have come.
     steps: Vec<i32>,
     whole: bool,
 }
@@ -116,12 +116,12 @@ impl Attempt {
         (attempt, PartOutcome::Part)
     }
 
-    /// Returns true if a part belongs to this round, with the same members on the same path.
+    /// Returns true if a received part belongs to this round, with the same members on the same path.
     pub(super) fn is_of(&self, head: &PartHead) -> bool {
         (head.round, head.members) == (self.round, self.fingerprint)
     }
 
-    /// Takes a part from another member: a partial sum to add to, or a complete sum to forward.
+    /// Takes a part of the round's sum from another member: a partial sum to add to, or a complete sum to forward.
     pub(super) fn take(
         &mut self,
         from: NodeId,
@@ -250,7 +250,7 @@ impl Attempt {
         }
     }
 
-    /// Returns true if steps cover this part's weights, or there are none.
+    /// Returns true if a member's movements of weights cover exactly this part of the round's weights, or are empty.
     fn fits(&self, piece: usize, dense: &Dense) -> bool {
         let place = self.place(piece);
         let of_part = |(first, _): (usize, usize)| {
@@ -265,7 +265,7 @@ impl Attempt {
 }
 
 impl Own {
-    /// The node's own steps for a range of the round's weights.
+    /// Movements of a range of the round's weights by this node's own batches.
     fn steps(&self, place: std::ops::Range<usize>) -> &[i32] {
         self.dense.as_ref().map_or(&[], |dense| &dense.steps()[place])
     }

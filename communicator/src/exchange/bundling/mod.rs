@@ -20,26 +20,29 @@ use self::attempt::{Attempt, Own, PartOutcome};
 pub use self::reduction_path::ReductionPath;
 use crate::planted::{Bug, planted};
 
-/// Minimum number of members for which rounds are added up. Two nodes send each other their batches directly.
+/// Minimum number of nodes in a round for which they add its batches up to one sum. Two nodes send each other their
+/// batches directly.
 const MEMBERS_MIN: usize = 3;
-/// Ticks after a round is complete until its batches go singly to members that have not acknowledged them.
+/// Ticks after the batches of a round were added up until they go one by one to members that have not acknowledged
+/// them.
 const WAITING_TICKS: u32 = 20;
-/// After a failure, batches go singly until the next round whose number is a multiple of this; the number doubles with
-/// each further failure in a row.
+/// After a round that could not be added up, batches go one by one until the next round whose number is a multiple of
+/// this; the number doubles with each further failure in a row.
 const RETRY_ROUNDS: u64 = 16;
-/// Maximum number of times that `RETRY_ROUNDS` doubles.
+/// Maximum number of times that `RETRY_ROUNDS` doubles after failed rounds.
 const RETRY_DOUBLINGS: u32 = 6;
-/// Maximum number of batches of failed rounds that the log is asked not to merge with others.
+/// Maximum number of batches of rounds that could not be added up which the log is asked not to merge with others.
 const FAILED_MAX: usize = 64;
-/// Number of models whose size the parts of rounds that this node has not reached may take in memory, besides
-/// `STASH_BYTES_MIN`.
+/// Memory for parts of later rounds, which arrive before this node has reached the round, as a multiple of the model's
+/// size. `STASH_BYTES_MIN` is added to it.
 const STASHED_MODELS: usize = 16;
-/// Memory in bytes for parts of rounds that this node has not reached, besides that for `STASHED_MODELS` models.
+/// Bytes of memory for parts of later rounds, which arrive before this node has reached the round, in addition to
+/// `STASHED_MODELS` times the model's size.
 const STASH_BYTES_MIN: usize = 1 << 20;
-/// Estimated size of a part without its steps, in bytes.
+/// Estimated bytes of memory that a part of a round's sum takes besides its values.
 const PART_BYTES: usize = 1 << 10;
 
-/// The state of a node that adds up rounds with others.
+/// A node's state in bundling: the members of a round add up their batches, so that each gets one sum (a bundle).
 #[derive(Clone, Debug)]
 pub(super) struct Bundling {
     path: ReductionPath,
@@ -50,17 +53,18 @@ pub(super) struct Bundling {
     attempt: Option<Attempt>,
     /// The sum of a complete round, until the batches that precede it are applied.
     pending: Option<Bundle>,
-    /// Parts of rounds that this node has not reached yet.
+    /// Parts of later rounds' sums, each with its sender, until this node reaches those rounds.
     stash: VecDeque<(NodeId, RoundPart)>,
     waiting: VecDeque<PendingBatch>,
     /// The latest batches that were offered to rounds which were given up.
     failed: VecDeque<(OriginId, u64)>,
-    /// The last round that is over: its batches were applied as a bundle, or bundling was given up.
+    /// The last round that is over: its batches were applied as one sum, or adding them up was given up.
     done: u64,
     failures: u32,
-    /// Rounds before this one are not bundled, because an earlier one failed: their batches go singly.
+    /// First round whose batches nodes add up again: an earlier round failed, so the batches of those before this one
+    /// go one by one.
     resumes_at: u64,
-    /// Number of rounds that were applied as bundles.
+    /// Number of rounds whose batches were added up by their members and applied as one sum.
     pub(super) bundled: u64,
     /// Number of rounds whose bundling was given up.
     pub(super) given_up: u64,
@@ -74,23 +78,25 @@ struct Offer {
     ticks: u32,
 }
 
-/// A batch that is not sent to members singly because they are to get it in a bundle (the sum of all members' batches).
+/// A batch that is not sent to members by itself because they are to get it in a bundle (the sum of all members'
+/// batches).
 #[derive(Clone, Debug)]
 struct PendingBatch {
     origin: OriginId,
     sequence: u64,
-    /// The members that the bundle will reach.
+    /// The members that get the batch within its round's bundle (the sum of all members' batches).
     members: Arc<[NodeId]>,
-    /// Ticks until the batch may be sent singly; `None` while its round is incomplete.
+    /// Ticks until the batch may be sent by itself, to members that the round's sum has not reached; `None` while its
+    /// round is incomplete.
     left: Option<u32>,
 }
 
-/// Actions that follow a call to bundling.
+/// Actions that a call to bundling leaves to its caller.
 #[derive(Debug, Default)]
 pub(super) struct BundlingOutcome {
-    /// Parts to send, each with its receiver.
+    /// Parts of a round's sum to send, each with its receiver.
     pub(super) out: Vec<(NodeId, RoundPart)>,
-    /// True if batches that were withheld may now be sent singly.
+    /// True if batches that were withheld in favour of a round's sum may now be sent one by one.
     pub(super) let_go: bool,
 }
 
@@ -114,7 +120,8 @@ impl Bundling {
         }
     }
 
-    /// Returns true if a batch is withheld from this node because a bundle is to bring it.
+    /// Returns true if a batch must not be sent to `node` by itself, because a bundle (the sum of its round's batches)
+    /// is to bring it there.
     pub(super) fn holds(&self, origin: OriginId, sequence: u64, node: NodeId) -> bool {
         let is_meant = |waiting: &PendingBatch| {
             (waiting.origin, waiting.sequence) == (origin, sequence) && waiting.members.contains(&node)
@@ -122,8 +129,8 @@ impl Bundling {
         self.waiting.iter().any(is_meant)
     }
 
-    /// The sequences before and after a worker's batches of failed rounds. The log must not merge across them, because
-    /// other nodes may have applied those rounds as bundles.
+    /// The sequences before and after a worker's batches of rounds that could not be added up. The log must not merge
+    /// across them, because other nodes may have applied those rounds as sums (bundles).
     pub(super) fn points(&self, origin: OriginId) -> impl Iterator<Item = u64> + '_ {
         let failed = self.failed.iter().filter(move |(failed, _)| *failed == origin);
         failed.flat_map(|&(_, sequence)| [sequence - 1, sequence])
@@ -252,7 +259,7 @@ impl Bundling {
         self.pending.take()
     }
 
-    /// Closes the complete round after its batches were applied.
+    /// Ends the work on a round whose sum was applied.
     pub(super) fn succeed(&mut self) {
         let open = self.waiting.iter_mut().filter(|waiting| waiting.left.is_none());
         open.for_each(|waiting| waiting.left = Some(WAITING_TICKS));
@@ -261,8 +268,8 @@ impl Bundling {
         self.close();
     }
 
-    /// Gives up adding up the current round: its batches will go singly. `failed` makes further rounds go singly for a
-    /// while; it is false if the cause is the loss of a member.
+    /// Gives up adding up the current round: its batches will go one by one. `failed` makes the batches of further
+    /// rounds do so for a while, too; it is false if the cause is the loss of a member.
     pub(super) fn give_up(&mut self, failed: bool, follows: &mut BundlingOutcome) {
         let Some((round, _)) = self.open() else {
             return;
@@ -302,7 +309,7 @@ impl Bundling {
         self.stash.retain(|(_, part)| part.head.round > done);
     }
 
-    /// Counts a tick. Adding up the current round is given up after `ticks_max` ticks.
+    /// Counts a tick of the current round: adding it up is given up after `ticks_max` ticks.
     pub(super) fn tick(&mut self, ticks_max: u32, follows: &mut BundlingOutcome) {
         let before = self.waiting.len();
         for waiting in &mut self.waiting {
@@ -320,8 +327,8 @@ impl Bundling {
 }
 
 impl Own {
-    /// Adds one worker's steps to the sum. Returns false, without a change, if they cover other weights than the sum or
-    /// leave its range.
+    /// Adds one worker's movements of weights to the sum. Returns false, without a change, if they cover other weights
+    /// than the sum or leave its range.
     fn add(&mut self, dense: Option<Dense>) -> bool {
         let Some(dense) = dense.filter(|dense| !dense.steps().is_empty()) else {
             return true;

@@ -6,7 +6,8 @@
 use protocol::ids::NodeId;
 use protocol::rng::splitmix64;
 
-/// Approximate maximum of weights in one part: small enough that adding, sending and forwarding overlap.
+/// Approximate maximum of weights in one part of a round's sum: small enough that adding, sending and forwarding
+/// overlap.
 const PART_WEIGHTS: usize = 128 << 10;
 
 /// The path along which the members of a round add up its parts.
@@ -24,7 +25,7 @@ pub enum ReductionPath {
 /// A member's task for one part of a round's sum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PartRoute {
-    /// The members from which partial sums come.
+    /// The members from which partial sums of this part come.
     pub(super) from: Vec<usize>,
     /// The member to which the partial sum goes next; `None` where the sum is complete.
     pub(super) to: Option<usize>,
@@ -33,7 +34,8 @@ pub(super) struct PartRoute {
 }
 
 impl ReductionPath {
-    /// Number of parts into which this many weights are cut for this many members.
+    /// Number of parts into which a round of this many weights is cut, so that its members can add up and send several
+    /// parts at the same time.
     pub(super) fn parts(self, members: usize, weights: usize) -> usize {
         let parts = weights.div_ceil(PART_WEIGHTS).max(1);
         match self {
@@ -91,7 +93,7 @@ impl ReductionPath {
     }
 }
 
-/// The weights of a part, if a window of weights is cut into this many parts.
+/// Range of a round's weights that belongs to a part, if all of them are cut into this many parts.
 pub(super) fn place(part: usize, parts: usize, weights: usize) -> std::ops::Range<usize> {
     weights * part / parts..weights * (part + 1) / parts
 }

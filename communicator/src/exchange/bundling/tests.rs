@@ -35,7 +35,7 @@ struct Round {
     nodes: Vec<Bundling>,
     steps: Vec<Vec<i32>>,
     queue: Vec<(NodeId, NodeId, RoundPart)>,
-    /// Number of bytes of steps that each node has sent.
+    /// Number of bytes of weights' movements that each node has sent.
     sent: Vec<usize>,
 }
 
@@ -82,7 +82,7 @@ impl Round {
         }
     }
 
-    /// Delivers all parts in flight, in random order and some of them twice.
+    /// Delivers all parts of sums that are in flight, in random order and some of them twice.
     fn deliver(&mut self) {
         while !self.queue.is_empty() {
             let next = self.random.below(self.queue.len() as u64) as usize;
@@ -196,7 +196,7 @@ fn a_round_that_others_mean_otherwise_is_given_up_and_tried_again_later() {
 }
 
 #[test]
-fn whoever_floods_a_node_with_parts_takes_no_memory() {
+fn a_flood_of_parts_takes_no_memory() {
     let mut node = Bundling::new(ReductionPath::Ring, NodeId(0), 1000);
     for round in 5..50_000 {
         let head = protocol::wire::part::PartHead {

@@ -5,12 +5,12 @@ use protocol::ids::NodeId;
 use super::world::World;
 use crate::exchange::Event;
 
-/// Ticks within which survivors must agree after the storm.
+/// Ticks after the end of random faults within which the surviving nodes must agree.
 const CALM_TICKS: usize = 1500;
 
 impl World {
-    /// Ends the storm: links hold, dead nodes are declared dead with probability 1/2, and ticks pass until all
-    /// survivors agree.
+    /// Ends the storm of random faults: links hold, dead nodes are declared dead with probability 1/2, and ticks pass
+    /// until all survivors agree.
     pub(super) fn settle(&mut self) {
         self.lossy = false;
         self.stormy = false;

@@ -7,7 +7,7 @@ use protocol::weights::digest::Digest;
 use super::world::{BATCH_BYTES_MAX, Node, World};
 
 impl World {
-    /// Checks the invariants of a node: its ledger is the sum of its batches, its worker has the same weights, and its
+    /// Checks the invariants of a node: its replica is the sum of its batches, its worker has the same weights, and its
     /// log is within its limits.
     pub(super) fn check(&self, at: NodeId) {
         let node = &self.nodes[&at];
@@ -50,14 +50,14 @@ impl World {
         learned
     }
 
-    /// A node whose damaged ledger was not replaced although another node has an intact one.
+    /// Finds a node whose damaged replica was not replaced although another node has an intact one.
     pub(super) fn damaged(&self) -> Option<NodeId> {
         let alive = self.alive();
         let sound = alive.iter().any(|id| !self.nodes[id].damaged);
         alive.into_iter().find(|id| sound && self.nodes[id].damaged)
     }
 
-    /// A node that keeps batches in its log although all nodes that it counts as members have them.
+    /// Finds a node that keeps batches in its log although all nodes that it counts as members have them.
     pub(super) fn kept_in_vain(&self) -> Option<NodeId> {
         let alive = self.alive();
         let waits = |node: &Node| node.exchange.peers().nodes().iter().any(|other| !alive.contains(other));
@@ -65,9 +65,8 @@ impl World {
         alive.iter().copied().find(|id| vain(&self.nodes[id]))
     }
 
-    /// Checks that all survivors have the same batches, and all those that a survivor had applied before the calm. They
-    /// may have more: the sum of a round that was in flight among them when the storm ended brings the contribution of
-    /// a dead node.
+    /// Checks that all survivors have the same batches, and all those that a survivor had applied before the calm. More
+    /// are allowed: the sum of a round that was in flight when the storm ended brings the contribution of a dead node.
     pub(super) fn check_agreement(&self, learned: &Frontier) {
         let mut agreed = None;
         for (id, node) in self.nodes.iter().filter(|(_, node)| node.alive) {
@@ -97,7 +96,7 @@ impl World {
         }
     }
 
-    /// Describes all live nodes, for the report of a failure.
+    /// Describes all live nodes, for the report of a failed simulation.
     pub(super) fn describe(&self) -> String {
         let alive = self.nodes.iter().filter(|(_, node)| node.alive);
         let described = alive.map(|(id, node)| format!("{id}: {}", node.exchange.describe()));

@@ -67,7 +67,7 @@ impl World {
         }
     }
 
-    /// Calms the storm for some steps, so that rounds can be completed.
+    /// Pauses the faults for some steps, so that rounds can be completed.
     fn lull(&mut self) {
         if self.random.below(4) == 0 {
             self.mend_all();
@@ -86,8 +86,8 @@ impl World {
         }
     }
 
-    /// Flips up to two bits of a ledger and lets its node audit it. The node repairs one bit by itself. Two are flipped
-    /// only if another node's ledger could replace it, because otherwise no node could repair the damage.
+    /// Flips up to two bits of a node's replica and lets the node audit it. The node repairs one bit by itself. Two are
+    /// flipped only if another node's replica could replace it, because otherwise no node could repair the damage.
     fn flip(&mut self, at: NodeId) {
         let bits = self.random.below(3);
         let places: Vec<(usize, u32)> = (0..bits)

@@ -18,9 +18,9 @@ use crate::ledger::Ledger;
 use crate::small_plan::small_plan;
 use protocol::wire::link::{Message, OriginInfo};
 
-/// Maximum number of workers that a node starts, one after the other. Each is an origin.
+/// Maximum number of workers that a simulated node starts, one after the other. Each has its own stream of batches.
 const WORKERS_MAX: u64 = 1000;
-/// A memory limit that is never reached.
+/// Memory limit in bytes that is never reached.
 pub(super) const UNLIMITED: usize = usize::MAX >> 1;
 /// Maximum size of a batch in this simulation, in bytes.
 pub(super) const BATCH_BYTES_MAX: usize = 160;
@@ -31,10 +31,10 @@ const PATIENCE: Patience = Patience {
     counted: 30,
 };
 
-/// The path of batches in a simulated world.
+/// The path of batches between the nodes of a simulation.
 #[derive(Clone, Debug)]
 pub(super) enum Traffic {
-    /// Batches go singly, and workers do not wait for each other.
+    /// Batches go one by one along this routing, and workers do not wait for each other.
     Single(Routing),
     /// Workers train in rounds that are added up along a reduction path.
     Bundled(ReductionPath),
@@ -47,7 +47,7 @@ pub(super) struct Node {
     /// The worker that trains on the node now, if there is one.
     pub(super) worker: Option<Worker>,
     pub(super) workers: u64,
-    /// True while a bit of the ledger is flipped and the ledger is not replaced.
+    /// True while a bit of the node's replica is flipped and the replica is not replaced.
     pub(super) damaged: bool,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct Path {
     pub(super) queue: VecDeque<Message>,
     /// True if the link is gone but the receiver has not noticed yet.
     pub(super) dangling: bool,
-    /// True if all messages on the link are lost without either side being told.
+    /// True if all messages on the link are lost without a notice to either side.
     pub(super) dead: bool,
 }
 
@@ -81,13 +81,13 @@ pub(super) struct World {
     /// The messages in flight between two nodes, by direction.
     pub(super) channels: BTreeMap<(NodeId, NodeId), Path>,
     /// For each origin (a worker's stream of batches), the sums of the batches' digests up to each sequence, from which
-    /// a ledger's expected digest follows.
+    /// a replica's expected digest follows.
     pub(super) made: BTreeMap<OriginId, Vec<Digest>>,
     pub(super) lossy: bool,
     pub(super) slow: Option<NodeId>,
     pub(super) stormy: bool,
     pub(super) next: u64,
-    /// Number of bundles that were applied on all nodes.
+    /// Number of bundles (sums of a round's batches) that were applied on all nodes.
     pub(super) bundles: u64,
 }
 
@@ -187,7 +187,7 @@ impl World {
         from[self.random.below(from.len() as u64) as usize]
     }
 
-    /// Tells a node that others take part.
+    /// Tells a simulated node that these others take part in the run.
     pub(super) fn learn_of(&mut self, at: NodeId, others: &BTreeSet<NodeId>) {
         for &other in others {
             if self.nodes.get_mut(&at).unwrap().knows.insert(other) {

@@ -115,7 +115,7 @@ fn what_no_honest_member_sends_is_put_in_quarantine() {
 }
 
 #[test]
-fn whoever_names_origins_without_end_is_put_in_quarantine() {
+fn a_peer_that_names_origins_without_end_is_put_in_quarantine() {
     let mut exchange = node(LIMITS);
     let mut name = |id: u64| receive(&mut exchange, PEER, Message::Origin(origin(id)));
     let quarantined = |effects: Vec<Effect>| {
@@ -127,7 +127,7 @@ fn whoever_names_origins_without_end_is_put_in_quarantine() {
 }
 
 #[test]
-fn whoever_gives_a_snapshot_that_does_not_add_up_is_put_in_quarantine() {
+fn a_peer_whose_snapshot_does_not_add_up_is_put_in_quarantine() {
     let mut giver = node(LIMITS);
     tell(&mut giver, Event::Local(simple(1, 1)));
     let effects = receive(&mut giver, THIRD, Message::Note(Note::Ask));
@@ -179,7 +179,7 @@ fn an_origin_cannot_be_taken_over() {
     assert!(!sent_to(&tell(&mut exchange, Event::Local(simple(1, 1))), PEER).is_empty());
 }
 
-/// A peer cannot end an origin of this node: its worker would get no more messages.
+/// A peer cannot end an origin (a worker's stream of batches) of this node: the worker would get no more messages.
 #[test]
 fn nobody_else_can_say_that_this_nodes_origin_has_ended() {
     let mut exchange = node(LIMITS);

@@ -80,7 +80,8 @@ pub(in crate::exchange) const ME: NodeId = NodeId(1);
 pub(in crate::exchange) const PEER: NodeId = NodeId(2);
 pub(in crate::exchange) const THIRD: NodeId = NodeId(3);
 
-/// Makes node 1 with its origin 1, and the linked peers 2 and 3 with theirs; the peers have told empty frontiers.
+/// Makes node 1 with its worker's origin (stream of batches), and the linked peers 2 and 3 with theirs. The peers have
+/// told that they have no batches.
 pub(in crate::exchange) fn node(limits: Limits) -> Exchange {
     let mut exchange = Exchange::new(ME, Ledger::new(RUN, vec![0; WEIGHTS]), limits);
     for id in 1..=3 {

@@ -71,7 +71,7 @@ fn a_giver_is_asked_again_when_its_link_is_replaced() {
 }
 
 #[test]
-fn whoever_is_the_last_to_have_anything_has_caught_up() {
+fn the_only_holder_of_any_batch_has_caught_up() {
     let mut exchange = node(LIMITS);
     receive(&mut exchange, PEER, has(&[(2, 1000)]));
     assert!(

@@ -61,7 +61,7 @@ impl ExchangeState {
         Ok(())
     }
 
-    /// Starts the actor of a link to a participant.
+    /// Starts the actor that keeps a link to another participant of the run.
     async fn connect(&mut self, participant: Participant) -> Result<(), ActorProcessingErr> {
         let traffic = Arc::new(Traffic::default());
         let link = LinkArguments {

@@ -17,22 +17,22 @@ use crate::run_exchange::RunExchangeArguments;
 use crate::timing::Timing;
 use crate::transport::{Security, Stream};
 
-/// Message to the exchange's actor.
+/// Message to the actor that exchanges a run's batches with other nodes.
 #[derive(RactorMessage)]
 pub(crate) enum ExchangeMessage {
-    /// A peer has called for a link, and the call was accepted.
+    /// A peer has opened a connection for its link to this node, and was told that the link is accepted.
     Accepted { from: NodeId, stream: Stream },
-    /// A link has come up or gone down, or has received a message.
+    /// A link to a peer has come up or gone down, or has received a message.
     Link(LinkNotice),
-    /// One of this node's workers that has a seat has sent something.
+    /// A worker of this node that takes part in the run has sent a message.
     FromSeat(SeatNotice),
-    /// Order of the run's core for the exchange to carry out.
+    /// The run's core gives the exchange an order to carry out.
     Order {
         order: ExchangeOrder,
         /// Handle of the worker that the order names, if the exchange does not have it yet.
         worker: Option<WorkerHandle>,
     },
-    /// The checkpoint that was being written is written, or could not be.
+    /// The node's checkpoint has been written, or could not be.
     Checkpointed,
     /// Periodic clock tick.
     Tick,
@@ -41,30 +41,30 @@ pub(crate) enum ExchangeMessage {
 notice!(ExchangeMessage::Link(LinkNotice));
 notice!(ExchangeMessage::FromSeat(SeatNotice));
 
-/// Notice of the exchange's actor to its parent.
+/// Notice of the exchange's actor to its parent, the run's actor.
 pub(crate) enum ExchangeNotice {
-    /// Event for the run's core.
+    /// The exchange reports an event to the run's core.
     Happened(Box<RunEvent>),
-    /// Figures of the exchange of this run so far.
+    /// The exchange reports its figures of this run so far.
     Report(RunId, Box<Report>),
 }
 
-/// Figures of a run's exchange so far, from which records are made.
+/// Figures of a run's exchange so far, from which the node's records of statistics are made.
 #[derive(Clone, Debug)]
 pub(crate) struct Report {
-    /// Digest that the ledger's batches add up to.
+    /// Digest (a checksum of weights) that the batches in the node's ledger add up to.
     pub(crate) digest: Digest,
-    /// Figures that records carry unchanged.
+    /// Figures that the node's records of statistics carry unchanged.
     pub(crate) figures: ExchangeFigures,
-    /// Traffic with each peer.
+    /// Bytes and batches exchanged with each peer in this run.
     pub(crate) peers: Vec<PeerRecord>,
-    /// Number of weights that this node's ledger holds.
+    /// Number of weights that this node's ledger (its exact replica) holds.
     pub(crate) weights: u64,
     /// Bytes of all batches that this node's workers have made.
     pub(crate) bytes_encoded: u64,
-    /// Total time for which workers were throttled.
+    /// Total time for which this node's workers were throttled because enough was waiting to be sent.
     pub(crate) paused: Duration,
-    /// Samples and seconds of the run so far.
+    /// Progress of the run so far: samples and seconds.
     pub(crate) moment: Moment,
 }
 
@@ -77,6 +77,6 @@ pub(crate) struct ExchangeArguments {
     pub(crate) security: Security,
     /// Intervals and time limits of the node.
     pub(crate) timing: Timing,
-    /// Actor that gets the notices of the exchange.
+    /// Actor that gets the notices of the exchange: the run's actor.
     pub(crate) parent: DerivedActorRef<ExchangeNotice>,
 }

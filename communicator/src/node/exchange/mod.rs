@@ -28,7 +28,7 @@ pub(crate) struct ExchangeActor;
 pub(crate) struct ExchangeState {
     core: RunExchange,
     started: Instant,
-    /// Total time that the core took to handle events.
+    /// Total time that the exchange's core took to handle events.
     adding: Duration,
     me: NodeId,
     version: String,
@@ -38,7 +38,7 @@ pub(crate) struct ExchangeState {
     myself: ActorRef<ExchangeMessage>,
     parent: DerivedActorRef<ExchangeNotice>,
     peers: BTreeMap<NodeId, PeerConnection>,
-    /// Handles of the workers that the run's actor has handed over.
+    /// Handles of this node's workers that the run's actor has handed over to the exchange.
     workers: BTreeMap<WorkerKey, WorkerHandle>,
 }
 
@@ -122,7 +122,7 @@ impl Actor for ExchangeActor {
 }
 
 impl ExchangeState {
-    /// Passes an event to the core, and carries out the effects.
+    /// Passes an event to the exchange's core, and carries out the effects that the core decides on.
     async fn event(&mut self, event: RunExchangeEvent) -> Result<(), ActorProcessingErr> {
         let now = self.now();
         let effects = self.core.handle(event, now);
@@ -134,8 +134,8 @@ impl ExchangeState {
         self.started.elapsed()
     }
 
-    /// Passes an order of the run to the core. A worker that the exchange does not have yet comes with the order; if
-    /// that worker is gone meanwhile, there is nothing to do.
+    /// Passes an order of the run to the exchange's core. A worker that the exchange does not have yet comes with the
+    /// order; if that worker is gone meanwhile, there is nothing to do.
     async fn order(&mut self, order: ExchangeOrder, worker: Option<WorkerHandle>) -> Result<(), ActorProcessingErr> {
         if order.new_worker().is_some() && worker.is_none() {
             return Ok(());
@@ -187,7 +187,7 @@ impl ExchangeState {
         Ok(())
     }
 
-    /// Hands a connection to the link whose peer has dialled it.
+    /// Hands a connection that a peer has dialled to the actor of the link with that peer.
     fn accepted(&self, from: NodeId, stream: Stream) {
         if let Some(peer) = self.peers.get(&from) {
             let _ = peer.link.cast(LinkMessage::Up { stream, dialled: false });

@@ -16,7 +16,7 @@ pub(super) struct PeerConnection {
     pub(super) link: ActorRef<LinkMessage>,
     pub(super) traffic: Arc<Traffic>,
     pub(super) outbox: Option<(u64, mpsc::Sender<Message>)>,
-    /// Bytes sent to the participant up to the last tick.
+    /// Bytes sent to the participant up to the last call of `take_progress`.
     progress: u64,
 }
 
@@ -32,8 +32,8 @@ impl PeerConnection {
         }
     }
 
-    /// Returns true if the connection with this number is the present one. Notices of earlier connections may still
-    /// come.
+    /// Returns true if the link's connection with this number is the present one. Notices of earlier connections may
+    /// still come.
     pub(super) fn is_linked_by(&self, generation: u64) -> bool {
         self.outbox.as_ref().is_some_and(|(present, _)| *present == generation)
     }

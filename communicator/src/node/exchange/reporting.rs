@@ -9,13 +9,13 @@ use super::{ExchangeNotice, ExchangeState, PeerConnection, Report};
 use crate::run::{RunEvent, Settlement};
 
 impl ExchangeState {
-    /// Sends the run the figures from which records are made.
+    /// Sends the run's actor the exchange's figures, from which the node's records of statistics are made.
     pub(super) fn tell_report(&self) {
         let report = ExchangeNotice::Report(self.run, Box::new(self.report()));
         let _ = self.parent.send_message(report);
     }
 
-    /// Returns the figures of the exchange so far.
+    /// Returns the figures of the run's exchange so far.
     fn report(&self) -> Report {
         let (exchange, now) = (self.core.exchange(), self.now());
         let record = |(&node, peer): (&NodeId, &PeerConnection)| {
@@ -57,7 +57,7 @@ impl ExchangeState {
         }
     }
 
-    /// Sends the run the final figures of this node's exchange.
+    /// Sends the run's actor the final figures of this node's exchange, with the number of bytes that it sent.
     pub(super) fn settle(&self, mut settlement: Box<Settlement>) {
         if !self.peers.is_empty() {
             let peers = self.peers.values();
@@ -68,8 +68,8 @@ impl ExchangeState {
     }
 }
 
-/// Returns the records of the present peers, with the bytes of their former processes: a node that was started again is
-/// one peer.
+/// Returns the traffic with each peer: that of the present peers, with the bytes of their former processes added,
+/// because a node that was started again is one peer.
 fn with_former(mut present: Vec<PeerRecord>, former: impl Iterator<Item = PeerRecord>) -> Vec<PeerRecord> {
     for before in former {
         if let Some(peer) = present.iter_mut().find(|peer| peer.node == before.node) {

@@ -69,7 +69,7 @@ pub(super) async fn read(
     Ok(())
 }
 
-/// Writes the messages from the outbox to a connection, until no sender of the outbox is left.
+/// Writes the messages of a link's queue to its connection, until no sender of the queue is left.
 pub(super) async fn write(
     mut writer: BufWriter<impl tokio::io::AsyncWrite + Unpin>,
     mut messages: mpsc::Receiver<Message>,

@@ -8,18 +8,19 @@ use std::time::Duration;
 
 use crate::timing::LinkTimes;
 
-/// Next step for a link that may be missing.
+/// Next step of a node towards the connection of a link to a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// No step is needed: the link is up.
     Nothing,
-    /// The other side is to dial; this side looks again after this time.
+    /// The link is missing, and the other side is to dial; this side looks again after this time.
     Wait(Duration),
-    /// This side dials; if that fails, it looks again after this time.
+    /// The link is missing, and this side dials; if that fails, it looks again after this time.
     Dial(Duration),
 }
 
-/// One end of a link.
+/// This node's end of a link to a peer: decides when to dial, which connection stays, and when to log that the link is
+/// missing.
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "the flags are independent of each other")]
 pub(super) struct Dialling {
@@ -27,14 +28,14 @@ pub(super) struct Dialling {
     /// True if this node has the lower id of the two nodes that the link connects.
     is_lower: bool,
     present: Option<Present>,
-    /// Pause after the next attempt to dial.
+    /// Pause after the next attempt to dial the peer, if that fails.
     pause: Duration,
     missing_since: Duration,
     /// True if the peer is silent or gone; a missing link then says nothing about the peer's address.
     absent: bool,
     /// Time at which the peer was last heard again after it had been silent or gone.
     back_since: Duration,
-    /// True if the log has said that the link is missing.
+    /// True if the log has said that the link to the peer is missing.
     said: bool,
     /// True if there has ever been a connection to the peer.
     reached: bool,
@@ -48,7 +49,7 @@ struct Present {
 }
 
 impl Dialling {
-    /// Creates the end of a link that is not up yet.
+    /// Creates this node's end of a link that has no connection yet.
     pub(super) fn new(is_lower: bool, times: LinkTimes, now: Duration) -> Self {
         Self {
             times,
@@ -63,12 +64,13 @@ impl Dialling {
         }
     }
 
-    /// Returns true if there has ever been a connection to the peer: its address is then right.
+    /// Returns true if there has ever been a connection to the peer, so that its address is known to be right.
     pub(super) fn is_reached(&self) -> bool {
         self.reached
     }
 
-    /// Returns the next step for the link.
+    /// Decides if this node dials the peer now: not while there is a connection; at once if this node's id is the
+    /// lower; else only after the peer has had time to dial. Each dial doubles the pause up to a limit.
     pub(super) fn next(&mut self, now: Duration) -> Step {
         if self.present.is_some() {
             return Step::Nothing;
@@ -82,7 +84,7 @@ impl Dialling {
         Step::Dial(pause)
     }
 
-    /// Returns true if the link has been missing for so long that the log should say so. It does so once.
+    /// Returns true if the link has been missing for so long that the log should say so; true once for each loss.
     pub(super) fn take_due_notice(&mut self, now: Duration) -> bool {
         let missing = self.present.is_none() && !self.absent;
         let since = self.missing_since.max(self.back_since);
@@ -98,8 +100,8 @@ impl Dialling {
         self.absent = absent;
     }
 
-    /// Decides if a connection, dialled by this side or by the other, is taken; returns true if so. It then replaces
-    /// the present one: the peer would not make a new one if that still worked.
+    /// Decides if a new connection, dialled by this side or by the other, becomes the link's; returns true if so. It
+    /// then replaces the present one: the peer would not make a new one if that still worked.
     pub(super) fn take_connection(&mut self, dialled: bool, now: Duration) -> bool {
         let by_lower = dialled == self.is_lower;
         let young = |present: &Present| present.by_lower && now.saturating_sub(present.since) < self.times.young;
@@ -112,7 +114,7 @@ impl Dialling {
         true
     }
 
-    /// Records that the present connection is gone, or is to go. Returns true if there was one.
+    /// Records that the link's connection is gone, or is to go. Returns true if there was one.
     pub(super) fn lost(&mut self, now: Duration) -> bool {
         let was_there = self.present.take().is_some();
         if was_there {

@@ -22,8 +22,8 @@ use connection::{connect, read, write};
 use dialling::{Dialling, Step};
 pub(crate) use messages::{LinkArguments, LinkMessage, LinkNotice, Traffic};
 
-/// Maximum number of messages that wait to be written to a link: announcements of all origins at its start, and later
-/// as many messages as the exchange's windows allow.
+/// Maximum number of messages that wait to be written to a link: announcements of all workers' streams of batches at
+/// its start, and later as many messages as the exchange's windows allow.
 const OUTBOX_MAX: usize = 8192;
 
 pub(crate) struct LinkActor;
@@ -33,7 +33,8 @@ pub(crate) struct Link {
     myself: ActorRef<LinkMessage>,
     start: Instant,
     dialling: Dialling,
-    /// Number of the newest connection, so that the end of an old one is not taken for the end of the present one.
+    /// Number of the link's newest connection, so that the end of an old one is not taken for the end of the present
+    /// one.
     generation: u64,
     /// Tasks that read from the present connection and write to it.
     tasks: Option<[AbortHandle; 2]>,
@@ -106,7 +107,7 @@ impl Link {
         }
     }
 
-    /// Dials the peer in a task; if that fails, looks again after the pause.
+    /// Dials the peer in a task; if that fails, asks for the next step again after the pause.
     fn call(&self, pause: Duration) {
         let LinkArguments {
             me,
@@ -140,7 +141,7 @@ impl Link {
         });
     }
 
-    /// Takes a connection that was made, unless the present one is to stay.
+    /// Takes a new connection for the link and tells the exchange, unless the present connection is to stay.
     fn up(&mut self, stream: Stream, dialled: bool) {
         if !self.dialling.take_connection(dialled, self.start.elapsed()) {
             return;

@@ -98,7 +98,7 @@ async fn a_link_that_is_cut_is_made_again_even_by_the_node_that_should_wait() {
 }
 
 #[tokio::test]
-async fn a_call_that_somebody_else_answers_makes_no_link() {
+async fn a_call_that_another_node_answers_makes_no_link() {
     let (address, mut accepted) = peer().await;
     let (actor, mut heard) = link(1, address, Timing::DEFAULT.faster(100).link).await;
     let _stranger = answer(&mut accepted, NodeId(6)).await;

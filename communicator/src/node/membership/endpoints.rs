@@ -8,7 +8,7 @@ use protocol::ids::NodeId;
 /// The endpoints of peers, and the sessions that lead to them.
 #[derive(Debug)]
 pub(super) struct Endpoints<G> {
-    /// Time that a node with a session may take to show its endpoint.
+    /// Time that a node with a session may take until its endpoint is known.
     limit: Duration,
     /// Endpoints of each node with their sessions. Two nodes that dial each other have two sessions for a moment; the
     /// newest is used.
@@ -17,10 +17,10 @@ pub(super) struct Endpoints<G> {
     waiting: Vec<(u64, NodeId, Duration)>,
 }
 
-/// Result of looking for the endpoints of new sessions.
+/// Result of looking for the endpoints of peers whose sessions are new.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct EndpointScan {
-    /// Nodes that can be sent messages now.
+    /// Nodes whose endpoints were found, so that messages can be sent to them now.
     pub(super) ready: Vec<NodeId>,
     /// Sessions whose endpoints took too long to show.
     pub(super) late: Vec<u64>,
@@ -35,12 +35,12 @@ impl<G> Endpoints<G> {
         }
     }
 
-    /// Records that a session with a node is ready. Its endpoint may show a moment later.
+    /// Records that a session with a node is ready, so that its endpoint is looked for; it may show a moment later.
     pub(super) fn expect(&mut self, session: u64, node: NodeId, now: Duration) {
         self.waiting.push((session, node, now));
     }
 
-    /// Looks for the endpoints of new sessions.
+    /// Looks for the endpoints of peers whose sessions are new.
     pub(super) fn find(&mut self, now: Duration, endpoint: impl Fn(u64) -> Option<G>) -> EndpointScan {
         let mut found = EndpointScan::default();
         for (session, node, since) in std::mem::take(&mut self.waiting) {
@@ -82,12 +82,12 @@ impl<G> Endpoints<G> {
         self.open.get(&node).into_iter().flatten().map(|(session, _)| *session)
     }
 
-    /// Returns the newest endpoint of a node.
+    /// Returns the endpoint of a node's newest session.
     pub(super) fn of(&self, node: NodeId) -> Option<&G> {
         self.open.get(&node)?.last().map(|(_, endpoint)| endpoint)
     }
 
-    /// Returns the newest endpoint of each node.
+    /// Returns the newest endpoint of each node, for messages to all.
     pub(super) fn all(&self) -> impl Iterator<Item = &G> + '_ {
         self.open
             .values()

@@ -19,27 +19,27 @@ use crate::transport::Security;
 /// State of this node's attempt to join a cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum JoinState {
-    /// This node has heard no other node yet.
+    /// This node tries to join, and has heard no other node yet.
     Alone,
     /// Another node has this node's name, and this node waits for the name; the text is one sentence.
     Waits(String),
-    /// Beats of a member come: this node is a member, too.
+    /// This node has joined: beats of a member of the cluster come.
     Member,
-    /// The cluster does not accept this node.
+    /// The cluster does not accept this node as a member.
     Refused(Unwelcome),
 }
 
-/// Message to the membership's actor.
+/// Message to the actor that keeps track of the cluster's members.
 #[derive(RactorMessage)]
 pub(crate) enum MembershipMessage {
     /// A session with another process is ready or gone.
     Session(SessionEvent),
-    /// A peer has sent a beat.
+    /// A peer has sent a beat, its periodic state message.
     Beat(Box<Beat>),
-    /// A peer has answered a beat.
+    /// A peer has answered a beat of this node.
     Echo {
         from: NodeId,
-        /// Number of the beat that was answered.
+        /// Number of this node's beat (periodic state message) that was answered.
         number: u64,
     },
     /// A peer leaves the cluster.
@@ -48,13 +48,13 @@ pub(crate) enum MembershipMessage {
     Unwelcome(Unwelcome),
     /// An attempt to reach a node is over.
     Dialled(NodeId, DialOutcome),
-    /// Say good-bye to all nodes. The reply is sent when all have heard it.
+    /// This node leaves: say good-bye to all nodes. The reply is sent when all have heard it.
     Leave(RpcReplyPort<()>),
-    /// Report the members of the cluster.
+    /// Report the members of the cluster to a client.
     Nodes(RpcReplyPort<Payload<Reply>>),
     /// This node's own description has changed.
     Me(NodeInfo),
-    /// This node's state in a run has changed: send a beat to all nodes now.
+    /// This node's state in a run has changed: send a beat (state message) to all nodes now.
     Run(Vec<RunBeat>, Phase),
     /// Send a control message to one peer.
     Send { to: NodeId, message: Box<ControlMessage> },
@@ -64,7 +64,7 @@ pub(crate) enum MembershipMessage {
     Tick,
 }
 
-/// Arguments with which the membership's actor is started.
+/// Arguments with which the actor that keeps track of the cluster's members is started.
 pub(crate) struct MembershipArguments {
     pub(crate) me: NodeInfo,
     /// Sessions of this process.
@@ -73,9 +73,9 @@ pub(crate) struct MembershipArguments {
     pub(crate) security: Security,
     /// Interval between two ticks of the actor's clock.
     pub(crate) tick: Duration,
-    /// Times of the membership.
+    /// Intervals and time limits of the cluster's membership.
     pub(crate) times: MembershipTimes,
-    /// Actor that is told which nodes are alive, and what their beats say about runs.
+    /// The run's actor, which is told which nodes are alive, and what their beats say about runs.
     pub(crate) parent: DerivedActorRef<RunEvent>,
     /// Channel for the state of this node's attempt to join a cluster.
     pub(crate) joining: watch::Sender<JoinState>,

@@ -38,9 +38,9 @@ pub(crate) struct Membership {
     endpoints: Endpoints<Endpoint>,
     joining: watch::Sender<JoinState>,
     names: Names,
-    /// State of this node's run, and of the one before, which beats carry.
+    /// State of this node's run, and of the one before, which this node's beats carry.
     runs: Vec<RunBeat>,
-    /// Port for the reply when all nodes have heard that this one leaves.
+    /// Port for the reply when all nodes have heard that this node leaves the cluster.
     leaving: Option<RpcReplyPort<()>>,
     state: &'static str,
     start: Instant,
@@ -174,7 +174,7 @@ impl Membership {
         }
     }
 
-    /// Looks for the endpoints of new sessions, which may show a moment after the session is ready.
+    /// Looks for the endpoints of peers whose sessions are new, which may show a moment after the session is ready.
     fn find_endpoints(&mut self, now: Duration) {
         let found = self.endpoints.find(now, |session| self.sessions.endpoint(session));
         for id in found.ready {
@@ -276,7 +276,7 @@ impl Membership {
         member.map_or_else(|| id.to_string(), |member| member.info.name.clone())
     }
 
-    /// Returns true if this node is a member: beats of a member have come, and no other node has its name.
+    /// Returns true if this node is a member: state messages of a member have come, and no other node has its name.
     fn is_member(&self) -> bool {
         *self.joining.borrow() == JoinState::Member
     }
@@ -288,7 +288,7 @@ impl Membership {
         }
     }
 
-    /// Answers the request to leave, once all nodes have heard that this node leaves.
+    /// Answers the request to leave the cluster, once all nodes have heard that this node leaves.
     fn check_left(&mut self) {
         if self.endpoints.is_empty()
             && let Some(reply) = self.leaving.take()
@@ -327,7 +327,7 @@ impl Membership {
         }
     }
 
-    /// Tries to reach a member, in a task of its own.
+    /// Tries to reach a member's address in a task of its own.
     fn dial(&self, due: DueDial, myself: ActorRef<MembershipMessage>) {
         let (sessions, security, limit) = (self.sessions.clone(), self.security.clone(), self.times.dial);
         tokio::spawn(async move {

@@ -38,7 +38,7 @@ impl Names {
         format!("a node at {} is already called '{}'", self.bearer, bearer.name)
     }
 
-    /// Returns the reason for which this node cannot be a member, once it has waited long enough.
+    /// Returns the reason for which this node cannot be a member, once it has waited in vain for its name.
     pub(super) fn refusal(&self, me: &NodeInfo, now: Duration) -> Option<Unwelcome> {
         let waited = now.saturating_sub(self.since?);
         (waited > self.patience).then(|| Unwelcome::NameTaken {
@@ -48,7 +48,8 @@ impl Names {
     }
 }
 
-/// Returns the living node that has this node's name: the sender of a beat, or a member that the beat names.
+/// Returns the living node that has this node's name: the sender of a state message, or a member that the message
+/// lists.
 pub(super) fn taken<'a>(me: &NodeInfo, from: &'a NodeInfo, members: &'a [NodeInfo]) -> Option<&'a NodeInfo> {
     std::iter::once(from)
         .chain(members)
@@ -71,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_comes_later_waits_and_then_gives_way() {
+    fn the_later_bearer_of_a_name_waits_and_then_gives_way() {
         let mut names = Names::new(Timing::DEFAULT.membership);
         let (me, other) = (info(1, "desk"), info(2, "lab"));
         assert_eq!(taken(&me, &other, &[info(3, "shed"), me.clone()]), None);

@@ -7,8 +7,9 @@ use protocol::wire::control::{NodeInfo, SILENT};
 
 use crate::node::roster::Roster;
 
-/// Returns reports about this node, which is in this state, and about all nodes that it knows, sorted by name. A name
-/// occurs once: a node that is silent or was only heard of is not listed beside a living node of the same name.
+/// Returns the reports about members that clients are shown: about this node, which is in this state, and about all
+/// nodes that it knows, sorted by name. A name occurs once: a node that is silent or was only heard of is not listed
+/// beside a living node of the same name.
 pub(super) fn reports(me: &NodeInfo, state: &str, roster: &Roster) -> Vec<NodeReport> {
     let mut reports = vec![report(me, state, None)];
     let (alive, silent): (Vec<_>, Vec<_>) = roster.members().partition(|member| member.alive);

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Number of newest beats whose answers still count.
+/// Number of newest beats whose answers still count for round-trip times.
 const SENT_MAX: usize = 64;
 
-/// Number of the last beat, and the times at which the newest beats were sent.
+/// The last beat's number, and the times at which the newest beats were sent, from which round-trip times follow.
 #[derive(Debug, Default)]
 pub(super) struct RoundTrips {
     last: u64,
@@ -14,7 +14,7 @@ pub(super) struct RoundTrips {
 }
 
 impl RoundTrips {
-    /// Records that a beat is sent now, and returns its number.
+    /// Records that a beat (state message) of this node is sent now, and returns its number.
     pub(super) fn send(&mut self, now: Duration) -> u64 {
         self.last += 1;
         self.sent.insert(self.last, now);
@@ -24,7 +24,7 @@ impl RoundTrips {
         self.last
     }
 
-    /// Returns the round-trip time of a beat that was answered; `None` if the beat is too old.
+    /// Returns the round-trip time of a beat (state message) that was answered; `None` if the beat is too old.
     pub(super) fn answered(&self, number: u64, now: Duration) -> Option<Duration> {
         self.sent.get(&number).map(|&sent| now.saturating_sub(sent))
     }

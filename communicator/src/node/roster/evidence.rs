@@ -25,7 +25,7 @@ pub(crate) enum DialOutcome {
 /// Observations of this node about a member's process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Evidence {
-    /// True if the member's key has answered at its address.
+    /// True if the member's key has ever answered at its address.
     reached: bool,
     /// True if the member's machine has closed or reset the last session.
     broken: bool,
@@ -43,7 +43,7 @@ impl Evidence {
         self.dead = false;
     }
 
-    /// Records that a session with the member is ready.
+    /// Records that a session with the member is ready, so the end of the one before proves nothing.
     pub(super) fn linked(&mut self) {
         self.heard();
         self.broken = false;
@@ -65,7 +65,8 @@ impl Evidence {
         self.reached || planted(Bug::UnreachedIsDead)
     }
 
-    /// Records the outcome of dialling the member's address. Returns true if a second refusal must still be waited for.
+    /// Records the outcome of dialling the member's address. Returns true if one more refusal, a while later, is needed
+    /// to prove that the process has ended.
     pub(super) fn dialled(&mut self, outcome: DialOutcome, now: Duration, apart: Duration) -> bool {
         match outcome {
             DialOutcome::Reached => {

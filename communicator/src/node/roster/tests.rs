@@ -10,13 +10,13 @@ fn roster(me: u64) -> Roster {
     Roster::new(NodeId(me), Timing::DEFAULT.membership)
 }
 
-/// Dials all members that are due. Returns those with which there is no session.
+/// Dials all members of a roster that are due. Returns those with which there is no session.
 fn due(roster: &mut Roster, now: Duration) -> Vec<NodeInfo> {
     let due = roster.take_due(now).into_iter();
     due.filter(|due| !due.is_probe).map(|due| due.info).collect()
 }
 
-/// Records that a dial has failed.
+/// Records in a roster that dialling a node has failed.
 fn failed(roster: &mut Roster, id: u64, now: Duration) {
     assert_eq!(roster.was_dialled(NodeId(id), DialOutcome::Failed, now), None);
 }
@@ -148,7 +148,7 @@ fn what_was_invented_is_bounded_dialled_a_little_and_soon_forgotten() {
 }
 
 #[test]
-fn whoever_has_waited_longest_is_dialled_first() {
+fn the_address_that_has_waited_longest_is_dialled_first() {
     let mut roster = roster(1);
     for id in 10..30 {
         roster.heard_of(info(id), SECOND);

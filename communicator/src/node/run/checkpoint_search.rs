@@ -26,8 +26,9 @@ pub(super) fn look(dir: &Path, run: RunId) -> Option<FoundCheckpoint> {
     })
 }
 
-/// Returns the ledger with which a run begins here, and the states that only this node's workers had. The ledger is
-/// that of the chosen checkpoint if this node has it, or else `first`; such a node catches up like a latecomer.
+/// Returns the ledger (exact replica of the weights) with which a run begins at this node, and the states that only
+/// this node's workers had. The ledger is that of the chosen checkpoint if this node has it, or else `first`; such a
+/// node catches up like a latecomer.
 pub(super) fn restore(dir: &Path, run: RunId, resumed: Resumed, first: Ledger) -> (Ledger, Vec<State>) {
     let Some(Checkpoint { header, mut snapshot }) = checkpoint::newest(&dir.join(resumed.run.to_string())) else {
         return (first, Vec::new());

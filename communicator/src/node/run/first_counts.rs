@@ -7,22 +7,23 @@ use protocol::ids::RunId;
 use crate::log_context::NEWS;
 use crate::run::WorkerKey;
 
-/// First weights that workers have sent so far: each worker sends the same, piece by piece.
+/// First weights of a run that workers have read from a model file and sent so far: each worker sends the same, piece
+/// by piece.
 #[derive(Debug, Default)]
 pub(super) struct FirstCounts {
     by_worker: BTreeMap<WorkerKey, (RunId, First)>,
 }
 
-/// First weights that one worker has sent.
+/// First weights of a run that one worker has sent.
 #[derive(Debug, Default)]
 pub(super) struct First {
     pub(super) counts: Vec<i32>,
-    /// Names of the tensors that the model file lacks.
+    /// Names of the model's tensors that the model file lacks, and that start from random values.
     afresh: Vec<String>,
 }
 
 impl First {
-    /// Logs which tensors the model file lacks.
+    /// Logs which of the model's tensors the model file lacks.
     pub(super) fn tell(&self) {
         if !self.afresh.is_empty() {
             let afresh = self.afresh.join(", ");
@@ -35,7 +36,7 @@ impl First {
 }
 
 impl FirstCounts {
-    /// Adds a further piece from a worker. Pieces of another run are dropped.
+    /// Adds a further piece of a run's first weights from a worker. The worker's pieces of another run are dropped.
     pub(super) fn add(&mut self, run: RunId, worker: WorkerKey, counts: Vec<i32>, afresh: Vec<String>) {
         let (of, first) = self.by_worker.entry(worker).or_insert_with(|| (run, First::default()));
         if *of != run {

@@ -17,10 +17,10 @@ use crate::node::workers::WorkersNotice;
 use crate::run::RunEvent;
 use crate::transport::Stream;
 
-/// Message to the run's actor.
+/// Message to the actor that leads this node through its runs.
 #[derive(RactorMessage)]
 pub(crate) enum RunMessage {
-    /// The membership's actor, which leads to other nodes; this message comes first.
+    /// The actor that knows the cluster's members and sends messages to them; this message comes first.
     Membership(ActorRef<MembershipMessage>),
     /// A client's request about runs.
     Request {
@@ -30,20 +30,21 @@ pub(crate) enum RunMessage {
     },
     /// Leave the run, because this node is about to end. The reply is sent when that is done.
     Leave(RpcReplyPort<()>),
-    /// Leave this node's run at once. The reply is sent when the others are being told.
+    /// Leave this node's run at once, with its work unfinished. The reply is sent when the others are being told.
     LeaveUnfinished(RpcReplyPort<()>),
-    /// Report the status of the run.
+    /// Report the status of the run to a client.
     Status(RpcReplyPort<Payload<Reply>>),
     /// Notice of the worker supervisor about this node's workers.
     Workers(WorkersNotice),
     /// Notice of the exchange's actor.
     Exchange(ExchangeNotice),
-    /// An event that only the core has to know.
+    /// Pass an event on to the run's core, the only receiver that has to know it.
     Event(RunEvent),
-    /// This node's offer to a run was worked out.
+    /// This node's offer to a run (its data, workers and memory) was worked out.
     Offered {
         run: RunId,
-        /// The offer and the ledger with which the run would begin, or the reason against an offer.
+        /// The offer and the ledger (exact replica of the weights) with which the run would begin, or the reason
+        /// against an offer.
         offered: Result<(Offer, Box<Ledger>), Excluded>,
     },
     /// The exchange of a run has started, or could not start.
@@ -65,10 +66,10 @@ pub(crate) enum RunMessage {
         from: NodeId,
         stream: Stream,
     },
-    /// Find the model of a run.
+    /// Find the file with a run's trained model.
     Model {
         run: RunId,
-        /// Port for the model's path; `None` if the model is not here.
+        /// Port for the path of a run's model file; `None` if this node does not have the model.
         reply: RpcReplyPort<Option<PathBuf>>,
     },
     /// Periodic clock tick.

@@ -40,7 +40,7 @@ use records::Records;
 /// Arguments with which the run's actor is started.
 pub(crate) struct RunArguments {
     pub(crate) me: NodeInfo,
-    /// Folder in which models and checkpoints are saved.
+    /// Folder in which the node saves models and checkpoints.
     pub(crate) dir: PathBuf,
     /// Protection of the connections to peers.
     pub(crate) security: Security,
@@ -50,7 +50,7 @@ pub(crate) struct RunArguments {
     pub(crate) workers: usize,
     /// Intervals and time limits of the node.
     pub(crate) timing: Timing,
-    /// Actor that keeps the records.
+    /// Actor that keeps the records of all nodes' statistics.
     pub(crate) stats: ActorRef<StatsMessage>,
 }
 
@@ -70,9 +70,11 @@ pub(crate) struct RunState {
     stats: ActorRef<StatsMessage>,
     workers: BTreeMap<WorkerKey, WorkerHandle>,
     clients: Clients<RpcReplyPort<Payload<Reply>>>,
-    /// First weights that workers have read from a model file, until a ledger is made of them.
+    /// First weights of a run that workers have read from a model file, until the node's exact replica (its ledger) is
+    /// made of them.
     first: FirstCounts,
-    /// The ledger with which a run begins, until its exchange is started.
+    /// The ledger (this node's exact replica of the weights) with which a run will begin: made for the node's offer,
+    /// taken by the exchange when that starts.
     ledger: Option<(RunId, Ledger)>,
     exchange: Option<(RunId, ActorRef<ExchangeMessage>)>,
     usage: UsageMeter,
@@ -227,7 +229,7 @@ impl RunState {
         }
     }
 
-    /// Passes an event to the core, and carries out the effects.
+    /// Passes an event to the run's core, and carries out the effects that the core decides on.
     fn event(&mut self, event: RunEvent) {
         let mut effects = std::mem::take(&mut self.effects);
         self.core.handle(event, self.start.elapsed(), &mut effects);

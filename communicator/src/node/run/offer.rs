@@ -14,7 +14,7 @@ use thiserror::Error;
 use crate::ledger::Ledger;
 use crate::usage::{self, TooLarge, Workers};
 
-/// Reason for which this node has no offer to a run.
+/// Reason for which this node cannot make an offer to take part in a run.
 #[derive(Debug, Error)]
 pub(super) enum OfferError {
     /// The model does not fit the data.
@@ -49,8 +49,9 @@ impl From<OfferError> for Excluded {
     }
 }
 
-/// Works out this node's offer and the ledger with which the run would begin: with the counts that a worker has read
-/// from a model, or with those that follow from the seed. That takes a while for large models.
+/// Works out this node's offer to take part in a run, and the ledger (exact replica of the weights) with which the run
+/// would begin: with the weights that a worker has read from a model, or with those that follow from the seed. That
+/// takes a while for large models.
 pub(super) fn make(
     run: RunId,
     job: &Job,
@@ -81,8 +82,8 @@ pub(super) fn make(
     Ok((offer, Box::new(ledger)))
 }
 
-/// Works out the offer to a run in pipelines. This node must have memory for any stage, because its own is not known
-/// yet; the ledger is made when it is known.
+/// Works out this node's offer to take part in a run in pipelines. This node must have memory for any stage, because
+/// its own is not known yet; its replica of the weights is made when it is known.
 fn of_stages(
     run: RunId,
     job: &Job,
@@ -96,7 +97,7 @@ fn of_stages(
     Ok((offer, Box::new(Ledger::new(run, Vec::new()))))
 }
 
-/// Returns the offer of these workers.
+/// Returns the offer with which this node answers a request to prepare for a run.
 fn of(workers: Workers, data: DataInfo, digest: Digest, groups: u8) -> Offer {
     Offer {
         data,
@@ -109,8 +110,8 @@ fn of(workers: Workers, data: DataInfo, digest: Digest, groups: u8) -> Offer {
     }
 }
 
-/// Cuts the model into the groups that the job asks for, or into as few as fit this node's memory. Returns the number
-/// of groups, too.
+/// Cuts the model into the groups of layers that the job asks for, or into as few as fit this node's memory. Returns
+/// the number of groups, too.
 fn partition_for(
     job: &Job,
     layout: &Layout,

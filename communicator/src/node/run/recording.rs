@@ -14,13 +14,13 @@ use crate::node::stats::StatsMessage;
 use crate::node::workers::WorkerHandle;
 use crate::run::WorkerKey;
 
-/// Returns the ids of the workers' processes, whose use of the machine is this node's.
+/// Returns the ids of the worker processes, whose use of the machine counts as this node's.
 pub(super) fn pids(workers: &BTreeMap<WorkerKey, WorkerHandle>) -> impl Iterator<Item = u32> + '_ {
     workers.values().map(|worker| worker.info.pid)
 }
 
 impl RunState {
-    /// Sends all nodes a record of this node's work, if one is due.
+    /// Sends all nodes a record of this node's statistics, if one is due.
     pub(super) fn record(&mut self) {
         let now = Instant::now();
         if let Some(elapsed) = self.records.take_due(now) {
@@ -28,7 +28,7 @@ impl RunState {
         }
     }
 
-    /// Sends all nodes a record of this node's work since the last record, due or not.
+    /// Sends all nodes a record of this node's statistics since the last record, due or not.
     pub(super) fn record_now(&mut self) {
         let now = Instant::now();
         let elapsed = self.records.take_now(now);

@@ -10,23 +10,23 @@ use protocol::stats::{StatsRecord, Work, WorkerStats, record_interval};
 use crate::node::exchange::Report;
 use crate::run::RunReport;
 
-/// Maker of records: the sums at the last record, and the newest reports.
+/// Makes the records of this node's statistics, from the sums at the last record and the newest reports.
 #[derive(Debug)]
 pub(super) struct Records {
     every: Duration,
     recorded: Instant,
     /// Time of the first step of the run that the newest report is about.
     begun: Instant,
-    /// Newest report of the exchange, with its run.
+    /// Newest figures that the exchange has reported, with their run.
     report: Option<(RunId, Report)>,
-    /// Newest evaluation that a record has carried, as its run and its second in the run.
+    /// Newest evaluation that a record of this node has carried, as its run and its second in the run.
     evaluated: Option<(RunId, f64)>,
-    /// Sums at the last record: statistics of the workers, and time for which they were throttled.
+    /// Sums at this node's last record: statistics of the workers, and time for which they were throttled.
     before: (WorkerStats, Duration),
 }
 
 impl Records {
-    /// Creates the maker of records, with one record due every `every` from now on.
+    /// Creates the maker of this node's records, with one record due every `every` from now on.
     pub(super) fn new(every: Duration, now: Instant) -> Self {
         Self {
             every,
@@ -39,7 +39,7 @@ impl Records {
         }
     }
 
-    /// Takes a report of a run's exchange.
+    /// Keeps the figures that a run's exchange reports, for the next record.
     pub(super) fn reported(&mut self, run: RunId, report: Report, now: Instant) {
         if self.report.as_ref().is_none_or(|(known, _)| *known != run) {
             self.before = (WorkerStats::default(), Duration::ZERO);
@@ -51,14 +51,14 @@ impl Records {
         self.report = Some((run, report));
     }
 
-    /// Returns the time since the last record if another one is due, which then counts as made.
+    /// Returns the time since this node's last record if another one is due, which then counts as made.
     pub(super) fn take_due(&mut self, now: Instant) -> Option<Duration> {
         let elapsed = now.saturating_duration_since(self.recorded);
         let age = now.saturating_duration_since(self.begun);
         (elapsed >= record_interval(age, self.every)).then(|| self.take_now(now))
     }
 
-    /// Returns the time since the last record; another one then counts as made.
+    /// Returns the time since this node's last record; another one then counts as made.
     pub(super) fn take_now(&mut self, now: Instant) -> Duration {
         let elapsed = now.saturating_duration_since(self.recorded);
         self.recorded = now;
@@ -66,8 +66,8 @@ impl Records {
         elapsed.max(Duration::from_millis(1))
     }
 
-    /// Makes the record of the time since the last one. `exchange` is the run whose exchange is running: reports of
-    /// another one are outdated.
+    /// Makes the record of this node's statistics since the last one. `exchange` is the run whose exchange is running:
+    /// reports of another one are outdated.
     pub(super) fn make(
         &mut self,
         status: Option<RunReport>,

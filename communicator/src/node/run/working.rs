@@ -32,7 +32,7 @@ impl RunState {
         }
     }
 
-    /// Returns the resources of this node's workers, if this many of them are needed.
+    /// Returns the resources of this node's workers if a run uses this many of them.
     pub(super) fn workers(&self, count: usize) -> Workers {
         let gpus = self.workers.values().filter_map(|worker| worker.info.gpu_bytes);
         let speeds = self.workers.values().map(|worker| worker.speed);
@@ -42,7 +42,7 @@ impl RunState {
         }
     }
 
-    /// Sends this node's new description to other nodes.
+    /// Sends this node's new description (its device and number of workers) to other nodes.
     fn describe(&mut self) {
         self.me.workers = self.workers.len();
         if let Some(worker) = self.workers.values().next() {

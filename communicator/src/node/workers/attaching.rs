@@ -31,7 +31,7 @@ const INBOX_MAX: usize = 64;
 /// Maximum number of messages that wait to be written to one worker.
 const OUTBOX_MAX: usize = 8192;
 
-/// Accepts processes that attach, until the node stops.
+/// Accepts worker processes that attach to the node's socket, until the node stops.
 pub(super) async fn accept(
     mut listener: WorkerSocket,
     version: String,
@@ -141,7 +141,8 @@ async fn serve(
     ended
 }
 
-/// Reads a worker's messages: batches go to the exchange in which the worker has a seat, reports to the run's actor.
+/// Reads a worker's messages: batches go to the exchange of the run that the worker takes part in, reports to the run's
+/// actor.
 async fn read(
     reader: &mut (impl tokio::io::AsyncRead + Unpin),
     key: WorkerKey,

@@ -11,10 +11,10 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, watch};
 use crate::run::WorkerKey;
 use crate::run_exchange::RunExchangeEvent;
 
-/// Maximum number of bytes that wait to be written to one worker. A worker that lags further behind is started afresh.
+/// Maximum number of bytes that wait to be written to one worker. A worker that lags further behind is started again.
 const OUTBOX_BYTES_MAX: usize = 256 << 20;
 
-/// Notice of the workers' supervisor to its parent.
+/// Notice of the worker supervisor to its parent, the run's actor.
 pub(crate) enum WorkersNotice {
     /// A worker has attached.
     Attached(WorkerHandle),
@@ -24,11 +24,11 @@ pub(crate) enum WorkersNotice {
     Said { key: WorkerKey, message: Box<FromWorker> },
 }
 
-/// Message of a worker with a seat to the exchange.
+/// Message to the exchange from a worker that takes part in the run.
 pub(crate) struct SeatNotice {
-    /// Event that the message is for the exchange.
+    /// The worker's message, as an event for the exchange's core.
     pub(crate) event: RunExchangeEvent,
-    /// Permit that makes room for the worker's next message when this one is handled.
+    /// Permit for the queue of the worker's unhandled messages: dropping it makes room for the next one.
     pub(crate) permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -36,14 +36,14 @@ pub(crate) struct SeatNotice {
 #[derive(Debug)]
 pub(super) enum Outbound {
     Message(ToWorker),
-    /// A frame of this kind with these contents.
+    /// A frame that is written to the worker as it is: its kind and its encoded contents.
     Frame(Kind, Arc<[u8]>),
 }
 
-/// Receiver of a worker's batches; `None` unless the worker has a seat.
+/// Receiver of a worker's batches; `None` unless the worker takes part in a run.
 pub(super) type Route = Arc<Mutex<Option<DerivedActorRef<SeatNotice>>>>;
 
-/// Handle of an attached worker.
+/// Handle by which other actors talk to an attached worker.
 #[derive(Clone)]
 pub(crate) struct WorkerHandle {
     /// Key of the worker on this node.
@@ -52,7 +52,7 @@ pub(crate) struct WorkerHandle {
     /// Speed that the worker has reported, in million products per second.
     pub(crate) speed: u64,
     pub(super) outbox: mpsc::Sender<Outbound>,
-    /// Bytes of the frames that wait in the outbox.
+    /// Number of bytes that wait to be written to the worker.
     pub(super) queued: Arc<AtomicUsize>,
     pub(super) hang_up: Arc<watch::Sender<bool>>,
     pub(super) route: Route,

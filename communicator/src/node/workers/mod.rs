@@ -38,11 +38,11 @@ pub(crate) struct WorkersArguments {
     pub(crate) socket: PathBuf,
     /// Command that starts workers.
     pub(crate) command: WorkerCommand,
-    /// Release that workers must be of.
+    /// Tau release that workers must be of.
     pub(crate) version: String,
     /// Interval at which the supervisor checks that the socket is still there.
     pub(crate) socket_look: Duration,
-    /// Times of worker processes.
+    /// Intervals and time limits of worker processes.
     pub(crate) times: WorkerTimes,
     /// Actor that gets the notices about workers.
     pub(crate) parent: DerivedActorRef<WorkersNotice>,
@@ -53,7 +53,7 @@ pub(crate) struct WorkersActor;
 pub(crate) struct Workers {
     socket: PathBuf,
     stop: watch::Sender<bool>,
-    /// Channel that closes when the tasks of all processes are gone: each task holds a sender.
+    /// Channel that closes when the tasks that keep worker processes running are over: each task holds a sender.
     gone: Option<mpsc::Receiver<()>>,
 }
 

@@ -17,18 +17,18 @@ use crate::timing::WorkerTimes;
 /// Command that starts worker processes.
 #[derive(Clone, Debug)]
 pub struct WorkerCommand {
-    /// Path of the program.
+    /// Path of the worker program.
     pub program: PathBuf,
-    /// Arguments of the program; the socket's path is appended.
+    /// Arguments of the worker program; the socket's path is appended.
     pub arguments: Vec<OsString>,
-    /// Environment variables of the program besides those of this process.
+    /// Environment variables of the worker program besides those of this process.
     pub environment: Vec<(OsString, OsString)>,
-    /// Number of workers that are started.
+    /// Number of worker processes that the node starts.
     pub count: usize,
 }
 
-/// Waits until a process has ended. A process that has lost its socket, for whatever reason, and does not end is
-/// killed.
+/// Waits until a worker process has ended. A process whose connection to the node has ended, for whatever reason, is
+/// killed if it does not end by itself within `limit`.
 async fn end_of(child: &mut Child, detached: &Detached, limit: Duration) {
     let process = child.id();
     // The id of the process may have been another's before.

@@ -12,7 +12,7 @@ pub(super) struct RestartPause {
 }
 
 impl RestartPause {
-    /// Creates the pause for a process that has never ended.
+    /// Creates the pause before a worker process is started again, for a process that has never ended.
     pub(super) fn new(times: WorkerTimes) -> Self {
         Self {
             times,
@@ -20,7 +20,7 @@ impl RestartPause {
         }
     }
 
-    /// Returns the pause after a process that has lived for this time.
+    /// Returns the pause before a worker process is started again if the last one has lived for this time.
     pub(super) fn after(&mut self, lived: Duration) -> Duration {
         self.pause = if lived > self.times.steady {
             self.times.restart_pause

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
-/// The listening socket for workers, in the node's folder.
+/// The listening socket in the node's folder to which workers attach.
 pub(super) struct WorkerSocket {
     path: PathBuf,
     listener: UnixListener,
@@ -20,7 +20,7 @@ pub(super) struct WorkerSocket {
 }
 
 impl WorkerSocket {
-    /// Makes the socket. `look_every` is the interval at which it is checked.
+    /// Makes the socket to which workers attach. `look_every` is the interval at which its file is checked.
     pub(super) fn bind(path: &Path, look_every: Duration) -> io::Result<Self> {
         let (listener, inode) = listen(path)?;
         let mut look = interval(look_every);
@@ -33,7 +33,7 @@ impl WorkerSocket {
         })
     }
 
-    /// Waits for the next process that attaches. The future may be dropped at any time.
+    /// Waits for the next worker process that attaches. The future may be dropped at any time.
     pub(super) async fn accept(&mut self) -> io::Result<UnixStream> {
         loop {
             tokio::select! {
@@ -43,7 +43,7 @@ impl WorkerSocket {
         }
     }
 
-    /// Makes the socket again if its file is gone: clearing the folder is not meant to keep later workers out.
+    /// Makes the workers' socket again if its file is gone: clearing the folder is not meant to keep later workers out.
     fn renew(&mut self) -> io::Result<()> {
         if inode(&self.path).ok() == Some(self.inode) {
             return Ok(());
@@ -59,7 +59,7 @@ impl WorkerSocket {
         Ok(())
     }
 
-    /// Removes the socket's file.
+    /// Removes the file of the workers' socket.
     pub(super) fn remove(path: &Path) {
         let _ = std::fs::remove_file(path);
     }
@@ -97,7 +97,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(30);
     const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-    /// Connects as soon as the socket is there.
+    /// Connects to a worker socket as soon as its file is there.
     async fn connect(path: &Path) -> UnixStream {
         let trying = async {
             loop {

@@ -17,7 +17,7 @@ use crate::timing::Timing;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Starts a supervisor in a folder, with this many processes that run this script.
+/// Starts a worker supervisor in a folder, with this many worker processes that run this script.
 async fn supervisor(folder: &Path, count: usize, script: &str) -> (ActorRef<WorkersMessage>, UnboundedReceiver<Heard>) {
     let (parent, heard) = listen().await;
     let timing = Timing::DEFAULT.faster(100);

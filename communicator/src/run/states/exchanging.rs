@@ -15,24 +15,26 @@ use crate::run::event::{Progress, WorkerKey};
 use crate::run::stalling::Stall;
 use crate::timing::RunLimits;
 
-/// Data of a run while its exchange runs.
+/// Data of a run from its beginning to its end on this node: places of workers, and progress of its exchange of
+/// batches.
 pub(crate) struct Exchanging {
     pub(crate) plan: RunPlan,
     pub(crate) seats: BTreeMap<usize, Seat>,
-    /// Workers that were asked to open the data and have not answered; `ready` and `refused` hold those that have.
+    /// Workers that were asked to open the run's data and have not answered; `ready` and `refused` hold those that
+    /// have.
     pub(crate) asked: BTreeSet<WorkerKey>,
     pub(crate) ready: BTreeSet<WorkerKey>,
     pub(crate) refused: BTreeSet<WorkerKey>,
-    /// The worker without a seat that was given the ledger in order to save it.
+    /// The worker without a place in the run that was given this node's replica in order to save it.
     pub(crate) measures: Option<WorkerKey>,
     pub(crate) progress: Progress,
     pub(crate) opened: Duration,
-    /// Time at which seats were first opened to workers. By then this node had the batches that the others had.
+    /// Time at which workers were first given places in the run. By then this node had the batches that the others had.
     pub(crate) seated: Option<Duration>,
     pub(crate) checkpointed: Duration,
-    /// True if the ledger was kept because no pipeline is complete without the nodes that have left.
+    /// True if this node's replica was kept in a file because no pipeline is complete without the nodes that have left.
     pub(crate) kept_incomplete: bool,
-    /// Times since which participants have been given up or have left.
+    /// Times at which participants were given up or left.
     pub(crate) lost_since: BTreeMap<NodeId, Duration>,
     pub(crate) evaluate_at: u64,
     /// True if workers were told to make no further steps.
@@ -41,11 +43,11 @@ pub(crate) struct Exchanging {
     pub(crate) stands_by: Option<WorkerKey>,
     /// True if the worker that stands by was told to restore the weights that it has measured.
     pub(crate) goes_back: bool,
-    /// Time since which no node has been able to give this node a ledger, of which it has none.
+    /// Time since which no node has been able to give this node a replica, of which it has none.
     pub(crate) stranded: Option<Duration>,
     /// Time at which a large transfer, such as a snapshot, last made progress.
     pub(crate) moved: Option<Duration>,
-    /// Detection of a run that makes no progress.
+    /// Detector of a run that makes no progress, with the remedies tried.
     pub(crate) stall: Stall,
 }
 
@@ -78,8 +80,8 @@ impl Exchanging {
         }
     }
 
-    /// Returns true if this worker is to be asked to open the data, and marks it as asked. As many workers are asked as
-    /// seats are empty.
+    /// Returns true if this worker is to be asked to open the run's data, and marks it as asked. As many workers are
+    /// asked as seats are empty.
     pub(crate) fn ask_if_wanted(&mut self, worker: WorkerKey) -> bool {
         let known = [&self.asked, &self.ready, &self.refused]
             .iter()
@@ -94,7 +96,8 @@ impl Exchanging {
         self.seats.values_mut().find(|seat| seat.worker == Some(worker))
     }
 
-    /// Records a worker's answer about the data. Returns false if the worker was asked and cannot take part.
+    /// Records a worker's answer to the order to open the data. Returns false if the worker was asked and cannot take
+    /// part.
     pub(crate) fn prepared(&mut self, worker: WorkerKey, data: Result<DataInfo, Excluded>) -> bool {
         if !self.asked.remove(&worker) {
             return true;
@@ -118,7 +121,7 @@ impl Exchanging {
         false
     }
 
-    /// Removes a worker that has disconnected. Returns true if the worker had a seat.
+    /// Removes a worker that has disconnected. Returns true if the worker had a place in the run.
     pub(crate) fn detached(&mut self, worker: WorkerKey) -> bool {
         for set in [&mut self.asked, &mut self.ready, &mut self.refused] {
             set.remove(&worker);
@@ -131,13 +134,13 @@ impl Exchanging {
         seated
     }
 
-    /// Returns true if a seat has lost its worker before the end and has no new one yet.
+    /// Returns true if a place in the run has lost its worker before the end and has no new one yet.
     pub(crate) fn is_unmanned(&self) -> bool {
         self.seats.values().any(|seat| seat.worker.is_none() && seat.lost)
     }
 
-    /// Makes a worker that has measured weights to be kept stand by. If workers were told to stop already, it is too
-    /// late.
+    /// Makes a worker that has measured weights to be kept stand by, so that it restores them at the end. If workers
+    /// were told to stop already, it is too late.
     pub(crate) fn note_measured(&mut self, worker: WorkerKey) {
         if !self.stopped && self.seat_of(worker).is_some() {
             self.stands_by = Some(worker);
@@ -150,20 +153,22 @@ impl Exchanging {
         self.seats.values().any(open)
     }
 
-    /// Returns true if all origins of this node are closed except that of the worker that stands by.
+    /// Returns true if all of this node's workers have made their last batches or are lost, except the one that stands
+    /// by.
     pub(crate) fn is_closed_but_for_it(&self) -> bool {
         let done = |seat: &Seat| seat.closed || seat.worker.is_none() || seat.worker == self.stands_by;
         self.seats.values().all(done)
     }
 
-    /// Takes a worker that has opened the data, in order to give it the ledger to save.
+    /// Takes a worker that has opened the data, in order to give it this node's replica to save.
     pub(crate) fn take_ready(&mut self) -> Option<WorkerKey> {
         let worker = self.ready.pop_first()?;
         self.measures = Some(worker);
         Some(worker)
     }
 
-    /// Takes the seat from a worker that has reported its digest.
+    /// Takes a worker that has reported its digest out of the run, so that it can open the data again and be given this
+    /// node's replica to save.
     pub(crate) fn take_finished(&mut self) -> Option<WorkerKey> {
         let seat = self
             .seats
@@ -174,8 +179,8 @@ impl Exchanging {
         Some(worker)
     }
 
-    /// Returns true if no further batch will be made here: all origins of this node are closed or have lost their
-    /// workers. An empty seat makes no batch either.
+    /// Returns true if no further batch will be made here: all origins (workers' streams of batches) of this node are
+    /// closed or have lost their workers. A seat without a worker makes no batch either.
     pub(crate) fn is_closed(&self) -> bool {
         let done = |seat: &Seat| seat.closed || seat.worker.is_none() && !planted(Bug::EmptySeatUntold);
         self.seats.values().all(done)

@@ -22,7 +22,7 @@ pub(crate) struct Finishing {
     pub(crate) since: Duration,
     /// Final figures of the exchange, and the time at which they came.
     pub(crate) settlement: Option<(Box<Settlement>, Duration)>,
-    /// True if the exchange was asked to settle once more, because its ledger had to be replaced.
+    /// True if the exchange was asked for its final figures once more, because this node's replica had to be replaced.
     pub(crate) asked_again: bool,
     pub(crate) saver: Saver,
     /// True if the worker that saves was told to measure the whole pipeline first.
@@ -33,7 +33,7 @@ pub(crate) struct Finishing {
     pub(crate) tries: Duration,
     /// Number of workers that were lost while they saved the model.
     losses: u32,
-    /// State of the checkpoint that keeps the ledger if no node could save the model.
+    /// State of the checkpoint in which this node's replica is kept if no node could save the model.
     pub(crate) kept: LastCheckpoint,
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Finishing {
 pub(crate) enum Saver {
     /// No worker was ordered to save the model yet.
     None,
-    /// This worker was ordered to save; it has a seat, or was given the ledger for this.
+    /// This worker was ordered to save the model; it has a place in the run, or was given the replica for this.
     Ordered(WorkerKey),
     Done(Result<Option<Scores>, String>),
 }

@@ -13,17 +13,18 @@ use crate::run::event::WorkerKey;
 /// Data of a run that has not begun on this node.
 pub(crate) struct Preparing {
     pub(crate) since: Duration,
-    /// Workers that were asked to open the data, with their answers; `None` for a worker that is still at it.
+    /// Workers that were asked to open the run's data, with their answers; `None` for a worker that is still at it.
     pub(crate) workers: BTreeMap<WorkerKey, Option<Result<DataInfo, Excluded>>>,
     pub(crate) offer: OfferState,
-    /// Plan of a run that others have begun, which this node is going to join as a guest.
+    /// Plan of a run that others have begun and that this node is going to join as a guest (late).
     pub(crate) joins: Option<RunPlan>,
 }
 
 pub(crate) enum OfferState {
-    /// The offer is not due: workers are still opening the data.
+    /// The offer (the data and resources that this node would contribute) is not due: workers are still opening the
+    /// data.
     None,
-    /// The offer is being worked out.
+    /// The offer (the data and resources that this node would contribute) is being worked out.
     Asked,
     Made(Offer),
     Refused(Excluded),
@@ -44,12 +45,13 @@ impl Preparing {
         self.joins.is_some()
     }
 
-    /// Returns true while this node has made no offer.
+    /// Returns true while this node has not made its offer (the data and resources that it would contribute).
     pub(crate) fn is_waiting(&self) -> bool {
         !matches!(self.offer, OfferState::Made(_))
     }
 
-    /// Returns true if a worker is to be asked to open the data, and marks it as asked. Each worker is asked once.
+    /// Returns true if a worker is to be asked to open the run's data, and marks it as asked. Each worker is asked
+    /// once.
     pub(crate) fn ask_if_wanted(&mut self, worker: WorkerKey) -> bool {
         let wanted = matches!(self.offer, OfferState::None) && !self.workers.contains_key(&worker);
         if wanted {

@@ -9,21 +9,22 @@ use crate::run::event::WorkerKey;
 #[expect(clippy::struct_excessive_bools, reason = "the flags are independent of each other")]
 #[derive(Debug, Default)]
 pub(crate) struct Seat {
-    /// The worker that has this seat.
+    /// The worker that has this seat (a place for one worker in the run), if any.
     pub(crate) worker: Option<WorkerKey>,
-    /// Statistics of the workers that had this seat before.
+    /// Statistics of the workers that had this seat (a place in the run) before.
     before: WorkerStats,
-    /// Statistics of the worker that has the seat now.
+    /// Statistics of the worker that has this seat (a place in the run) now.
     now: WorkerStats,
     /// Samples that the present worker waits for; `None` if it has some to train.
     pub(crate) starved: Option<Vec<Missing>>,
-    /// True if the present worker's origin is closed.
+    /// True if the present worker's origin (its stream of batches) is closed.
     pub(crate) closed: bool,
-    /// True if the last worker of this seat was lost before it closed its origin.
+    /// True if the last worker of this seat (a place in the run) was lost before it closed its origin (stream of
+    /// batches).
     pub(crate) lost: bool,
-    /// True if the worker was told that all batches have come.
+    /// True if the worker was told that all batches of the run have come.
     pub(crate) ordered: bool,
-    /// True if the worker has applied all batches and reported its digest.
+    /// True if the worker has applied all batches of the run and reported the digest of its weights.
     pub(crate) finished: bool,
     /// Digest of the worker's weights at the end of the run; `None` if a weight has left the lattice.
     pub(crate) digest: Option<Digest>,
@@ -56,8 +57,8 @@ impl Seat {
         self.now = stats;
     }
 
-    /// Returns the statistics of this seat over the whole run: sums over all its workers, and the present worker's τ,
-    /// staleness, residual norm and GPU memory.
+    /// Returns the statistics of this seat (a place for one worker) over the whole run: sums over all its workers, and
+    /// the present worker's τ, staleness, residual norm and GPU memory.
     pub(crate) fn stats(&self) -> WorkerStats {
         let sums = WorkerStats::combined([self.before, self.now].iter());
         WorkerStats {

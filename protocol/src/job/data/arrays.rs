@@ -26,7 +26,7 @@ impl ArrayOptions {
         self.test.unwrap_or(DEFAULT_SHARE)
     }
 
-    /// Sets an option. Returns `false` if arrays have no option of this name.
+    /// Sets the option `key` of a file of arrays. Returns `false` if arrays have no option of this name.
     pub(super) fn take(&mut self, key: &str, value: &str) -> Result<bool, DataSpecError> {
         match key {
             "test" => self.test = Some(share(value)?),
@@ -69,9 +69,7 @@ pub struct ImageOptions {
 /// Size of an image in pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// Width of the image in pixels.
     pub width: u32,
-    /// Height of the image in pixels.
     pub height: u32,
 }
 
@@ -93,7 +91,7 @@ impl ImageOptions {
         self.test.unwrap_or(DEFAULT_SHARE)
     }
 
-    /// Sets an option. Returns `false` if images have no option of this name.
+    /// Sets the option `key` of a folder of images. Returns `false` if images have no option of this name.
     pub(super) fn take(&mut self, key: &str, value: &str) -> Result<bool, DataSpecError> {
         match key {
             "size" => self.size = Some(value.parse()?),

@@ -41,12 +41,12 @@ impl fmt::Display for Column {
     }
 }
 
-/// Reads columns that are separated by commas.
+/// Reads a list of a table's columns that are separated by commas.
 pub(super) fn list(text: &str) -> Result<Vec<Column>, DataSpecError> {
     text.split(',').map(str::parse).collect()
 }
 
-/// List of columns that is written as [`list`] reads it.
+/// List of a table's columns, which prints as the comma-separated text that [`list`] reads.
 pub(super) struct Listed<'a>(pub(super) &'a [Column]);
 
 impl fmt::Display for Listed<'_> {

@@ -5,20 +5,18 @@ use serde::{Deserialize, Serialize};
 use crate::job::model::Shape;
 use crate::job::target::TargetInfo;
 
-/// Properties of a dataset that all nodes of a run must agree on.
+/// Properties of a dataset that all nodes of a run must agree on, because they train on copies of the same data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataInfo {
     /// SHA-256 of the dataset's contents.
     pub hash: [u8; 32],
-    /// Shape of one sample.
     pub input: Shape,
-    /// Target that a model predicts: classes or numbers.
+    /// Target that a model predicts for each sample: classes or numbers.
     pub target: TargetInfo,
-    /// Number of training samples, without the validation samples.
+    /// Number of training samples of the dataset, without the validation samples.
     pub train: u64,
-    /// Number of test samples.
     pub test: u64,
-    /// Number of samples taken from the training part for the run's own decisions.
+    /// Number of training samples set aside for the run's own decisions (validation).
     pub validation: u64,
     /// Number of test samples of the most frequent class; 0 if samples have no classes.
     pub most_frequent: u64,
@@ -26,7 +24,7 @@ pub struct DataInfo {
 
 #[cfg(test)]
 impl DataInfo {
-    /// Returns a small dataset's properties.
+    /// Returns a small dataset's properties, for tests.
     pub(crate) fn example() -> Self {
         Self {
             hash: [0; 32],

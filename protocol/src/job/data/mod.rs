@@ -36,49 +36,44 @@ pub use test_split::TestSplit;
 
 use crate::text_options::serde_as_text;
 
-/// Source of a run's samples.
+/// Source of a run's samples: the format of the data, its path and its options.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DataSpec {
-    /// The MNIST digits that are built into the program.
+    /// Data source: the MNIST digits that are built into the program.
     BuiltinMnist,
-    /// Four files of images and labels in IDX format.
+    /// Data source: four files of images and labels in IDX format.
     Idx {
-        /// Directory of the four files.
+        /// Directory of the four IDX files.
         directory: PathBuf,
     },
-    /// Text file with one sample per line, whose cells are separated by a character.
+    /// Data source: a text file with one sample per line, whose cells are separated by a character.
     Csv {
-        /// Path of the file.
         file: PathBuf,
         /// Character between the cells of a line. `None`: the character is inferred from the file.
         separator: Option<Separator>,
-        /// Options for reading the table.
         table: TableOptions,
     },
-    /// Table in a Parquet file.
+    /// Data source: a table in a Parquet file.
     Parquet {
-        /// Path of the file.
+        /// Path of the Parquet file.
         file: PathBuf,
-        /// Options for reading the table.
         table: TableOptions,
     },
-    /// Arrays in an `.npz` file, as `NumPy` writes it.
+    /// Data source: arrays in an `.npz` file, as `NumPy` writes it.
     Npz {
-        /// Path of the file.
+        /// Path of the `.npz` file.
         file: PathBuf,
-        /// Options for reading the arrays.
         arrays: ArrayOptions,
     },
-    /// Folder that holds a folder of images for each class.
+    /// Data source: a folder that holds a folder of images for each class.
     Images {
-        /// Path of the outer folder.
+        /// Path of the outer folder, which holds a folder of images for each class.
         directory: PathBuf,
-        /// Options for reading the images.
         images: ImageOptions,
     },
-    /// Binary files of CIFAR-10 or CIFAR-100.
+    /// Data source: the binary files of CIFAR-10 or CIFAR-100.
     Cifar {
-        /// Directory of the files.
+        /// Directory of the CIFAR files.
         directory: PathBuf,
     },
 }
@@ -125,7 +120,8 @@ impl DataSpec {
     }
 }
 
-/// True if a data text chooses its test rows (`test=` or `testfile=`) instead of leaving them to the default.
+/// True if the text of a data source chooses its test rows (`test=` or `testfile=`) instead of leaving them to the
+/// default.
 #[must_use]
 pub fn names_test_part(text: &str) -> bool {
     let (_, options) = parts(text);
@@ -155,8 +151,8 @@ impl FromStr for DataSpec {
     }
 }
 
-/// Returns the error for a text without a known scheme, with a text to write instead that follows from the file's
-/// extension.
+/// Returns the error for the text of a data source without a known scheme, with a text to write instead that follows
+/// from the file's extension.
 fn unknown(text: &str) -> DataSpecError {
     let (file, _) = parts(text);
     let small = file.to_ascii_lowercase();
@@ -174,7 +170,7 @@ fn unknown(text: &str) -> DataSpecError {
     }
 }
 
-/// Reads a path, which must be neither empty nor a pipe (`-`).
+/// Checks and returns the path in the text of a data source: it must be neither empty nor a pipe (`-`).
 fn path(kind: &'static str, place: &'static str, what: &'static str, text: &str) -> Result<PathBuf, DataSpecError> {
     if text.is_empty() {
         return Err(DataSpecError::NoPath { kind, place, what });
@@ -185,7 +181,7 @@ fn path(kind: &'static str, place: &'static str, what: &'static str, text: &str)
     Ok(text.into())
 }
 
-/// Splits a text at its first `?` into the path and the options.
+/// Splits the text of a data source at its first `?` into the path and the options.
 fn parts(text: &str) -> (&str, Option<&str>) {
     match text.split_once('?') {
         Some((path, options)) => (path, Some(options)),
@@ -250,7 +246,8 @@ fn parse_images(text: &str) -> Result<DataSpec, DataSpecError> {
     Ok(DataSpec::Images { directory, images })
 }
 
-/// Passes each option to `take`, which returns `false` for an unknown key. Unknown and repeated options are errors.
+/// Passes each option of a data source to `take`, which returns `false` for an unknown key. Unknown and repeated
+/// options are errors.
 fn each_option(
     options: Option<&str>,
     unknown: fn(String) -> DataSpecError,
@@ -269,7 +266,7 @@ fn each_option(
     Ok(())
 }
 
-/// Writes the text that reads back as the same source.
+/// Writes a data source as the text that reads back as the same source.
 impl fmt::Display for DataSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -6,13 +6,9 @@ use crate::text_options::words;
 /// Character between the cells of a line in a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Separator {
-    /// Comma: `,`.
     Comma,
-    /// Semicolon: `;`.
     Semicolon,
-    /// Tab character.
     Tab,
-    /// Vertical bar: `|`.
     Bar,
 }
 
@@ -20,7 +16,6 @@ impl Separator {
     /// All separators; those that rarely occur within a cell come first.
     pub const ALL: [Self; 4] = [Self::Tab, Self::Semicolon, Self::Bar, Self::Comma];
 
-    /// Returns the separator as a byte.
     #[must_use]
     pub const fn byte(self) -> u8 {
         match self {
@@ -31,7 +26,7 @@ impl Separator {
         }
     }
 
-    /// Reads a separator from its name, or from the character itself.
+    /// Reads a table's cell separator from its name, or from the character itself.
     pub(super) fn read(text: &str) -> Result<Self, DataSpecError> {
         let of_byte = |byte: u8| Self::ALL.into_iter().find(|separator| separator.byte() == byte);
         match text.as_bytes() {

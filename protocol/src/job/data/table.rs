@@ -9,36 +9,36 @@ use super::column::{Column, Listed, list};
 use super::test_split::TestSplit;
 use crate::text_options::words;
 
-/// Number of inputs that the texts of a column are hashed to by default.
+/// Number of model inputs that the texts of a table's column are hashed to by default.
 const DEFAULT_BUCKETS: u32 = 32;
-/// Number of inputs that the words of a text are hashed to by default.
+/// Number of model inputs that the words of a table's texts are hashed to by default.
 const DEFAULT_WORDS: u32 = 4096;
-/// Most inputs that a column can be hashed to: more would make the table too wide to be meant.
+/// Most model inputs that a table's column can be hashed to: more would make the table too wide to be meant.
 const BUCKETS_MAX: u32 = 1 << 16;
 
 /// Options for reading a table.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TableOptions {
-    /// Columns to be predicted, at least one: a class or a number if there is one column, a number each if there are
-    /// several.
+    /// Columns of a table to be predicted, at least one: a class or a number if there is one column, a number each if
+    /// there are several.
     pub label: Vec<Column>,
     /// Choice of the test rows: a share of the rows, or another file.
     pub test_split: TestSplit,
     /// Kind of the label, class or number. `None`: the kind is inferred from its values.
     pub target: Option<TargetKind>,
-    /// Treatment of missing numbers.
+    /// Treatment of missing numbers in a table.
     pub missing: Missing,
     /// Treatment of text columns that have no rule of their own, if one is given.
     pub text: Option<TextRule>,
-    /// Text columns whose texts are categories. Each category becomes an input.
+    /// Text columns of a table whose texts are categories. Each category becomes an input.
     pub onehot: Vec<Column>,
     /// Text columns whose texts are hashed, each with the number of inputs that they are hashed to.
     pub hash: Vec<(Column, u32)>,
-    /// Text columns that are split into words, each with the number of inputs that the words are hashed to.
+    /// Text columns of a table that are split into words, each with the number of inputs that the words are hashed to.
     pub words: Vec<(Column, u32)>,
-    /// Columns of dates or times.
+    /// Columns of dates or times in a table.
     pub date: Vec<Column>,
-    /// Columns that are not read.
+    /// Columns of a table that are not read.
     pub drop: Vec<Column>,
 }
 
@@ -59,34 +59,34 @@ impl Default for TableOptions {
     }
 }
 
-/// Kind of a label.
+/// Kind of a label in a table: a class or a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TargetKind {
-    /// The label is a class: each different text is a class of its own.
+    /// Kind of label: a class. Each different text is a class of its own.
     Class,
-    /// The label is a number to be predicted.
+    /// Kind of label: a number to be predicted.
     Number,
 }
 
 /// Treatment of missing numbers in a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// A table with missing numbers is refused.
+    /// Missing numbers in a table: the table is refused.
     Error,
-    /// A missing number is replaced by the mean of its column over the training rows.
+    /// Missing numbers in a table: each is replaced by the mean of its column over the training rows.
     Mean,
-    /// A missing number is replaced by 0.
+    /// Missing numbers in a table: each is replaced by 0.
     Zero,
 }
 
-/// Treatment of a column of texts.
+/// Treatment of a table's column of texts, which a model cannot take as they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextRule {
-    /// Each different text becomes an input that is 1 or 0.
+    /// Treatment of a text column: each different text becomes an input that is 1 or 0.
     OneHot,
-    /// Each text is hashed to one of this number of inputs, which is then 1.
+    /// Treatment of a text column: each text is hashed to one of this number of inputs, which is then 1.
     Hash(u32),
-    /// The column is not read.
+    /// Treatment of a text column: it is not read.
     Drop,
 }
 
@@ -125,8 +125,8 @@ fn buckets(text: &str) -> Result<u32, DataSpecError> {
         .ok_or_else(|| DataSpecError::Buckets(text.to_owned()))
 }
 
-/// Reads hashed columns such as `colour:32,shape`; `default` is the number of inputs where none is given. A column's
-/// name may hold a colon if a number of inputs follows it.
+/// Reads a list of hashed columns such as `colour:32,shape`; `default` is the number of inputs where none is given. A
+/// column's name may hold a colon if a number of inputs follows it.
 fn hashed(text: &str, default: u32) -> Result<Vec<(Column, u32)>, DataSpecError> {
     let one = |text: &str| match text.rsplit_once(':') {
         Some((column, count)) => Ok((column.parse()?, buckets(count)?)),
@@ -136,7 +136,7 @@ fn hashed(text: &str, default: u32) -> Result<Vec<(Column, u32)>, DataSpecError>
 }
 
 impl TableOptions {
-    /// Sets an option. Returns `false` if tables have no option of this name.
+    /// Sets the option `key` of a table. Returns `false` if tables have no option of this name.
     pub(super) fn take(&mut self, key: &str, value: &str) -> Result<bool, DataSpecError> {
         match key {
             "label" => self.label = list(value)?,
@@ -178,8 +178,8 @@ impl TableOptions {
     }
 }
 
-/// Writes the options. The label and the choice of test rows are always included, so that a text in a model file keeps
-/// its meaning if a default changes.
+/// Writes the options of a table. The label and the choice of test rows are always included, so that a text in a model
+/// file keeps its meaning if a default changes.
 impl fmt::Display for TableOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "label={}&{}", Listed(&self.label), self.test_split)?;

@@ -8,12 +8,12 @@ use super::DataSpecError;
 /// Share of the samples that become test rows by default.
 pub(super) const DEFAULT_SHARE: f64 = 0.2;
 
-/// Choice of the test rows of a table.
+/// Choice of the test rows of a table: rows that are not trained on and that the result is measured on.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TestSplit {
-    /// This share of the rows, above 0 and at most 1.
+    /// Choice of test rows: this share of the table's rows, above 0 and at most 1.
     Share(f64),
-    /// All rows of another file.
+    /// Choice of test rows: all rows of another file.
     File(PathBuf),
 }
 
@@ -24,7 +24,7 @@ impl Default for TestSplit {
 }
 
 impl TestSplit {
-    /// Sets the choice from `test=SHARE` or `testfile=FILE`. Returns `false` for another key.
+    /// Sets the choice of test rows from `test=SHARE` or `testfile=FILE`. Returns `false` for another key.
     pub(super) fn take(&mut self, key: &str, value: &str) -> Result<bool, DataSpecError> {
         let given = match key {
             "test" => Self::Share(share(value)?),

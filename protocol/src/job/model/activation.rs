@@ -30,7 +30,6 @@ impl Activation {
         Self::Sigmoid,
     ];
 
-    /// Returns the activation's name in the layer grammar.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -79,7 +78,7 @@ impl Activation {
     }
 }
 
-/// Writes the activation as the layer grammar has it.
+/// Writes an activation function as the text of a model has it.
 impl fmt::Display for Activation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.slope() {

@@ -7,48 +7,48 @@ use std::str::FromStr;
 use super::activation::Activation;
 use crate::text_options::serde_as_text;
 
-/// Largest size that a layer may have; a larger one is taken for a typing error.
+/// Largest number in the text of a layer, such as a width; a larger one is taken for a typing error.
 const SIZE_MAX: usize = 1 << 20;
-/// Most blocks that may be nested; deeper nesting is taken for a mistake.
+/// Most residual blocks that may be nested in a model; deeper nesting is taken for a mistake.
 const DEPTH_MAX: usize = 8;
 
-/// One layer of a model.
+/// One layer of a model, as the model's text describes it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Layer {
-    /// Convolution with square kernels.
+    /// Layer: a convolution with square kernels.
     Conv {
-        /// Number of output channels.
+        /// Number of output channels of a convolution.
         out: usize,
-        /// Number of rows, and of columns, of a kernel.
+        /// Number of rows, and of columns, of a convolution's kernel.
         kernel: usize,
-        /// Distance between neighbouring positions of a kernel, in pixels.
+        /// Distance in pixels between neighbouring positions of a convolution's kernel.
         stride: usize,
-        /// Width of the border of zeros around the image, in pixels.
+        /// Width in pixels of the border of zeros that a convolution puts around the image.
         pad: usize,
-        /// True if a trained number (bias) is added to each output channel.
+        /// True if a convolution adds a trained number (bias) to each output channel.
         bias: bool,
     },
-    /// Takes the largest value of each square of this number of rows and columns.
+    /// Layer: takes the largest value of each square of this number of rows and columns.
     MaxPool(usize),
-    /// Takes the mean of each square of this number of rows and columns.
+    /// Layer: takes the mean of each square of this number of rows and columns.
     AvgPool(usize),
-    /// Takes the mean of each channel.
+    /// Layer: takes the mean of each channel of an image.
     GlobalAvgPool,
-    /// Turns an image into a vector.
+    /// Layer: turns an image into a vector.
     Flatten,
     /// Fully connected layer with this number of outputs; `None` for the number that the data needs.
     Dense(Option<usize>),
-    /// Normalises each channel to mean 0 and variance 1 over the minibatch.
+    /// Layer: normalises each channel to mean 0 and variance 1 over the minibatch.
     BatchNorm,
-    /// Normalises each sample over all of its values.
+    /// Layer: normalises each sample over all of its values.
     LayerNorm,
-    /// Normalises each sample's channels in this many groups.
+    /// Layer: normalises each sample's channels in this many groups.
     GroupNorm(usize),
-    /// Adds the block's input to the output of these layers.
+    /// Residual block: adds the block's input to the output of these layers.
     Residual(Vec<Layer>),
-    /// Applies a function to each number by itself.
+    /// Layer: applies a function to each number by itself.
     Activation(Activation),
-    /// Sets each value to 0 with this probability and scales up the others, in training only.
+    /// Layer: sets each value to 0 with this probability and scales up the others, in training only.
     Dropout(f64),
 }
 
@@ -59,7 +59,7 @@ pub struct ModelSpec {
     pub layers: Vec<Layer>,
 }
 
-/// Returns all activations as the grammar takes them, separated by commas.
+/// Returns all activation functions as a model's text writes them, separated by commas, for help and error messages.
 fn activations() -> String {
     let forms = Activation::ALL.map(|activation| match activation.slope() {
         Some(_) => format!("{} [SLOPE]", activation.name()),
@@ -68,7 +68,7 @@ fn activations() -> String {
     forms.join(", ")
 }
 
-/// Returns all layers as the grammar takes them, separated by commas.
+/// Returns all layers as a model's text writes them, separated by commas, for help and error messages.
 fn forms() -> String {
     format!(
         "conv OUT KxK [stride S] [pad P] [nobias], maxpool K, avgpool K, globalavgpool, flatten, dense [OUT], \
@@ -135,7 +135,7 @@ fn conv<'a>(words: &mut impl Iterator<Item = &'a str>, text: &str) -> Result<Lay
     })
 }
 
-/// Reads a number in a range; `what` names the number in the error.
+/// Reads a number of a layer that must lie in a range; `what` names the number in the error.
 fn share(word: &str, text: &str, what: &str, range: std::ops::Range<f64>) -> Result<f64, String> {
     match word.parse() {
         Ok(value) if range.contains(&value) => Ok(value),
@@ -146,7 +146,7 @@ fn share(word: &str, text: &str, what: &str, range: std::ops::Range<f64>) -> Res
     }
 }
 
-/// Splits a text at the commas outside of brackets.
+/// Splits the text of a model at the commas outside of brackets.
 fn split(text: &str) -> Result<Vec<&str>, String> {
     let (mut parts, mut depth, mut start) = (Vec::new(), 0usize, 0);
     for (at, letter) in text.char_indices() {
@@ -167,13 +167,13 @@ fn split(text: &str) -> Result<Vec<&str>, String> {
     Ok(parts)
 }
 
-/// Reads layers that lie within `depth` nested blocks.
+/// Reads the text of layers that lie within `depth` nested residual blocks.
 fn layers(text: &str, depth: usize) -> Result<Vec<Layer>, String> {
     let parts = split(text)?;
     parts.into_iter().map(|part| layer(part, depth)).collect()
 }
 
-/// Reads a block with its layers in brackets.
+/// Reads the text of a residual block with its layers in brackets.
 fn residual(text: &str, depth: usize) -> Result<Layer, String> {
     let within = text
         .strip_prefix("residual")
@@ -272,7 +272,7 @@ impl fmt::Display for Layer {
     }
 }
 
-/// Writes layers as the grammar takes them.
+/// Writes layers as the text of a model has them.
 fn listed(layers: &[Layer]) -> String {
     let layers: Vec<String> = layers.iter().map(Layer::to_string).collect();
     layers.join(", ")

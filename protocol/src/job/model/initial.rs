@@ -6,12 +6,12 @@ use crate::weights::lattice::STEPS_PER_UNIT;
 
 /// Number of the seed's random stream from which initial weights are drawn.
 const STREAM: u64 = 1;
-/// Half of the range of a 53-bit random word: dividing by it and subtracting 1 gives a number from -1 to 1 without
-/// rounding.
+/// Half of the range of a 53-bit random word: dividing a word by it and subtracting 1 gives a number from -1 to 1
+/// without rounding.
 const HALF_RANGE: f64 = (1u64 << 52) as f64;
 
-/// Returns the initial weights as counts. Each weight is drawn evenly from `±√(6 / fan_in)` and rounded to the lattice;
-/// biases are 0, and gains 1.
+/// Returns the initial weights of a model as counts (whole steps of 2^-20). Each weight is drawn evenly from `±√(6 /
+/// fan_in)` and rounded; biases are 0, and gains 1.
 ///
 /// With this spread (He's) activations keep their size through layers of rectifiers, so gradients are large from the
 /// first step on. That saves up to half of the samples that other spreads need to get going, most with many workers.
@@ -27,7 +27,8 @@ pub fn initial_counts(layout: &Layout, seed: u64) -> Vec<i32> {
     counts
 }
 
-/// Returns the initial counts of one tensor whose first weight has the index `place` in the whole model.
+/// Returns the initial weights of one tensor as counts (whole steps of 2^-20). The tensor's first weight has the index
+/// `place` in the whole model.
 #[must_use]
 pub fn initial_counts_at(tensor: &TensorSlot, place: usize, seed: u64) -> Vec<i32> {
     let elements = tensor.elements();

@@ -8,7 +8,8 @@ use std::ops::Range;
 
 use super::{Layer, Layout, PlacedLayer, Shape};
 
-/// Consecutive layers that a stage computes without a message from another node, and the division of their output.
+/// Layer range: consecutive layers that one or several pipeline stages compute without a message between them, and the
+/// division of their output among these stages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerRange {
     /// Layers of the model that belong to this layer range.
@@ -21,33 +22,35 @@ pub struct LayerRange {
 }
 
 impl LayerRange {
-    /// Returns the stages that the layer range is divided among.
+    /// Returns the numbers of the pipeline stages that this layer range is divided among.
     #[must_use]
     pub fn owners(&self) -> Range<usize> {
         self.first..self.first + self.shares.len()
     }
 
-    /// Returns the range of a sample's output numbers that a stage computes; `None` if the stage has no part in this
-    /// layer range.
+    /// Returns the range of a sample's output numbers that a pipeline stage computes; `None` if the stage has no part
+    /// in this layer range.
     #[must_use]
     pub fn share(&self, stage: usize) -> Option<Range<usize>> {
         self.shares.get(stage.checked_sub(self.first)?).cloned()
     }
 
-    /// Returns, for each owning stage in order, the range of a sample's output numbers that the stage computes.
+    /// Returns, for each pipeline stage that holds a part of this layer range, the range of a sample's output numbers
+    /// that the stage computes.
     #[must_use]
     pub fn shares(&self) -> &[Range<usize>] {
         &self.shares
     }
 
-    /// Returns the number of output numbers of one sample.
+    /// Returns the number of values that these layers output for one sample.
     #[must_use]
     pub fn outputs(&self) -> usize {
         self.shares.last().map_or(0, |share| share.end)
     }
 }
 
-/// Returns the layer ranges of a model that is cut into groups, each of which is divided into `slices` slices.
+/// Returns the layer ranges of a model (runs of layers without a message between machines). The model is cut into
+/// groups of layers, each of which is divided into `slices` slices.
 pub(super) fn layer_ranges(whole: &Layout, groups: &[Range<usize>], slices: usize) -> Vec<LayerRange> {
     let last = whole.layers.iter().rposition(|layer| layer.weights() > 0);
     let mut found = Vec::new();
@@ -83,7 +86,8 @@ pub(super) fn layer_ranges(whole: &Layout, groups: &[Range<usize>], slices: usiz
     found
 }
 
-/// Returns the number of neurons or channels by which layers are divided; `None` if they cannot be divided.
+/// Returns the number of neurons or channels by which layers are divided among machines; `None` if they cannot be
+/// divided.
 fn neurons(layers: &[PlacedLayer]) -> Option<usize> {
     let divides = layers.iter().find(|layer| layer.weights() > 0)?;
     match (&divides.layer, divides.output) {
@@ -93,7 +97,7 @@ fn neurons(layers: &[PlacedLayer]) -> Option<usize> {
     }
 }
 
-/// Returns the part with number `part` of `all` things that are divided into `parts` parts as equal as possible.
+/// Divides `all` things into `parts` parts as equal as possible, and returns the range of the part with number `part`.
 fn part(all: usize, part: usize, parts: usize) -> Range<usize> {
     all * part / parts..all * (part + 1) / parts
 }
@@ -102,8 +106,8 @@ fn scaled(range: Range<usize>, by: usize) -> Range<usize> {
     range.start * by..range.end * by
 }
 
-/// Returns the layers of a layer range as one of its owners holds them, each with the rows of its weights that the
-/// owner has; `None` for all rows.
+/// Returns the layers of a layer range as one of the stages that share it holds them, each with the rows of its weights
+/// that the stage has; `None` for all rows.
 pub(super) fn owned(layers: &[PlacedLayer], owner: usize, owners: usize) -> Vec<(PlacedLayer, Option<Range<usize>>)> {
     let whole = |layer: &PlacedLayer| (layer.clone(), None);
     let Some(all) = neurons(layers).filter(|_| owners > 1) else {

@@ -7,29 +7,28 @@ use thiserror::Error;
 use super::{Layer, ModelSpec, Shape};
 use crate::weights::changes::WEIGHTS_MAX;
 
-/// Use that a layer makes of a tensor's numbers.
+/// Role of a tensor in its layer: the use that the layer makes of the tensor's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Weights: the layer multiplies its inputs by these numbers and adds the products up.
+    /// Role of a tensor: weights, by which the layer multiplies its inputs to add the products up.
     Weight,
-    /// The layer adds these numbers to its outputs.
+    /// Role of a tensor: biases, which the layer adds to its outputs.
     Bias,
-    /// Scale factors: the layer multiplies each value by one of these numbers and adds nothing up.
+    /// Role of a tensor: scale factors, by each of which the layer multiplies a value without adding anything up.
     Gain,
-    /// Statistics that training measures and does not train: the running means and variances of a batchnorm.
+    /// Role of a tensor: statistics that are measured and not trained, the running means and variances of a batchnorm.
     Statistic,
 }
 
-/// Tensor of a model: its place in the flat index space and its name in a model file.
+/// Tensor of a model: its place among all of the model's weights, and its name in a model file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorSlot {
     /// Key of the tensor in a model file, as `torch.nn.Sequential` names it: `0.weight`.
     pub key: String,
     /// Dimensions of the tensor, outermost first.
     pub dims: Vec<usize>,
-    /// Use that the tensor's layer makes of its numbers.
     pub role: Role,
-    /// Index of the tensor's first number in the flat index space.
+    /// Index of the tensor's first number among all of the model's weights.
     pub offset: usize,
     /// Number of inputs that one output of the layer adds up. Initial weights are scaled by it.
     pub fan_in: usize,
@@ -42,7 +41,7 @@ impl TensorSlot {
         self.dims.iter().product()
     }
 
-    /// Returns the tensor's range in the flat index space of all weights.
+    /// Returns the tensor's index range among all of the model's weights.
     #[must_use]
     pub fn range(&self) -> Range<usize> {
         self.offset..self.offset + self.elements()
@@ -52,16 +51,16 @@ impl TensorSlot {
 /// Layer of a model with its input and output shapes and the place of its weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlacedLayer {
-    /// Kind of layer with its settings.
+    /// Kind of the layer with its settings.
     pub layer: Layer,
     /// Prefix of the keys of the layer's tensors, such as `3.body.0`.
     pub path: String,
-    /// Shape of one sample before the layer.
+    /// Shape of one sample that goes into the layer.
     pub input: Shape,
-    /// Shape of one sample after the layer.
+    /// Shape of one sample that comes out of the layer.
     pub output: Shape,
-    /// Flat indices of the layer's weights and of its biases (an empty range without biases); `None` for a layer
-    /// without weights.
+    /// Indices of the layer's weights and of its biases (an empty range without biases) among all of the model's
+    /// weights; `None` for a layer without weights.
     pub parameters: Option<(Range<usize>, Range<usize>)>,
     /// Indices of a batchnorm's means and variances among the model's statistics.
     pub statistics: Option<(Range<usize>, Range<usize>)>,
@@ -70,7 +69,7 @@ pub struct PlacedLayer {
 }
 
 impl PlacedLayer {
-    /// Returns the number of weights and biases of the layer, including those of the layers inside a block.
+    /// Returns the number of weights and biases of the layer, including those of the layers inside a residual block.
     #[must_use]
     pub fn weights(&self) -> usize {
         let own = self.parameters.as_ref();
@@ -79,66 +78,64 @@ impl PlacedLayer {
     }
 }
 
-/// Two paths through a residual block, whose outputs are added.
+/// Residual block: two paths from its input, whose outputs are added.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PlacedBlock {
-    /// Layers that are written inside the block.
+    /// Layers that the model's text writes inside the residual block.
     pub body: Vec<PlacedLayer>,
-    /// Layers that give the block's input the shape of its output; empty if both have the same shape.
+    /// Layers of the residual block's other path, which give its input the shape of its output; empty if both have the
+    /// same shape.
     pub skip: Vec<PlacedLayer>,
 }
 
-/// Model with the shapes of all layers and the places of all weights, for samples of a given shape.
+/// Layout of a model for samples of a given shape: the shapes of all layers and the places of all weights.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layout {
     /// Layers of the model, first to last.
     pub layers: Vec<PlacedLayer>,
-    /// Tensors in the order of the flat index space, which is that of a model file: sorted by key.
+    /// Trained tensors of a model in the order of its weights, which is that of a model file: sorted by key.
     pub tensors: Vec<TensorSlot>,
-    /// Number of weights of the model.
     pub weights: usize,
-    /// Tensors of the numbers that training measures and does not train, sorted by key, in an index space of their own.
+    /// Tensors of a model that are measured and not trained (batchnorm statistics), sorted by key, in an index space of
+    /// their own.
     pub statistics: Vec<TensorSlot>,
 }
 
-/// Reason why a model does not fit a dataset.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum ModelError {
-    /// A layer cannot take input of the shape that reaches it.
+    /// Reason why a model does not fit a dataset: a layer cannot take input of the shape that reaches it.
     #[error("layer {number} ('{layer}') cannot take its input of shape {input}: {why}")]
     DoesNotFit {
-        /// Place of the layer in the list, from 0, as `torch.nn.Sequential` counts.
+        /// Place of the layer in the model's list of layers, from 0, as `torch.nn.Sequential` counts.
         number: String,
-        /// Text of the layer.
+        /// Text of the layer in the model's description.
         layer: String,
-        /// Shape of the layer's input.
         input: Shape,
-        /// Description of what is wrong and what to do, for people.
+        /// Description of the misfit between layer and input, and of the remedy, for people.
         why: String,
     },
-    /// The last layer does not give one number per class.
+    /// Reason why a model does not fit a dataset: the last layer does not give one number per class.
     #[error(
         "the model's output has shape {found}, but the data has {classes} classes: end the model with 'dense \
          {classes}', or 'dense' alone"
     )]
     WrongClassCount {
-        /// Shape of the model's output.
+        /// Shape of the model's output, as the error message shows it.
         found: Shape,
-        /// Number of classes in the data.
         classes: usize,
     },
-    /// A layer works on more than 2^28 numbers for one sample.
+    /// Reason why a model is refused: a layer works on more than 2^28 numbers for one sample.
     #[error("layer {number} ('{layer}') works on more than 2^28 numbers per sample: make the layers smaller")]
     TooLarge {
         /// Place of the layer in the model's list of layers, from 0.
         number: String,
-        /// Text of the layer.
+        /// Text of the layer in the model's description.
         layer: String,
     },
-    /// The model has more weights than a change can index.
+    /// Reason why a model is refused: it has more weights than a batch can index.
     #[error("the model has more than 2^31 weights: make the layers smaller")]
     TooManyWeights,
-    /// The model has no weights to train.
+    /// Reason why a model is refused: it has no weights to train.
     #[error("the model has no weights: add a 'dense' or a 'conv' layer")]
     NoWeights,
 }
@@ -178,7 +175,8 @@ fn image(channels: usize, height: usize, width: usize) -> Shape {
     }
 }
 
-/// Returns the output shape of a layer that is not a block, and the dimensions of its weights if it has any.
+/// Returns the output shape of a layer that is not a residual block, and the dimensions of its weights if it has any.
+/// An error says why the layer cannot take the input.
 fn infer(layer: &Layer, input: Shape, outputs: Option<usize>) -> Result<(Shape, Option<Vec<usize>>), String> {
     match *layer {
         Layer::Conv {
@@ -227,8 +225,9 @@ fn channels(shape: Shape) -> usize {
     }
 }
 
-/// Returns the layers that give a block's input the shape of its output: a convolution with kernels of one pixel, or a
-/// dense layer. If the block ends in a batchnorm, these layers do, too, so that both summands have a similar weight.
+/// Returns the layers that give a residual block's input the shape of its output: a convolution with kernels of one
+/// pixel, or a dense layer. If the block ends in a batchnorm, these layers do, too, so that both summands have a
+/// similar weight.
 fn projection(body: &[Layer], from: Shape, to: Shape) -> Result<Vec<Layer>, String> {
     if from == to {
         return Ok(Vec::new());
@@ -274,8 +273,8 @@ struct LayoutTensors {
 }
 
 impl LayoutTensors {
-    /// Infers the shapes of consecutive layers and notes their tensors. If `outputs` is given, the last layer may take
-    /// its number of outputs from there.
+    /// Infers the shapes of consecutive layers and records their tensors. If `outputs` is given, the last layer may
+    /// take its number of outputs from there.
     fn chain(
         &mut self,
         layers: &[Layer],
@@ -346,7 +345,7 @@ impl LayoutTensors {
         })
     }
 
-    /// Notes the tensors of a layer whose weights have these dimensions.
+    /// Records the tensors of a layer whose weights have these dimensions.
     fn tensors_of(&mut self, layer: &Layer, path: &str, dims: &[usize]) {
         let slot = |name: &str, dims: &[usize], role, fan_in| TensorSlot {
             key: format!("{path}.{name}"),
@@ -381,8 +380,8 @@ fn product(dims: &[usize]) -> usize {
     dims.iter().fold(1, |product: usize, &dim| product.saturating_mul(dim))
 }
 
-/// Gives each tensor its offset in the order of the keys, which is also the order of tensors of one type in the
-/// safetensors format. Returns the total number of weights, or `None` if there are too many.
+/// Gives each tensor its offset among all weights, in the order of the keys, which is also the order of tensors of one
+/// type in the safetensors format. Returns the total number of weights, or `None` if there are too many.
 fn place(tensors: &mut [TensorSlot]) -> Option<usize> {
     tensors.sort_by(|a, b| a.key.cmp(&b.key));
     let mut total = 0usize;
@@ -397,7 +396,7 @@ fn place(tensors: &mut [TensorSlot]) -> Option<usize> {
     Some(total)
 }
 
-/// Tells each layer, including those inside blocks, the index ranges of its weights and statistics.
+/// Fills in the index ranges of each layer's weights and statistics, including those of layers inside residual blocks.
 fn tell(layers: &mut [PlacedLayer], found: &LayoutTensors) {
     let range = |tensors: &[TensorSlot], path: &str, name: &str| {
         let key = format!("{path}.{name}");
@@ -416,8 +415,8 @@ fn tell(layers: &mut [PlacedLayer], found: &LayoutTensors) {
     }
 }
 
-/// Returns the layout of some layers of a whole model and their tensors, in an index space of their own. The whole
-/// model has been checked, so the number of weights is within its limit.
+/// Returns the layout of a pipeline stage: some layers of a whole model and their tensors, in an index space of their
+/// own. The whole model has been checked, so the number of weights is within its limit.
 pub(super) fn placed(mut layers: Vec<PlacedLayer>, tensors: Vec<TensorSlot>) -> Layout {
     let mut found = LayoutTensors {
         tensors,
@@ -456,13 +455,12 @@ impl Layout {
         })
     }
 
-    /// Returns the number of the model's outputs.
     #[must_use]
     pub fn outputs(&self) -> usize {
         self.layers.last().map_or(0, |layer| layer.output.elements())
     }
 
-    /// Returns the number of statistics that training measures for the model.
+    /// Returns the number of statistics of the model that are measured and not trained (batchnorm means and variances).
     #[must_use]
     pub fn measured(&self) -> usize {
         self.statistics.iter().map(TensorSlot::elements).sum()

@@ -30,7 +30,7 @@ impl Layout {
     }
 }
 
-/// Returns the number of values that all layers together write for one sample.
+/// Returns the number of values that these layers together write for one sample.
 pub(super) fn activations(layers: &[PlacedLayer]) -> u64 {
     let numbers = layers.iter().map(|layer| {
         let within = layer.block.as_ref();
@@ -40,7 +40,8 @@ pub(super) fn activations(layers: &[PlacedLayer]) -> u64 {
     numbers.sum()
 }
 
-/// Returns the number of values that convolutions unfold one sample to: of all of them, and of the largest.
+/// Returns the number of values to which the convolutions among these layers unfold one sample: of all of them, and of
+/// the largest.
 fn unfolded(layers: &[PlacedLayer]) -> (u64, u64) {
     let of = |placed: &PlacedLayer| {
         if let Some(block) = &placed.block {

@@ -7,15 +7,14 @@ use serde::{Deserialize, Serialize};
 /// Shape of one sample before or after a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Shape {
-    /// Vector of this many numbers.
+    /// Shape of a sample: a vector of this many numbers.
     Flat(usize),
-    /// Image, stored by channel, then row, then column, as PyTorch does.
+    /// Shape of a sample: an image, stored by channel, then row, then column, as PyTorch does.
     Image {
-        /// Number of channels.
         channels: usize,
-        /// Number of rows of each channel.
+        /// Number of rows of the image.
         height: usize,
-        /// Number of columns of each channel.
+        /// Number of columns of the image.
         width: usize,
     },
 }
@@ -34,7 +33,7 @@ impl Shape {
         }
     }
 
-    /// Returns the dimensions, outermost first.
+    /// Returns the dimensions of one sample, outermost first.
     #[must_use]
     pub fn dims(&self) -> Vec<usize> {
         match *self {

@@ -17,22 +17,21 @@ use crate::job::{Cut, Cuts, PipelineSpec, STAGES_MAX};
 use crate::log::batch::BATCH_BYTES_MAX;
 use crate::weights::digest::Digest;
 
-/// Model that is cut into pipeline stages.
+/// A model's cut into pipeline stages: groups of layers, each divided into slices of neurons.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Partition {
     whole: Layout,
     cut: Cut,
-    /// Layers of the model that belong to each group.
+    /// Layers of the model that belong to each group, the part of the model on one machine or, with slices, on several.
     groups: Vec<Range<usize>>,
     /// Number of slices of neurons that each group of layers is divided into.
     slices: usize,
     layer_ranges: Vec<LayerRange>,
 }
 
-/// Reason why a model cannot be cut as the job asks.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PartitionError {
-    /// The job asks for more groups than the model has layers with weights.
+    /// Reason why a model cannot be cut: the job asks for more groups than the model has layers with weights.
     #[error(
         "{groups} groups need at least {groups} layers with weights, but the model has {layers}: ask for fewer \
          groups"
@@ -43,32 +42,34 @@ pub enum PartitionError {
         /// Most groups of layers that the model can be cut into.
         layers: usize,
     },
-    /// A group begins at a layer where no group can begin.
+    /// Reason why a model cannot be cut: a group is to begin at a layer where no group can begin.
     #[error("no group can begin at layer {layer}: groups can begin at these layers with weights: {those}")]
     NoWeights {
-        /// Layer at which the group begins.
+        /// Layer at which the job asks for a group to begin.
         layer: usize,
-        /// Layers at which groups can begin, separated by commas.
+        /// Layers at which a group of layers can begin, separated by commas, for the error message.
         those: String,
     },
-    /// The model has a batchnorm, which needs all samples of a minibatch and all layers on one machine.
+    /// Reason why a model cannot be cut: it has a batchnorm, which needs all samples of a minibatch and all layers on
+    /// one machine.
     #[error(
         "a network that is split over nodes cannot have batchnorm, which needs all layers on one node: use \
          groupnorm or layernorm"
     )]
     BatchNorm,
-    /// A group cannot be divided into this number of slices: some machines would hold nothing.
+    /// Reason why a model cannot be cut: a group of layers cannot be divided into this number of slices, as some
+    /// machines would hold nothing.
     #[error(
         "no layer of group {group} can be divided into {slices} slices: only dense and conv layers with at least \
          {slices} neurons can, except the model's last layer; ask for fewer groups or no slices"
     )]
     Undivided {
-        /// Number of the group of layers, from 1.
+        /// Number, from 1, of the group of layers that cannot be divided.
         group: usize,
         /// Number of slices that the job asks for in each group.
         slices: usize,
     },
-    /// The job asks for more stages than a pipeline can have.
+    /// Reason why a model cannot be cut: the job asks for more stages than a pipeline can have.
     #[error("{groups} groups of {slices} slices are more than 64 pipeline stages: ask for fewer groups or slices")]
     TooMany {
         /// Number of groups of layers that the job asks for.
@@ -76,10 +77,11 @@ pub enum PartitionError {
         /// Number of slices of each group that the job asks for.
         slices: usize,
     },
-    /// The model has more layer ranges than messages can number.
+    /// Reason why a model cannot be cut: it has more layer ranges (layers without a message between machines) than
+    /// messages can number.
     #[error("the model has more than 255 layers with weights, which is too many for slices: ask for groups only")]
     TooDeep,
-    /// The job left the number of groups to the nodes, and they have not decided yet.
+    /// Reason why a model cannot be cut yet: the job left the number of groups to the nodes, and they have not decided.
     #[error("the number of groups that the network is split into is not decided yet")]
     Undecided,
 }
@@ -87,13 +89,13 @@ pub enum PartitionError {
 /// Pipeline stage: the slice of a group of layers that one machine holds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PipelineStage {
-    /// Number of the stage in the pipeline, from 0: all slices of the first group, then those of the next.
+    /// Number of the stage in the pipeline, from 0: all slices of the first group of layers, then those of the next.
     pub number: usize,
-    /// Choice of the layers at which the model is cut.
+    /// Choice of the layers at which the whole model is cut.
     pub cut: Cut,
     /// Layers and tensors of the stage, in an index space of their own.
     pub layout: Layout,
-    /// Parts that the stage has of the model's layer ranges, in order.
+    /// Parts that the pipeline stage has of the model's layer ranges, in order.
     pub layer_ranges: Vec<StageSlice>,
     /// Index in the whole model at which each of the stage's tensors begins.
     places: Vec<usize>,
@@ -102,16 +104,16 @@ pub struct PipelineStage {
 /// A pipeline stage's part of a layer range, with the place of its layers in the stage and in the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StageSlice {
-    /// Number of the layer range among all layer ranges of the model.
+    /// Number of the layer range (layers computed without a message between machines) among all of the model.
     pub number: usize,
-    /// Layers of the layer range, as indices into the stage's layers.
+    /// Layers of the layer range, as indices into the pipeline stage's layers.
     pub layers: Range<usize>,
-    /// Number of the model's layers before the layer range.
+    /// Number of the model's layers that come before this layer range.
     pub before: usize,
 }
 
 impl Partition {
-    /// Cuts a model into the stages that a job asks for.
+    /// Cuts a model into the pipeline stages that a job asks for.
     pub fn new(whole: Layout, pipelines: &PipelineSpec) -> Result<Self, PartitionError> {
         if !whole.statistics.is_empty() {
             return Err(PartitionError::BatchNorm);
@@ -162,8 +164,8 @@ impl Partition {
         })
     }
 
-    /// Returns the cut of a model into one group for each of `speeds`, so that machines of these speeds, group by
-    /// group, take as equal a time as possible.
+    /// Returns the cut of a model into one group of layers for each of `speeds`, so that machines of these speeds,
+    /// group by group, take as equal a time as possible.
     pub fn by_speed(whole: &Layout, slices: u8, speeds: &[f64]) -> Result<Cut, PartitionError> {
         let starts: Vec<usize> = starts(&whole.layers, usize::from(slices)).collect();
         let begins = balanced(whole, &starts, |layers| work(&whole.layers[layers]) as f64, speeds)?;
@@ -172,7 +174,6 @@ impl Partition {
         cuts.map(Cut::At).ok_or(PartitionError::TooDeep)
     }
 
-    /// Returns the number of pipeline stages.
     #[must_use]
     pub fn len(&self) -> usize {
         self.groups.len() * self.slices
@@ -184,13 +185,13 @@ impl Partition {
         self.groups.is_empty()
     }
 
-    /// Returns the number of groups of layers.
+    /// Returns the number of groups of layers that the model is cut into.
     #[must_use]
     pub fn groups(&self) -> usize {
         self.groups.len()
     }
 
-    /// Returns the layout of the whole model.
+    /// Returns the layout of the whole model that is cut.
     #[must_use]
     pub fn whole(&self) -> &Layout {
         &self.whole
@@ -276,7 +277,8 @@ impl Partition {
     }
 }
 
-/// Returns some rows of a tensor (all for `None`), and the index in the whole model at which they begin.
+/// Returns some rows of a tensor as a tensor of its own (all rows for `None`), and the index in the whole model at
+/// which they begin.
 fn part_of_tensor(tensor: &TensorSlot, rows: Option<Range<usize>>) -> (TensorSlot, usize) {
     let mut part = tensor.clone();
     let Some((rows, all)) = rows.zip(part.dims.first_mut()) else {
@@ -288,7 +290,7 @@ fn part_of_tensor(tensor: &TensorSlot, rows: Option<Range<usize>>) -> (TensorSlo
 }
 
 impl PipelineStage {
-    /// Returns the stage's initial weights as counts, which are the same as in the whole model.
+    /// Returns the pipeline stage's initial weights as counts (whole steps of 2^-20), the same as in the whole model.
     #[must_use]
     pub fn initial_counts(&self, seed: u64) -> Vec<i32> {
         let mut counts = Vec::with_capacity(self.layout.weights);
@@ -298,7 +300,8 @@ impl PipelineStage {
         counts
     }
 
-    /// Returns the amount that the stage's counts add to the whole model's digest.
+    /// Returns the amount that the stage's weights, given as counts (whole steps of 2^-20), add to the whole model's
+    /// digest.
     ///
     /// # Panics
     /// If there are fewer counts than the stage has weights.
@@ -315,9 +318,9 @@ impl PipelineStage {
     }
 }
 
-/// Returns the layers at which a group can begin: the first layer, and every layer with weights except the first such
-/// layer, before which there would be no weights. With slices the last layer with weights is left out, because it is
-/// not divided and cannot be a group of its own.
+/// Returns the layers at which a group of layers can begin: the first layer, and every layer with weights except the
+/// first such layer, before which there would be no weights. With slices the last layer with weights is left out,
+/// because it is not divided and cannot be a group of its own.
 fn starts(layers: &[PlacedLayer], slices: usize) -> impl Iterator<Item = usize> + '_ {
     let weighty = layers.iter().enumerate().filter(|(_, layer)| layer.weights() > 0);
     let weighty: Vec<usize> = weighty.map(|(at, _)| at).collect();
@@ -325,14 +328,14 @@ fn starts(layers: &[PlacedLayer], slices: usize) -> impl Iterator<Item = usize> 
     std::iter::once(0).chain(weighty.into_iter().take(most).skip(1))
 }
 
-/// True if the tensor with this key belongs to the layer, or to a layer inside the layer's block.
+/// True if the tensor with this key belongs to the layer, or to a layer inside the layer's residual block.
 fn has(layer: &PlacedLayer, key: &str) -> bool {
     key.strip_prefix(layer.path.as_str())
         .is_some_and(|rest| rest.starts_with('.'))
 }
 
-/// Returns the layers at which groups begin, one group for each speed, such that the slowest group takes as little time
-/// as possible.
+/// Returns the layers at which groups of layers begin, one group for each speed, such that the slowest group takes as
+/// little time as possible.
 fn balanced(
     whole: &Layout,
     starts: &[usize],
@@ -368,7 +371,8 @@ fn balanced(
     Ok(begins)
 }
 
-/// Returns the layers' share of the computation for a sample, plus their share of the weights.
+/// Returns the layers' share of the model's computation for a sample, plus their share of the weights: the measure by
+/// which a model is cut into groups of equal time.
 fn cost(whole: &Layout, layers: Range<usize>) -> f64 {
     let share =
         |of: &dyn Fn(&[PlacedLayer]) -> u64| of(&whole.layers[layers.clone()]) as f64 / of(&whole.layers).max(1) as f64;
@@ -376,14 +380,14 @@ fn cost(whole: &Layout, layers: Range<usize>) -> f64 {
 }
 
 impl Layout {
-    /// Returns about the number of products that the model computes for one sample.
+    /// Returns about the number of multiplications that the model computes for one sample.
     #[must_use]
     pub fn products(&self) -> u64 {
         work(&self.layers)
     }
 }
 
-/// Returns about the number of products that these layers compute for one sample.
+/// Returns about the number of multiplications that these layers compute for one sample.
 fn work(layers: &[PlacedLayer]) -> u64 {
     let of = |layer: &PlacedLayer| {
         let block = layer.block.as_ref();
@@ -401,7 +405,8 @@ fn work(layers: &[PlacedLayer]) -> u64 {
     layers.iter().map(of).sum::<u64>() + activations(layers)
 }
 
-/// Most layer ranges of a model: messages number them with one byte.
+/// Most layer ranges (layers computed without a message between machines) of a model: messages number them with one
+/// byte.
 const LAYER_RANGES_MAX: usize = u8::MAX as usize;
 
 const _: () = assert!(STAGES_MAX <= u8::MAX as usize);

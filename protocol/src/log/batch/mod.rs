@@ -3,6 +3,35 @@
 //! Encoding: one byte of version, the header in postcard, the payload, and a CRC-32 over all of these.
 //! `(origin, sequence)` names a batch for ever. A decoder accepts only batches that are valid in themselves: their
 //! indices are in range, and their changes have the digest in the header.
+//!
+//! ```
+//! use protocol::ids::{OriginId, RunId};
+//! use protocol::log::batch::{Batch, BatchError, Header, OriginStatus, Payload};
+//! use protocol::weights::changes::change;
+//! use protocol::weights::lattice::Tau;
+//!
+//! // Weight 7 moves up by τ, and weight 40 down.
+//! let payload = Payload::Steps { tau: Tau::nearest(0.01), changes: vec![change(7, true), change(40, false)] };
+//! let header = Header {
+//!     run: RunId(1),
+//!     origin: OriginId(2),
+//!     sequence: 1,
+//!     seen: 0,
+//!     digest: payload.digest(),
+//!     cursors: Vec::new(),
+//!     samples: 32,
+//!     loss: 0.7,
+//!     status: OriginStatus::default(),
+//! };
+//! let mut bytes = Vec::new();
+//! header.encode(&payload, &mut bytes)?;
+//! assert_eq!(Batch::decode(&bytes, 100)?, Batch { header, payload });
+//! // A model of 30 weights has no weight 40.
+//! assert!(Batch::decode(&bytes, 30).is_err());
+//! bytes[10] ^= 1;
+//! assert_eq!(Batch::decode(&bytes, 100), Err(BatchError::Damaged));
+//! # Ok::<(), BatchError>(())
+//! ```
 
 mod payload;
 
@@ -23,45 +52,47 @@ pub use self::payload::Payload;
 pub const VERSION: u8 = 5;
 /// Longest encoded batch in bytes. Longer data travels in several messages.
 pub const BATCH_BYTES_MAX: usize = 16 << 20;
-/// Most cursors in one batch. The samples of one step lie in several shards, but never in more than this number.
+/// Most shards (parts of the samples) that the samples of one batch may lie in; the batch's header has a cursor for
+/// each. The samples of one step lie in several shards, but never in more than this number.
 pub const CURSORS_MAX: usize = 64;
 
-/// State of an origin (one life of a worker) after one of its batches, which the batch carries.
+/// State of an origin (one life of a worker, as a stream of batches), which each of its batches carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "(u8, u64)", try_from = "(u8, u64)")]
 pub struct OriginStatus {
-    /// True if this is the origin's last batch, after which the origin is closed.
+    /// True if the batch is the last one of its origin (one life of a worker).
     pub last: bool,
-    /// True if the origin has seen the request to stop the run.
+    /// True if the batch's worker has been told to stop the run, so that the run ends for all.
     pub stop: bool,
-    /// Phase of the round that the origin has reached, for strategies with rounds.
+    /// Point of a round that the batch's worker has reached, for strategies with rounds.
     pub round_phase: RoundPhase,
-    /// Number of the round that the origin has reached.
+    /// Number of the round that the batch's worker has reached.
     pub round: u64,
 }
 
-/// Phase of a round that an origin has reached.
+/// Point of a round that a worker has reached, as its batch says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RoundPhase {
-    /// The batch carries the worker's contribution to the round.
+    /// In its round, the worker emits its contribution with this batch.
     #[default]
     Contributes,
-    /// The worker has reached the round and announces its loss. Its contribution follows once all losses are known.
+    /// In its round, the worker has come to the end and announces its loss with this batch. Its contribution follows
+    /// once all losses are known.
     Announces,
-    /// The worker has nothing to train for now: the barrier does not wait for its next round.
+    /// In its rounds, the worker has nothing to train for now: other workers do not wait for its next round.
     Idle,
 }
 
 impl OriginStatus {
-    /// Returns the origin's progress as one number: twice the round, plus 1 unless the origin has only announced its
-    /// loss yet.
+    /// Returns the worker's progress in its rounds as one number, to compare states: twice the round, plus 1 unless the
+    /// worker has only announced its loss yet.
     #[must_use]
     pub fn phase(&self) -> u64 {
         self.round.saturating_mul(2) + u64::from(self.round_phase != RoundPhase::Announces)
     }
 }
 
-/// Form of the status on the wire: two flag bits with the phase of the round, and the round's number.
+/// Converts the status to its form on the wire: two flag bits with the phase of the round, and the round's number.
 impl From<OriginStatus> for (u8, u64) {
     fn from(status: OriginStatus) -> Self {
         let OriginStatus {
@@ -102,43 +133,41 @@ impl TryFrom<(u8, u64)> for OriginStatus {
 /// Metadata of a batch: everything except its changes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Header {
-    /// Run that the batch belongs to.
     pub run: RunId,
-    /// Origin that emitted the batch.
+    /// Origin (one life of a worker) that emitted the batch.
     pub origin: OriginId,
-    /// Number of the batch at its origin, counted from 1.
+    /// Number of the batch among those of its origin (one life of a worker), counted from 1.
     pub sequence: u64,
-    /// Number of batches, of all origins, in the weights at which the gradient was computed. The receiver derives the
+    /// Number of batches, of all workers, in the weights at which the gradient was computed. The receiver derives the
     /// batch's staleness from it.
     pub seen: u64,
-    /// Amount that the batch adds to a replica's digest.
+    /// Amount that the batch adds to a replica's digest, by which the receiver checks it.
     pub digest: Digest,
-    /// Cursors that the batch's samples move, each to its new place in a shard.
+    /// Positions in shards (parts of the samples) up to which the samples are done, once the batch is applied.
     #[serde(deserialize_with = "bounded_cursors")]
     pub cursors: Vec<CursorAdvance>,
-    /// Number of samples that the batch was computed from.
+    /// Number of samples that the batch's changes were computed from.
     pub samples: u32,
-    /// Mean loss of the samples that the batch was computed from.
+    /// Mean loss of the samples that the batch's changes were computed from.
     pub loss: f32,
-    /// State of the origin after this batch.
+    /// State of the batch's worker after this batch.
     pub status: OriginStatus,
 }
 
-/// Reads a list of cursors and stops at the first one beyond [`CURSORS_MAX`], so that a forged list takes no memory.
+/// Reads a list of shard positions (cursors) and stops at the first one beyond [`CURSORS_MAX`], so that a forged list
+/// takes no memory.
 fn bounded_cursors<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<CursorAdvance>, D::Error> {
     BoundedVec::<_, CURSORS_MAX>::deserialize(deserializer).map(BoundedVec::into_vec)
 }
 
-/// Decoded batch that a replica can apply.
+/// Batch of weight changes from one worker, decoded and checked, that a replica can apply.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Batch {
-    /// Metadata of the batch.
     pub header: Header,
-    /// Changes of weights that the batch carries.
     pub payload: Payload,
 }
 
-/// Header as it is encoded, with the form and length of the payload that follows.
+/// Header of a batch as it is encoded, with the form and length of the payload that follows.
 #[derive(Serialize, Deserialize)]
 struct WireHeader {
     header: Header,
@@ -147,40 +176,40 @@ struct WireHeader {
     payload_bytes: u32,
 }
 
-/// Reason why a batch, a merged range or a bundle is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum BatchError {
-    /// The message is longer than [`BATCH_BYTES_MAX`].
+    /// Reason why an encoded batch is refused: it is longer than [`BATCH_BYTES_MAX`].
     #[error("the batch is {0} bytes long, but at most {BATCH_BYTES_MAX} bytes are allowed")]
     Oversize(usize),
-    /// The message has another version of the format than this program.
+    /// Reason why an encoded batch is refused: it has another version of the format than this program.
     #[error(
         "the batch has version {0}, but this program speaks version {VERSION}; bring all nodes to the same release"
     )]
     UnknownVersion(u8),
-    /// The length of the message differs from the length in its header.
+    /// Reason why an encoded batch is refused: its length differs from the length in its header.
     #[error("the batch's length differs from the length in its header")]
     WrongLength,
-    /// The checksum does not match.
+    /// Reason why an encoded batch is refused: its checksum does not match.
     #[error("the batch was damaged in transit: its checksum does not match")]
     Damaged,
-    /// The header cannot be decoded, or exceeds a limit.
+    /// Reason why an encoded batch is refused: its header cannot be decoded, or exceeds a limit.
     #[error("the batch's header cannot be decoded or advances more than {CURSORS_MAX} cursors")]
     BadHeader,
-    /// The sequence is 0 although sequences count from 1, or a range contains no sequence.
+    /// Reason why an encoded batch is refused: its sequence number is 0 although these count from 1, or a range of
+    /// batches is empty.
     #[error("the batch has sequence 0, but sequences count from 1")]
     NoSequence,
-    /// The payload is invalid.
+    /// Reason why an encoded batch is refused: its payload is invalid.
     #[error(transparent)]
     Payload(#[from] PayloadError),
-    /// The digest of the changes differs from the digest in the header.
+    /// Reason why an encoded batch is refused: the digest of its changes differs from the digest in its header.
     #[error("the digest of the batch's changes differs from the digest in its header")]
     DigestDisagrees,
 }
 
 impl Header {
     /// Appends the bytes of a batch with this header and payload, in the shortest encoding, and returns their number.
-    /// The changes must be valid: they are not checked here, and a decoder would refuse invalid ones.
+    /// The payload must be valid: it is not checked here, and a decoder would refuse an invalid one.
     pub fn encode(&self, payload: &Payload, out: &mut Vec<u8>) -> Result<usize, BatchError> {
         let start = out.len();
         let mut encoded = Vec::with_capacity(payload.len() * 2);
@@ -205,8 +234,7 @@ impl Header {
 }
 
 impl Batch {
-    /// Decodes a batch for a model of `weights` weights. All claims in the bytes are checked, and an error has no
-    /// effect.
+    /// Decodes a batch for a model of `weights` weights. Everything that the bytes claim is checked.
     pub fn decode(bytes: &[u8], weights: usize) -> Result<Self, BatchError> {
         let batch = Self::reread(bytes, weights)?;
         if batch.payload.digest() != batch.header.digest {
@@ -239,8 +267,8 @@ impl Batch {
     }
 }
 
-/// Takes apart a batch, a merged range or a bundle: checks the checksum at its end and the version in its first byte,
-/// and returns its header and the payload that follows.
+/// Takes apart an encoded batch, merged range or bundle: checks the checksum at its end and the version in its first
+/// byte, and returns its header and the payload that follows.
 pub(crate) fn open<'a, Head: Deserialize<'a>>(bytes: &'a [u8], expected: u8) -> Result<(Head, &'a [u8]), BatchError> {
     let body = checksum::open(bytes).ok_or(BatchError::Damaged)?;
     let (&version, body) = body.split_first().ok_or(BatchError::WrongLength)?;

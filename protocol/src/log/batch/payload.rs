@@ -15,16 +15,17 @@ use crate::weights::sums::Sums;
 /// Changes of a batch, valid for the model that they were decoded for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Payload {
-    /// Weights that move by plus or minus τ. A change that repeats moves its weight again.
+    /// Payload of a batch: weights that move by plus or minus τ. A change that repeats moves its weight again.
     Steps {
-        /// Distance by which each change moves its weight.
+        /// Distance by which each change of the payload moves its weight.
         tau: Tau,
         /// Changes, each as `index << 1 | plus`: sorted, in range, one sign per weight.
         changes: Vec<u32>,
     },
-    /// Weights that move by whole lattice steps, each by a number of its own below 2^24.
+    /// Payload of a batch: some weights that move by whole lattice steps, each by a number of its own below 2^24.
     Sums(Sums),
-    /// Neighbouring weights, of which nearly all move, each by a number of lattice steps of its own.
+    /// Payload of a batch: neighbouring weights, of which nearly all move, each by a number of lattice steps of its
+    /// own.
     Dense(Dense),
 }
 
@@ -46,7 +47,7 @@ impl Default for Payload {
 }
 
 impl Payload {
-    /// Returns the amount that the payload adds to a replica's digest.
+    /// Returns the amount that a batch's payload adds to a replica's digest.
     #[must_use]
     pub fn digest(&self) -> Digest {
         match self {
@@ -62,7 +63,7 @@ impl Payload {
         matches!(self, Self::Dense(_))
     }
 
-    /// Returns the number of changes in the payload.
+    /// Returns the number of weight changes in a batch's payload.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
@@ -72,13 +73,13 @@ impl Payload {
         }
     }
 
-    /// True if the payload changes nothing.
+    /// True if a batch's payload changes no weight.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Adds the payload to a replica held as counts.
+    /// Adds a batch's payload to a replica held as counts (whole lattice steps).
     ///
     /// # Panics
     /// If the payload is of a model with more weights.
@@ -108,7 +109,8 @@ impl Payload {
         }
     }
 
-    /// Decodes `count` changes for a model of `weights` weights. All claims in the bytes are checked.
+    /// Decodes a batch's payload of `count` changes for a model of `weights` weights. Everything that the bytes claim
+    /// is checked.
     pub(super) fn decode(form: Form, bytes: &[u8], count: usize, weights: usize) -> Result<Self, PayloadError> {
         match form {
             Form::Steps { tau, encoding } => {

@@ -124,7 +124,7 @@ proptest! {
         prop_assert!(Batch::decode(&bytes, WEIGHTS).is_err());
     }
 
-    /// Checks forged bytes with a valid checksum, which a hostile sender can compute: the decoder must refuse them, or
+    /// Tests forged bytes with a valid checksum, which a hostile sender can compute: the decoder must refuse them, or
     /// they must be a valid batch.
     #[test]
     fn forged_batches_are_refused_or_valid(batch in any_batch(), position: prop::sample::Index, value: u8) {

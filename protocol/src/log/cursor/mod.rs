@@ -16,49 +16,49 @@ use serde::{Deserialize, Serialize};
 
 use crate::bounded::BoundedVec;
 
-/// Most epoch spans in a set of cursors: three for each shard of 5,000 workers. Only a hostile member needs more.
-/// Further spans are ignored; at worst, their samples are trained again.
+/// Most epoch spans (epochs in which a shard has the same progress) in a set of cursors: three for each shard of 5,000
+/// workers. Only a hostile member needs more. Further spans are ignored; at worst, their samples are trained again.
 pub const EPOCH_SPANS_MAX: usize = 1 << 18;
 
-/// Name of a shard, unique within a run.
+/// Name of a shard, a part of an epoch's samples, unique within a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct ShardId {
-    /// Epoch of the shard, counted from 0.
+    /// Epoch that the shard (a part of its samples) belongs to, counted from 0.
     pub epoch: u32,
-    /// Number of the shard in its epoch's plan.
+    /// Number of the shard among those of its epoch.
     pub shard: u32,
 }
 
-/// New value of a shard's cursor. It travels with the batch that holds the work.
+/// Progress in a shard (a part of an epoch's samples). It travels with the batch that holds the work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CursorAdvance {
-    /// Shard whose cursor advances.
+    /// Shard (part of an epoch's samples) in which samples were trained.
     pub shard: ShardId,
     /// Number of contiguous samples done from the start of the shard, including those of the batch.
     pub done: u32,
 }
 
-/// Consecutive epochs in which a shard has the same cursor.
+/// Span of epochs in which a shard (a part of an epoch's samples) has the same progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct EpochSpan {
-    /// Number of the shard in the plans of these epochs.
+    /// Number of the shard among those of each of these epochs.
     pub shard: u32,
-    /// First epoch of the span.
+    /// First epoch of a span of epochs in which a shard has the same progress.
     pub first: u32,
-    /// Last epoch of the span.
+    /// Last epoch of a span of epochs in which a shard has the same progress.
     pub last: u32,
     /// Number of contiguous samples done from the start of the shard, in each of these epochs.
     pub done: u32,
 }
 
 impl EpochSpan {
-    /// True if the shard is in this span.
+    /// True if the given shard of one epoch is in this span of epochs.
     #[must_use]
     pub const fn contains(&self, shard: ShardId) -> bool {
         self.shard == shard.shard && self.first <= shard.epoch && shard.epoch <= self.last
     }
 
-    /// Returns the cursor of the span's only shard; `None` if the span covers more than one epoch.
+    /// Returns the shard and its progress if the span covers one epoch; `None` if it covers more.
     #[must_use]
     pub fn single(self) -> Option<CursorAdvance> {
         let shard = ShardId {
@@ -69,7 +69,7 @@ impl EpochSpan {
         (self.first == self.last).then_some(CursorAdvance { shard, done })
     }
 
-    /// Returns the shards in this span, one for each epoch.
+    /// Returns the shards in this span of epochs, one for each epoch.
     pub fn shards(self) -> impl Iterator<Item = ShardId> {
         let shard = self.shard;
         (self.first..=self.last).map(move |epoch| ShardId { epoch, shard })
@@ -88,29 +88,30 @@ impl From<CursorAdvance> for EpochSpan {
     }
 }
 
-/// Progress that was new to a set of cursors.
+/// Progress that was new to a set of cursors (the progress of all shards) when it was recorded there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct News {
-    /// Number of samples that were not known to be done.
+    /// Number of samples that new progress shows to be done and that were not known to be done.
     pub samples: u64,
-    /// Number of shards of which no sample was known to be done.
+    /// Number of shards (parts of an epoch's samples) that new progress shows to be begun and that were not known to be
+    /// begun.
     pub begun: u64,
 }
 
-/// Cursors of all shards.
+/// Progress in all shards (parts of epochs) of a run: the number of samples done from the start of each.
 ///
 /// Two sets of cursors are equal if they agree on every shard: a shard that was not begun has no entry, and epoch spans
 /// are as long as possible.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(try_from = "BoundedVec<EpochSpan, EPOCH_SPANS_MAX>")]
 pub struct Cursors {
-    /// Ends of the epoch spans, by shard and first epoch.
+    /// Progress of each shard, as spans of epochs with equal progress. The key is the shard and the span's first epoch.
     epoch_spans: BTreeMap<(u32, u32), SpanEnd>,
-    /// Samples done in all shards, kept up to date so that progress can be read at any time.
+    /// Number of samples done in all shards, kept up to date so that progress can be read at any time.
     samples_done: u64,
 }
 
-/// Fields of an epoch span that are not part of its key.
+/// Fields of an epoch span that are not part of its key: the last epoch and the progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SpanEnd {
     last: u32,
@@ -118,13 +119,13 @@ struct SpanEnd {
 }
 
 impl Cursors {
-    /// Notes an advance, and returns the number of samples that were not known to be done.
+    /// Records progress in a shard, and returns the number of samples that were not known to be done.
     pub fn advance(&mut self, advance: CursorAdvance) -> u32 {
         // This is at most `done`, which is a `u32`.
         self.raise(advance.into()).samples as u32
     }
 
-    /// Notes that a shard's cursor has reached a value in some consecutive epochs, and returns what was new.
+    /// Records that a shard's progress has reached a value in some consecutive epochs, and returns what was new.
     pub fn raise(&mut self, to: EpochSpan) -> News {
         let mut news = News::default();
         let mut first = to.first;
@@ -145,20 +146,20 @@ impl Cursors {
         news
     }
 
-    /// Merges another set of cursors into this one, by the maximum of each shard.
+    /// Merges the progress of another set of cursors into this one: the maximum of each shard counts.
     pub fn merge(&mut self, other: &Self) {
         for epoch_span in other.epoch_spans() {
             self.raise(epoch_span);
         }
     }
 
-    /// Returns the number of contiguous samples done in a shard.
+    /// Returns the number of contiguous samples done from the start of a shard.
     #[must_use]
     pub fn done(&self, shard: ShardId) -> u32 {
         self.epoch_span_at(shard).map_or(0, |epoch_span| epoch_span.done)
     }
 
-    /// Returns the epoch span of a shard; `None` if the shard was not begun.
+    /// Returns the span of epochs that contains a shard and has its progress; `None` if the shard was not begun.
     #[must_use]
     pub fn epoch_span_at(&self, shard: ShardId) -> Option<EpochSpan> {
         let ShardId { epoch, shard } = shard;
@@ -172,12 +173,13 @@ impl Cursors {
         self.samples_done
     }
 
-    /// Returns all epoch spans, sorted by shard and epoch.
+    /// Returns the progress of all begun shards, as spans of epochs with equal progress, sorted by shard and epoch.
     pub fn epoch_spans(&self) -> impl Iterator<Item = EpochSpan> + '_ {
         self.epoch_spans.iter().map(epoch_span)
     }
 
-    /// Returns the last epoch, at most `limit`, up to which a shard has the same cursor as in `epoch`, and that cursor.
+    /// Returns the last epoch, at most `limit`, up to which a shard has the same progress as in `epoch`, and that
+    /// progress.
     fn level(&self, shard: u32, epoch: u32, limit: u32) -> (u32, u32) {
         if let Some(here) = self.epoch_span_at(ShardId { epoch, shard }) {
             return (here.last.min(limit), here.done);
@@ -187,8 +189,8 @@ impl Cursors {
         (next.map_or(limit, |(&(_, first), _)| first - 1), 0)
     }
 
-    /// Raises the cursor of a shard in a span of epochs in which the cursor was the same. Returns `false`, without
-    /// effect, if that would exceed the limit of epoch spans.
+    /// Raises the progress of a shard in a span of epochs in which it was the same. Returns `false`, without effect, if
+    /// that would exceed the limit of epoch spans.
     fn set(&mut self, to: EpochSpan) -> bool {
         let EpochSpan {
             shard,

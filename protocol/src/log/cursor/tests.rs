@@ -10,7 +10,7 @@ use crate::job::JobDraft;
 use crate::log::batch::BATCH_BYTES_MAX;
 use crate::wire::attach::Assignment;
 
-/// Advances of few shards by small numbers, so that many of them meet.
+/// Generates progress in few shards by small numbers, so that many of them meet.
 fn advances() -> impl Strategy<Value = Vec<CursorAdvance>> {
     let advance = (0u32..5, 0u32..3, 0u32..5).prop_map(|(epoch, shard, done)| CursorAdvance {
         shard: ShardId { epoch, shard },
@@ -50,7 +50,7 @@ fn merged(a: &Cursors, b: &Cursors) -> Cursors {
     both
 }
 
-/// Returns the cursor of each shard by itself.
+/// Returns the progress of each shard by itself, for comparison with spans of epochs.
 fn singly(cursors: &Cursors) -> BTreeMap<ShardId, u32> {
     let each = |epoch_span: EpochSpan| epoch_span.shards().map(move |shard| (shard, epoch_span.done));
     cursors.epoch_spans().flat_map(each).collect()
@@ -74,7 +74,7 @@ fn a_shard_at_zero_is_a_shard_not_begun() {
     assert_eq!(cursors, Cursors::default());
 }
 
-/// Forty samples among ten slots, each with four samples in four shards.
+/// Tests that memory does not grow with epochs: forty samples among ten slots, each with four samples in four shards.
 #[test]
 fn a_million_epochs_take_the_room_of_one() {
     const EPOCHS: u32 = 1_000_000;
@@ -210,7 +210,7 @@ fn lists_that_nobody_writes_are_refused() {
 }
 
 proptest! {
-    /// Checks that the spans agree with a plain map of all shards.
+    /// Tests that spans of epochs agree with a plain map of all shards.
     #[test]
     fn epoch_spans_say_what_single_cursors_would(epoch_spans in some_epoch_spans()) {
         let mut plain: BTreeMap<ShardId, u32> = BTreeMap::new();
@@ -273,7 +273,7 @@ proptest! {
         prop_assert_eq!(Cursors::from(advances), Cursors::from(shuffled));
     }
 
-    /// Checks that a set of advances may be cut into sets that are merged late, twice or in another order.
+    /// Tests that progress may be cut into parts that are merged late, twice or in another order.
     #[test]
     fn parts_make_the_whole(advances in advances(), cut in any::<prop::sample::Index>()) {
         let whole = Cursors::from(advances.clone());

@@ -15,8 +15,8 @@ impl Serialize for Cursors {
 impl TryFrom<BoundedVec<EpochSpan, EPOCH_SPANS_MAX>> for Cursors {
     type Error = &'static str;
 
-    /// Accepts only lists as they are serialised: epoch spans in order, without overlaps. Each span is then inserted in
-    /// one place, so a few bytes cannot cause much work.
+    /// Accepts only lists of epoch spans as they are serialised: in order, without overlaps. Each span is then inserted
+    /// in one place, so a few bytes cannot cause much work.
     fn try_from(epoch_spans: BoundedVec<EpochSpan, EPOCH_SPANS_MAX>) -> Result<Self, Self::Error> {
         let mut cursors = Self::default();
         let mut before: Option<EpochSpan> = None;

@@ -17,25 +17,25 @@ use crate::weights::changes::{self, CHANGES_MAX, ChangesError};
 use crate::weights::dense::Dense;
 use crate::weights::lattice::Tau;
 
-/// Most sums in a batch: however large they are, they then fit into 16 MiB.
+/// Most weights in a batch of sums: however large the sums are, they then fit into 16 MiB.
 pub const SUMS_MAX: usize = 1 << 21;
 
 /// Most neighbouring weights whose steps a batch carries: however large the steps are, they then fit into 16 MiB.
 pub const DENSE_MAX: usize = 4_000_000;
 
-/// Appends the number of `steps` and the steps of the weights from `first` on, for use outside of batches.
+/// Appends the number of `steps` and the lattice steps of the weights from `first` on, for messages other than batches.
 pub fn write_steps(first: u32, steps: &[i32], out: &mut Vec<u8>) {
     out.extend((steps.len() as u32).to_le_bytes());
     plain::encode(first, steps, out);
 }
 
-/// Appends dense steps and their number, for use outside of batches.
+/// Appends the steps of neighbouring weights and their number, for messages other than batches.
 pub fn write_dense(dense: &Dense, out: &mut Vec<u8>) {
     write_steps(dense.first(), dense.steps(), out);
 }
 
-/// Decodes bytes that [`write_dense`] has written, all of them, for a model of `weights` weights. Every claim is
-/// checked.
+/// Decodes bytes that [`write_dense`] has written, all of them, for a model of `weights` weights. Everything that the
+/// bytes claim is checked.
 pub fn read_dense(bytes: &[u8], weights: usize) -> Result<Dense, PayloadError> {
     let (count, payload) = bytes.split_first_chunk().ok_or(PayloadError::Truncated)?;
     let count = u32::from_le_bytes(*count) as usize;
@@ -45,50 +45,51 @@ pub fn read_dense(bytes: &[u8], weights: usize) -> Result<Dense, PayloadError> {
     plain::decode(payload, count, weights)
 }
 
-/// Encoding of changes, as a batch's header names it.
+/// Encoding of ±τ changes in a batch, as the batch's header names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Encoding {
-    /// One `u32` per change: index and sign.
+    /// Encoding of changes: one `u32` for each, with index and sign.
     Fixed,
-    /// Gaps between indices in Rice code, with one sign bit each. The shortest in practice.
+    /// Encoding of changes: gaps between indices in Rice code, with one sign bit each. The shortest in practice.
     Rice,
-    /// Two bits for every weight from the first changed one to the last; only for changes without repeats.
+    /// Encoding of changes: two bits for every weight from the first changed one to the last; only for changes without
+    /// repeats.
     Bitmap,
 }
 
-/// Reason why a payload is refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PayloadError {
-    /// The payload ends before its last change.
+    /// Reason why a batch's payload is refused: it ends before its last change.
     #[error("the payload ends before its last change")]
     Truncated,
-    /// The payload goes on after its last change.
+    /// Reason why a batch's payload is refused: it goes on after its last change.
     #[error("the payload has bits after its last change")]
     TrailingBits,
-    /// The number of changes in the payload differs from the number in the header.
+    /// Reason why a batch's payload is refused: the number of its changes differs from the number in the header.
     #[error("the number of changes in the payload differs from the number in its header")]
     CountDisagrees,
-    /// A parameter of the encoding is out of range.
+    /// Reason why a batch's payload is refused: a parameter of the encoding is out of range.
     #[error("the payload has an unknown number width or a Rice parameter above {max}", max = rice::PARAMETER_MAX)]
     BadParameter,
-    /// The bitmap holds its fourth symbol, which has no meaning.
+    /// Reason why a batch's payload is refused: its bitmap holds the fourth two-bit symbol, which has no meaning.
     #[error("the bitmap of the payload holds an undefined symbol")]
     BadSymbol,
-    /// The same changes have a shorter form in this encoding; only the shortest form is valid.
+    /// Reason why a batch's payload is refused: the same changes have a shorter form in this encoding, and only the
+    /// shortest is valid.
     #[error("the payload is not in its shortest form")]
     Padded,
-    /// The payload has more sums than a batch may carry.
+    /// Reason why a batch's payload is refused: it has more sums than a batch may carry.
     #[error("a batch holds {0} sums, but at most {SUMS_MAX} are allowed")]
     TooManySums(usize),
-    /// The payload has more dense steps than a batch may carry.
+    /// Reason why a batch's payload is refused: it has more dense steps than a batch may carry.
     #[error("a dense batch changes {0} neighbouring weights, but at most {DENSE_MAX} are allowed")]
     TooManySteps(usize),
-    /// The decoded changes are invalid.
+    /// Reason why a batch's payload is refused: the decoded changes are invalid.
     #[error(transparent)]
     Changes(#[from] ChangesError),
 }
 
-/// Appends changes to `out` in the shortest encoding that can hold them, and returns this encoding.
+/// Appends changes of ±τ to `out` in the shortest encoding that can hold them, and returns this encoding.
 ///
 /// The changes must have passed [`changes::check`].
 pub fn encode_shortest(changes: &[u32], out: &mut Vec<u8>) -> Encoding {

@@ -12,16 +12,16 @@ use crate::weights::changes::ChangesError;
 use crate::weights::dense::{Dense, farthest};
 use crate::weights::lattice::BATCH_STEPS_MAX;
 
-/// Bytes of the width, the first index and the number of exceptions.
+/// Bytes before the numbers of an encoded window of weights: their width, the first index and the number of exceptions.
 const HEAD_BYTES: usize = 9;
-/// Bytes of an exception: its place in the window and its number.
+/// Bytes of an exception (a number that needs more than the common width): its place in the window and the number.
 const EXCEPTION_BYTES: usize = 8;
 
-/// Cost of an exception in bytes when the width is chosen: more than its length, because exceptions are written and
-/// read one by one.
+/// Cost of an exception (a number that needs more than the common width) in bytes when that width is chosen: more than
+/// its length, because exceptions are written and read one by one.
 const EXCEPTION_COST: usize = 24;
 
-/// Width in which all numbers but the exceptions are written.
+/// Common width in which the numbers of a window are written; wider numbers are exceptions.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Width {
     One,
@@ -56,7 +56,7 @@ impl Width {
     }
 }
 
-/// Returns the number of steps that need more than one byte, and the number of steps that need more than two.
+/// Returns the number of lattice steps that need more than one byte, and the number of those that need more than two.
 #[multiversion(targets("x86_64+avx512f+avx512bw", "x86_64+avx2"))]
 fn count_wide(steps: &[i32]) -> (u32, u32) {
     let (mut one, mut two) = (0, 0);
@@ -67,7 +67,7 @@ fn count_wide(steps: &[i32]) -> (u32, u32) {
     (one, two)
 }
 
-/// Appends each number as one byte, with zeros for numbers that need more.
+/// Appends each number as one byte; numbers that need more are written as zeros here and apart as exceptions.
 #[multiversion(targets("x86_64+avx512f+avx512bw", "x86_64+avx2"))]
 fn write_ones(steps: &[i32], out: &mut Vec<u8>) {
     out.extend(steps.iter().map(|&steps| {
@@ -76,7 +76,7 @@ fn write_ones(steps: &[i32], out: &mut Vec<u8>) {
     }));
 }
 
-/// Writes each number as two bytes, with zeros for numbers that need more.
+/// Writes each number as two bytes; numbers that need more are written as zeros here and apart as exceptions.
 #[multiversion(targets("x86_64+avx512f+avx512bw", "x86_64+avx2"))]
 fn write_twos(steps: &[i32], out: &mut [[u8; 2]]) {
     for (bytes, &steps) in out.iter_mut().zip(steps) {
@@ -85,19 +85,19 @@ fn write_twos(steps: &[i32], out: &mut [[u8; 2]]) {
     }
 }
 
-/// Reads one byte per number.
+/// Reads the encoded lattice steps of neighbouring weights, one byte each.
 #[multiversion(targets("x86_64+avx512f+avx512bw", "x86_64+avx2"))]
 fn read_ones(bytes: &[u8], steps: &mut Vec<i32>) {
     steps.extend(bytes.iter().map(|&byte| i32::from(byte as i8)));
 }
 
-/// Reads two bytes per number.
+/// Reads the encoded lattice steps of neighbouring weights, two bytes each.
 #[multiversion(targets("x86_64+avx512f+avx512bw", "x86_64+avx2"))]
 fn read_twos(bytes: &[[u8; 2]], steps: &mut Vec<i32>) {
     steps.extend(bytes.iter().map(|&bytes| i32::from(i16::from_le_bytes(bytes))));
 }
 
-/// Appends the payload of the steps of the weights from `first` on, in the width with the lowest cost.
+/// Appends the encoded lattice steps of the weights from `first` on, in the width with the lowest cost.
 pub(crate) fn encode(first: u32, steps: &[i32], out: &mut Vec<u8>) {
     let (beyond_one, beyond_two) = count_wide(steps);
     let widths = [(Width::One, beyond_one), (Width::Two, beyond_two), (Width::Four, 0)];
@@ -125,7 +125,7 @@ pub(crate) fn encode(first: u32, steps: &[i32], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the numbers that need more than `width`, with their places. Most blocks have no such numbers.
+/// Appends the exceptions: numbers that need more than `width`, each with its place. Most blocks have no such numbers.
 #[multiversion(targets("x86_64+avx512f+avx512bw", "x86_64+avx2"))]
 fn write_exceptions(steps: &[i32], width: Width, out: &mut Vec<u8>) {
     const BLOCK: usize = 16;
@@ -145,7 +145,7 @@ fn write_exceptions(steps: &[i32], width: Width, out: &mut Vec<u8>) {
     }
 }
 
-/// Decodes the payload of `count` steps for a model of `weights` weights.
+/// Decodes the lattice steps of `count` neighbouring weights, for a model of `weights` weights.
 pub(crate) fn decode(payload: &[u8], count: usize, weights: usize) -> Result<Dense, PayloadError> {
     let (head, rest) = payload.split_at_checked(HEAD_BYTES).ok_or(PayloadError::Truncated)?;
     let width = Width::of(head[0]).ok_or(PayloadError::BadParameter)?;

@@ -10,16 +10,17 @@ use super::PayloadError;
 use super::bits::{BitReader, BitWriter};
 use crate::weights::changes::ChangesError;
 
-/// Largest Rice parameter: gaps are below 2^31, so a larger one would only add zeros.
+/// Largest parameter of the Rice code for gaps between indices: gaps are below 2^31, so a larger one would only add
+/// zeros.
 pub(super) const PARAMETER_MAX: u32 = 30;
-/// Smallest quotient for which the whole gap is written instead of quotient and remainder.
+/// Smallest quotient of the Rice code for which the whole gap is written instead of quotient and remainder.
 const ESCAPE: u32 = 20;
-/// Bits of a gap that is written whole: as many as an index has.
+/// Bits of a gap between two indices that is written whole: as many as an index has.
 const GAP_BITS: u32 = 31;
-/// Bits that a gap takes if it is written whole, including its sign.
+/// Bits that a gap between two indices takes if it is written whole, including the sign of its change.
 const ESCAPED_BITS: u32 = ESCAPE + 1 + GAP_BITS + 1;
 
-/// Rice parameter that writes a list of changes in the fewest bits, and the number of these bits.
+/// Parameter of the Rice code that writes a list of changes in the fewest bits, and the number of these bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Plan {
     parameter: u32,
@@ -27,13 +28,14 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Returns the bytes of the payload.
+    /// Returns the bytes that the encoded changes take.
     pub(super) fn bytes(self) -> usize {
         1 + self.bits.div_ceil(8) as usize
     }
 }
 
-/// Chooses the Rice parameter. The mean gap gives an estimate, which a few large gaps raise, so exact lengths decide.
+/// Chooses the parameter of the Rice code for a list of changes. The mean gap gives an estimate, which a few large gaps
+/// raise, so exact lengths decide.
 pub(super) fn plan(changes: &[u32]) -> Plan {
     let Some(last) = changes.last() else {
         return Plan { parameter: 0, bits: 0 };

@@ -13,15 +13,15 @@ const ESCAPE: u32 = 20;
 const WHOLE_BITS: u32 = 31;
 const WHOLE_MAX: u64 = (1 << WHOLE_BITS) - 1;
 
-/// Rice code of one kind of symbol: gaps or magnitudes.
+/// Rice code for one kind of symbol: gaps between indices, or magnitudes.
 #[derive(Clone, Copy)]
 struct Code {
     parameter: u32,
 }
 
 impl Code {
-    /// Chooses the parameter for `count` symbols with this sum: a Rice code halves its symbols' probability every 2^k,
-    /// a geometric distribution every mean·ln 2.
+    /// Chooses the parameter of a Rice code for `count` symbols with this sum: a Rice code halves its symbols'
+    /// probability every 2^k, a geometric distribution every mean·ln 2.
     fn fitted(sum: u64, count: usize) -> Self {
         let mean = sum as f64 / count.max(1) as f64;
         let parameter = (mean * std::f64::consts::LN_2).max(1.0).log2().round() as u32;
@@ -70,7 +70,8 @@ impl Code {
     }
 }
 
-/// Returns the gap, magnitude and sign of each entry as symbols to be encoded; gaps and magnitudes start at 0.
+/// Returns the gap between indices, magnitude and sign of each entry, as symbols to be encoded; gaps and magnitudes
+/// start at 0.
 fn symbols(entries: &[(u32, i32)]) -> impl Iterator<Item = (u64, u64, bool)> + '_ {
     let mut next = 0;
     entries.iter().map(move |&(index, steps)| {
@@ -80,7 +81,7 @@ fn symbols(entries: &[(u32, i32)]) -> impl Iterator<Item = (u64, u64, bool)> + '
     })
 }
 
-/// Appends the payload of entries that are sorted by index and hold no zeros.
+/// Appends the encoded sums of a batch: entries of index and steps, sorted by index and without zeros.
 pub(crate) fn encode(entries: &[(u32, i32)], out: &mut Vec<u8>) {
     let (gaps, magnitudes) = symbols(entries).fold((0, 0), |(gaps, magnitudes), (gap, magnitude, _)| {
         (gaps + gap, magnitudes + magnitude)
@@ -106,7 +107,7 @@ pub(crate) fn encode(entries: &[(u32, i32)], out: &mut Vec<u8>) {
     out.truncate(start + bytes);
 }
 
-/// Decodes the entries of a payload: sorted, in range and without zeros.
+/// Decodes the sums of a batch: entries of index and steps, sorted, in range and without zeros.
 pub(crate) fn decode(payload: &[u8], count: usize, weights: usize) -> Result<Vec<(u32, i32)>, PayloadError> {
     let [gap_code, size_code, bytes @ ..] = payload else {
         return Err(PayloadError::Truncated);

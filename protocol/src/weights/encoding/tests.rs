@@ -14,7 +14,6 @@ fn one_step(changes: &[u32], weights: usize, encoding: Encoding, payload: &[u8])
     result.map(|()| out)
 }
 
-/// Returns the bytes of a text of hexadecimal digits.
 pub(crate) fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<u8> = hex
         .chars()
@@ -23,7 +22,7 @@ pub(crate) fn bytes(hex: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect()
 }
 
-/// Sorted changes with one sign per weight; with `repeats`, some changes repeat.
+/// Generates sorted changes with one sign per weight; with `repeats`, some changes repeat.
 fn changes(weights: u32, repeats: bool) -> impl Strategy<Value = Vec<u32>> {
     let copies = if repeats { 1..4usize } else { 1..2 };
     proptest::collection::btree_map(0..weights, (any::<bool>(), copies), 0..200).prop_map(|map| {

@@ -4,7 +4,8 @@ use super::{OutOfBounds, WORKERS_MAX, counts, name, time, within};
 use crate::stats::measured::{Course, Evaluation, NodeUsage, ProcessUsage};
 
 impl Evaluation {
-    /// Checks that the evaluation's counts, time and scores are within their limits.
+    /// Checks an evaluation that another node sent: its counts, time and scores must be within the limits of honest
+    /// nodes.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             samples,
@@ -20,7 +21,7 @@ impl Evaluation {
 }
 
 impl Course {
-    /// Checks that there are not too many evaluations and that each is within its limits.
+    /// Checks evaluations that another node sent: their number must be within its limit, and each of them valid.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         within(self.evaluations().len() <= Self::MAX, "the number of evaluations")?;
         self.evaluations().iter().try_for_each(Evaluation::check)
@@ -28,7 +29,7 @@ impl Course {
 }
 
 impl NodeUsage {
-    /// Checks that a node's usage is within its limits.
+    /// Checks a node's resource usage, as another node sent it, against the limits that honest nodes keep.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             node,
@@ -42,18 +43,18 @@ impl NodeUsage {
     }
 }
 
-/// Checks that there are not too many processes and that each is within its limits. Workers that ended while the node
-/// ran are included.
+/// Checks the usage of processes that another node sent: their number must be within its limit, and each of them valid.
+/// Workers that ended while the node ran are included.
 pub(super) fn check_processes(processes: &[ProcessUsage]) -> Result<(), OutOfBounds> {
     within(processes.len() <= PROCESSES_MAX, "the number of processes")?;
     processes.iter().try_for_each(ProcessUsage::check)
 }
 
-/// Maximum number of processes in a node's usage: all workers and the node itself.
+/// Maximum number of processes in a report of a node's resource usage: all workers and the node itself.
 pub const PROCESSES_MAX: usize = WORKERS_MAX + 1;
 
 impl ProcessUsage {
-    /// Checks that a process's usage is within its limits.
+    /// Checks a process's resource usage, as another node sent it, against the limits that honest nodes keep.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             process,

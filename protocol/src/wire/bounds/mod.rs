@@ -26,7 +26,7 @@ use crate::stats::{FIGURES, Figure, PeerRecord, StatsRecord, Unit};
 use crate::wire::control::{Beat, ControlMessage, FoundCheckpoint, NodeInfo, Offer, Request};
 use crate::wire::run_plan::{Participant, Resumed, RunPlan, StageTakeover};
 
-/// Maximum number of runs in a beat: the node's current run, and the one before.
+/// Maximum number of runs in a beat, a node's periodic state message: the current run, and the one before.
 const RUNS_MAX: usize = 2;
 /// Maximum number of members of a cluster, and of participants of a run.
 pub const MEMBERS_MAX: usize = 1024;
@@ -34,7 +34,7 @@ pub const MEMBERS_MAX: usize = 1024;
 pub const WORKERS_MAX: usize = 256;
 /// Maximum number of samples of a dataset: sample numbers have 32 bits.
 const ROWS_MAX: u64 = u32::MAX as u64;
-/// Maximum of every duration: 100 years.
+/// Maximum of every duration in a message between nodes: 100 years.
 pub const TIME_MAX: Duration = Duration::from_hours(100 * 365 * 24);
 
 /// Maximum number of letters of a node's name that a user has chosen.
@@ -42,7 +42,7 @@ const CHOSEN_NAME_MAX: usize = 32;
 /// Number of hexadecimal digits of a node's id at the end of its default name.
 const NAME_DIGITS: usize = 6;
 
-/// A message that exceeds its limits, with the value at fault.
+/// Error of a message from another process that is invalid or exceeds a limit, with the name of the value at fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{0} is invalid or exceeds its limit")]
 pub struct OutOfBounds(pub &'static str);
@@ -60,7 +60,7 @@ pub fn node_name(host: &str, id: NodeId) -> String {
     format!("{host}-{}", &id.to_string()[..NAME_DIGITS])
 }
 
-/// Returns true if a node can have this name, which appears in tables, logs and file names.
+/// Returns true if a node can have this name, which must be fit for tables, logs and file names.
 #[must_use]
 pub fn is_name(name: &str) -> bool {
     let ordinary = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
@@ -97,7 +97,7 @@ fn time(seconds: f64) -> Result<(), OutOfBounds> {
 }
 
 impl ControlMessage {
-    /// Checks that the message is within its limits.
+    /// Checks a message received from another node against the limits that honest nodes keep.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         match self {
             Self::Beat(beat) => beat.check(),
@@ -116,7 +116,7 @@ impl ControlMessage {
         }
     }
 
-    /// Returns true if the message claims no other sender than this node.
+    /// Returns true if the message does not name another node than this one as its sender.
     #[must_use]
     pub fn is_from(&self, node: NodeId) -> bool {
         match self {
@@ -132,7 +132,7 @@ impl ControlMessage {
 }
 
 impl Request {
-    /// Checks that the request is within its limits.
+    /// Checks a client's request against the limits that honest clients keep.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         match self {
             // Jobs and everything else in requests have limits in their types.
@@ -151,7 +151,7 @@ impl Request {
 }
 
 impl NodeInfo {
-    /// Checks that a node's description is within its limits.
+    /// Checks a node's description, received from another process, against the limits that honest nodes keep.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             id: _,
@@ -169,7 +169,7 @@ impl NodeInfo {
 }
 
 impl Beat {
-    /// Checks that a node's state is within its limits.
+    /// Checks a node's whole state, received from that node, against the limits that honest nodes keep.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             from,
@@ -187,7 +187,7 @@ impl Beat {
 }
 
 impl Participant {
-    /// Checks that a participant is within its limits.
+    /// Checks the description of a run's participant, received from another node, against the limits of honest nodes.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             node: _,
@@ -210,8 +210,8 @@ impl Participant {
 }
 
 impl RunPlan {
-    /// Checks that a run can have this plan: among other things, guests come last, ordered by id, and no node is listed
-    /// twice.
+    /// Checks that a plan received from another node can be that of a run: among other things, nodes that joined later
+    /// come last, ordered by id, and no node is listed twice.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             job: _,
@@ -266,7 +266,8 @@ impl RunPlan {
 }
 
 impl Resumed {
-    /// Checks that the facts about a resumed checkpoint are within their limits.
+    /// Checks the identity of a checkpoint to be resumed, received from another node, against the limits of honest
+    /// nodes.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             run: _,
@@ -281,7 +282,7 @@ impl Resumed {
 }
 
 impl FoundCheckpoint {
-    /// Checks that the facts about a found checkpoint are within their limits.
+    /// Checks the description of a checkpoint that another node found against the limits that honest nodes keep.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self { resumed, stage, job: _ } = self;
         within(usize::from(*stage) < STAGES_MAX, "the number of a pipeline stage")?;
@@ -290,7 +291,7 @@ impl FoundCheckpoint {
 }
 
 impl Offer {
-    /// Checks that a node's offer is within its limits.
+    /// Checks a node's offer to take part in a run, received from that node, against the limits that honest nodes keep.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             data,
@@ -312,7 +313,7 @@ impl Offer {
 }
 
 impl DataInfo {
-    /// Checks that the description of a dataset is within its limits.
+    /// Checks the description of a dataset, received from another node, against the limits that honest nodes keep.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             hash: _,
@@ -349,8 +350,8 @@ impl DataInfo {
 }
 
 impl StatsRecord {
-    /// Checks that a node's record is within its limits. Losses and norms may be NaN or infinite, as in a run that
-    /// diverges.
+    /// Checks a node's record of statistics, received from that node, against the limits that honest nodes keep. Losses
+    /// and norms may be NaN or infinite, as in a run that diverges.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         // All numbers except the times are figures, as a test of the table of figures demands.
         let Self {
@@ -380,7 +381,8 @@ impl StatsRecord {
     }
 }
 
-/// Checks that a figure is within its limits. Losses and norms may be NaN or infinite, as in a run that diverges.
+/// Checks one figure of a node's record of statistics against the limit for its unit. Losses and norms may be NaN or
+/// infinite, as in a run that diverges.
 fn check_figure(figure: &Figure<StatsRecord>, record: &StatsRecord) -> Result<(), OutOfBounds> {
     let value = (figure.of)(record).unwrap_or_default();
     let is_valid = match figure.unit {
@@ -392,7 +394,8 @@ fn check_figure(figure: &Figure<StatsRecord>, record: &StatsRecord) -> Result<()
 }
 
 impl PeerRecord {
-    /// Checks that the data exchanged with a peer is within its limits.
+    /// Checks a record of the data exchanged with a peer, received from another node, against the limits of honest
+    /// nodes.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             node,

@@ -8,7 +8,8 @@ use crate::wire::run_beat::{Ballot, ParticipantState, RunBeat, Settled};
 use crate::wire::run_plan::RunPlan;
 
 impl RunBeat {
-    /// Checks that a run's plan and its participants' states are within their limits.
+    /// Checks a run's plan and its participants' states, received from another node, against the limits of honest
+    /// nodes.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             run: _,
@@ -24,7 +25,7 @@ impl RunBeat {
 }
 
 impl ParticipantState {
-    /// Checks that a participant's state is within its limits.
+    /// Checks a participant's state in a run, received from another node, against the limits that honest nodes keep.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             number,
@@ -54,7 +55,8 @@ impl ParticipantState {
 }
 
 impl Ballot {
-    /// Checks that a ballot is within its limits.
+    /// Checks a participant's ballot on the end of a run, received from another node, against the limits of honest
+    /// nodes.
     fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             fingerprint: _,
@@ -66,7 +68,7 @@ impl Ballot {
 }
 
 impl Settled {
-    /// Checks that the result with which a node ended a run is within its limits.
+    /// Checks the result with which another node ended a run against the limits that honest nodes keep.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self {
             digest: _,
@@ -91,7 +93,8 @@ impl Settled {
 }
 
 impl Scores {
-    /// Checks that a model's scores are possible. The loss of a diverged model may be NaN or infinite.
+    /// Checks that the scores of a model, received from another node, are possible. The loss of a diverged model may be
+    /// NaN or infinite.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         let Self { accuracy, loss: _, mae } = self;
         // For predicted numbers this is R², which is negative if guessing their mean is better.
@@ -101,7 +104,7 @@ impl Scores {
 }
 
 impl WorkerStats {
-    /// Checks that the statistics of workers are within their limits.
+    /// Checks the statistics of another node's workers against the limits that honest nodes keep.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         self.readings().try_for_each(|(name, reading)| {
             let is_valid = match reading {

@@ -96,14 +96,14 @@ fn beat() -> Beat {
     }
 }
 
-/// Changes a beat, and returns true if the changed beat still passes its check.
+/// Applies a change to a valid beat, and returns true if the changed beat still passes its check.
 fn holds(change: impl FnOnce(&mut Beat)) -> bool {
     let mut beat = beat();
     change(&mut beat);
     ControlMessage::Beat(Box::new(beat)).check().is_ok()
 }
 
-/// As `holds`, for changes of the run in the beat.
+/// Applies a change to the run in a valid beat, and returns true if the changed beat still passes its check.
 fn run_holds(change: impl FnOnce(&mut RunPlan, &mut Settled)) -> bool {
     holds(|beat| {
         let run = &mut beat.runs[0];

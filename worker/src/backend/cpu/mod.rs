@@ -52,7 +52,7 @@ pub trait CpuGradientSource:
 
 impl<S: GradientSource<Weights = Parameters, Gradient = Vec<f32>, Loss = f32, Shared = [f32]>> CpuGradientSource for S {}
 
-/// A worker's arrays in main memory, with the source of its gradients.
+/// Training backend for the CPU: a worker's weights and gradient in main memory, with the source of its gradients.
 pub struct CpuBackend<S = Model> {
     gradient_source: S,
     own: Parameters,
@@ -60,7 +60,7 @@ pub struct CpuBackend<S = Model> {
     gradient: Vec<f32>,
     /// Mean loss of the minibatch that `gradient` was computed on.
     loss: f32,
-    /// Orthogonalisation of gradients, for rules that need it (Muon).
+    /// Makes gradients orthogonal if the optimiser needs that (Muon); else `None`.
     directions: Option<Directions>,
     pass: Pass,
 }
@@ -73,12 +73,12 @@ pub struct Model {
     loss: MeanLoss,
     /// Most samples whose gradient is computed at once; a larger minibatch is split, and the gradients are summed.
     minibatch: usize,
-    /// Buffer for that sum.
+    /// Buffer in which the gradients of a split minibatch are summed.
     sum: Vec<f32>,
 }
 
 impl CpuTrainer {
-    /// Makes a trainer whose own and shared weights both are `counts`.
+    /// Makes a trainer whose own and shared weights both begin as `counts`, the initial weights in lattice steps.
     pub fn new(
         task: impl std::convert::Into<Task>,
         layout: &Layout,
@@ -174,7 +174,7 @@ impl Model {
 }
 
 impl<S: CpuGradientSource> CpuBackend<S> {
-    /// Makes a backend for the weights of a layout. `parts` cuts its matrices into blocks for Muon.
+    /// Makes a backend for weights that begin as `counts`. `parts` cuts the model's matrices into blocks for Muon.
     pub(crate) fn of(
         gradient_source: S,
         layout: &Layout,
@@ -204,7 +204,8 @@ impl<S: CpuGradientSource> CpuBackend<S> {
         })
     }
 
-    /// Applies changes to the shared weights; fails and applies none if one would take a weight out of the range.
+    /// Moves the shared weights by the changes that a step emits; fails and moves none if one would leave the allowed
+    /// range.
     fn leave(&mut self, changes: &[u32], tau: Tau) -> Result<Range, TrainError> {
         check_range(changes, tau, &self.shared)?;
         Ok(apply_to_weights(changes, tau, &mut self.shared)?)
@@ -338,7 +339,7 @@ pub(super) mod given {
 
     use super::*;
 
-    /// Gradient source that returns the same gradient for all weights and samples.
+    /// Gradient source for tests that returns the same gradient for all weights and samples.
     pub(crate) struct Given(pub(crate) Vec<f32>);
 
     impl GradientSource for Given {
@@ -354,7 +355,8 @@ pub(super) mod given {
     }
 
     impl CpuBackend<Given> {
-        /// Makes a backend whose weights are zero; the weights in `eager` are compared in every step.
+        /// Makes a test backend with zero weights and a constant gradient; weights in `eager` are compared in every
+        /// step.
         pub(crate) fn given(
             gradient: Vec<f32>,
             rule: Rule,

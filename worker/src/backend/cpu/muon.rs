@@ -11,7 +11,7 @@ use crate::learning::optimiser::{Ahead, Factors, Formula, Slices, kept};
 use crate::machine::parallel::{Threads, map_parts};
 use crate::model::ops::orthogonal::{Scratch, orthogonalise};
 
-/// Cuts a model's weights into blocks for Muon, and holds the scratch memory of each thread.
+/// Muon's orthogonal updates: the blocks that a model's matrices are cut into, and the scratch memory of each thread.
 #[derive(Debug)]
 pub(super) struct Directions {
     parts: MuonBlocks,
@@ -19,7 +19,7 @@ pub(super) struct Directions {
     scratch: Vec<Scratch>,
 }
 
-/// A block of a matrix with its slices of the gradient and the velocity.
+/// A block of a weight matrix for Muon, with its slices of the gradient and the velocity.
 struct Work<'a> {
     block: &'a Block,
     has_turn: bool,
@@ -88,8 +88,8 @@ fn replace_others(
     }
 }
 
-/// Divides all blocks, with their slices of the arrays, among this many threads. Only blocks whose turn it is cost
-/// time, so each thread gets about equally many of these.
+/// Divides all blocks of matrices, with their slices of the arrays, among `hands` threads. Only blocks that Muon
+/// updates in this step cost time, so each thread gets about equally many of these.
 fn shared_out<'a>(
     parts: &'a MuonBlocks,
     step: u64,

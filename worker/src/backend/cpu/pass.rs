@@ -14,9 +14,9 @@ use crate::machine::parallel::{Threads, map_parts};
 use crate::machine::thread_time::ThreadTimer;
 use crate::trainer::quantise::{NotFinite, Reached, quantise};
 
-/// Fewest weights per thread. With fewer, starting a thread costs more than it saves.
+/// Fewest weights that one thread handles. With fewer, starting a thread costs more than it saves.
 const WEIGHTS_PER_THREAD_MIN: usize = 1 << 16;
-/// Fewest consecutive blocks that are timed. For fewer, reading the clock would distort the time.
+/// Fewest consecutive blocks of weights whose update is timed. For fewer, reading the clock would distort the time.
 const TIMED_BLOCKS_MIN: usize = 16;
 /// Slices of both copies of the weights. The worker's own copy moves with every step, and gradients are computed at it;
 /// the shared copy lies on the lattice and moves by batches only. Their difference is the residual.
@@ -32,18 +32,18 @@ pub(super) struct Pass {
     /// The optimiser's first state array; empty if its rule keeps none.
     pub(super) first: Vec<f32>,
     pub(super) second: Vec<f32>,
-    /// One flag per block: true if the block is compared in every step.
+    /// One flag per block of weights: true if every step compares the block with the shared copy.
     eager: Vec<bool>,
-    /// Weights per thread: whole blocks.
+    /// Number of weights that each thread handles: a multiple of the block size.
     part: usize,
-    /// Changes that each thread emits; kept so that a step allocates nothing.
+    /// Buffers for the changes that each thread emits in a step; kept so that a step allocates nothing.
     part_changes: Vec<Vec<u32>>,
     pub(super) changes_max: usize,
 }
 
 impl Pass {
-    /// Makes a pass over `weights` weights with `state_arrays` optimiser arrays; the weights in `eager` are compared in
-    /// every step.
+    /// Makes an optimiser pass over `weights` weights with `state_arrays` optimiser arrays. Every step compares the
+    /// weights in `eager` with the shared copy.
     pub(super) fn new(
         state_arrays: usize,
         weights: usize,
@@ -64,8 +64,8 @@ impl Pass {
         }
     }
 
-    /// Moves the own weights by a gradient scaled by `clip`, and replaces the contents of `changes` by the changes that
-    /// leave (none without a comparison).
+    /// Moves the own weights by a gradient scaled by `clip`, and replaces the contents of `changes` by the changes to
+    /// emit: movements by ±τ towards the own weights (none without a comparison).
     ///
     /// Returns an estimate of the time that the pass would have taken without a comparison: this much counts as
     /// training, the rest of the pass as exchange. The estimate is based on the blocks that were not compared; `None`
@@ -115,7 +115,7 @@ impl Pass {
         all.map(|()| plain.scaled_to(own.len()))
     }
 
-    /// Replaces the contents of `changes` by the changes that leave at the present weights, without an update.
+    /// Compares the own with the shared weights, and replaces the contents of `changes` by the changes to emit.
     pub(super) fn release(
         &self,
         own: &[f32],
@@ -136,9 +136,9 @@ impl Pass {
     }
 }
 
-/// One thread's slices of all arrays. State arrays that the rule does not keep are empty.
+/// One thread's slices of the weights, the gradient and the optimiser's arrays. Arrays that the rule lacks are empty.
 struct ThreadSlice<'a> {
-    /// Index of the slice's first weight.
+    /// Index in the model of the slice's first weight.
     offset: usize,
     gradient: &'a [f32],
     first: &'a mut [f32],
@@ -197,14 +197,14 @@ impl ThreadSlice<'_> {
     }
 }
 
-/// Result of the pass over one thread's slice.
+/// Result of the optimiser pass over one thread's slice of the weights.
 struct Done {
     changes: Vec<u32>,
     result: Result<(), NotFinite>,
     plain: Plain,
 }
 
-/// Time and number of the weights that were updated but not compared.
+/// Thread time and number of the weights that a pass updated without comparing them with the shared copy.
 #[derive(Default)]
 struct Plain {
     time: Duration,
@@ -212,13 +212,13 @@ struct Plain {
 }
 
 impl Plain {
-    /// Returns the time scaled to this many weights; `None` if no block was timed.
+    /// Extrapolates the time of the measured weights to this many weights; `None` if none were measured.
     fn scaled_to(&self, weights: usize) -> Option<Duration> {
         (self.weights > 0).then(|| self.time.mul_f64(weights as f64 / self.weights as f64))
     }
 }
 
-/// A comparison of the two copies, with the limit on the number of changes in a batch.
+/// A comparison of a worker's own with the shared weights, with the limit on the number of changes in a batch.
 struct Comparison<'a> {
     by: &'a Compare,
     eager: &'a [bool],
@@ -236,13 +236,13 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// True if the block that begins at weight `index` is compared.
+    /// True if the block of weights that begins at `index` is compared with the shared copy in this step.
     fn includes(&self, index: usize) -> bool {
         self.by.turn.contains(&index) || self.eager.get(index / BLOCK).is_some_and(|&eager| eager)
     }
 
-    /// Compares one block and appends its changes. `start` is the index of the thread's first weight, `index` that of
-    /// the block's first weight.
+    /// Compares one block of own and shared weights, and appends the changes to emit. `start` is the index of the
+    /// thread's first weight, `index` that of the block's first weight.
     fn block(
         &self,
         own: &[f32],

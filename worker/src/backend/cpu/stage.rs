@@ -25,7 +25,7 @@ use crate::trainer::TrainError;
 pub type CpuStageTrainer = Replica<CpuBackend<StageModel<CpuLayers>>>;
 
 impl CpuStageTrainer {
-    /// Makes a trainer of the stage that a worker holds; its own and shared weights both are `counts`.
+    /// Makes a trainer of a worker's pipeline stage, whose own and shared weights both begin as `counts`.
     pub fn in_pipeline(
         membership: Membership,
         counts: &[i32],
@@ -71,16 +71,16 @@ impl HoldsStage for CpuBackend<StageModel<CpuLayers>> {
     }
 }
 
-/// This worker's slice of one layer range, on the CPU.
+/// A worker's slice of some consecutive layers (a layer range) of its pipeline stage, on the CPU.
 pub struct CpuLayers {
     number: usize,
-    /// Numbers in one sample's input to these layers.
+    /// Length of one sample's input to the layers.
     inputs: usize,
     network: Network<CpuLayer>,
-    /// The layers without dropout, for evaluation.
+    /// The same layers without dropout, for evaluation.
     forward: Network<CpuLayer>,
-    /// Micro-batches that went forward and have not come back, by `(step, micro-batch)`. Each keeps the weights that it
-    /// used.
+    /// Micro-batches after their forward and before their backward pass, by `(step, micro-batch)`. Each keeps the
+    /// weights that it used.
     under_way: BTreeMap<(u64, u16), (ForwardPass<CpuLayer>, Pass)>,
 }
 
@@ -197,7 +197,7 @@ impl Layers for CpuLayers {
     }
 }
 
-/// The parameters of a pass of one micro-batch through the layers.
+/// Makes the settings of one micro-batch's pass through the layers. `key` seeds dropout.
 fn pass(parameters: &Parameters, key: u64) -> Pass {
     Pass {
         parameters: parameters.clone(),

@@ -52,7 +52,7 @@ macro_rules! c_parameter {
     };
 }
 
-/// Expands to a kernel parameter in Rust. Arrays of `float4` have the same layout as arrays of `f32`.
+/// Expands to the Rust type of a kernel parameter. Arrays of `float4` have the same layout as arrays of `f32`.
 macro_rules! parameter {
     ([$(mut)? f32x4]) => { DeviceAddress<f32> };
     ([mut $kind:ident]) => { DeviceAddress<$kind> };
@@ -85,7 +85,8 @@ macro_rules! shared_structs {
             unsafe impl ValidAsZeroBits for $name {}
         )+
 
-        /// Returns the C++ declarations of all shared structs, with assertions of their sizes in Rust.
+        /// Returns the C++ declarations of all structs that Rust and the kernels share, with assertions of their sizes
+        /// in Rust.
         fn structs() -> String {
             let mut text = String::new();
             $(
@@ -101,12 +102,12 @@ macro_rules! shared_structs {
     };
 }
 
-/// Declares constants for Rust and C++.
+/// Declares constants for Rust and for the CUDA kernels in C++.
 macro_rules! shared_constants {
     ($($(#[$about:meta])* const $name:ident: $kind:ident = $value:expr;)+) => {
         $($(#[$about])* pub(super) const $name: $kind = $value;)+
 
-        /// Returns the C++ declarations of all shared constants.
+        /// Returns the C++ declarations of all constants that Rust and the kernels share.
         fn constants() -> String {
             let mut text = String::new();
             // Formatting as f64 writes every f32 exactly.
@@ -117,11 +118,12 @@ macro_rules! shared_constants {
 }
 
 shared_constants! {
-    /// Threads of a block that handles one tile of [`BLOCK`] weights, four weights per thread.
+    /// Number of GPU threads that handle one tile of [`BLOCK`] weights, four weights per thread.
     const TILE_THREADS: u32 = (BLOCK / 4) as u32;
-    /// Tiles in a group; the counts of a group's tiles are added up.
+    /// Number of tiles (blocks of weights) in a group. The changes to emit are counted for each tile and for each
+    /// group.
     const GROUP: u32 = 64;
-    /// Most segments of other workers' changes that one kernel launch applies.
+    /// Most segments (pieces of other workers' changes) that one kernel launch applies.
     const SEGMENTS_MAX: u32 = 32;
     /// Most rows of a matrix block that the GPU makes orthogonal (Muon).
     const SIDE: u32 = 64;
@@ -130,22 +132,22 @@ shared_constants! {
     const MUON_B: f32 = orthogonal::COEFFICIENTS[1];
     const MUON_C: f32 = orthogonal::COEFFICIENTS[2];
     const MUON_EPSILON: f32 = orthogonal::EPSILON;
-    /// Magnitude below which an optimiser's state becomes zero.
+    /// Magnitude below which a number of the optimiser's state is set to zero.
     const NEGLIGIBLE: f32 = optimiser::NEGLIGIBLE;
-    /// Magnitude of a weight from which on sums are no longer exact.
+    /// Magnitude of a weight from which on sums of weights are no longer exact, so the run fails.
     const RANGE_ERROR: f32 = protocol::weights::lattice::RANGE_ERROR_STEPS as f32 * protocol::weights::lattice::LATTICE_STEP;
-    /// Lattice steps in a weight of 1.
+    /// Number of lattice steps in a weight of 1.
     const STEPS_PER_UNIT: f32 = protocol::weights::lattice::STEPS_PER_UNIT as f32;
-    /// Size of one lattice step.
+    /// Size of one lattice step: shared weights are multiples of it.
     const LATTICE_STEP: f32 = protocol::weights::lattice::LATTICE_STEP;
 }
 
 shared_structs! {
     /// Results of a step that the kernels report to the host.
     struct Report {
-        /// Number of emitted changes.
+        /// Number of weight changes that the step has emitted.
         words: u32,
-        /// Nonzero if a number was infinite or NaN; then nothing is emitted.
+        /// Nonzero if the step met an infinite number or NaN; then the step emits nothing.
         not_finite: u32,
         /// Largest magnitude of the shared weights that moved, as the bits of a float.
         largest: u32,
@@ -153,7 +155,7 @@ shared_structs! {
         loss: f32,
         /// Factor by which the gradient is scaled for clipping.
         clip: f32,
-        /// Nonzero if a change would have taken a weight out of the range; then nothing is emitted.
+        /// Nonzero if a change would have taken a weight out of the allowed range; then the step emits nothing.
         left_range: u32,
     }
 
@@ -171,14 +173,15 @@ shared_structs! {
         shrink: f32,
     }
 
-    /// Settings of a comparison of own and shared weights; `tau` is 0 if there is none.
+    /// Settings of a comparison of own and shared weights; `tau` is 0 if a step compares none.
     struct Compare {
         tau: f32,
-        /// Look-ahead of the own weights, as a multiple of the velocity.
+        /// Look-ahead of the own weights: the multiple of the velocity by which they are ahead of the optimiser's
+        /// weights.
         ahead: f32,
         /// Most changes of one weight in one batch.
         repeats: u32,
-        /// Range of the tiles whose turn it is.
+        /// First tile (block of weights) that the step compares; `turn_to` is the tile after the last one.
         turn_from: u32,
         turn_to: u32,
     }
@@ -186,38 +189,38 @@ shared_structs! {
     /// A matrix block to be made orthogonal (Muon), transposed if necessary so that it has at most as many rows as
     /// columns.
     struct Block {
-        /// Index of the block's first weight.
+        /// Index in the model of the matrix block's first weight.
         offset: u32,
-        /// Number of the block's rows, at most [`SIDE`].
+        /// Number of rows of the matrix block, at most [`SIDE`].
         size: u32,
-        /// Number of the block's columns.
+        /// Number of columns of the matrix block.
         length: u32,
-        /// Distance in weights from one row to the next.
+        /// Distance in weights from one row of the matrix block to the next.
         across: u32,
-        /// Distance in weights from one column to the next.
+        /// Distance in weights from one column of the matrix block to the next.
         along: u32,
-        /// Index of the block's first run.
+        /// Index of the first of the runs (groups of columns) that the matrix block is cut into.
         first_run: u32,
-        /// Number of the block's runs (groups of columns).
+        /// Number of runs (groups of columns) that the matrix block is cut into.
         runs: u32,
-        /// Number of the block in the whole model, which decides when it has its turn.
+        /// Number of the matrix block in the whole model, which decides in which steps Muon updates it.
         number: u32,
-        /// Factor of the block's orthogonal update.
+        /// Factor by which the orthogonal update of the matrix block is scaled.
         scale: f32,
     }
 
-    /// Some columns of a matrix block, handled by one block of threads.
+    /// Some columns of a matrix block (Muon), handled by one thread block.
     struct Run {
         block: u32,
-        /// Index of the run's first column.
+        /// Index of the run's first column in its matrix block.
         first: u32,
-        /// Index after the run's last column.
+        /// Index after the run's last column in its matrix block.
         end: u32,
     }
 
-    /// Determines the matrix blocks that are updated in a step: every `every`-th one.
+    /// Determines the matrix blocks that Muon updates in a step: every `every`-th one.
     struct Turns {
-        /// Number of the step, modulo `every`.
+        /// Number of the training step, modulo `every`.
         step: u32,
         every: u32,
     }
@@ -225,11 +228,11 @@ shared_structs! {
     /// A piece of other workers' changes, sorted by weight. Its entries are changes by τ or, if `tau` is 0, indices of
     /// weights followed by as many numbers of lattice steps.
     struct Segment {
-        /// Number of entries in all earlier segments.
+        /// Number of entries (movements of weights) in all segments before this one.
         entries_before: u32,
-        /// Number of the segment's entries.
+        /// Number of entries (movements of weights) in the segment.
         count: u32,
-        /// Index of the segment's first word among all words.
+        /// Index of the segment's first word among the words of all segments.
         from: u32,
         tau: f32,
     }
@@ -281,9 +284,9 @@ shared_structs! {
         gain_groups: u32,
         gain_step: u32,
         per_gain: u32,
-        /// Number of thread blocks that share a set.
+        /// Number of thread blocks that share the work on one set of numbers to normalise.
         parts: u32,
-        /// Nonzero if relu follows.
+        /// Nonzero if relu follows the normalisation.
         relu: u32,
     }
 }
@@ -331,10 +334,10 @@ impl From<optimiser::Factors> for Factors {
 
 /// The arguments of one kernel, or of several with the same parameters.
 pub(super) trait Arguments {
-    /// Parameter list in C++.
+    /// Parameter list of the kernel in C++.
     const PARAMETERS: &'static str;
 
-    /// Calls `call` with a pointer to each argument, in order.
+    /// Calls `call` with a pointer to each of the kernel's arguments, in order.
     fn with_pointers<R>(self, call: impl FnOnce(&mut [*mut c_void]) -> R) -> R;
 }
 

@@ -35,14 +35,14 @@ use crate::trainer::quantise::{REPEATS_MAX, Reached};
 use crate::trainer::{TrainError, difference};
 
 const TILE_THREADS: usize = abi::TILE_THREADS as usize;
-/// Thread blocks that add up squares of the gradient.
+/// Number of GPU thread blocks that add up squares of the gradient, for its norm.
 const SQUARE_PARTS: usize = 1024;
-/// Thread blocks that compute a digest.
+/// Number of GPU thread blocks that compute the digest of the weights.
 const DIGEST_BLOCKS: usize = 1024;
-/// Thread blocks that copy a step's results to the host: as many as keep the bus busy.
+/// Number of GPU thread blocks that copy a step's results to the host: as many as keep the bus busy.
 const TELLING_BLOCKS: usize = 32;
 
-/// A worker's arrays on a GPU, with the source of its gradients.
+/// Training backend for GPUs: a worker's weights, gradient and optimiser state, with the source of its gradients.
 pub struct CudaBackend<S> {
     gradient_source: S,
     weights: usize,
@@ -56,33 +56,33 @@ pub struct CudaBackend<S> {
     /// The optimiser's state arrays; empty if the rule keeps none.
     first: Array<f32>,
     second: Array<f32>,
-    /// Orthogonalisation of gradients, for rules that need it (Muon).
+    /// Makes gradients orthogonal if the optimiser needs that (Muon); else `None`.
     directions: Option<Directions>,
-    /// One bit per block: set if the block is compared in every step.
+    /// One bit per block of weights: set if every step compares the block with the shared copy.
     eager: Array<u32>,
-    /// Number of changes due in each block, and in each group of blocks.
+    /// Number of changes to emit from each block of weights; `groups` has the sums over groups of blocks.
     counts: Array<u32>,
     groups: Array<u32>,
     words: Array<u32>,
     squares: Array<f64>,
-    /// A zero that stands for the losses if the host knows the loss.
+    /// A zero on the device that kernels read in place of the samples' losses if the host has computed the loss.
     nothing: Array<f32>,
-    /// Two reports in turn: other workers' batches that are applied between two steps count towards the next step's
-    /// report.
+    /// Results of two successive steps, used in turn: other workers' batches that are applied between two steps count
+    /// towards the results of the next step.
     reports: Array<Report>,
     steps: u64,
     /// Other workers' changes that are not applied yet; they are applied before anything reads the weights.
     inbox: RefCell<Inbox>,
     told_report: Pinned<Report>,
     told_words: Pinned<u32>,
-    /// Range of the shared weights after the last step.
+    /// Tells if the shared weights were within the safe range after the last step.
     range: Range,
-    /// Bytes copied between host and device, without those of the inbox.
+    /// Bytes copied between host and device, without other workers' changes (the inbox).
     bytes: u64,
     gpu: Rc<Gpu>,
 }
 
-/// Returns one bit per block: set if the block is compared in every step.
+/// Returns one bit per block of weights: set if every step compares the block with the shared copy.
 fn eager_bits(layout: &Layout) -> Vec<u32> {
     let blocks = eager_blocks(layout.weights, eager_tensors(layout));
     let message = |blocks: &[bool]| {
@@ -94,7 +94,7 @@ fn eager_bits(layout: &Layout) -> Vec<u32> {
 }
 
 impl<S: CudaGradientSource> CudaBackend<S> {
-    /// Makes a backend for the weights of a layout. `parts` cuts its matrices into blocks for Muon.
+    /// Makes a backend for weights that begin as `counts`. `parts` cuts the model's matrices into blocks for Muon.
     pub(super) fn of(
         gpu: &Rc<Gpu>,
         gradient_source: impl FnOnce() -> Result<S, TrainError>,
@@ -147,7 +147,8 @@ impl<S: CudaGradientSource> CudaBackend<S> {
         self.bytes + size_of::<u32>() as u64 * self.inbox.borrow().sent
     }
 
-    /// Returns the reports of the present (or, between steps, next) step and of the step after it.
+    /// Returns the device addresses of the results of the present (or, between steps, next) step and of the step after
+    /// it.
     fn report(&self) -> (DeviceAddress<Report>, DeviceAddress<Report>) {
         let at = |step: u64| self.reports.from((step % 2) as usize);
         (at(self.steps), at(self.steps + 1))
@@ -161,7 +162,7 @@ impl<S: CudaGradientSource> CudaBackend<S> {
         }
     }
 
-    /// Launches the application of all waiting changes of other workers.
+    /// Launches the kernel that applies all waiting changes of other workers to the weights.
     fn apply_waiting(&self) -> Result<(), GpuError> {
         // SAFETY: the target's arrays have all weights, and only checked changes wait.
         unsafe { self.inbox.borrow_mut().send(&self.gpu, self.target()) }
@@ -206,7 +207,7 @@ impl<S: CudaGradientSource> CudaBackend<S> {
         }
     }
 
-    /// Launches the optimiser's pass; with a comparison it also counts the changes that are due.
+    /// Launches the optimiser's pass over all weights; with a comparison the pass also counts the changes to emit.
     fn pass(&self, update: &Update, compare: abi::Compare) -> Result<(), GpuError> {
         let kernels = &self.gpu.kernels;
         let kernel = match update.formula {
@@ -233,7 +234,7 @@ impl<S: CudaGradientSource> CudaBackend<S> {
         unsafe { self.gpu.launch(kernel, self.each_tile(), arguments) }
     }
 
-    /// Launches a count of the changes that are due at the present weights.
+    /// Launches a kernel that compares own and shared weights and counts the changes to emit.
     fn count_due(&mut self, compare: abi::Compare) -> Result<(), GpuError> {
         self.groups.clear(&self.gpu)?;
         let arguments = CountDue {
@@ -252,7 +253,8 @@ impl<S: CudaGradientSource> CudaBackend<S> {
         }
     }
 
-    /// Launches the emission of all due changes: writes them in order, and moves the shared weights by them.
+    /// Launches the kernel that emits all counted changes: it writes them in order and moves the shared weights by
+    /// them.
     fn emit(&self, compare: abi::Compare) -> Result<(), GpuError> {
         let arguments = Emit {
             own: self.own.at(),
@@ -269,7 +271,7 @@ impl<S: CudaGradientSource> CudaBackend<S> {
         unsafe { self.gpu.launch(&self.gpu.kernels.emit, self.each_tile(), arguments) }
     }
 
-    /// Waits for the step, copies its report and the emitted changes, and fails if a number was not finite or out of
+    /// Waits for the step, copies its results and the emitted changes, and fails if a number was not finite or out of
     /// range.
     fn finish(&mut self, words: &mut Vec<u32>) -> Result<Report, TrainError> {
         let arguments = TellHost {
@@ -380,7 +382,7 @@ impl<S: CudaGradientSource> Backend for CudaBackend<S> {
         Ok(self.range)
     }
 
-    /// Copies the window of both weights to the host, and computes there.
+    /// Moves a window of the shared weights towards the own ones, on the host, and returns the movements to emit.
     fn take(
         &mut self,
         window: std::ops::Range<usize>,
@@ -406,8 +408,8 @@ impl<S: CudaGradientSource> Backend for CudaBackend<S> {
         Ok((dense, range))
     }
 
-    /// Queues other workers' changes. The returned range is that of the last step, because the present one is unknown
-    /// until the device is waited for. A weight that leaves the range makes the next step fail.
+    /// Queues other workers' changes for the device. The returned range is that of the last step, because the present
+    /// one is unknown until the device is waited for. A weight that leaves the range makes the next step fail.
     fn apply(&mut self, words: &[u32], tau: Tau) -> Result<Range, TrainError> {
         self.own.will_move(&self.gpu)?;
         let target = self.target();

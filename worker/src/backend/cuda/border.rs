@@ -14,7 +14,8 @@ pub(super) struct Border {
     pinned: Pinned<u32>,
     /// Words at the start of the buffer that may still be on their way to the device.
     sent: usize,
-    /// Time at which the first of these transfers began; used to measure the time that the host waits for the GPU.
+    /// Start of the oldest transfer that may still be running; used to measure the time that the host waits for the
+    /// GPU.
     since: Option<Instant>,
     gpu: Rc<Gpu>,
 }

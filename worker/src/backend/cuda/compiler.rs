@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 
 use super::error::GpuError;
 
-/// Name of the folder in the user's cache directory.
+/// Name of the folder for compiled kernels in the user's cache directory.
 const FOLDER: &str = "tau";
 
 /// Returns the kernels of a source: from the cache if the cached ones still load, else newly compiled.
@@ -44,7 +44,7 @@ pub(super) fn module(context: &Arc<CudaContext>, source: &str) -> Result<Arc<Cud
     Ok(module)
 }
 
-/// Compiles a source for one GPU architecture.
+/// Compiles CUDA source text to PTX for one GPU architecture.
 pub(super) fn compile(source: &str, architecture: &str) -> Result<Ptx, GpuError> {
     let options = CompileOptions {
         // No fused multiply-add or fast division: the emitted changes must be the same to the bit as on a CPU.
@@ -58,7 +58,7 @@ pub(super) fn compile(source: &str, architecture: &str) -> Result<Ptx, GpuError>
     compile_ptx_with_opts(source, options).map_err(|error| GpuError::Kernels(log_of(error)))
 }
 
-/// Returns the compiler's log.
+/// Returns the compiler's messages about a failed compilation.
 fn log_of(error: CompileError) -> String {
     match error {
         CompileError::CompileError { log, .. } => log.to_string_lossy().into_owned(),
@@ -87,7 +87,7 @@ fn cache() -> Option<PathBuf> {
         .map(|cache| cache.join(FOLDER))
 }
 
-/// Writes the file under another name and renames it, because another worker may read it at any moment.
+/// Stores compiled kernels: writes another file and renames it, because another worker may read the path at any moment.
 fn keep(path: &Path, text: &str) -> std::io::Result<()> {
     whole_file::make_folder_of(path)?;
     whole_file::write(path, |file| std::io::Write::write_all(file, text.as_bytes()))

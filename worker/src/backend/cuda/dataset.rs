@@ -20,16 +20,17 @@ const SHARE: usize = 2;
 enum Samples {
     Bytes(Array<u8>),
     Floats(Array<f32>),
-    /// The samples stay on the host; this buffer holds one minibatch.
+    /// Choice for data that is too large for the GPU: the samples stay on the host, and this buffer holds one
+    /// minibatch.
     Minibatch(Array<f32>),
 }
 
-/// One of the two sample sets of a dataset.
+/// Choice between the training and the evaluation samples of a dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SampleSet {
-    /// Training samples.
+    /// The dataset's training samples.
     Train,
-    /// Evaluation samples.
+    /// The dataset's evaluation samples.
     Test,
 }
 
@@ -46,23 +47,22 @@ pub(super) struct DeviceDataset {
     dataset: Arc<Dataset>,
     part: SampleSet,
     samples: Samples,
-    /// Labels, or the bits of target numbers.
+    /// Labels of the samples or, if numbers are to be predicted, the bits of these numbers.
     labels: Array<u32>,
     /// Number of labels or target numbers per sample.
     width: usize,
     indices: Array<u32>,
-    /// Indices of a minibatch, in host memory that the device copies from.
+    /// Indices of a minibatch's samples, in host memory that the device copies from.
     pinned: Pinned<u32>,
-    /// A minibatch that the host has gathered.
+    /// Inputs of a minibatch that the host has gathered.
     inputs: Vec<f32>,
-    /// Augmentation of images.
     augment: Augment,
     /// Augmentation of each image in a minibatch, on the device and in host memory; empty without augmentation.
     views: Array<u32>,
     pinned_views: Pinned<u32>,
 }
 
-/// Number of labels or target numbers per sample.
+/// Returns the number of labels or target numbers per sample.
 fn width(answers: &Answers) -> usize {
     match answers {
         Answers::Labels(_) => 1,
@@ -70,7 +70,7 @@ fn width(answers: &Answers) -> usize {
     }
 }
 
-/// Returns labels as they are, and target numbers as their bits.
+/// Returns answers as words for the GPU: labels as they are, and target numbers as their bits.
 pub(super) fn words(answers: &Answers) -> Vec<u32> {
     match answers {
         Answers::Labels(labels) => labels.clone(),
@@ -79,12 +79,12 @@ pub(super) fn words(answers: &Answers) -> Vec<u32> {
 }
 
 impl DeviceDataset {
-    /// Makes a dataset without augmentation.
+    /// Puts one of a dataset's sample sets on a GPU, without augmentation of images.
     pub(super) fn new(gpu: &Gpu, dataset: Arc<Dataset>, part: SampleSet, minibatch: usize) -> Result<Self, GpuError> {
         Self::varied(gpu, dataset, part, minibatch, Augment::default())
     }
 
-    /// Makes a dataset whose images are augmented anew each time.
+    /// Puts one of a dataset's sample sets on a GPU; images are augmented anew each time they are gathered.
     pub(super) fn varied(
         gpu: &Gpu,
         dataset: Arc<Dataset>,

@@ -22,9 +22,9 @@ pub enum GpuError {
     /// No GPU has the requested number.
     #[error("GPU {wanted} does not exist: this machine has {found} GPU(s), counted from 0")]
     NoDevice {
-        /// The requested number.
+        /// Number of the requested GPU.
         wanted: usize,
-        /// Number of GPUs.
+        /// Number of GPUs in the machine.
         found: usize,
     },
     /// The kernels could not be compiled.

@@ -29,9 +29,9 @@ pub struct CudaEvaluator {
     model: CudaModel,
     weights: Array<f32>,
     parameters: Parameters<TensorAddress>,
-    /// Means and variances for batch norms.
+    /// Means and variances that the model's batch norms use in evaluations.
     statistics: Array<f32>,
-    /// Training samples on which these statistics are measured, for models with batch norms.
+    /// Training samples on which the means and variances of batch norms are measured; `None` for models without any.
     measured: Option<Measured>,
     logits: Pinned<u32>,
     gpu: Rc<Gpu>,
@@ -56,7 +56,7 @@ impl Measured {
 }
 
 impl CudaEvaluator {
-    /// Samples that are evaluated at once.
+    /// Number of samples that are evaluated at once.
     pub const MINIBATCH: usize = 256;
 
     /// Makes an evaluator on the GPU with this number. It computes in full precision: evaluation must not depend on the

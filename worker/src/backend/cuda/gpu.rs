@@ -20,7 +20,7 @@ pub struct Gpu {
     pub(super) stream: Arc<CudaStream>,
     pub(super) kernels: Kernels,
     pub(super) products: Products,
-    /// Bytes of GPU memory that arrays hold.
+    /// Bytes of GPU memory that are allocated for arrays of this `Gpu`.
     pub(super) held: Arc<AtomicU64>,
     /// Time that the host has waited for the GPU since [`Gpu::take_busy`] was last called.
     busy: Cell<Duration>,
@@ -94,7 +94,7 @@ impl Gpu {
         Ok(self.stream.synchronize()?)
     }
 
-    /// Adds to the time that the host has waited for the GPU.
+    /// Records that the host has waited for the GPU for this time.
     pub(super) fn worked(&self, time: Duration) {
         self.busy.set(self.busy.get() + time);
     }
@@ -140,7 +140,7 @@ impl Gpu {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grid {
     pub(super) blocks: (usize, usize),
-    /// Threads of each block.
+    /// Number of threads in each thread block, in two dimensions.
     pub(super) threads: (usize, usize),
 }
 
@@ -154,7 +154,7 @@ impl Grid {
         }
     }
 
-    /// Returns a one-dimensional grid.
+    /// Returns a one-dimensional grid of thread blocks for launching a kernel.
     pub(super) fn row(blocks: usize, threads: usize) -> Self {
         Self {
             blocks: (blocks, 1),

@@ -19,9 +19,9 @@ impl<S> CudaGradientSource for S where
 /// Loss of a minibatch, either as a number on the host or as an array on the device.
 #[derive(Clone, Copy)]
 pub enum Loss {
-    /// The mean loss, as the host has computed it.
+    /// Mean loss of the minibatch, computed on the host.
     Known(f32),
-    /// The losses of single samples on the device, and the number of samples.
+    /// Losses of the minibatch's samples, as an array on the device, and the number of samples.
     OnDevice(DeviceAddress<f32>, usize),
 }
 

@@ -8,14 +8,14 @@ use super::gpu::{Gpu, Grid};
 use super::kernels::ApplyWaiting;
 use super::memory::{Array, Pinned, copy_words};
 
-/// Words of changes that fit into the host buffer: enough for all that arrive between two steps.
+/// Words of other workers' changes that fit into the host buffer: enough for all that arrive between two steps.
 const WORDS: usize = 1 << 20;
-/// Words of one segment's description.
+/// Number of words that describe one segment (piece of other workers' changes).
 const SEGMENT_WORDS: usize = size_of::<Segment>() / size_of::<u32>();
-/// Words of the table of all descriptions, which precedes the entries.
+/// Number of words of the table that describes all segments of changes and precedes the changes themselves.
 const TABLE_WORDS: usize = SEGMENTS_MAX as usize * SEGMENT_WORDS;
 
-/// Addresses to which changes are applied: both copies of the weights, and the report of the next step.
+/// Device addresses at which other workers' changes are applied: own and shared weights, and the next step's results.
 #[derive(Clone, Copy)]
 pub(super) struct Target {
     pub(super) shared: DeviceAddress<f32>,
@@ -23,20 +23,20 @@ pub(super) struct Target {
     pub(super) report: DeviceAddress<super::abi::Report>,
 }
 
-/// Collects changes until they are applied.
+/// Collects other workers' changes on the host until they are applied on the GPU.
 ///
 /// A load is a table of segments followed by the words of their entries, so one copy transfers all of it. Loads that
 /// were sent stay in the buffer before the load that is being filled, because the device may still read them.
 pub(super) struct Inbox {
     loads: Pinned<u32>,
-    /// Index at which the load being filled begins, and index of its next free word.
+    /// Index in `loads` at which the load being filled begins; `next` is the index of its next free word.
     from: usize,
     next: usize,
     segments: Vec<Segment>,
     entries: u32,
-    /// Buffer on the device for one load.
+    /// Buffer on the device for one load of changes.
     received: Array<u32>,
-    /// Number of words sent so far.
+    /// Number of words that were copied to the device so far.
     pub(super) sent: u64,
 }
 
@@ -53,7 +53,7 @@ impl Inbox {
         })
     }
 
-    /// Free words in the load being filled.
+    /// Returns the number of free words in the load of changes being filled.
     fn room(&self) -> usize {
         if self.segments.len() < SEGMENTS_MAX as usize {
             self.loads.len() - self.next
@@ -131,7 +131,7 @@ impl Inbox {
         place.iter_mut().zip(words).for_each(|(place, word)| *place = word);
     }
 
-    /// Sends the load. If little of the buffer is free, waits until all loads have arrived.
+    /// Sends the collected changes to the device. If little of the buffer is then free, waits until all have arrived.
     ///
     /// # Safety
     /// As for [`Inbox::send`].
@@ -189,7 +189,7 @@ impl Inbox {
         Ok(())
     }
 
-    /// Frees the host buffer; called when the stream was waited for, so that all loads have arrived.
+    /// Frees the host buffer of changes; called when the stream was waited for, so that all have arrived.
     pub(super) fn arrived(&mut self) {
         if self.segments.is_empty() {
             self.from = 0;

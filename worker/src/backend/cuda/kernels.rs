@@ -32,7 +32,7 @@ macro_rules! kernels {
             }
         )*)*
 
-        /// All kernels, ready to be launched.
+        /// All CUDA kernels, compiled and ready to be launched.
         pub(super) struct Kernels {
             $($($(pub(super) $kernel: Kernel<$arguments>,)+)*)*
         }

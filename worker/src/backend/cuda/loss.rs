@@ -13,9 +13,9 @@ use super::tensor_address::{TensorAddress, place_of, slot, tensor_at};
 use crate::model::tape::{Activations, Forward, Neighbours, Operation};
 use crate::task::objective::{Distance, Objective};
 
-/// Most classes for the kernel in which one warp handles a sample, four classes per thread.
+/// Most classes for the loss kernel in which one warp handles a sample, four classes per thread.
 const FEW_CLASSES_MAX: usize = 128;
-/// Most classes for the kernel in which one thread block handles a sample, sixteen classes per thread.
+/// Most classes for the loss kernel in which one thread block handles a sample, sixteen classes per thread.
 const MANY_CLASSES_MAX: usize = 8192;
 
 /// The mean loss of a minibatch on the GPU.
@@ -27,9 +27,9 @@ pub(super) struct LossRoom {
     objective: Objective,
     /// Weight of each class in the loss; empty if all count equally.
     weights: Array<f32>,
-    /// Labels, or the bits of target numbers.
+    /// Labels of the minibatch's samples or, if numbers are to be predicted, the bits of these numbers.
     pub(super) labels: Array<u32>,
-    /// Loss of each sample.
+    /// Loss of each sample of the minibatch.
     pub(super) losses: Array<f32>,
     /// Gradients of the loss at the model's outputs.
     pub(super) output_gradients: Array<f32>,

@@ -17,7 +17,7 @@ use super::kernels::CopyWords;
 pub struct Array<T> {
     memory: CudaSlice<T>,
     at: DeviceAddress<T>,
-    /// Bytes of all arrays of the GPU, shared with `Gpu::held`.
+    /// Bytes allocated for all arrays of the same `Gpu`, shared with `Gpu::held`.
     held: Arc<AtomicU64>,
 }
 
@@ -45,12 +45,12 @@ impl<T: DeviceRepr + ValidAsZeroBits> Array<T> {
         Ok(array)
     }
 
-    /// Replaces the first numbers by numbers of the host, and waits until that is done.
+    /// Overwrites the beginning of the array with numbers of the host, and waits until that is done.
     pub(super) fn write(&mut self, gpu: &Gpu, values: &[T]) -> Result<(), GpuError> {
         self.write_from(gpu, 0, values)
     }
 
-    /// Replaces the numbers from index `first` on by numbers of the host, and waits until that is done.
+    /// Overwrites the array from index `first` on with numbers of the host, and waits until that is done.
     pub(super) fn write_from(&mut self, gpu: &Gpu, first: usize, values: &[T]) -> Result<(), GpuError> {
         if !values.is_empty() {
             let mut place = self.memory.slice_mut(first..first + values.len());
@@ -60,17 +60,17 @@ impl<T: DeviceRepr + ValidAsZeroBits> Array<T> {
         Ok(())
     }
 
-    /// Launches a copy of all numbers from an array of the same length.
+    /// Launches a copy of another array of the same length into this one.
     pub(super) fn copy_from(&mut self, gpu: &Gpu, other: &Self) -> Result<(), GpuError> {
         Ok(gpu.stream.memcpy_dtod(&other.memory, &mut self.memory)?)
     }
 
-    /// Launches setting all numbers to zero.
+    /// Launches the setting of all of the array's numbers to zero.
     pub(super) fn clear(&mut self, gpu: &Gpu) -> Result<(), GpuError> {
         Ok(gpu.stream.memset_zeros(&mut self.memory)?)
     }
 
-    /// Copies the numbers of a window to the host.
+    /// Copies the numbers at the indices in `window` from the device to the host.
     pub(super) fn read(&self, gpu: &Gpu, window: Range<usize>) -> Result<Vec<T>, GpuError> {
         if window.is_empty() {
             return Ok(Vec::new());
@@ -82,12 +82,11 @@ impl<T: DeviceRepr + ValidAsZeroBits> Array<T> {
 }
 
 impl<T> Array<T> {
-    /// Address of the array.
     pub(super) fn at(&self) -> DeviceAddress<T> {
         self.at
     }
 
-    /// Address of the number at an index.
+    /// Returns the address of the array's number at `index`.
     pub(super) fn from(&self, index: usize) -> DeviceAddress<T> {
         assert!(index <= self.memory.len());
         self.at.plus(index)
@@ -107,7 +106,7 @@ pub(super) struct Pinned<T> {
 }
 
 impl<T: DeviceRepr + ValidAsZeroBits> Pinned<T> {
-    /// Allocates `len` zeros.
+    /// Allocates `len` zeros in page-locked host memory.
     pub(super) fn zeros(gpu: &Gpu, len: usize) -> Result<Self, GpuError> {
         let context = Arc::clone(gpu.stream.context());
         context.bind_to_thread()?;
@@ -124,7 +123,7 @@ impl<T: DeviceRepr + ValidAsZeroBits> Pinned<T> {
         })
     }
 
-    /// Address for kernels: host and device share one address space.
+    /// Returns the address for kernels: host and device share one address space.
     pub(super) fn at(&self) -> DeviceAddress<T> {
         DeviceAddress::new(self.first as CUdeviceptr)
     }

@@ -25,7 +25,7 @@ pub(super) enum Purpose {
     /// Training of a pipeline stage: several micro-batches are in flight, each in a model of its own. The argument says
     /// whether the stage before needs the input gradient.
     Passing(InputGradient),
-    /// Evaluation: forward passes only.
+    /// Evaluation of a model: forward passes only.
     Evaluation,
 }
 
@@ -99,7 +99,7 @@ impl CudaModel {
         })
     }
 
-    /// Returns the memory layout of a minibatch of this many samples at [`CudaModel::x`].
+    /// Returns the memory layout of this many samples in the buffer of a minibatch ([`CudaModel::x`]).
     pub(super) fn images(&self, samples: usize) -> Images {
         Images {
             channels: self.input.channels as u32,
@@ -108,7 +108,7 @@ impl CudaModel {
         }
     }
 
-    /// Address at which the samples of a minibatch must lie.
+    /// Returns the address at which the caller must put the samples of a minibatch.
     pub(super) fn x(&self) -> DeviceAddress<f32> {
         self.x.at()
     }
@@ -118,7 +118,7 @@ impl CudaModel {
         self.loss.room().labels.len()
     }
 
-    /// Address at which the labels of a minibatch must lie.
+    /// Returns the address at which the caller must put the labels of a minibatch.
     pub(super) fn labels(&self) -> DeviceAddress<u32> {
         self.loss.room().labels.at()
     }
@@ -128,12 +128,12 @@ impl CudaModel {
         self.minibatch
     }
 
-    /// Address at which output gradients must lie, if they come from the next pipeline stage.
+    /// Returns the address at which output gradients must lie, if they come from the next pipeline stage.
     pub(super) fn output_gradients(&self) -> DeviceAddress<f32> {
         self.loss.room().output_gradients.at()
     }
 
-    /// Address of each sample's loss, once a pass has computed them.
+    /// Returns the address of each sample's loss, once a pass has computed them.
     pub(super) fn losses(&self) -> DeviceAddress<f32> {
         self.loss.room().losses.at()
     }
@@ -149,7 +149,7 @@ impl CudaModel {
         }))
     }
 
-    /// Returns a tensor of the first samples at [`CudaModel::x`].
+    /// Returns the first samples at [`CudaModel::x`] as a tensor.
     fn samples(&self, samples: usize) -> Result<Activations<TensorAddress>, GpuError> {
         Ok(tensor_at(self.x.at(), (samples, self.input.numbers()))?)
     }
@@ -168,8 +168,8 @@ impl CudaModel {
         self.descend_part(parameters, gradient, (samples, 1.0), key).map(drop)
     }
 
-    /// Launches the same for a micro-batch, where `share` is its fraction of the minibatch. Returns its samples and the
-    /// result.
+    /// Launches forward pass, loss and backward pass of a micro-batch, where `share` is its fraction of the minibatch.
+    /// Returns its samples, and its loss and gradients.
     pub(super) fn descend_part(
         &self,
         parameters: &Parameters<TensorAddress>,
@@ -259,7 +259,7 @@ impl Making<'_> {
     }
 }
 
-/// Most outputs of any layer with biases.
+/// Returns the most outputs of any layer with biases, which decides the size of the buffer for column sums.
 fn widest(ops: &[Op]) -> usize {
     let outputs = ops.iter().map(|op| match op {
         Op::Dense(dense) => dense.outputs,

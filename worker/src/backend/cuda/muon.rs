@@ -16,20 +16,22 @@ use crate::backend::Orthogonal;
 use crate::learning::muon::{Block, MuonBlocks, for_others};
 use crate::learning::optimiser::{Ahead, Factors};
 
-/// Threads that compute a product of [`SIDE`] by [`SIDE`] numbers, 16 numbers each.
+/// Number of threads that compute a product of [`SIDE`] by [`SIDE`] numbers, 16 numbers each.
 const THREADS: usize = (SIDE * SIDE / 16) as usize;
-/// Threads that compute a symmetric product, two for each 4×4 tile on or above its diagonal, rounded up to whole warps.
+/// Number of threads that compute a symmetric product, two for each 4×4 tile on or above its diagonal, rounded up to
+/// whole warps.
 const ITERATING_THREADS: usize = {
     let squares = (SIDE / 4) as usize;
     (squares * (squares + 1)).next_multiple_of(32)
 };
-/// Number of chunks that keeps any GPU busy. With more chunks, runs become longer.
+/// Number of chunks ([`SIDE`] columns of a matrix block) that keeps any GPU busy. With more chunks, runs become longer.
 const CHUNKS_ENOUGH: usize = 264;
-/// Most chunks in a run; longer runs would leave too few runs to keep the GPU busy.
+/// Most chunks ([`SIDE`] columns) in a run, the columns that one thread block handles; longer runs would be too few to
+/// keep the GPU busy.
 const RUN_MAX: usize = 8;
-/// Most runs of a block, because one block of threads adds up the products of all of them.
+/// Most runs (groups of columns) of a matrix block, because one thread block adds up the products of all of them.
 const RUNS_MAX: usize = 36;
-/// Numbers in a small square matrix.
+/// Number of elements of the [`SIDE`] by [`SIDE`] matrices in which Muon's intermediate results lie.
 const SQUARE: usize = (SIDE * SIDE) as usize;
 
 /// Division of a model's weights into blocks and runs for Muon, on the GPU, with buffers for intermediate results.
@@ -39,9 +41,9 @@ pub(super) struct Directions {
     runs: Array<Run>,
     run_count: usize,
     every: u64,
-    /// Product of each run with its own transpose.
+    /// Product of each run (some columns of a matrix block) with its own transpose.
     products: Array<f32>,
-    /// Matrix that each block is multiplied by to become orthogonal.
+    /// Matrix that each matrix block is multiplied by to become orthogonal.
     factors: Array<f32>,
     /// Indices of the weights outside of matrices, which Adam updates.
     others: Array<u32>,
@@ -56,7 +58,7 @@ pub(super) struct State {
     pub(super) gradient: DeviceAddress<f32>,
     pub(super) first: DeviceAddress<f32>,
     pub(super) second: DeviceAddress<f32>,
-    /// Report that holds the factor for clipping the gradient.
+    /// Address of the step's results, which hold the factor for clipping the gradient.
     pub(super) report: DeviceAddress<Report>,
 }
 
@@ -151,14 +153,14 @@ impl Directions {
         Ok(self.done.record(&gpu.stream)?)
     }
 
-    /// GPU time of the last launch, valid once the stream was waited for.
+    /// Returns the GPU time of Muon's last launch, valid once the stream was waited for.
     pub(super) fn time(&self) -> Result<Duration, GpuError> {
         let milliseconds = self.begun.elapsed_ms(&self.done)?;
         Ok(Duration::from_secs_f32(milliseconds.max(0.0) / 1e3))
     }
 }
 
-/// Converts blocks to the kernels' form, and cuts them into runs.
+/// Converts matrix blocks to the kernels' form, and cuts them into runs (groups of columns).
 fn cut(blocks: &[Block]) -> Result<(Vec<abi::Block>, Vec<Run>), GpuError> {
     let side = SIDE as usize;
     let length_of = |block: &Block| block.rows.max(block.columns);

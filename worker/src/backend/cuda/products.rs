@@ -21,12 +21,12 @@ use super::address::DeviceAddress;
 use super::error::GpuError;
 use crate::backend::device::Precision;
 
-/// Bytes of scratch memory for a product: as much as PyTorch allows on such GPUs.
+/// Bytes of scratch memory for a matrix product: as much as PyTorch allows on such GPUs.
 const WORKSPACE_BYTES: usize = 32 << 20;
-/// Most algorithms that are tried, and the number of timed runs of each.
+/// Most algorithms that are tried for a matrix product; `TRIALS` is the number of timed runs of each.
 const PROPOSALS: usize = 16;
 const TRIALS: u32 = 8;
-/// Largest alignment in bytes that affects the choice of an algorithm.
+/// Largest alignment in bytes of a matrix that affects the choice of an algorithm for its product.
 const ALIGNMENT_MAX: u64 = 256;
 
 const TYPE: cudaDataType_t = cudaDataType_t::CUDA_R_32F;
@@ -42,7 +42,7 @@ enum Transposed {
 #[derive(Clone, Copy)]
 pub(super) struct Matrix {
     at: DeviceAddress<f32>,
-    /// Distance from one column to the next, in numbers.
+    /// Distance from one column of the stored matrix to the next, in numbers.
     stride: usize,
     transposed: Transposed,
 }
@@ -66,13 +66,13 @@ impl Matrix {
     }
 }
 
-/// Operation applied to a product before it is written.
+/// Operation applied to a matrix product before it is written.
 #[derive(Clone, Copy)]
 pub(super) enum Epilogue {
     Nothing,
-    /// Adds a bias vector to each column.
+    /// Adds a bias vector to each column of the product.
     Bias(DeviceAddress<f32>),
-    /// Adds a bias vector to each column, then applies relu.
+    /// Adds a bias vector to each column of the product, then applies relu.
     BiasRelu(DeviceAddress<f32>),
 }
 
@@ -98,7 +98,7 @@ impl Epilogue {
 pub(super) struct Sizes {
     pub(super) rows: usize,
     pub(super) columns: usize,
-    /// Length of the summed dimension.
+    /// Length of the dimension that the matrix product sums over.
     pub(super) inner: usize,
 }
 
@@ -112,13 +112,13 @@ pub(super) struct Product {
     pub(super) epilogue: Epilogue,
 }
 
-/// Everything that affects which algorithm is fastest; key of the cache of algorithms.
+/// Everything that affects which algorithm is fastest for a matrix product; key of the cache of algorithms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Shape {
     sizes: Sizes,
     transposed: (Transposed, Transposed),
     strides: (usize, usize, usize),
-    /// Alignments in bytes of `a`, `b`, `out` and the bias.
+    /// Alignments in bytes of the product's matrices `a`, `b` and `out` and of the bias.
     alignments: (u64, u64, u64, u64),
     epilogue: cublasLtEpilogue_t,
     precision: Precision,
@@ -151,7 +151,7 @@ impl Shape {
     }
 }
 
-/// A prepared product: cuBLASLt's descriptors and the chosen algorithm.
+/// A prepared matrix product: cuBLASLt's descriptors and the chosen algorithm.
 struct Plan {
     description: cublasLtMatmulDesc_t,
     layouts: [cublasLtMatrixLayout_t; 3],
@@ -167,7 +167,7 @@ pub(super) struct Products {
     stream: Arc<CudaStream>,
     workspace: CudaSlice<u8>,
     precision: Cell<Precision>,
-    /// True if a new shape's algorithms are measured; else the first that works is taken.
+    /// True if the algorithms for a new shape of products are timed; else the first that works is taken.
     compete: Cell<bool>,
     plans: RefCell<HashMap<Shape, Plan>>,
 }
@@ -184,12 +184,13 @@ impl Products {
         })
     }
 
-    /// Sets whether algorithms of new shapes are measured from now on.
+    /// Sets whether the algorithms for new shapes of products are timed from now on; else the first that works is
+    /// taken.
     pub(super) fn compete(&self, compete: bool) {
         self.compete.set(compete);
     }
 
-    /// Runs `compute` with products in full precision.
+    /// Runs `compute` with matrix products in full precision.
     pub(super) fn in_full<T>(&self, compute: impl FnOnce() -> T) -> T {
         let before = self.precision.replace(Precision::F32);
         let computed = compute();

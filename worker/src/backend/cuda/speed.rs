@@ -12,7 +12,7 @@ const SIDE: usize = 1024;
 const TRIALS: u32 = 16;
 
 impl Gpu {
-    /// Returns the measured speed in multiply-adds per second.
+    /// Measures the GPU's speed in multiply-adds per second.
     pub fn speed(&self) -> Result<f64, GpuError> {
         let square = || Array::zeros(self, SIDE * SIDE);
         let (a, b, out) = (square()?, square()?, square()?);

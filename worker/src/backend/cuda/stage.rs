@@ -37,8 +37,8 @@ use crate::trainer::TrainError;
 pub type CudaStageTrainer = Replica<CudaBackend<StageModel<CudaLayers>>>;
 
 impl CudaStageTrainer {
-    /// Makes a trainer of the stage that a worker holds; its own and shared weights both are `counts`. `micro_batch` is
-    /// the largest number of samples in a micro-batch.
+    /// Makes a trainer of a worker's pipeline stage, whose own and shared weights both begin as `counts`. `micro_batch`
+    /// is the largest number of samples in a micro-batch.
     pub fn in_pipeline(
         gpu: Gpu,
         membership: Membership,
@@ -70,23 +70,23 @@ impl CudaStageTrainer {
     }
 }
 
-/// This worker's slice of one layer range, on a GPU.
+/// A worker's slice of some consecutive layers (a layer range) of its pipeline stage, on a GPU.
 pub struct CudaLayers {
     number: usize,
     program: Program,
     objective: Objective,
-    /// Indices, among the stage's weights, of the weights of these layers.
+    /// Indices of the layers' weights among all weights of the pipeline stage.
     weights: Range<usize>,
     /// Largest number of samples in a micro-batch.
     micro_batch: usize,
-    /// Micro-batches that went forward and have not come back, by `(step, micro-batch)`. Each has a model of its own
-    /// for its activations, and keeps the weights that it used.
+    /// Micro-batches after their forward and before their backward pass, by `(step, micro-batch)`. Each has a model of
+    /// its own for its activations, and keeps the weights that it used.
     under_way: BTreeMap<(u64, u16), UnderWay>,
-    /// Models that no micro-batch uses at present.
+    /// Models (layers with buffers) that no micro-batch uses at present.
     free: Vec<CudaModel>,
-    /// Model for evaluation samples, made when the first ones arrive.
+    /// Layers and buffers for evaluation samples, made when the first samples arrive.
     forward: Option<CudaModel>,
-    /// Buffer for a micro-batch's gradient before it is added to the sum.
+    /// Buffer for a micro-batch's gradient before the gradient is added to that of the whole minibatch.
     summand: Rc<Array<f32>>,
     border: Border,
     gpu: Rc<Gpu>,
@@ -123,7 +123,7 @@ impl CudaLayers {
         })
     }
 
-    /// Returns a model that no other micro-batch uses, with room for `samples` samples.
+    /// Returns layers and buffers that no other micro-batch uses, with room for `samples` samples.
     fn model(&mut self, samples: usize) -> Result<CudaModel, GpuError> {
         if samples > self.micro_batch {
             self.micro_batch = samples;
@@ -146,19 +146,20 @@ impl CudaLayers {
         CudaModel::new(&self.gpu, &self.program, &self.objective, self.micro_batch, purpose)
     }
 
-    /// Puts a model back after its micro-batch is done.
+    /// Puts a model's buffers back for reuse after its micro-batch is done.
     fn leave(&mut self, model: CudaModel) {
         if model.minibatch() >= self.micro_batch {
             self.free.push(model);
         }
     }
 
-    /// Number of samples that these inputs hold.
+    /// Returns the number of samples that these inputs hold.
     fn samples(&self, inputs: &[f32]) -> usize {
         inputs.len() / self.program.input.numbers().max(1)
     }
 
-    /// Address at which the backward pass writes: the gradient itself, or the buffer from which it is added.
+    /// Returns the address at which the backward pass writes: the gradient itself, or the buffer from which it is
+    /// added.
     fn written(&self, write_mode: WriteMode, gradient: DeviceAddress<f32>) -> DeviceAddress<f32> {
         match write_mode {
             WriteMode::Overwrite => gradient,
@@ -204,7 +205,7 @@ impl Layers for CudaLayers {
     type Weights = Weights;
     type Shared = Array<f32>;
     type Gradient = DeviceAddress<f32>;
-    /// None: the GPU computes weight gradients faster than messages travel, so none are deferred.
+    /// No deferred weight gradients: the GPU computes weight gradients faster than messages travel.
     type Deferred = Infallible;
 
     fn number(&self) -> usize {
@@ -313,7 +314,8 @@ impl Layers for CudaLayers {
         match deferred {}
     }
 
-    /// Runs in full precision: evaluation must not depend on the precision used in training.
+    /// Runs the layers on evaluation samples in full precision: results must not depend on the precision used in
+    /// training.
     fn infer(&mut self, weights: &Weights, inputs: Vec<f32>) -> Result<Vec<f32>, TrainError> {
         let samples = self.samples(&inputs);
         let model = match self.forward.take() {
@@ -350,7 +352,7 @@ impl Layers for CudaLayers {
 /// loss.
 #[derive(Clone)]
 struct Seed {
-    /// Address of the output gradients.
+    /// Address of the gradients at the stage's outputs, which the next stage has sent.
     output_gradients: DeviceAddress<f32>,
     /// Address at which the gradient of the stage's weights is written.
     gradient: DeviceAddress<f32>,

@@ -13,7 +13,6 @@ use crate::model::tape::Parameters;
 #[derive(Clone)]
 pub struct Weights {
     array: Rc<Array<f32>>,
-    /// The array as a dfdx tensor.
     parameters: Parameters<TensorAddress>,
 }
 
@@ -35,11 +34,11 @@ impl Weights {
     }
 }
 
-/// A worker's own weights, which move with every step, but in a copy if a minibatch in flight uses them.
+/// A worker's own weights, which move with every step. If a minibatch in flight uses them, a copy moves instead.
 pub(super) struct OwnWeights {
     now: Weights,
     count: usize,
-    /// Earlier versions of the weights. Their arrays are reused once no minibatch uses them.
+    /// Earlier versions of the own weights. Their arrays are reused once no minibatch uses them.
     before: Vec<Weights>,
 }
 
@@ -52,7 +51,7 @@ impl OwnWeights {
         })
     }
 
-    /// Returns the present weights; a clone keeps them unchanged.
+    /// Returns the worker's present weights; later steps do not change a clone of them.
     pub(super) fn now(&self) -> &Weights {
         &self.now
     }
@@ -61,7 +60,7 @@ impl OwnWeights {
         self.now.array.at()
     }
 
-    /// Returns the array of the weights for writing. If a clone exists, the weights continue in a copy.
+    /// Returns the array of the own weights for writing. If a clone of the weights exists, they continue in a copy.
     pub(super) fn will_move(&mut self, gpu: &Gpu) -> Result<&mut Array<f32>, GpuError> {
         let is_free = |weights: &Weights| Rc::strong_count(&weights.array) == 1;
         if !is_free(&self.now) {

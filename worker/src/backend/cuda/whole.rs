@@ -25,7 +25,7 @@ use crate::trainer::gradient_source::GradientSource;
 pub type CudaTrainer = Replica<CudaBackend<Whole>>;
 
 impl CudaTrainer {
-    /// Makes a trainer whose own and shared weights both are `counts`.
+    /// Makes a trainer whose own and shared weights both begin as `counts`, the initial weights in lattice steps.
     pub fn new(
         gpu: Gpu,
         task: impl Into<Task>,
@@ -75,7 +75,7 @@ impl GradientSource for Whole {
 
     const WORKS_ALONE: bool = true;
 
-    /// Launches forward pass, loss and backward pass of a minibatch; does not wait for them.
+    /// Launches forward pass, loss and backward pass of a minibatch on the GPU; does not wait for them.
     fn gradient(
         &mut self,
         weights: &Weights,

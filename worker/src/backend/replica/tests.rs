@@ -7,9 +7,9 @@ use crate::backend::turns::{BLOCK, WEIGHTS_PER_TURN_MIN};
 use crate::learning::multi_worker::TURNS_MAX;
 
 const TAU: Tau = Tau::from_steps(400_000).unwrap();
-/// Fewest weights that a thread gets.
+/// Fewest weights that the optimiser pass gives to a thread.
 const WEIGHTS_PER_THREAD: usize = 1 << 16;
-/// Weights of a small tensor across a block boundary.
+/// Indices of a small tensor that spans a block boundary; every step compares it.
 const EAGER: std::ops::Range<usize> = 2000..2100;
 
 const RULES: [Rule; 3] = [

@@ -9,7 +9,7 @@ use protocol::job::data::DataSpec;
 use super::tests::{assert_refused, file};
 use super::*;
 
-/// Bytes of memory that all of these files exceed.
+/// Memory limit in bytes that each file of these tests exceeds.
 const BUDGET: u64 = 1 << 20;
 
 fn zipped(text: &str) -> Vec<u8> {

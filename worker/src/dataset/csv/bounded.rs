@@ -6,7 +6,7 @@ use std::io::{self, Read};
 pub(super) struct Bounded {
     text: Box<dyn Read>,
     row_max: u64,
-    /// Bytes that may still be read for the present row.
+    /// Bytes that may still be read for the present row of the table.
     left: u64,
 }
 
@@ -19,7 +19,7 @@ impl Bounded {
         }
     }
 
-    /// Starts a new row, which may take `row_max` bytes.
+    /// Starts a new row of the table, which may take `row_max` bytes.
     pub(super) fn allow_a_row(&mut self) {
         self.left = self.row_max;
     }

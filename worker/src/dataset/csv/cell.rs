@@ -4,17 +4,17 @@
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Cell {
     Number(f32),
-    /// No value, in one of the notations that people and programs use.
+    /// The cell has no value, in one of the notations that people and programs use.
     Missing,
-    /// Anything else, including numbers that are not finite.
+    /// The cell holds anything else than a number, or a number that is not finite.
     Text,
 }
 
-/// Notations for a missing value, in lower case.
+/// Notations for a missing value in a table, in lower case.
 const MISSING: [&str; 6] = ["na", "n/a", "nan", "null", "none", "?"];
 
 impl Cell {
-    /// Reads a cell, which must have no spaces around it.
+    /// Tells if a cell holds a number, no value or a text. The cell must have no spaces around it.
     pub(super) fn read(cell: &str) -> Self {
         match cell.parse::<f32>() {
             Ok(number) if number.is_finite() => Self::Number(number),

@@ -16,7 +16,7 @@ use crate::dataset::error::list;
 pub struct ColumnNames {
     /// Names of the columns that a model's inputs are made of, in their order.
     pub features: Vec<String>,
-    /// Names of the columns to predict.
+    /// Names of the columns that a model predicts.
     #[serde(rename = "label", with = "one_or_more")]
     pub labels: Vec<String>,
 }
@@ -25,7 +25,7 @@ pub struct ColumnNames {
 #[derive(Clone, Copy)]
 pub(super) struct Wanted<'a> {
     pub(super) options: &'a TableOptions,
-    /// True if the label columns must exist.
+    /// True if the table must have the label columns.
     pub(super) labelled: bool,
     /// Kind of the target (class or number), if it is known.
     pub(super) kind: Option<TargetKind>,
@@ -37,7 +37,7 @@ pub(super) struct Wanted<'a> {
 #[derive(Clone, Copy)]
 pub(super) struct ModelColumns<'a> {
     pub(super) names: Option<&'a ColumnNames>,
-    /// Encoding of each column.
+    /// Encoding (conversion to model inputs) of each column.
     pub(super) encodings: &'a [Encoding],
 }
 
@@ -45,24 +45,24 @@ pub(super) struct ModelColumns<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rule {
     Number {
-        /// True if numbers may be missing.
+        /// True if cells of the column may lack their number; else that is an error.
         may_miss: bool,
     },
-    /// Cells are categories: the different texts that occur in the column.
+    /// Cells of the column are categories: the different texts that occur in it.
     Category,
-    /// Cells are texts, each hashed to one of this many inputs.
+    /// Cells of the column are texts, each hashed to one of this many inputs.
     Hash(u32),
-    /// Cells are texts whose words are hashed to this many inputs.
+    /// Cells of the column are texts whose words are hashed to this many inputs.
     Words(u32),
     Date {
-        /// True if dates may be missing.
+        /// True if cells of the column may lack their date; else that is an error.
         may_miss: bool,
     },
 }
 
-/// Columns of a table: names, roles and reading rules.
+/// Columns of a table: their names, their use (input or label) and their reading rules.
 pub(super) struct Columns {
-    /// Names from the header, or else positions.
+    /// Names of the table's columns from its header or, without a header, their positions.
     pub(super) names: Vec<String>,
     /// Positions of the columns that inputs are made of, in their order, with their reading rules.
     pub(super) features: Vec<(usize, Rule)>,
@@ -152,7 +152,7 @@ impl Columns {
         })
     }
 
-    /// Returns the position of a column; `None` if it does not exist.
+    /// Returns the index of a column that is given by name or position; `None` if it does not exist.
     pub(super) fn place(&self, column: &Column) -> Option<usize> {
         match column {
             Column::Name(name) => self.names.iter().position(|one| one == name),
@@ -174,7 +174,7 @@ impl Columns {
     }
 }
 
-/// Returns the rule for a column without a rule of its own: a number.
+/// Returns the reading rule of a column for which the options name none: its cells are numbers.
 fn number_rule(options: &TableOptions) -> Rule {
     Rule::Number {
         may_miss: may_miss(options),
@@ -185,7 +185,7 @@ fn may_miss(options: &TableOptions) -> bool {
     options.missing != protocol::job::data::Missing::Error
 }
 
-/// Returns the rule that reads a column for a model.
+/// Returns the reading rule of a column as a trained model's encoding of it requires.
 fn known_rule(encoding: &Encoding, options: &TableOptions) -> Rule {
     match encoding {
         Encoding::Number { fill: Some(_) } => Rule::Number { may_miss: true },
@@ -202,7 +202,7 @@ fn known_rule(encoding: &Encoding, options: &TableOptions) -> Rule {
 /// Position of a column, if it exists, and its reading rule; without a rule it is dropped.
 type ColumnRule = (Option<usize>, Option<Rule>);
 
-/// Returns the columns that options name, with their rules.
+/// Returns the table's columns that the options name, with their reading rules.
 fn rules(
     file: &Path,
     options: &TableOptions,
@@ -286,7 +286,7 @@ fn has_header(
     }
 }
 
-/// Describes the columns that a table lacks.
+/// Describes the columns that a table lacks, for an error message.
 fn missing_text(missing: &[String]) -> String {
     match missing {
         [only] => format!("column '{only}', which the model was trained on"),

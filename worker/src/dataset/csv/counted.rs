@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts the bytes that are read from a file.
+/// A file that counts the bytes read from it, for progress reports.
 pub(super) struct CountedFile {
     pub(super) file: File,
     pub(super) read: Arc<AtomicU64>,

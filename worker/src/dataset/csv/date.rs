@@ -1,8 +1,8 @@
 //! Dates as model inputs: days, and the position in the year, the week and the day.
 
-/// Days from 1970-01-01 to 2000-01-01, which is day 0.
+/// Days from 1970-01-01 to 2000-01-01, from which dates are counted.
 const EPOCH: i64 = 10_957;
-/// Number of inputs of a date without and with a time of day.
+/// Number of model inputs of a date without a time of day; `INPUTS_WITH_TIME` is that with one.
 pub(super) const INPUTS: usize = 5;
 pub(super) const INPUTS_WITH_TIME: usize = 7;
 

@@ -8,38 +8,39 @@ use super::words::Bags;
 /// Conversion of one column to model inputs. A model stores it, to convert other data in the same way.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Encoding {
-    /// One input: the number itself.
+    /// A number becomes one input: the number itself.
     Number {
         /// Replacement for missing numbers; without one, missing numbers are an error.
         fill: Option<f32>,
     },
-    /// One input per category: 1 for the cell's own category and 0 for the others. For a category unknown from training
-    /// all are 0.
+    /// A text becomes one input per category: 1 for the cell's own category and 0 for the others. For a category
+    /// unknown from training all are 0.
     OneHot {
-        /// The categories, in the order of the inputs.
+        /// The column's categories, in the order of the inputs.
         categories: Vec<String>,
     },
-    /// One input is 1: that at the CRC-32 of the text modulo the number of inputs.
+    /// A text sets one of the inputs to 1: that at the CRC-32 of the text modulo the number of inputs.
     Hash {
-        /// The number of inputs.
+        /// Number of model inputs that the column becomes.
         inputs: u32,
     },
-    /// Each word of a text is hashed like a whole text; an input is the square root of the number of its words.
+    /// Each word of a text is hashed to an input like a whole text; an input is the square root of the number of its
+    /// words.
     Words {
-        /// The number of inputs.
+        /// Number of model inputs that the column becomes.
         inputs: u32,
     },
-    /// Days since the beginning of 2000, and periodic waves for the position in the year and in the week.
+    /// A date becomes the days since the beginning of 2000, and waves for the position in the year and in the week.
     Date {
         /// Days that replace a missing date; without them, missing dates are an error.
         fill: Option<f32>,
-        /// True if there are also waves for the time of day.
+        /// True if the inputs of a date include periodic waves for the time of day.
         time: bool,
     },
 }
 
 impl Encoding {
-    /// Number of inputs that the column becomes.
+    /// Returns the number of model inputs that the column becomes.
     #[must_use]
     pub fn width(&self) -> usize {
         match self {
@@ -57,21 +58,21 @@ impl Encoding {
     }
 }
 
-/// Number of inputs of all columns; `None` if it overflows.
+/// Returns the number of model inputs of all columns; `None` if it overflows.
 pub(crate) fn width(encodings: &[Encoding]) -> Option<usize> {
     encodings
         .iter()
         .try_fold(0usize, |sum, encoding| sum.checked_add(encoding.width()))
 }
 
-/// Converts rows of cells to model inputs.
+/// Converts rows of a table's cells to model inputs.
 pub(super) struct Expander<'a>(Vec<Step<'a>>);
 
 enum Step<'a> {
     Number {
         fill: f32,
     },
-    /// `places` maps each different text of the column to its input.
+    /// Conversion of a text; `places` maps each different text of the column to its input.
     OneHot {
         places: Vec<Option<u32>>,
         width: usize,

@@ -14,33 +14,31 @@ pub enum CsvError {
     /// The file has a header and no rows.
     #[error("{file} has a header but no samples: give a file with one sample on each further line")]
     HeaderOnly { file: PathBuf },
-    /// There is no column besides the label.
+    /// The table has no column besides the label.
     #[error(
         "{file} has too few columns: a label and at least one other column are needed; add a column, or name the \
          separator with sep= if it was not detected"
     )]
     TooFewColumns { file: PathBuf },
-    /// All columns are labels, dropped or empty.
+    /// All columns of the table are labels, dropped or empty.
     #[error(
         "{file} has no column left to learn from: every column is the label, dropped or empty; keep at least one more"
     )]
     NothingLeft { file: PathBuf },
-    /// The label column does not exist.
+    /// The table has no column of the label's name.
     #[error("{file} has no label column '{wanted}': choose one of {columns}")]
     UnknownColumn {
         file: PathBuf,
-        /// The requested label column.
+        /// Name of the requested label column, which the table lacks.
         wanted: String,
-        /// Names of the existing columns.
         columns: String,
     },
     /// Columns that the model was trained on do not exist.
     #[error("{file} has no {missing}; it has {columns}")]
     MissingColumns {
         file: PathBuf,
-        /// Description of the missing columns.
+        /// Description of the columns that the table lacks.
         missing: String,
-        /// Names of the existing columns.
         columns: String,
     },
     /// A row has another number of columns than the first row.
@@ -50,48 +48,41 @@ pub enum CsvError {
     )]
     Ragged {
         file: PathBuf,
-        /// Line of the row.
         line: u64,
-        /// Number of columns in the row.
+        /// Number of columns in the row that differs from the first row.
         found: usize,
-        /// Line of the first row.
+        /// Line number in the file of the table's first row.
         first_line: u64,
-        /// Number of columns in the first row.
+        /// Number of columns in the table's first row.
         expected: usize,
     },
     /// A column that an option names does not exist.
     #[error("{file} has no column '{wanted}', which {option} names: choose one of {columns}")]
     NoSuchColumn {
         file: PathBuf,
-        /// Name of the option.
         option: &'static str,
-        /// The requested column.
+        /// The column that the option names and the table lacks.
         wanted: String,
-        /// Names of the existing columns.
         columns: String,
     },
     /// A cell of a number column holds a text, or a number that is not finite.
     #[error("{file} line {line}: column {column} holds '{cell}', which is not a number: {advice}")]
     NotANumber {
         file: PathBuf,
-        /// Line of the row.
         line: u64,
-        /// Name of the column.
         column: String,
-        /// Contents of the cell.
         cell: String,
-        /// Advice to the user.
         advice: String,
     },
-    /// Several columns cannot be read as they are.
+    /// Several columns of the table cannot be read as they are.
     #[error("{file} has columns that cannot be used as they are:\n  {problems}\ngive the data as '{instead}'")]
     Columns {
         file: PathBuf,
-        /// Description of the problems, one per line.
+        /// Descriptions of the columns that cannot be read, one per line.
         problems: String,
         /// Options with which the columns can be read.
         cure: Box<TableOptions>,
-        /// The data spec with these options.
+        /// Data spec that the message suggests to the user, with options that can read the columns.
         instead: String,
     },
     /// A cell of a date column is not a date.
@@ -101,11 +92,8 @@ pub enum CsvError {
     )]
     NotADate {
         file: PathBuf,
-        /// Line of the row.
         line: u64,
-        /// Name of the column.
         column: String,
-        /// Contents of the cell.
         cell: String,
     },
     /// A cell holds a number with a decimal comma.
@@ -115,11 +103,8 @@ pub enum CsvError {
     )]
     DecimalComma {
         file: PathBuf,
-        /// Line of the row.
         line: u64,
-        /// Name of the column.
         column: String,
-        /// Contents of the cell.
         cell: String,
     },
     /// A cell of a number column is empty or marks a missing value.
@@ -129,11 +114,8 @@ pub enum CsvError {
     )]
     MissingNumber {
         file: PathBuf,
-        /// Line of the row.
         line: u64,
-        /// Name of the column.
         column: String,
-        /// Contents of the cell.
         cell: String,
     },
     /// A column of categories has too many different texts.
@@ -143,11 +125,9 @@ pub enum CsvError {
     )]
     TooManyCategories {
         file: PathBuf,
-        /// Name of the column.
         column: String,
-        /// Largest number of categories.
+        /// Largest number of categories that a column may have.
         most: usize,
-        /// Advice to the user.
         advice: String,
     },
     /// A number is so far from the others of its column that its scaled value is not finite.
@@ -156,11 +136,11 @@ pub enum CsvError {
          column: remove its line, or use another unit for the column"
     )]
     BeyondMeasure { file: PathBuf },
-    /// A row has no label.
+    /// A row of the table has no label.
     #[error("{file} line {line} has no label: fill it in or remove the line")]
     NoLabel {
         file: PathBuf,
-        /// Line of the row.
+        /// Line of the row without a label, from 1.
         line: u64,
     },
     /// A label is missing in a column of numbers.
@@ -170,7 +150,6 @@ pub enum CsvError {
     )]
     GapAmongNumbers {
         file: PathBuf,
-        /// Line of the row.
         line: u64,
         column: String,
         cell: String,
@@ -182,11 +161,8 @@ pub enum CsvError {
     )]
     LabelNotANumber {
         file: PathBuf,
-        /// Line of the row.
         line: u64,
-        /// Name of the column.
         column: String,
-        /// Contents of the cell.
         cell: String,
     },
     /// The table has another number of columns to predict than the model predicts.
@@ -196,9 +172,9 @@ pub enum CsvError {
     )]
     OtherNumbers {
         file: PathBuf,
-        /// Number of columns to predict.
+        /// Number of columns to predict in the table.
         found: usize,
-        /// Number of outputs of the model.
+        /// Number of columns that the model predicts.
         expected: usize,
     },
     /// The table has more rows than sample numbers exist.
@@ -208,7 +184,7 @@ pub enum CsvError {
     #[error("{file} line {line} is not UTF-8 text: save the file as UTF-8")]
     NotText {
         file: PathBuf,
-        /// Line of the row.
+        /// Line of the row that is not UTF-8, from 1.
         line: u64,
     },
     /// A label is not among the model's classes.
@@ -218,17 +194,17 @@ pub enum CsvError {
     )]
     UnknownClass {
         file: PathBuf,
-        /// Line of the row.
         line: u64,
-        /// The unknown label.
+        /// Label of the row, which the model does not know.
         label: String,
-        /// Classes of the model.
+        /// Names of the classes that the model knows.
         classes: String,
     },
 }
 
 impl CsvError {
-    /// True if a cell does not fit the rule of its column, so that other columns may have the same problem.
+    /// True if the error is a cell that does not fit its column's rule, so that other columns may have the same
+    /// problem.
     pub(super) fn is_of_a_column(&self) -> bool {
         matches!(
             self,
@@ -239,7 +215,7 @@ impl CsvError {
         )
     }
 
-    /// Fills in the data spec that the message suggests.
+    /// Fills in the data spec that the error message suggests to the user.
     #[must_use]
     pub(in crate::dataset) fn with_cure(mut self, spec: &DataSpec) -> Self {
         if let Self::Columns { cure, instead, .. } = &mut self {

@@ -11,12 +11,12 @@ use super::CsvError;
 use super::cell::Cell;
 use crate::dataset::error::list;
 
-/// Up to this many different numbers always count as classes.
+/// Up to this many different numbers in a label column always count as classes.
 const CLASSES_ANYWAY: usize = 20;
-/// If different numbers are more than this share of the rows, they are not classes: nearly every row would be its own
-/// class.
+/// If a label column's different numbers are more than this share of the rows, they are not classes: nearly every row
+/// would be its own class.
 const CLASSES_PER_ROW: f64 = 0.05;
-/// More different numbers than this are never taken for classes, unless the user says so.
+/// More different numbers in a label column than this are never taken for classes, unless the user says so.
 const CLASSES_MAX: usize = 1 << 16;
 
 /// Bytes of memory for a label besides its text: as a number, as the index of a text and as a class.
@@ -27,13 +27,13 @@ const TEXT_BYTES: u64 = 256;
 /// The labels of a table, row by row.
 pub(in crate::dataset) struct Labels {
     kind: Option<TargetKind>,
-    /// All cells as numbers, while all of them are numbers.
+    /// All label cells as numbers; `None` once a cell is not a number.
     numbers: Option<Vec<f32>>,
-    /// Texts of the only label column, while they may become classes.
+    /// Texts of the only label column, from which classes may be made; `None` if the labels must be numbers.
     texts: Option<Texts>,
-    /// The first cell that is not a number, if there is one.
+    /// The first label that is not a number, if there is one.
     text_met: Option<Text>,
-    /// True if a number has a fraction.
+    /// True if a label is a number with a fraction.
     fractions: bool,
     /// Estimated bytes of memory for all labels.
     bytes: u64,
@@ -42,16 +42,16 @@ pub(in crate::dataset) struct Labels {
 /// The texts of a column, each stored once.
 #[derive(Default)]
 pub(in crate::dataset) struct Texts {
-    /// Text of each row, as an index in `different`.
+    /// For each row, the index of its text in `different`.
     pub(super) rows: Vec<u32>,
-    /// Each text that occurs, in the order of first occurrence.
+    /// The column's different texts, in the order of first occurrence.
     pub(super) different: Vec<Text>,
     places: HashMap<String, u32>,
-    /// Estimated bytes of memory for the different texts.
+    /// Estimated bytes of memory for the column's different texts.
     pub(super) bytes: u64,
 }
 
-/// A text as written.
+/// A text as written in a cell of the table.
 #[derive(Clone)]
 pub(in crate::dataset) struct Text {
     pub(super) cell: String,
@@ -64,12 +64,13 @@ pub(in crate::dataset) struct Text {
 /// The labels of a table, after deciding that they are classes or numbers.
 pub(in crate::dataset) enum LabelColumn {
     Classes(Texts),
-    /// A row of numbers for each sample.
+    /// The labels are numbers: a row of them for each sample.
     Numbers(Vec<f32>),
 }
 
 impl Labels {
-    /// Makes labels for this many columns of a kind, if it is known. Several columns are always numbers.
+    /// Makes empty labels for this many columns. `kind` says if they are classes or numbers, if that is known; several
+    /// columns are always numbers.
     pub(in crate::dataset) fn new(columns: usize, kind: Option<TargetKind>) -> Self {
         let kind = if columns == 1 { kind } else { Some(TargetKind::Number) };
         Self {
@@ -87,7 +88,7 @@ impl Labels {
         self.bytes
     }
 
-    /// Adds the label of a row in the next column.
+    /// Adds the cell of a row's next label column.
     pub(in crate::dataset) fn push(
         &mut self,
         file: &Path,
@@ -161,7 +162,8 @@ impl Texts {
         self.rows.push(place);
     }
 
-    /// Returns the first text that marks a missing value, if all others are numbers and too many to be classes.
+    /// Returns the label column's first cell that marks a missing value, if all other labels are numbers and too many
+    /// to be classes.
     fn gap_among_numbers(&self) -> Option<&Text> {
         let (mut gap, mut numbers, mut fractions) = (None, 0, false);
         for text in &self.different {
@@ -177,7 +179,7 @@ impl Texts {
         gap.filter(|_| is_number(numbers, self.rows.len(), fractions))
     }
 
-    /// Returns the index of a text among the different ones, and adds the text if it is new.
+    /// Returns the index of a text among the column's different texts, and adds the text if it is new.
     pub(super) fn place(&mut self, cell: &str, here: impl FnOnce() -> Text) -> u32 {
         if let Some(&place) = self.places.get(cell) {
             return place;

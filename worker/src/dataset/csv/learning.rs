@@ -49,14 +49,14 @@ pub(super) fn learn(table: &Table, options: &TableOptions, train: &[u32]) -> Res
     Ok(encodings.collect())
 }
 
-/// Facts learned about one column.
+/// Facts about one table column, learned from the training rows.
 struct Learned {
-    /// Sum of the numbers that are not missing.
+    /// Sum of the column's numbers that are not missing.
     sum: f64,
     count: u64,
-    /// True if one of the numbers has a fraction.
+    /// True if one of the column's numbers has a fraction.
     fractions: bool,
-    /// One flag per text: true if it occurs in the training rows.
+    /// One flag per text of the column: true if the text occurs in the training rows.
     met: Vec<bool>,
 }
 

@@ -46,9 +46,8 @@ use super::{Answers, Dataset, DatasetError, Known, Samples, Scaling, Target, par
 /// File format of a table.
 #[derive(Clone, Copy)]
 pub(super) enum Form {
-    /// Text; the separator is detected if it is not given.
+    /// A text file; the separator of its cells is detected if it is not given.
     Text(Option<Separator>),
-    /// Parquet.
     Parquet,
 }
 
@@ -62,15 +61,15 @@ impl Form {
     }
 }
 
-/// A file with its format and the limits on memory while it is read.
+/// A table's file with its format and the limits on memory while the file is read.
 #[derive(Clone, Copy)]
 pub(super) struct Source<'a> {
     pub(super) file: &'a Path,
     pub(super) form: Form,
     pub(super) watcher: Watcher<'a>,
-    /// Bytes of numbers that stay in memory; larger tables use a scratch file.
+    /// Bytes of a table's numbers that stay in memory; larger tables use a scratch file.
     pub(super) bytes_max: u64,
-    /// Memory for everything else.
+    /// Memory that everything else than the table's numbers may take: texts, labels and single rows.
     pub(super) budget: Budget,
 }
 
@@ -324,7 +323,7 @@ pub(super) fn column(
     table::cells_of(source, wanted, column)
 }
 
-/// Returns the encoding of each of a model's columns.
+/// Returns the encoding (conversion to inputs) of each column that a trained model takes.
 fn encodings(known: Known<'_>) -> Cow<'_, [Encoding]> {
     if known.encodings.is_empty() {
         return vec![Encoding::Number { fill: None }; known.input.elements()].into();

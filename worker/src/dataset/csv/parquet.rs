@@ -22,21 +22,21 @@ use crate::machine::panics::without_panic;
 /// First bytes of Parquet files.
 const MAGIC: &[u8] = b"PAR1";
 
-/// A reader of CSV text that is made row by row.
+/// Converts a Parquet file row by row to CSV text, and is read like a file.
 struct Text {
     rows: RowIter<'static>,
-    /// The line that was made last, and the number of its bytes that were read.
+    /// The CSV line that was made last; `at` is the number of its bytes that were read.
     line: String,
     at: usize,
-    /// Estimated number of bytes of the file that were read, for progress reports, and mean bytes per row.
+    /// Estimated number of bytes of the file that were read, for progress reports; `row_bytes` is the mean per row.
     read: Arc<AtomicU64>,
     row_bytes: f64,
     count: u64,
-    /// Most bytes of text in a line.
+    /// Most bytes of text in a CSV line; a longer row is an error.
     line_max: u64,
 }
 
-/// Opens a Parquet file as CSV text.
+/// Opens a Parquet file as a source of CSV text.
 pub(super) fn open(
     file: &Path,
     counted: &CountedFile,
@@ -94,7 +94,7 @@ fn caught<T>(read: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, Parque
 }
 
 impl Text {
-    /// Makes the next line. Returns false at the end.
+    /// Converts the next row to a CSV line. Returns false at the end of the file.
     fn advance(&mut self) -> io::Result<bool> {
         let next = caught(|| self.rows.next().transpose());
         let broken = |error: ParquetError| io::Error::other(format!("row {}: {error}", self.count + 1));
@@ -131,7 +131,7 @@ impl Read for Text {
     }
 }
 
-/// Bytes of a text; 0 for other values, which are short.
+/// Returns the bytes of a Parquet value that is a text; 0 for other values, which are short.
 fn text_bytes(field: &Field) -> usize {
     match field {
         Field::Str(text) => text.len(),
@@ -161,7 +161,7 @@ fn write(line: &mut String, row: &Row) -> Result<(), String> {
     Ok(())
 }
 
-/// Writes one quoted cell, with quotes inside doubled.
+/// Writes one quoted cell to a CSV line, with quotes inside doubled.
 fn cell(line: &mut String, at: usize, text: &str) {
     let comma = if at == 0 { "" } else { "," };
     let _ = write!(line, "{comma}\"{}\"", text.replace('"', "\"\""));

@@ -19,31 +19,31 @@ use crate::dataset::{DatasetError, kind, source};
 const LINE_END: &[u8] = b"\n";
 /// First bytes of gzip files.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
-/// Bytes that are read at once, and examined to detect the separator.
+/// Number of bytes of a table that are read at once, and examined to detect the separator.
 const START: usize = 1 << 16;
-/// Bytes of memory per byte of a row, if every cell is empty: the cells, and the end of each, twice.
+/// Bytes of memory per byte of a table's row, if every cell is empty: the cells, and the end of each, twice.
 const BYTES_PER_BYTE: u64 = 48;
 /// Bytes of memory for a column besides its cells: its name, its rule and its profile.
 const BYTES_PER_COLUMN: u64 = 512;
-/// Number of rows between two progress reports.
+/// Number of table rows read between two progress reports.
 const ROWS_TOLD: u64 = 1 << 14;
 
 /// A table's file and the row that was read last.
 pub(super) struct Rows<'a> {
     pub(super) file: &'a Path,
-    /// Cells of the row, without spaces around them.
+    /// Cells of the row that was read last, without spaces around them.
     pub(super) record: StringRecord,
-    /// Line on which the row starts, from 1.
+    /// Line on which the row that was read last starts, from 1.
     pub(super) line: u64,
     /// True if the first row is known to hold names.
     pub(super) named: bool,
     reader: Reader<Chain<Bounded, &'static [u8]>>,
     budget: Budget,
     watcher: Watcher<'a>,
-    /// Bytes of the file that were read, and size of the file.
+    /// Number of bytes of the file that were read; `total` is the size of the file.
     read: Arc<AtomicU64>,
     total: u64,
-    /// Number of rows read.
+    /// Number of rows of the table that were read.
     count: u64,
 }
 
@@ -97,7 +97,7 @@ impl<'a> Rows<'a> {
         })
     }
 
-    /// Reads the next row that is not blank. Returns false at the end.
+    /// Reads the table's next row that is not blank. Returns false at the end.
     pub(super) fn advance(&mut self) -> Result<bool, DatasetError> {
         loop {
             self.reader.get_mut().get_mut().0.allow_a_row();
@@ -181,7 +181,7 @@ fn text(
     Ok((Box::new(source), separator))
 }
 
-/// Returns the first bytes of a source without consuming them.
+/// Returns the first bytes of a table's text without consuming them.
 fn first<'a>(file: &Path, source: &'a mut impl BufRead) -> Result<&'a [u8], DatasetError> {
     source.fill_buf().map_err(DatasetError::read(file))
 }

@@ -2,7 +2,7 @@
 
 use protocol::job::data::Separator;
 
-/// Lines that are examined.
+/// Number of lines at a table's beginning that are examined to find the separator.
 const LINES: usize = 20;
 
 /// Returns the separator of a text that begins like this: the first one that occurs equally often in every line, or
@@ -27,7 +27,7 @@ pub(super) fn find(start: &[u8]) -> Separator {
     })
 }
 
-/// Returns the first lines that are complete and not blank.
+/// Returns the first lines of a text's beginning that are complete and not blank.
 fn lines(start: &[u8]) -> Vec<&[u8]> {
     let mut lines: Vec<&[u8]> = start.split(|&byte| byte == b'\n').collect();
     if lines.len() > 1 {

@@ -9,7 +9,7 @@ use super::cell::{Cell, has_decimal_comma};
 use super::columns::{Columns, Rule};
 use super::{CsvError, date};
 
-/// Most categories of a column; more would make a table wider than users intend.
+/// Most categories (different texts) of a column; more would make a table wider than users intend.
 pub(super) const CATEGORIES_MAX: usize = 1000;
 /// A column of different texts is taken for identifiers from this many texts on.
 const IDS_MIN: u64 = 20;
@@ -19,32 +19,32 @@ const LONG_TEXTS: usize = 20;
 /// Suggested numbers of inputs for hashed texts and for hashed words.
 const HASH_INPUTS: u32 = 64;
 const WORDS_INPUTS: u32 = 4096;
-/// Most problems that a message lists: messages from other machines are cut after 1,024 bytes.
+/// Most problems of columns that a message lists: messages from other machines are cut after 1,024 bytes.
 const LISTED_MAX: usize = 8;
-/// Letters of a cell that a message shows.
+/// Number of letters of a cell that a message shows.
 const CELL_LETTERS: usize = 24;
 
-/// Summary of a column's cells.
+/// Summary of a column's cells, from which messages about the column are made.
 #[derive(Default)]
 pub(super) struct Profile {
     cells: u64,
     numbers: u64,
-    /// Number of cells that are neither numbers nor missing; `commas` of them are numbers with a decimal comma, `dates`
-    /// are dates.
+    /// Number of the column's cells that are neither numbers nor missing; `commas` of them are numbers with a decimal
+    /// comma, `dates` are dates.
     texts: u64,
     commas: u64,
     dates: u64,
-    /// Number of words in all texts.
+    /// Number of words in all of the column's texts.
     words: u64,
     first_text: Option<Example>,
     first_missing: Option<Example>,
-    /// Different texts, up to one more than the allowed number of categories.
+    /// Different texts of the column, up to one more than the allowed number of categories.
     different: HashSet<String>,
-    /// True if one of these texts occurs twice.
+    /// True if a text occurs twice in the column.
     repeats: bool,
 }
 
-/// A cell and its line.
+/// A cell and its line, which a message shows as an example.
 #[derive(Clone)]
 struct Example {
     line: u64,
@@ -52,7 +52,7 @@ struct Example {
 }
 
 impl Profile {
-    /// Adds the next cell. Returns the memory that was taken for it.
+    /// Adds the column's next cell to the profile. Returns the bytes of memory that were taken for it.
     pub(super) fn push(&mut self, cell: &str, line: u64) -> u64 {
         self.cells += 1;
         let kept = (cell.len() + 2 * size_of::<String>()) as u64;
@@ -86,12 +86,12 @@ impl Profile {
         self.texts > 0
     }
 
-    /// True if most of the cells are numbers with a decimal comma.
+    /// True if most of the column's cells are numbers with a decimal comma.
     pub(super) fn holds_decimal_commas(&self) -> bool {
         2 * self.commas > self.cells
     }
 
-    /// Returns the kind of the column's texts.
+    /// Returns the kind of the column's texts, which decides the advice to the user.
     fn kind(&self) -> Kind {
         if 2 * self.commas > self.texts {
             Kind::DecimalCommas
@@ -110,7 +110,7 @@ impl Profile {
         }
     }
 
-    /// Returns the problems of the column if it is read by a rule.
+    /// Returns the problems, with example cells, of reading the column by this rule.
     fn problems(&self, at: usize, rule: Rule) -> Vec<Problem> {
         let problem = |kind, example: &Option<Example>| {
             let Example { line, cell } = example.clone()?;
@@ -133,15 +133,15 @@ impl Profile {
     }
 }
 
-/// The kind of a column's texts, or missing numbers: the reason why it cannot be read.
+/// Reason why a column cannot be read: the kind of its texts, or missing numbers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     DecimalCommas,
     Dates,
-    /// Numbers with a text here and there, probably a typing error.
+    /// The column has numbers with a text here and there, probably a typing error.
     Slip,
     LongTexts,
-    /// A different text in every row.
+    /// The column has a different text in every row, such as an identifier.
     Ids,
     ManyTexts,
     Categories,
@@ -170,7 +170,7 @@ impl Kind {
         }
     }
 
-    /// Returns the option or action that solves the problem, in few words.
+    /// Returns the option or action that solves the problem of the column, in few words.
     fn cure(self, column: &str) -> String {
         match self {
             Self::DecimalCommas => "write numbers with a decimal point".into(),
@@ -184,7 +184,7 @@ impl Kind {
         }
     }
 
-    /// Returns the solution as a sentence, for a table with a single problem.
+    /// Returns the solution of the column's problem as a sentence, for a table with a single problem.
     fn advice(self, column: &str) -> String {
         match self {
             Self::Dates => format!("use date={column} to turn its dates into numbers, or drop={column}"),

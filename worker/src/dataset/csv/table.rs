@@ -17,12 +17,12 @@ use crate::dataset::floats::{Floats, FloatsWriter};
 
 /// A table's cells as written, before they become inputs.
 pub(super) struct Table {
-    /// Rules of the columns that inputs are made of.
+    /// Reading rules of the columns that inputs are made of.
     pub(super) rules: Vec<Rule>,
     /// Names of the columns, if the table has them.
     pub(super) names: Option<ColumnNames>,
-    /// Cells of these columns, row by row: numbers, NaN for missing ones, and indices of texts. There is at least one
-    /// row.
+    /// Cells of the columns that inputs are made of, row by row: numbers, NaN for missing ones, and indices of texts.
+    /// There is at least one row.
     pub(super) cells: Floats,
     /// The different texts of each column of categories, in the order of first occurrence; empty for other columns.
     pub(super) texts: Vec<Vec<String>>,
@@ -30,14 +30,14 @@ pub(super) struct Table {
     pub(super) bags: Vec<Bags>,
     /// Labels of all rows; empty if labels are not needed.
     pub(super) labels: Labels,
-    /// Names of the label columns.
+    /// Names of the table's label columns.
     pub(super) label_names: Vec<String>,
     /// True if most cells of some column of categories are numbers with a decimal comma.
     decimal_commas: bool,
 }
 
 impl Table {
-    /// Reads a file to its end.
+    /// Reads a table's file to its end. For training data, an error reports the problems of all columns.
     pub(super) fn read(source: Source<'_>, wanted: Wanted<'_>) -> Result<Self, DatasetError> {
         let mut columns = detect(source, wanted)?;
         if let (Some(rule), None) = (wanted.options.text, wanted.model) {
@@ -124,7 +124,7 @@ fn detect(source: Source<'_>, wanted: Wanted<'_>) -> Result<Columns, DatasetErro
     Ok(Columns::detect(source.file, &rows.record, rows.named, wanted)?)
 }
 
-/// Opens a file and reads its first row.
+/// Opens a table's file and reads its first row.
 fn open(source: Source<'_>) -> Result<Rows<'_>, DatasetError> {
     let mut rows = Rows::open(source)?;
     if rows.advance()? {
@@ -135,7 +135,7 @@ fn open(source: Source<'_>) -> Result<Rows<'_>, DatasetError> {
     }))
 }
 
-/// Passes every sample's row to `take`, after checking its number of columns.
+/// Reads a table and passes every sample's row to `take`, after checking its number of columns.
 fn each_row(
     source: Source<'_>,
     columns: &Columns,
@@ -197,7 +197,7 @@ fn apply_to_texts(columns: &mut Columns, source: Source<'_>, rule: TextRule) -> 
     Ok(())
 }
 
-/// Message for texts that exceed the budget.
+/// Returns the error message for a table whose texts exceed the memory budget.
 fn too_much_text() -> String {
     "too much different text".into()
 }
@@ -211,7 +211,7 @@ struct Reader {
     row: Vec<f32>,
     /// Number of cells with decimal commas in each column of categories.
     commas: Vec<u64>,
-    /// Memory that is left for texts and labels.
+    /// Memory that is left for the table's texts and labels.
     budget: Budget,
 }
 

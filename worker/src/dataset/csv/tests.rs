@@ -23,7 +23,7 @@ pub(super) fn open(text: impl AsRef<[u8]>, options: &str) -> Result<Dataset, Dat
     Dataset::open(&spec, 7, None)
 }
 
-/// Facts of a model that takes two numbers in columns without names.
+/// Returns the data format of a model that takes two numbers in columns without names.
 fn nameless<'a>(scaling: &'a Scaling, target: &'a Target) -> Known<'a> {
     Known {
         input: Shape::Flat(2),

@@ -5,15 +5,15 @@ use super::Encoding;
 /// The words of every row of a column, as the inputs that they are hashed to.
 #[derive(Default)]
 pub(super) struct Bags {
-    /// Inputs of all words, row after row.
+    /// Indices of the inputs that all words are hashed to, row after row.
     places: Vec<u32>,
-    /// End of each row in `places`.
+    /// Index in `places` after the last word of each row.
     ends: Vec<usize>,
 }
 
 impl Bags {
-    /// Adds the text of the next row. Words are its runs of letters and digits, in lower case. Returns the memory that
-    /// was taken for it, with room for growth.
+    /// Adds the text of the next row. A text's words are its runs of letters and digits, in lower case. Returns the
+    /// bytes of memory that were taken for the text, with room for growth.
     pub(super) fn push(&mut self, text: &str, inputs: u32) -> u64 {
         let before = self.places.len();
         let small = text.to_lowercase();

@@ -10,68 +10,67 @@ use super::super::error::list;
 /// Reason why the IDX files of a dataset cannot be used.
 #[derive(Debug, Error)]
 pub enum IdxError {
-    /// One of the four files is missing.
+    /// One of the dataset's four files is missing.
     #[error("{directory} holds none of {tried}: put one of them there or name another directory")]
     Missing {
-        /// Directory that was searched.
         directory: PathBuf,
-        /// Names that the file may have.
+        /// Names that the missing file may have.
         tried: String,
     },
     /// The file does not start like an IDX file.
     #[error("{file} is not an IDX file (its first bytes are {start:02x?}): use an IDX file")]
     NotIdx {
         file: PathBuf,
-        /// First bytes of the file.
+        /// First bytes of the file, which show that it is another format.
         start: Vec<u8>,
     },
-    /// The elements are not bytes.
+    /// The elements of the file are not bytes.
     #[error("{file} holds elements of type {found:#04x}: convert them to bytes, type 0x08")]
     NotBytes {
         file: PathBuf,
-        /// Type of the elements in the header.
+        /// Type of the elements by the file's header.
         found: u8,
     },
-    /// The array has the wrong number of dimensions, such as labels in place of images.
+    /// The file's array has the wrong number of dimensions, such as labels in place of images.
     #[error(
         "{file} holds an array of {dimensions} dimensions, but {expected} were expected: check that the files of \
          images and labels are not swapped"
     )]
     WrongContent {
         file: PathBuf,
-        /// Number of dimensions.
+        /// Number of dimensions of the array in the file.
         dimensions: u8,
-        /// Expected contents.
+        /// Description of the contents that the file should have.
         expected: &'static str,
     },
-    /// A dimension is zero.
+    /// A dimension in the file's header is zero.
     #[error("{file} holds no data, for its dimensions are {dimensions:?}: give at least one sample")]
     Empty {
         file: PathBuf,
-        /// Dimensions in the header.
+        /// Dimensions of the array by the file's header.
         dimensions: Vec<usize>,
     },
-    /// The header claims more elements than any real dataset has.
+    /// The file's header claims more elements than any real dataset has.
     #[error("{file} claims the dimensions {dimensions:?}, which is too much to load: check the file")]
     TooLarge {
         file: PathBuf,
-        /// Dimensions in the header.
+        /// Dimensions of the array by the file's header.
         dimensions: Vec<usize>,
     },
     /// The file is shorter than its header says.
     #[error("{file} is cut short, with {found} of {expected} bytes of data: fetch it again")]
     Truncated {
         file: PathBuf,
-        /// Number of bytes by the header.
+        /// Number of bytes of data by the file's header.
         expected: u64,
-        /// Number of bytes in the file.
+        /// Number of bytes of data in the file.
         found: u64,
     },
     /// The file is longer than its header says.
     #[error("{file} has extra bytes after its {expected} bytes of data: fetch it again")]
     Trailing {
         file: PathBuf,
-        /// Number of bytes by the header.
+        /// Number of bytes of data by the file's header.
         expected: u64,
     },
     /// The numbers of images and labels differ.
@@ -80,13 +79,9 @@ pub enum IdxError {
          files that belong together"
     )]
     CountsDiffer {
-        /// File of images.
         images_file: PathBuf,
-        /// Number of images.
         images: usize,
-        /// File of labels.
         labels_file: PathBuf,
-        /// Number of labels.
         labels: usize,
     },
     /// Training images and test images differ in size.
@@ -95,11 +90,9 @@ pub enum IdxError {
          with images of one size"
     )]
     SizesDiffer {
-        /// File of training images.
         train_file: PathBuf,
         /// Shape of a training image.
         train: Shape,
-        /// File of test images.
         test_file: PathBuf,
         /// Shape of a test image.
         test: Shape,
@@ -109,11 +102,10 @@ pub enum IdxError {
         "{file} holds the label {label}, but the model only knows the classes {classes}: use data with these classes"
     )]
     UnknownLabel {
-        /// File of labels.
         file: PathBuf,
-        /// The unknown label.
+        /// Label in the file, which the model does not know.
         label: u8,
-        /// Classes of the model.
+        /// Names of the classes that the model knows.
         classes: String,
     },
 }

@@ -12,38 +12,38 @@ use super::IdxError;
 use crate::dataset::DatasetError;
 use crate::dataset::budget::{Budget, size};
 
-/// Element type of unsigned bytes, the only type that is read.
+/// Code of the element type unsigned byte, the only type that is read from IDX files.
 const UNSIGNED_BYTE: u8 = 0x08;
 
-/// Most elements that are accepted: more than any dataset that would be loaded into memory. The limit bounds the size
-/// that a small compressed file can unpack to.
+/// Most elements of an array that are accepted: more than any dataset that would be loaded into memory. The limit
+/// bounds the size that a small compressed file can unpack to.
 const MOST_ELEMENTS: u64 = 1 << 34;
 
 /// First bytes of gzip files. No IDX file starts with them.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 
-/// Expected contents of a file.
+/// Expected contents of an IDX file.
 #[derive(Clone, Copy)]
 pub(super) enum Content {
-    /// One dimension: a number for each sample.
+    /// Labels are expected: one dimension, a number for each sample.
     Labels,
-    /// Two to four dimensions: samples, then optionally channels, then rows and columns; or samples and features.
+    /// Images are expected: samples, then optionally channels, then rows and columns; or samples and features.
     Images,
 }
 
 /// An array of bytes and the file that it came from.
 #[derive(Debug)]
 pub(super) struct IdxArray {
-    /// Path of the file, for messages.
+    /// Path of the IDX file, for messages.
     pub(super) file: PathBuf,
-    /// Sizes of the dimensions, none of which is zero; the first counts samples.
+    /// Sizes of the array's dimensions, none of which is zero; the first counts samples.
     pub(super) dimensions: Vec<usize>,
-    /// The elements, as many as the product of the dimensions.
+    /// Elements of the array, as many as the product of the dimensions.
     pub(super) bytes: Vec<u8>,
 }
 
 impl IdxArray {
-    /// Reads a file, gzip-compressed or not, to its end.
+    /// Reads an IDX file, gzip-compressed or not, to its end.
     pub(super) fn read(file: PathBuf, content: Content, source: impl Read) -> Result<Self, DatasetError> {
         let mut source = BufReader::new(source);
         let start = source.fill_buf().map_err(DatasetError::read(&file))?;
@@ -85,7 +85,7 @@ impl IdxArray {
     }
 }
 
-/// Reads the header and returns the dimensions, none of which is zero.
+/// Reads the header of an IDX file and returns the dimensions, none of which is zero.
 fn read_dimensions(file: &Path, content: Content, source: &mut impl Read) -> Result<Vec<usize>, DatasetError> {
     let start = read_at_most(file, source, 4)?;
     let file = file.to_owned();

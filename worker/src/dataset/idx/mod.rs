@@ -37,7 +37,7 @@ pub(super) fn open(
     assemble(part("train")?, part("t10k")?, known)
 }
 
-/// Finds a file under any of the names by which it is distributed.
+/// Finds an IDX file under any of the names by which it is distributed.
 fn find(directory: &Path, stem: &str, suffix: &str) -> Result<PathBuf, IdxError> {
     let names = [
         format!("{stem}-{suffix}"),
@@ -80,7 +80,7 @@ impl LabelledImages {
         Ok(Self { images, labels })
     }
 
-    /// Dimensions of one image.
+    /// Returns the dimensions of one image.
     fn size(&self) -> &[usize] {
         &self.images.dimensions[1..]
     }

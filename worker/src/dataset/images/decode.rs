@@ -15,23 +15,23 @@ use crate::dataset::{DatasetError, Known, Scaling, kind, source};
 
 /// Most bytes of one decoded image: a small file can claim any size.
 const IMAGE_BYTES_MAX: u64 = 256 << 20;
-/// Copies of an image in memory while it is decoded, resized and converted.
+/// Number of copies of an image in memory while the image is decoded, resized and converted.
 const COPIES: u64 = 3;
 
-/// Held while a large image is decoded, because memory suffices for only one at a time.
+/// Lock held while a large image is decoded, because memory suffices for only one at a time.
 static LARGE: Mutex<()> = Mutex::new(());
 
-/// Largest sizes of decoded images, in bytes.
+/// Largest sizes of images, in bytes after decoding, that memory has room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ImageLimits {
-    /// Up to this size, images may be decoded on all threads at once.
+    /// Largest image, in bytes, of which all threads may decode one at once.
     small: u64,
-    /// Up to this size, one image may be decoded, while other threads decode small ones.
+    /// Largest image, in bytes, that one thread may decode while the others decode small ones.
     large: u64,
 }
 
 impl ImageLimits {
-    /// Reserves half of a budget for one large image, and half for small ones on all threads.
+    /// Divides a memory budget: half for one large image, and half for small ones on all threads.
     fn of(budget: Budget, threads: usize) -> Self {
         let large = budget.room_for(2 * COPIES);
         Self {
@@ -51,7 +51,7 @@ pub(super) struct Form {
 }
 
 impl Form {
-    /// Returns the requested form; where nothing is requested, that of the first image.
+    /// Returns the size and colours that the user requested; where nothing is requested, those of the first image.
     pub(super) fn of_first(first: &Path, options: ImageOptions) -> Result<Self, DatasetError> {
         let image = load(first)?;
         let has_colour = image.color().has_color();
@@ -64,7 +64,7 @@ impl Form {
         })
     }
 
-    /// Returns the form that a model takes, or `None` if its inputs are not images.
+    /// Returns the size and colours of images that a model takes, or `None` if its inputs are not images.
     pub(super) fn of_model(known: Known<'_>) -> Option<Self> {
         let Shape::Image {
             channels,
@@ -100,7 +100,7 @@ impl Form {
         }
     }
 
-    /// Decodes an image into `to`, which has one byte per number of the form's shape.
+    /// Decodes an image into `to`, which has one byte per number of the converted image.
     pub(super) fn decode(self, file: &Path, to: &mut [u8]) -> Result<(), DatasetError> {
         let mut image = load(file)?;
         let found = size(&image);

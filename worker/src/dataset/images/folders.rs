@@ -5,21 +5,21 @@ use std::path::{Path, PathBuf};
 
 use crate::dataset::{DatasetError, root};
 
-/// File extensions of images.
+/// File extensions by which images are found.
 const ENDS: [&str; 3] = ["png", "jpg", "jpeg"];
 /// Possible names of the folder of test images.
 const TESTS: [&str; 4] = ["test", "val", "valid", "validation"];
 
-/// Path of an image that was found.
+/// Path of an image that was found in a dataset's folders.
 pub(super) struct FoundFolder(PathBuf);
 
 impl FoundFolder {
-    /// Returns the path to open; a symbolic link that leads out of the root is refused.
+    /// Returns the image's path to open; a symbolic link that leads out of the data root is refused.
     pub(super) fn resolved(&self, data_root: Option<&Path>) -> Result<PathBuf, DatasetError> {
         root::resolve(&self.0, data_root)
     }
 
-    /// Returns the path relative to a folder, for messages.
+    /// Returns the image's path relative to a folder, for messages.
     pub(super) fn below(&self, directory: &Path) -> String {
         let below = self.0.strip_prefix(directory).ok();
         let below = below.filter(|path| !path.as_os_str().is_empty());
@@ -27,7 +27,7 @@ impl FoundFolder {
     }
 }
 
-/// All images below a folder.
+/// All images of a dataset in folders, one folder per class.
 pub(super) struct Tree {
     /// Names of the class folders, sorted.
     pub(super) classes: Vec<String>,

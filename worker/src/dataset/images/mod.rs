@@ -19,7 +19,7 @@ use super::progress::{Progress, Watcher};
 use super::samples::Values;
 use super::{Answers, Dataset, DatasetError, Known, Samples, Scaling, Target, parts, root};
 
-/// Number of images between two progress reports.
+/// Number of images read between two progress reports.
 const TOLD: u64 = 256;
 
 /// Folder of images, with the data root and the callback for progress.
@@ -30,7 +30,7 @@ pub(super) struct ImageSource<'a> {
     pub(super) watcher: Watcher<'a>,
 }
 
-/// Reads all images. If there is no separate test folder, the seed splits the samples.
+/// Reads a dataset from folders of images. If there is no separate test folder, the seed splits the samples.
 pub(super) fn open(
     place: ImageSource<'_>,
     options: ImageOptions,
@@ -92,7 +92,7 @@ pub(super) fn inputs(
     Ok((samples, files))
 }
 
-/// Returns the files with the label numbers of their classes.
+/// Returns the image files with the label numbers of their classes.
 fn numbered(
     directory: &Path,
     files: Vec<(usize, FoundFolder)>,
@@ -115,7 +115,8 @@ fn numbered(
     Ok((files.into_iter().map(|(_, file)| file).collect(), labels))
 }
 
-/// Chooses the form of all images: what the model takes, else what was requested, else that of the first image.
+/// Chooses size and colours of all images: those that the model takes, else the requested ones, else those of the first
+/// image.
 fn form(
     place: ImageSource<'_>,
     found: &[FoundFolder],

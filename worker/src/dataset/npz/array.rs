@@ -9,22 +9,22 @@ use crate::dataset::budget::{Budget, size};
 
 /// First bytes of every NumPy array.
 const MAGIC: &[u8] = b"\x93NUMPY";
-/// Longest header that is accepted, in bytes.
+/// Longest header of a NumPy array that is accepted, in bytes.
 const HEADER_MAX: usize = 1 << 16;
-/// Most elements that are accepted.
+/// Most elements of a NumPy array that are accepted.
 const ELEMENTS_MAX: usize = 1 << 34;
 
 /// An array of an NPZ file.
 #[derive(Debug)]
 pub(super) struct Array {
-    /// Name of the array in the file.
+    /// Name of the array in the NPZ file.
     pub(super) name: String,
     /// Sizes of the array's dimensions; the first counts samples.
     pub(super) shape: Vec<usize>,
     pub(super) elements: Elements,
 }
 
-/// Elements of an array.
+/// Elements of a NumPy array, converted to bytes or floats.
 #[derive(Debug, PartialEq)]
 pub(super) enum Elements {
     Bytes(Vec<u8>),
@@ -42,7 +42,7 @@ impl Elements {
 }
 
 impl Array {
-    /// Reads an array to its end. Memory grows only as elements actually arrive.
+    /// Reads a NumPy array to its end. Memory grows only as elements actually arrive.
     pub(super) fn read(
         file: &Path,
         name: &str,
@@ -124,7 +124,7 @@ impl Array {
     }
 }
 
-/// Converts the bytes of elements of a known type.
+/// Converts the bytes of a NumPy array's elements of a known type.
 fn elements(kind: &str, bytes: Vec<u8>) -> Elements {
     let (halves, _) = bytes.as_chunks::<2>();
     let (words, _) = bytes.as_chunks::<4>();
@@ -154,7 +154,7 @@ fn half_as_float(bits: u16) -> f32 {
     if bits >> 15 == 1 { -size } else { size }
 }
 
-/// Returns the value of a header entry that contains no comma.
+/// Returns the value of an entry of a NumPy array's header; the value must contain no comma.
 fn entry<'a>(header: &'a str, key: &str) -> Option<&'a str> {
     let (_, rest) = header.split_once(&format!("'{key}':"))?;
     let end = rest.find([',', '}'])?;

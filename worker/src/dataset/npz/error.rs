@@ -11,23 +11,23 @@ pub enum NpzError {
     #[error("{file} is not an NPZ file ({why}): save one with numpy.savez")]
     NotNpz {
         file: PathBuf,
-        /// Error of the ZIP reader.
+        /// Error message of the ZIP reader, which could not open the file.
         why: String,
     },
-    /// The required arrays are missing.
+    /// The file lacks the arrays of inputs and labels.
     #[error("{file} holds {found}: give the arrays x_train, y_train, x_test and y_test, or x and y")]
     Missing {
         file: PathBuf,
-        /// Names of the arrays in the file.
+        /// Names of the arrays in the file, for the error message.
         found: String,
     },
-    /// An array cannot be used.
+    /// An array of the NPZ file cannot be used.
     #[error("{file}: the array {name} {why}")]
     Array {
         file: PathBuf,
-        /// Name of the array.
+        /// Name of the array that cannot be used.
         name: String,
-        /// Description of the fault.
+        /// Reason why the array cannot be used.
         why: String,
     },
     /// The numbers of inputs and labels differ.

@@ -19,7 +19,7 @@ use super::error::list;
 use super::samples::Values;
 use super::{Answers, Dataset, DatasetError, Known, Samples, Scaling, Target, kind, parts, source};
 
-/// Reads the arrays of a file. If it has no separate test arrays, the seed splits the samples.
+/// Reads a dataset from the arrays of an NPZ file. If it has no separate test arrays, the seed splits the samples.
 pub(super) fn open(
     file: &Path,
     options: ArrayOptions,
@@ -158,7 +158,7 @@ fn check_pair(file: &Path, x: &Array, y: &Array) -> Result<(), DatasetError> {
     }))
 }
 
-/// Appends the samples of one array to those of another.
+/// Appends the samples of one array (tests) to those of another (training).
 fn append(file: &Path, to: &mut Array, from: Array) -> Result<(), DatasetError> {
     let differs = to.shape[1..] != from.shape[1..];
     match (&mut to.elements, from.elements) {
@@ -261,7 +261,7 @@ fn answers(
     Ok(csv::answers(file, labels.decide(file)?, names, known, train)?)
 }
 
-/// Shape of the inputs, and the model that they are for, if there is one.
+/// Decides the conversion of inputs: by their shape and, if there is one, by the model that they are for.
 struct Form<'a> {
     file: &'a Path,
     input: Shape,

@@ -20,9 +20,9 @@ pub struct BackwardContext(Option<Arc<Mutex<MicroBatchContext>>>);
 
 #[derive(Debug)]
 struct MicroBatchContext {
-    /// Tells if gradients overwrite memory, or are added to those of other micro-batches.
+    /// Tells if weight gradients overwrite memory, or are added to those of other micro-batches.
     write_mode: WriteMode,
-    /// Fraction of the minibatch that this micro-batch is.
+    /// Size of the micro-batch as a fraction of its minibatch.
     share: f32,
     deferred: Vec<DeferredWeightGradient>,
 }
@@ -38,7 +38,7 @@ pub struct DeferredWeightGradient {
 }
 
 impl BackwardContext {
-    /// Makes the context of a micro-batch.
+    /// Makes the settings of a micro-batch's backward pass.
     #[must_use]
     pub fn of_micro_batch() -> Self {
         Self(Some(Arc::new(Mutex::new(MicroBatchContext {

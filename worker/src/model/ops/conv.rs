@@ -16,8 +16,8 @@ use crate::machine::parallel::{Threads, map_parts};
 use crate::model::program::{Conv, Geometry, InputGradient};
 
 impl Geometry {
-    /// Returns the positions, of `count`, at which row or column `offset` of the kernel lies inside the image, which
-    /// has `side` rows or columns.
+    /// Returns the positions of the kernel, of `count`, at which its row or column `offset` lies inside the image,
+    /// which has `side` rows or columns.
     fn inside(&self, offset: usize, side: usize, count: usize) -> Range<usize> {
         let first = self.pad.saturating_sub(offset).div_ceil(self.stride);
         let end = (side + self.pad)
@@ -27,8 +27,9 @@ impl Geometry {
         first.min(end)..end
     }
 
-    /// Calls `visit(at, from, len)` for every run of unfolded numbers: `len` numbers at index `at` of the columns,
-    /// taken from index `from` of the image in steps of the stride. Positions in the padding are not visited.
+    /// Calls `visit(at, from, len)` for every run of numbers of the unfolded image (im2col): `len` numbers at index
+    /// `at` of the columns, taken from index `from` of the image in steps of the stride. Positions in the padding are
+    /// not visited.
     #[inline(always)]
     fn for_each_run(&self, mut visit: impl FnMut(usize, usize, usize)) {
         let (rows, columns) = (self.rows(), self.columns());
@@ -55,7 +56,7 @@ impl Geometry {
         }
     }
 
-    /// Fills the columns, except for the zeros of the padding, which are never written.
+    /// Unfolds an image (im2col) into columns, except for the zeros of the padding, which are never written.
     fn unfold(&self, image: &[f32], columns: &mut [f32]) {
         match self.stride {
             1 => self.for_each_run(|at, from, len| {
@@ -90,7 +91,7 @@ impl Geometry {
         columns
     }
 
-    /// Adds every unfolded number to the pixel that it came from.
+    /// Reverses the unfolding of an image (im2col) for gradients: adds every number to the pixel that it came from.
     fn fold(&self, columns: &[f32], image: &mut [f32]) {
         match self.stride {
             1 => self.for_each_run(|at, from, len| {
@@ -115,7 +116,7 @@ impl Geometry {
     }
 }
 
-/// One thread's samples in the backward pass.
+/// One thread's samples in the backward pass of a convolution.
 struct ImageChunk<'a> {
     x: &'a [f32],
     y: &'a [f32],
@@ -124,7 +125,7 @@ struct ImageChunk<'a> {
 }
 
 impl Conv {
-    /// Computes the layer's output for a minibatch.
+    /// Computes the convolution's output for a minibatch.
     pub(super) fn forward(&self, parameters: &Parameters, x: &Rows, threads: Threads) -> Result<Rows, OpError> {
         let (samples, inputs) = *x.shape();
         let geometry = self.geometry;
@@ -158,7 +159,7 @@ impl Conv {
         }
     }
 
-    /// Adds each output's bias, if there are biases, and applies relu, if it follows.
+    /// Adds each output's bias, if the convolution has biases, and applies relu, if it follows.
     fn add_bias(&self, planes: &mut [f32], bias: &[f32]) {
         if bias.is_empty() && !self.relu {
             return;
@@ -169,7 +170,7 @@ impl Conv {
         }
     }
 
-    /// Computes the layer's output with the same bits on every machine.
+    /// Computes the convolution's output with the same bits on every machine.
     pub(super) fn forward_exactly(&self, parameters: &Parameters, x: &Rows, threads: Threads) -> Result<Rows, OpError> {
         let samples = x.shape().0;
         let geometry = self.geometry;
@@ -191,7 +192,7 @@ impl Conv {
         from_rows(x.device(), samples, geometry.output_len(), out)
     }
 
-    /// Backward pass: writes the weights' gradient, and adds to the input's.
+    /// Runs the convolution's backward pass: writes the gradient of the weights, and adds to that of the input.
     pub(super) fn backward(
         &self,
         Pass {

@@ -8,12 +8,13 @@ use super::{DeferredWeightGradient, OpError, Parameters, Pass, Rows, bias_relu, 
 use crate::machine::parallel::Threads;
 use crate::model::program::{Dense, InputGradient};
 
-/// From this many outputs on, the product is computed transposed and then transposed back. Its kernel then reads the
-/// weights as stored; otherwise it would rearrange all of them first, which costs more than transposing the output.
+/// From this many outputs on, a dense layer computes its product transposed and then transposes the result. The kernel
+/// then reads the weights as stored; otherwise it would rearrange all of them first, which costs more than transposing
+/// the output.
 const OUTPUTS_FOR_TRANSPOSING: usize = 32;
 
 impl Dense {
-    /// Computes the layer's output for a minibatch.
+    /// Computes the dense layer's output for a minibatch.
     pub(super) fn forward(&self, parameters: &Parameters, x: &Rows, threads: Threads) -> Result<Rows, OpError> {
         let (samples, inputs) = *x.shape();
         assert_eq!(inputs, self.inputs);
@@ -32,7 +33,7 @@ impl Dense {
         from_rows(x.device(), samples, self.outputs, out)
     }
 
-    /// Computes the layer's output with the same bits on every machine.
+    /// Computes the dense layer's output with the same bits on every machine.
     pub(super) fn forward_exactly(&self, parameters: &Parameters, x: &Rows) -> Result<Rows, OpError> {
         let samples = x.shape().0;
         let weights = parameters.values();
@@ -43,7 +44,8 @@ impl Dense {
         from_rows(x.device(), samples, self.outputs, out)
     }
 
-    /// Backward pass: adds to the input's gradient, and writes or defers the weights' gradient.
+    /// Runs the dense layer's backward pass: adds to the gradient of the input, and writes or defers that of the
+    /// weights.
     pub(super) fn backward(
         &self,
         Pass {

@@ -9,11 +9,11 @@ use super::{OpError, Rows, from_rows, values};
 use crate::model::program::Dropout;
 
 const BITS: u32 = Dropout::BITS;
-/// Decisions per random word.
+/// Number of dropout decisions that one random word serves.
 const PER_WORD: usize = (u64::BITS / BITS) as usize;
 
-/// Drops each number with a probability, and returns each number's factor. The decisions are a pure function of the
-/// step's key, which the caller never reuses.
+/// Drops each number with a probability, and returns each number's factor (0 if dropped). The decisions are a pure
+/// function of the step's key, which the caller never reuses.
 pub(super) fn forward(op: Dropout, step_key: u64, x: &Rows) -> Result<(Rows, Vec<f32>), OpError> {
     let (samples, features) = *x.shape();
     let input = values(x);
@@ -24,7 +24,7 @@ pub(super) fn forward(op: Dropout, step_key: u64, x: &Rows) -> Result<(Rows, Vec
     Ok((from_rows(x.device(), samples, features, out)?, factors))
 }
 
-/// Backward pass: adds the output's gradient, times each number's factor, to the input's.
+/// Runs the backward pass of dropout: adds the output's gradient, times each number's factor, to the input's.
 pub(super) fn backward(
     factors: &[f32],
     x: &Rows,

@@ -12,7 +12,7 @@ use crate::model::network::{Network, NetworkNode};
 use crate::model::program::{Norm, Op, Program, Residual};
 use crate::model::tape::{Branches, Forward, Junction, Layer, Neighbours, OpError, Operation};
 
-/// A layer on the CPU.
+/// A layer of a network on the CPU: one operation of a program.
 #[derive(Clone, Debug)]
 pub struct CpuLayer {
     op: Op,
@@ -21,7 +21,7 @@ pub struct CpuLayer {
     exact: bool,
 }
 
-/// Fork and join of a residual block on the CPU.
+/// The two ends of a residual block on the CPU: two paths get the same input, and their outputs are added.
 #[derive(Clone, Copy, Debug)]
 pub struct CpuJunction {
     relu: bool,
@@ -30,16 +30,16 @@ pub struct CpuJunction {
 /// Source of the means and variances of batch norms.
 #[derive(Clone, Debug, Default)]
 pub enum Statistics {
-    /// Means and variances of the minibatch, as in training.
+    /// Batch norms use the means and variances of the minibatch, as in training.
     #[default]
     Minibatch,
-    /// Means and variances of the minibatch, which are also written here.
+    /// Batch norms use the minibatch's means and variances, and also write them here.
     Noted(Arc<Mutex<Vec<f32>>>),
-    /// Means and variances that were measured before.
+    /// Batch norms use these means and variances, which were measured before.
     Given(Arc<Vec<f32>>),
 }
 
-/// Context of one pass through a network.
+/// Context of one pass of a minibatch through a network: weights, seed of dropout and settings.
 #[derive(Clone, Debug)]
 pub struct Pass {
     pub parameters: Parameters,
@@ -47,12 +47,12 @@ pub struct Pass {
     pub key: u64,
     /// Source of the means and variances of batch norms.
     pub statistics: Statistics,
-    /// Settings of the backward pass.
+    /// Settings of the backward pass, which differ for micro-batches.
     pub backward: BackwardContext,
 }
 
 impl Pass {
-    /// Makes the context of a pass of a whole minibatch.
+    /// Makes the context for passing a whole minibatch through a network.
     #[must_use]
     pub fn new(parameters: Parameters, key: u64, statistics: Statistics) -> Self {
         Self {
@@ -67,15 +67,15 @@ impl Pass {
 /// Values that a layer saves for its backward pass, besides input and output.
 pub enum Saved {
     Nothing,
-    /// Index of the largest number in each pooling window.
+    /// Max pooling saves the index of the largest number in each window.
     Winners(Vec<u32>),
-    /// Factor of each number in dropout.
+    /// Dropout saves the factor of each number: 0 if it was dropped.
     Factors(Vec<f32>),
-    /// Mean and scaling factor of each normalised set.
+    /// Normalisation saves the mean and scaling factor of each set of numbers.
     Moments(Moments),
 }
 
-/// Builds the network of a program on the CPU.
+/// Builds the network of a program (a model's operations) on the CPU.
 #[must_use]
 pub fn network(program: Program, threads: Threads) -> Network<CpuLayer> {
     let first_with_weights = program.first_with_weights();
@@ -102,7 +102,7 @@ pub(super) fn parts(ops: Vec<Op>, threads: Threads, exact: bool) -> Vec<NetworkN
 }
 
 impl Statistics {
-    /// Returns the mean and scaling factor of each set of a minibatch.
+    /// Returns the mean and scaling factor of each set of numbers in a minibatch that is normalised together.
     fn moments(&self, norm: &Norm, x: &Rows) -> Moments {
         let Some((means, variances)) = norm.statistics.clone() else {
             return norm.measure(x).0;
@@ -189,7 +189,8 @@ impl Operation for CpuLayer {
     }
 }
 
-/// Fork and join on the CPU. Both paths read the same tensor, and each adds to that tensor's gradient.
+/// Begins and ends residual blocks on the CPU. Both paths read the same tensor, and each adds to that tensor's
+/// gradient.
 impl Junction for CpuJunction {
     type Unit = f32;
     type Pass = Pass;

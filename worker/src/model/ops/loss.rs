@@ -36,12 +36,12 @@ fn sigmoid(x: f32) -> f32 {
     (1.0 / (1.0 + (-f64::from(x)).exp())) as f32
 }
 
-/// The mean loss of a minibatch with these answers.
+/// Computes the mean loss of a minibatch, as the operation that ends a network.
 #[derive(Clone, Debug)]
 pub struct MeanLoss {
     /// Kind of loss and its settings.
     pub objective: Objective,
-    /// Expected outputs, one per row.
+    /// Expected outputs of the minibatch, one per sample.
     pub answers: Answers,
 }
 
@@ -110,7 +110,7 @@ impl Distance {
 impl Operation<()> for MeanLoss {
     type Unit = f32;
     type Pass = Pass;
-    /// Gradient of each sample's loss at each output.
+    /// Values saved for the backward pass: the gradient of each sample's loss at each output.
     type Saved = Vec<f32>;
     type Error = OpError;
 
@@ -150,29 +150,29 @@ impl Operation<()> for MeanLoss {
 /// Sums over samples from which the quality of a model is computed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct EvalSums {
-    /// Sum of the samples' losses.
+    /// Sum of the losses of all samples.
     pub loss: f64,
     /// Number of samples whose largest logit is at their label.
     pub correct: usize,
-    /// Error sums of each number to predict.
+    /// Error sums of each number that the model predicts; empty for classes.
     pub errors: Vec<Errors>,
 }
 
-/// Error sums of one of the numbers to predict, over some samples, in standard deviations.
+/// Error sums of one of the numbers to predict, over some samples, in the number's standard deviations.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Errors {
-    /// Sum of the squared errors.
+    /// Sum of the squared errors of one number to predict.
     pub squared: f64,
-    /// Sum of the absolute errors.
+    /// Sum of the absolute errors of one number to predict.
     pub absolute: f64,
-    /// Sum of the target numbers.
+    /// Sum of the samples' true values of the number to predict.
     pub sum: f64,
-    /// Sum of the squares of the target numbers.
+    /// Sum of the squares of the samples' true values.
     pub squares: f64,
 }
 
 impl EvalSums {
-    /// Adds the sums over other samples.
+    /// Adds the evaluation sums over other samples.
     pub fn add(&mut self, other: &Self) {
         self.loss += other.loss;
         self.correct += other.correct;
@@ -199,7 +199,7 @@ impl EvalSums {
     }
 }
 
-/// The lowest R² that is reported.
+/// The lowest R² that is reported for an evaluation.
 const WORST: f64 = -1e9;
 
 /// Computes the evaluation sums of a minibatch's outputs, one row per answer.

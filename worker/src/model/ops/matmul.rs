@@ -62,7 +62,7 @@ pub fn multiply(lhs: Matrix<'_>, rhs: Matrix<'_>, out: &mut [f32], write_mode: W
     unsafe { gemm_into(lhs, rhs, out.as_mut_ptr(), write_mode, threads) }
 }
 
-/// Returns the product in newly allocated memory, which is not cleared first.
+/// Returns the product of two matrices in newly allocated memory, which is not cleared first.
 pub(super) fn product(lhs: Matrix<'_>, rhs: Matrix<'_>, threads: Threads) -> Vec<f32> {
     let len = lhs.rows * rhs.columns;
     let mut out = Vec::with_capacity(len);
@@ -72,7 +72,7 @@ pub(super) fn product(lhs: Matrix<'_>, rhs: Matrix<'_>, threads: Threads) -> Vec
     out
 }
 
-/// Writes the product to all of some uninitialised memory, and returns that memory as initialised.
+/// Writes the product of two matrices to all of some uninitialised memory, and returns that memory as initialised.
 pub(super) fn multiply_fresh<'a>(
     lhs: Matrix<'_>,
     rhs: Matrix<'_>,
@@ -92,7 +92,7 @@ pub(super) fn multiply_fresh<'a>(
     }
 }
 
-/// Calls the kernel with the product transposed.
+/// Computes a matrix product with the `gemm` kernel, which gets the product transposed.
 ///
 /// # Safety
 /// `out` must be valid for writing `lhs.rows * rhs.columns` floats, and initialised if they are added to.

@@ -14,10 +14,10 @@ use super::tensor::{gradient_of, take_gradient};
 use super::{OpError, Parameters, Pass, Rows, bias_relu, exact, from_rows, values};
 use crate::model::program::{Norm, Sets};
 
-/// Partial sums that run in parallel.
+/// Number of partial sums that run in parallel when numbers are added up.
 const LANES: usize = 16;
 
-/// Mean and scaling factor of each set.
+/// Mean and scaling factor of each set of numbers that is normalised together.
 #[derive(Clone, Debug, Default)]
 pub struct Moments {
     mean: Vec<f32>,
@@ -25,7 +25,7 @@ pub struct Moments {
 }
 
 impl Moments {
-    /// Makes moments from given means and variances.
+    /// Makes the moments (mean and scaling factor) of normalised sets from given means and variances.
     pub(super) fn given(means: &[f32], variances: &[f32]) -> Self {
         Self {
             mean: means.to_vec(),
@@ -35,18 +35,19 @@ impl Moments {
 }
 
 impl Moments {
-    /// Makes moments from measured means and variances, and returns the variances, too.
+    /// Makes the moments (mean and scaling factor) of normalised sets from measured means and variances, and returns
+    /// the variances, too.
     fn measured(mean: Vec<f32>, variance: Vec<f64>) -> (Self, Vec<f64>) {
         let factor = variance.iter().map(|&variance| factor(variance)).collect();
         (Self { mean, factor }, variance)
     }
 
-    /// Means of all sets.
+    /// Returns the means of all normalised sets.
     pub(super) fn means(&self) -> &[f32] {
         &self.mean
     }
 
-    /// Returns the mean and the scaling factor of a set.
+    /// Returns the mean and the scaling factor of a normalised set.
     fn of(&self, set: usize) -> (f32, f32) {
         (self.mean[set], self.factor[set])
     }
@@ -57,7 +58,6 @@ fn factor(variance: f64) -> f32 {
     (1.0 / (variance + f64::from(Norm::EPSILON)).sqrt()) as f32
 }
 
-/// Sums up numbers.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn sum(values: &[f32]) -> f64 {
     let (whole, rest) = values.as_chunks::<LANES>();
@@ -84,7 +84,8 @@ fn squares(values: &[f32], mean: f32) -> f64 {
     lanes.iter().map(|&lane| f64::from(lane)).chain(rest).sum()
 }
 
-/// Returns two sums: of gradients, and of gradients times their numbers' distances from the mean.
+/// Returns two sums for the backward pass of a normalisation: of gradients, and of gradients times their numbers'
+/// distances from the mean.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn gradient_sums(dy: &[f32], x: &[f32], mean: f32) -> (f64, f64) {
     let (mut plain, mut leaning) = ([0.0f32; LANES], [0.0f32; LANES]);
@@ -153,18 +154,18 @@ fn gradient_sums_each(
     }
 }
 
-/// Dimensions of a minibatch: samples, channels and planes. All numbers of a plane have one gain.
+/// Dimensions of a minibatch for normalisation: samples, channels and planes. All numbers of a plane have one gain.
 #[derive(Clone, Copy)]
 struct View {
     samples: usize,
     channels: usize,
     plane: usize,
-    /// Number of sets per sample; `None` if sets extend over all samples.
+    /// Number of normalised sets per sample; `None` if sets extend over all samples.
     groups: Option<usize>,
 }
 
 impl View {
-    /// Returns the indices of each plane, with its set and its channel.
+    /// Returns the indices of each plane (a sample's channel), with its normalised set and its channel.
     fn planes(self) -> impl Iterator<Item = (Range<usize>, usize, usize)> {
         let Self {
             samples,
@@ -183,12 +184,12 @@ impl View {
         self.groups.map_or(self.channels, |groups| self.samples * groups)
     }
 
-    /// Numbers in a set.
+    /// Returns the size of a normalised set, at least 1.
     fn set_len(self) -> f64 {
         ((self.samples * self.channels * self.plane) as f64 / self.sets().max(1) as f64).max(1.0)
     }
 
-    /// Measures the moments of all sets, and returns their variances, too.
+    /// Measures the mean and scaling factor of each normalised set, and returns the variances, too.
     fn measure(self, x: &[f32]) -> (Moments, Vec<f64>) {
         let len = self.set_len();
         if self.groups.is_some() {
@@ -212,7 +213,7 @@ impl View {
         Moments::measured(mean, totals.iter().map(|total| total / len).collect())
     }
 
-    /// Returns the indices of each set and of its gains, if each number has its own gain.
+    /// Returns the indices of each normalised set's numbers and of their gains, if each number has its own gain.
     fn runs(self) -> Option<impl Iterator<Item = (Range<usize>, Range<usize>)>> {
         let groups = self.groups.filter(|_| self.plane == 1)?;
         let len = self.channels / groups;
@@ -297,9 +298,9 @@ impl View {
 }
 
 impl Norm {
-    /// Returns the minibatch's dimensions, and its numbers in that order. Vectors are transposed if sets extend over
-    /// all samples, so that each set is a contiguous run. If each number has its own gain, it counts as a plane of its
-    /// own.
+    /// Returns a minibatch's dimensions for normalisation, and its numbers in that order. Vectors are transposed if
+    /// sets extend over all samples, so that each set is a contiguous run. If each number has its own gain, it counts
+    /// as a plane of its own.
     fn view<'a>(&self, x: &'a [f32], samples: usize) -> (View, Cow<'a, [f32]>) {
         let view = |samples, channels, plane, groups| View {
             samples,
@@ -322,13 +323,13 @@ impl Norm {
         self.sets == Sets::Channels && self.plane == 1
     }
 
-    /// Measures the moments of all sets of a minibatch, and returns their variances, too.
+    /// Measures the mean and scaling factor of each normalised set of a minibatch, and returns the variances, too.
     pub(super) fn measure(&self, x: &Rows) -> (Moments, Vec<f64>) {
         let (view, x) = self.view(values(x), x.shape().0);
         view.measure(&x)
     }
 
-    /// Normalises a minibatch by the given moments.
+    /// Normalises a minibatch by the given means and scaling factors.
     pub(super) fn forward(&self, parameters: &Parameters, x: &Rows, moments: &Moments) -> Result<Rows, OpError> {
         let (samples, features) = *x.shape();
         let weights = parameters.values();
@@ -341,7 +342,7 @@ impl Norm {
         from_rows(x.device(), samples, features, out)
     }
 
-    /// Backward pass: writes the gradients of gains and biases, and adds to the input's.
+    /// Runs the normalisation's backward pass: writes the gradients of gains and biases, and adds to that of the input.
     pub(super) fn backward(
         &self,
         Pass {

@@ -10,14 +10,14 @@ use multiversion::multiversion;
 use super::matmul::{Matrix, WriteMode, multiply};
 use crate::machine::parallel::Threads;
 
-/// Coefficients `a, b, c` of the polynomial `a I + b G + c G²`. It raises small singular values fast, by 3.4 in every
-/// iteration, and keeps those near one between 0.7 and 1.2: close enough, since an update's exact length matters
+/// Coefficients `a, b, c` of Muon's polynomial `a I + b G + c G²`. It raises small singular values fast, by 3.4 in
+/// every iteration, and keeps those near one between 0.7 and 1.2: close enough, since an update's exact length matters
 /// little.
 pub(crate) const COEFFICIENTS: [f32; 3] = [3.4445, -4.7750, 2.0315];
-/// Added to the norm, so that a matrix of zeros stays zero.
+/// Added to a matrix's norm before a division by it, so that a matrix of zeros stays zero.
 pub(crate) const EPSILON: f32 = 1e-14;
 
-/// Memory for intermediate results, so that no step allocates.
+/// Memory for intermediate results of making matrices orthogonal, so that no step allocates.
 #[derive(Debug, Default)]
 pub struct Scratch {
     gram: Vec<f32>,
@@ -154,7 +154,7 @@ mod tests {
         values
     }
 
-    /// Returns the Gram matrix of the smaller side.
+    /// Returns the Gram matrix of a matrix's smaller side (the products of all its rows or of all its columns).
     fn gram(values: &[f32], rows: usize, columns: usize) -> Vec<f64> {
         let at = |row: usize, column: usize| f64::from(values[row * columns + column]);
         let size = rows.min(columns);
@@ -187,7 +187,7 @@ mod tests {
         }
     }
 
-    /// Reference implementation: the iteration in double precision on the whole matrix.
+    /// Reference implementation for tests: Muon's iteration in double precision on the whole matrix.
     fn plainly(values: &[f32], rows: usize, columns: usize) -> Vec<f64> {
         let mut x: Vec<f64> = values.iter().map(|&value| f64::from(value)).collect();
         let product = |a: &[f64], b: &[f64], (rows, inner, columns): (usize, usize, usize)| -> Vec<f64> {

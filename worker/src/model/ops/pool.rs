@@ -7,7 +7,8 @@ use super::{OpError, Rows, from_rows, values};
 use crate::model::program::Pool;
 
 impl Pool {
-    /// Calls `take` with the index of the top left corner of every window of a minibatch, in the output's order.
+    /// Calls `take` with the index of the top left corner of every pooling window of a minibatch, in the output's
+    /// order.
     fn for_each_window(&self, samples: usize, mut take: impl FnMut(usize)) {
         for plane in 0..samples * self.channels {
             for row in 0..self.rows() {
@@ -19,7 +20,7 @@ impl Pool {
         }
     }
 
-    /// Computes the largest value of each window and, if `taped`, its index.
+    /// Computes the largest value of each pooling window and, if `taped`, that value's index.
     pub(super) fn max(self, x: &Rows, taped: bool) -> Result<(Rows, Vec<u32>), OpError> {
         let samples = x.shape().0;
         let input = values(x);
@@ -48,7 +49,7 @@ impl Pool {
         Ok((y, winners))
     }
 
-    /// Computes the mean of each window.
+    /// Computes the mean of each pooling window.
     pub(super) fn mean(self, x: &Rows) -> Result<Rows, OpError> {
         let samples = x.shape().0;
         let input = values(x);
@@ -61,7 +62,7 @@ impl Pool {
         from_rows(x.device(), samples, self.output_len(), out)
     }
 
-    /// Backward pass of mean pooling: every number of a window gets an equal part of the gradient.
+    /// Runs the backward pass of mean pooling: every number of a window gets an equal part of the gradient.
     pub(super) fn mean_backward(self, x: &Rows, y: &Rows, gradients: &mut Gradients<f32, Cpu>) -> Result<(), OpError> {
         let dy = take_gradient(gradients, y)?;
         let dx = gradient_of(gradients, x)?;
@@ -81,7 +82,7 @@ impl Pool {
     }
 }
 
-/// Backward pass of max pooling: the gradient goes to the largest value of each window only.
+/// Runs the backward pass of max pooling: the gradient goes to the largest value of each window only.
 pub(super) fn max_backward(
     winners: &[u32],
     x: &Rows,

@@ -9,12 +9,12 @@ use super::tensor::gradient_of;
 use super::{OpError, Pass, Rows};
 use crate::model::tape::{Forward, Neighbours, Operation};
 
-/// Gradients of the loss at this stage's outputs, received from the next stage.
+/// Gradients of the loss at a pipeline stage's outputs, received from the next stage.
 #[derive(Clone)]
 pub struct Seed {
-    /// One gradient for each number of the output.
+    /// Gradient of the loss at each number of the stage's output.
     output_gradients: Rc<[f32]>,
-    /// Mean loss of the micro-batch, as computed by the last stage.
+    /// Mean loss of the micro-batch, as the last pipeline stage has computed it.
     loss: f32,
     /// Memory for the flat gradient. It is lent to the tape when the backward pass begins: several micro-batches of a
     /// minibatch may be in flight, and only one of them writes at a time.

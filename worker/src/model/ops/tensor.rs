@@ -50,7 +50,7 @@ pub(super) fn take_gradient<S: Shape>(
     Ok(std::mem::take(&mut **gradients.get_or_alloc_mut(of)?))
 }
 
-/// Returns the gradient of a tensor for operations to add to; initially zeros.
+/// Returns a tensor's gradient, initially zeros, to which operations add in the backward pass.
 pub(super) fn gradient_of<'a, S: Shape>(
     gradients: &'a mut Gradients<f32, Cpu>,
     of: &Tensor<S, f32, Cpu>,

@@ -16,12 +16,13 @@ pub(super) fn image(shape: Shape) -> (usize, usize, usize) {
     }
 }
 
-/// Returns one operation per layer, without layers that are fused or change nothing.
+/// Converts a model's layers to one operation each, without layers that are fused or change nothing.
 pub(super) fn lowered(layout: &Layout) -> Vec<Op> {
     lowered_after(&[], &layout.layers)
 }
 
-/// Lowers layers that follow layers of other stages, so that they get the same operation numbers as in the whole model.
+/// Converts `layers` to operations. The layers `before` belong to earlier pipeline stages and are only counted, so that
+/// operations get the same numbers as in the whole model.
 pub(super) fn lowered_after(before: &[PlacedLayer], layers: &[PlacedLayer]) -> Vec<Op> {
     let mut lowering = Lowering {
         input_gradient: InputGradient::NotNeeded,
@@ -31,10 +32,10 @@ pub(super) fn lowered_after(before: &[PlacedLayer], layers: &[PlacedLayer]) -> V
     lowering.chain(layers)
 }
 
-/// State while layers are lowered in order.
+/// State while layers are converted to operations, in order.
 struct Lowering {
     input_gradient: InputGradient,
-    /// Number of operations so far, including those within blocks.
+    /// Number of operations so far, including those within residual blocks.
     places: u64,
 }
 
@@ -173,7 +174,7 @@ pub(super) fn with_turns_to_rows(ops: Vec<Op>, input: Planes) -> Vec<Op> {
     turned
 }
 
-/// Returns the operations with conversions, and the planes of their output.
+/// Returns the operations with conversions of images to rows inserted, and the planes of their output.
 fn turned(ops: Vec<Op>, input: Planes) -> (Vec<Op>, Planes) {
     let mut result = Vec::with_capacity(ops.len() + 1);
     let mut planes = input;

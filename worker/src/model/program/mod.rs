@@ -25,7 +25,7 @@ pub enum Op {
     MeanPool(Pool),
     /// An activation: a function of each number by itself.
     Activation(Activation),
-    /// Normalisation of sets of numbers.
+    /// Normalisation of sets of numbers to mean 0 and variance 1 (batch, layer or group norm).
     Norm(Norm),
     /// A residual block: the sum of two paths.
     Residual(Residual),
@@ -44,11 +44,11 @@ pub struct Dense {
     pub inputs: usize,
     /// Numbers per sample in the layer's output.
     pub outputs: usize,
-    /// Indices of the weights, `outputs` rows of `inputs`.
+    /// Indices of the dense layer's matrix among the model's weights: `outputs` rows of `inputs`.
     pub weight: Range<usize>,
-    /// Indices of the biases.
+    /// Indices of the biases among the model's weights.
     pub bias: Range<usize>,
-    /// True if relu follows.
+    /// True if relu is applied to the layer's output.
     pub relu: bool,
     /// Tells if the layer must compute the gradient of its input.
     pub input_gradient: InputGradient,
@@ -58,11 +58,11 @@ pub struct Dense {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conv {
     pub geometry: Geometry,
-    /// Indices of the weights, one kernel after the other.
+    /// Indices of the convolution's kernels among the model's weights, one kernel after the other.
     pub weight: Range<usize>,
-    /// Indices of the biases; an empty range if there are none.
+    /// Indices of the biases among the model's weights; an empty range if there are none.
     pub bias: Range<usize>,
-    /// True if relu follows.
+    /// True if relu is applied to the layer's output.
     pub relu: bool,
     /// Tells if the layer must compute the gradient of its input.
     pub input_gradient: InputGradient,
@@ -71,13 +71,13 @@ pub struct Conv {
 /// A residual block: the sum of two paths with the same input, optionally followed by relu.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Residual {
-    /// Operations of the main path.
+    /// Operations of the residual block's main path.
     pub body: Vec<Op>,
-    /// Operations of the skip path; if there are none, the input itself is added.
+    /// Operations of the residual block's skip path; if there are none, the block's input itself is added.
     pub skip: Vec<Op>,
-    /// True if samples are vectors, which are rows on every device.
+    /// True if the block's samples are vectors, which every device stores as rows; false for images.
     pub flat: bool,
-    /// True if relu follows.
+    /// True if relu is applied to the sum of both paths.
     pub relu: bool,
 }
 
@@ -85,28 +85,28 @@ pub struct Residual {
 /// which saves a third of that layer's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InputGradient {
-    /// An operation with weights precedes, here or in an earlier pipeline stage.
+    /// The gradient is needed: an operation with weights precedes, here or in an earlier pipeline stage.
     Needed,
-    /// Only data and operations without weights precede.
+    /// The gradient is not needed: only data and operations without weights precede.
     NotNeeded,
 }
 
 /// Sizes of a convolution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Planes of the input.
+    /// Number of planes (channels) of the convolution's input.
     pub channels: usize,
-    /// Rows of an input plane.
+    /// Number of rows of an input plane.
     pub height: usize,
-    /// Columns of an input plane.
+    /// Number of columns of an input plane.
     pub width: usize,
-    /// Planes of the output.
+    /// Number of planes (channels) of the convolution's output.
     pub outputs: usize,
-    /// Rows and columns of a kernel.
+    /// Number of rows of a kernel, and of its columns.
     pub kernel: usize,
-    /// Distance between two positions of a kernel.
+    /// Distance between two neighbouring positions of a kernel.
     pub stride: usize,
-    /// Rows or columns of zeros on each side of a plane.
+    /// Number of rows or columns of zeros on each side of an input plane.
     pub pad: usize,
 }
 
@@ -124,12 +124,12 @@ impl Geometry {
         (self.width + 2 * self.pad - self.kernel) / self.stride + 1
     }
 
-    /// Positions of a kernel, which is the number of values in an output plane.
+    /// Returns the number of positions of a kernel, which is the number of values in an output plane.
     pub(crate) fn positions(&self) -> usize {
         self.rows() * self.columns()
     }
 
-    /// Numbers under a kernel at one position, in all channels.
+    /// Returns the number of input values under a kernel at one position, in all channels.
     pub(crate) fn window(&self) -> usize {
         self.channels * self.kernel * self.kernel
     }
@@ -146,13 +146,13 @@ impl Geometry {
 /// A pooling layer: adjacent windows of rows and columns; a remainder at the edges is ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pool {
-    /// Planes per sample.
+    /// Number of planes (channels) per sample.
     pub channels: usize,
-    /// Rows of an input plane.
+    /// Number of rows of an input plane.
     pub height: usize,
-    /// Columns of an input plane.
+    /// Number of columns of an input plane.
     pub width: usize,
-    /// Rows and columns of a window.
+    /// Rows and columns of a pooling window.
     pub window: (usize, usize),
 }
 
@@ -173,24 +173,24 @@ impl Pool {
 /// Dropout: in training each number is dropped with a probability, and the others are scaled up.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Dropout {
-    /// Probability of dropping a number.
+    /// Probability with which dropout drops a number.
     pub probability: f64,
-    /// Number of this operation in the model, which distinguishes its random decisions from those of other dropouts.
+    /// Number of the dropout among the operations of the model, which makes its random decisions differ from others'.
     pub place: u64,
-    /// Number of the slice of a layer's neurons that it works on; 0 if layers are not sliced.
+    /// Number of the slice of a layer's neurons that the dropout works on; 0 if layers are not sliced.
     pub slice: u64,
 }
 
 impl Dropout {
-    /// Random bits per decision: one random word serves four decisions, and a step of 1/65536 is fine enough.
+    /// Random bits per dropout decision: one random word serves four decisions, and a step of 1/65536 is fine enough.
     pub(crate) const BITS: u32 = 16;
 
-    /// Key of this operation's random decisions in a step, different for each operation and slice.
+    /// Returns the key of a dropout's random decisions in a step, different for each operation and slice.
     pub(crate) fn key(&self, step_key: u64) -> u64 {
         step_key ^ self.place << 56 ^ self.slice << 48
     }
 
-    /// Returns the bound below which a decision's random bits drop the number.
+    /// Returns the bound below which the random bits of a dropout decision drop the number.
     pub(crate) fn border(&self) -> u32 {
         (self.probability * f64::from(1u32 << Self::BITS)).round() as u32
     }
@@ -204,9 +204,9 @@ impl Dropout {
 /// Dimensions of an activation: planes of numbers per sample. A row is one plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Planes {
-    /// Planes per sample.
+    /// Number of planes (channels) per sample.
     pub channels: usize,
-    /// Numbers in a plane.
+    /// Number of values in a plane (one channel of one sample).
     pub plane: usize,
 }
 
@@ -218,7 +218,7 @@ impl Planes {
         }
     }
 
-    /// Numbers per sample.
+    /// Returns the number of values per sample: those of all planes.
     pub(crate) fn numbers(self) -> usize {
         self.channels * self.plane
     }
@@ -232,7 +232,7 @@ impl Planes {
     }
 }
 
-/// Memory order of a minibatch of images on a device.
+/// Order in which a device stores the images of a minibatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageOrder {
     /// By sample, then by channel: every minibatch consists of rows already.
@@ -243,7 +243,7 @@ pub enum ImageOrder {
 }
 
 impl Op {
-    /// Numbers per sample in the operation's output, given those in its input.
+    /// Returns the numbers per sample in the operation's output, given those in its input.
     #[must_use]
     pub fn outputs(&self, inputs: usize) -> usize {
         match self {
@@ -265,7 +265,7 @@ impl Op {
         }
     }
 
-    /// Planes of the operation's output, given those of its input.
+    /// Returns the planes of the operation's output, given those of its input.
     fn planes(&self, before: Planes) -> Planes {
         match self {
             Self::Dense(dense) => Planes::rows(dense.outputs),
@@ -285,7 +285,7 @@ impl Op {
     }
 }
 
-/// Numbers per sample after a sequence of operations, given those before it.
+/// Returns the numbers per sample after a sequence of operations, given those before it.
 fn outputs(ops: &[Op], inputs: usize) -> usize {
     ops.iter().fold(inputs, |inputs, op| op.outputs(inputs))
 }
@@ -294,20 +294,20 @@ fn outputs(ops: &[Op], inputs: usize) -> usize {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Program {
     pub ops: Vec<Op>,
-    /// Planes in which a device must store samples.
+    /// Planes (channels) of the samples that the first operation reads, as the device must store them.
     pub input: Planes,
 }
 
 impl Program {
-    /// Lowers a layout to operations for a device with this order of images.
+    /// Converts a model's layout to operations for a device that stores images in this order.
     #[must_use]
     pub fn new(layout: &Layout, order: ImageOrder) -> Self {
         Self::of(&layout.layers, lowered(layout), order)
     }
 
-    /// Lowers this worker's slice of a layer range to operations. Its input and output are rows on every device,
-    /// because neighbouring ranges may be on other nodes. Dropout has the same keys wherever a model is cut, except
-    /// that different slices have different ones.
+    /// Converts this worker's slice of a layer range (consecutive layers of a pipeline stage) to operations. Their
+    /// input and output are rows on every device, because neighbouring ranges may be on other nodes. Dropout has the
+    /// same keys wherever a model is cut, except that different slices have different ones.
     #[must_use]
     pub fn of_layer_range(partition: &Partition, stage: &PipelineStage, own: &StageSlice, order: ImageOrder) -> Self {
         let layers = &stage.layout.layers[own.layers.clone()];

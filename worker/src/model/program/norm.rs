@@ -3,35 +3,35 @@
 
 use std::ops::Range;
 
-/// Sets of numbers in a minibatch that are normalised together.
+/// Choice of the sets of a minibatch's numbers that are normalised together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sets {
-    /// One set per channel, across all samples.
+    /// Batch norm: one set per channel, across all samples.
     Channels,
-    /// One set per sample.
+    /// Layer norm: one set per sample.
     Samples,
-    /// One set per sample and group of channels, with this many groups.
+    /// Group norm: one set per sample and group of channels, with this many groups.
     Groups(usize),
 }
 
 /// A normalising layer: its sets, and the indices of its weights.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Norm {
-    /// Sets of numbers that are normalised together.
+    /// Choice of the sets of numbers that the layer normalises together.
     pub sets: Sets,
-    /// Planes per sample; for vectors, numbers per sample.
+    /// Number of planes (channels) per sample; for vectors, numbers per sample.
     pub channels: usize,
-    /// Numbers in a plane.
+    /// Number of values in a plane (one channel of one sample).
     pub plane: usize,
-    /// True if samples are vectors, which are rows on every device.
+    /// True if samples are vectors, which every device stores as rows; false for images.
     pub flat: bool,
-    /// Indices of the gains, which multiply normalised numbers.
+    /// Indices of the gains among all weights; normalised numbers are multiplied by them.
     pub gain: Range<usize>,
-    /// Indices of the biases, which are added afterwards.
+    /// Indices of the biases among all weights, which are added after the gains are applied.
     pub bias: Range<usize>,
-    /// Indices of the means and variances used outside of training; only batch norms have them.
+    /// Indices of the means and variances that evaluations use; only batch norms have them.
     pub statistics: Option<(Range<usize>, Range<usize>)>,
-    /// True if relu follows.
+    /// True if relu is applied to the normalised numbers.
     pub relu: bool,
 }
 
@@ -39,7 +39,7 @@ impl Norm {
     /// Added to each variance, so that equal numbers do not lead to a division by zero.
     pub(crate) const EPSILON: f32 = 1e-5;
 
-    /// Numbers of one sample in a set.
+    /// Returns the number of values in a normalised set that belong to one sample.
     pub(crate) fn members(&self) -> usize {
         match self.sets {
             Sets::Channels => self.plane,
@@ -48,7 +48,7 @@ impl Norm {
         }
     }
 
-    /// Number of sets in a minibatch.
+    /// Returns the number of normalised sets in a minibatch.
     #[cfg(feature = "cuda")]
     pub(crate) fn count(&self, samples: usize) -> usize {
         match self.sets {
@@ -58,7 +58,7 @@ impl Norm {
         }
     }
 
-    /// Numbers of a minibatch in a set.
+    /// Returns the size of a normalised set in a minibatch of this many samples.
     pub(crate) fn set_len(&self, samples: usize) -> usize {
         match self.sets {
             Sets::Channels => samples * self.plane,

@@ -17,17 +17,17 @@ const STRINGS: i32 = 8;
 /// Domain of ONNX's operators for tables.
 pub(super) const TABLES: &str = "ai.onnx.ml";
 
-/// A chain of operations under construction.
+/// A chain of ONNX operations under construction.
 pub(super) struct Chain {
     nodes: Vec<NodeProto>,
     constants: Vec<TensorProto>,
-    /// Name of the value that the next operation is applied to.
+    /// Name of the value to which the chain's next operation is applied.
     current: String,
-    /// Prefix of all names except those of inputs.
+    /// Prefix of all names in the ONNX graph except those of inputs.
     prefix: &'static str,
 }
 
-/// An input or output of a graph: its name, and its dimensions for each sample.
+/// An input or output of an ONNX graph: its name, and its dimensions for each sample.
 pub(super) struct Port {
     pub(super) name: String,
     pub(super) dims: Vec<usize>,
@@ -36,7 +36,7 @@ pub(super) struct Port {
 }
 
 impl Chain {
-    /// Starts a chain at an input.
+    /// Starts a chain of operations at an input of the graph.
     pub(super) fn new(input: &str, prefix: &'static str) -> Self {
         Self {
             nodes: Vec::new(),
@@ -46,22 +46,22 @@ impl Chain {
         }
     }
 
-    /// Returns the name of the last operation's output.
+    /// Returns the name of the output of the chain's last operation.
     pub(super) fn current(&self) -> String {
         self.current.clone()
     }
 
-    /// Continues the chain from the output of an earlier operation.
+    /// Continues the chain of operations from the output of an earlier one.
     pub(super) fn go_on_from(&mut self, earlier: &str) {
         earlier.clone_into(&mut self.current);
     }
 
-    /// Applies an operation to the last output, with `more` as further inputs.
+    /// Applies an operation to the chain's last output, with `more` as further inputs.
     pub(super) fn apply(&mut self, operation: &str, more: &[String], attributes: Vec<AttributeProto>) {
         self.apply_of("", operation, more, attributes);
     }
 
-    /// Applies an operation of another domain.
+    /// Applies an operation of another ONNX domain to the chain's last output.
     fn apply_of(&mut self, domain: &str, operation: &str, more: &[String], attributes: Vec<AttributeProto>) {
         let mut input = vec![self.current()];
         input.extend_from_slice(more);
@@ -75,13 +75,13 @@ impl Chain {
         });
     }
 
-    /// Adds a constant tensor of floats; returns its full name.
+    /// Adds a constant tensor of floats to the graph; returns its full name.
     pub(super) fn floats(&mut self, name: &str, dims: &[usize], values: &[f32]) -> String {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.constant(name, dims, FLOAT, bytes)
     }
 
-    /// Adds a constant vector of integers; returns its full name.
+    /// Adds a constant vector of integers to the graph; returns its full name.
     pub(super) fn integers(&mut self, name: &str, values: &[i64]) -> String {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.constant(name, &[values.len()], INT64, bytes)
@@ -104,13 +104,13 @@ impl Chain {
         name
     }
 
-    /// Applies an operation with one constant number as its second input.
+    /// Applies an operation to the chain's last output, with one constant number as the second input.
     pub(super) fn with_number(&mut self, operation: &str, name: &str, number: f32) {
         let number = self.floats(name, &[], &[number]);
         self.apply(operation, &[number], Vec::new());
     }
 
-    /// Replaces missing values (NaN) by constants.
+    /// Applies the replacement of missing values (NaN) by these numbers, one per column.
     pub(super) fn fill(&mut self, name: &str, numbers: &[f32]) {
         let given = self.current();
         self.apply("IsNaN", &[], Vec::new());
@@ -118,7 +118,7 @@ impl Chain {
         self.apply("Where", &[numbers, given], Vec::new());
     }
 
-    /// Applies one-hot encoding to a column of texts.
+    /// Applies one-hot encoding to a column of texts, with one output per category.
     pub(super) fn one_hot(&mut self, categories: &[String]) {
         let texts = AttributeProto {
             name: "cats_strings".into(),
@@ -131,7 +131,7 @@ impl Chain {
         self.apply("Flatten", &[], Vec::new());
     }
 
-    /// Concatenates columns.
+    /// Concatenates columns to one tensor.
     pub(super) fn join(&mut self, columns: &[String]) {
         let [first, others @ ..] = columns else { return };
         self.go_on_from(first);
@@ -148,7 +148,7 @@ impl Chain {
         self.apply("Cast", &[], vec![number("to", i64::from(FLOAT))]);
     }
 
-    /// Completes the graph with its inputs and its output, one row per sample.
+    /// Completes the ONNX graph with its inputs and its output, one row per sample.
     pub(super) fn into_graph(mut self, inputs: &[Port], output: &Port) -> GraphProto {
         if let Some(last) = self.nodes.last_mut() {
             last.output = vec![output.name.clone()];
@@ -163,7 +163,7 @@ impl Chain {
     }
 }
 
-/// Makes an attribute of one integer.
+/// Makes an attribute of an ONNX operation: one integer.
 pub(super) fn number(name: &str, value: i64) -> AttributeProto {
     AttributeProto {
         name: name.into(),
@@ -173,7 +173,7 @@ pub(super) fn number(name: &str, value: i64) -> AttributeProto {
     }
 }
 
-/// Makes an attribute of several integers.
+/// Makes an attribute of an ONNX operation: several integers.
 pub(super) fn numbers(name: &str, values: &[usize]) -> AttributeProto {
     AttributeProto {
         name: name.into(),
@@ -183,7 +183,7 @@ pub(super) fn numbers(name: &str, values: &[usize]) -> AttributeProto {
     }
 }
 
-/// Describes a port for any number of samples, each of these dimensions.
+/// Describes an input or output of a graph for any number of samples, each of the port's dimensions.
 fn samples(Port { name, dims, texts }: &Port) -> ValueInfoProto {
     let any = Size::Named("samples".into());
     let fixed = dims.iter().map(|&dim| Size::Fixed(dim as i64));

@@ -19,18 +19,18 @@ use crate::model_file::{Metadata, Model};
 use graph::{Chain, Port, TABLES, number, numbers};
 use proto::{ModelProto, OperatorSetIdProto, StringStringEntryProto};
 
-/// Name of the input tensor.
+/// Name of the input tensor of an exported model.
 const INPUT: &str = "input";
-/// Names of the output for classes and for numbers.
+/// Name of an exported model's output for classes; the next constant is that for numbers.
 const PROBABILITIES: &str = "probabilities";
 const NUMBERS: &str = "numbers";
-/// Versions of the format and of its operators: those of 2021, which current programs read.
+/// Versions of the ONNX format and of its operators: those of 2021, which current programs read.
 const FORMAT: i64 = 8;
 const OPERATORS: i64 = 15;
 const TABLE_OPERATORS: i64 = 2;
-/// Prefix of names inside of a graph whose inputs have the names of columns.
+/// Prefix of names inside of an ONNX graph whose inputs are named after columns, so that no column has the same name.
 const INSIDE: &str = "tau/";
-/// Largest size of a message in the format.
+/// Largest size in bytes of a message in the ONNX format.
 const BYTES_MAX: usize = i32::MAX as usize;
 
 /// The model is too large for the ONNX format.
@@ -112,7 +112,8 @@ pub fn takes_columns(metadata: &Metadata) -> bool {
     !metadata.encodings.iter().all(is_number)
 }
 
-/// Starts a graph: returns its inputs, and a chain that converts them to the model's unscaled inputs.
+/// Starts an ONNX graph: returns its inputs, and a chain of operations that converts them to the model's unscaled
+/// inputs.
 fn inputs(metadata: &Metadata) -> (Chain, Vec<Port>) {
     if takes_columns(metadata) {
         return columns(metadata);
@@ -135,8 +136,8 @@ fn inputs(metadata: &Metadata) -> (Chain, Vec<Port>) {
     (chain, vec![input])
 }
 
-/// Starts a graph in which each column is an input. A column of categories takes its texts; any other takes all inputs
-/// that Tau makes of the column, because ONNX has no operators that hash texts or read dates.
+/// Starts an ONNX graph in which each column is an input. A column of categories takes its texts; any other takes all
+/// inputs that Tau makes of the column, because ONNX has no operators that hash texts or read dates.
 fn columns(metadata: &Metadata) -> (Chain, Vec<Port>) {
     let mut chain = Chain::new("", INSIDE);
     let (mut ports, mut made) = (Vec::new(), Vec::new());
@@ -278,7 +279,7 @@ fn add(chain: &mut Chain, placed: &PlacedLayer, model: &Model) {
     }
 }
 
-/// Adds an operation without parameters or attributes.
+/// Adds an ONNX operation without parameters or attributes.
 fn plain(chain: &mut Chain, operation: &str) {
     chain.apply(operation, &[], Vec::new());
 }

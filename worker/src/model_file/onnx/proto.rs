@@ -2,7 +2,7 @@
 
 use prost::Message;
 
-/// An ONNX file.
+/// An ONNX file: a network with its format version and metadata.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ModelProto {
     #[prost(int64, tag = "1")]
@@ -17,7 +17,7 @@ pub(super) struct ModelProto {
     pub(super) metadata_props: Vec<StringStringEntryProto>,
 }
 
-/// A version of the operators of one domain.
+/// An entry of an ONNX file that names the version of one set of operators (domain).
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct OperatorSetIdProto {
     #[prost(string, tag = "1")]
@@ -26,7 +26,7 @@ pub(super) struct OperatorSetIdProto {
     pub(super) version: i64,
 }
 
-/// An entry of the file's metadata.
+/// An entry of an ONNX file's metadata.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct StringStringEntryProto {
     #[prost(string, tag = "1")]
@@ -35,7 +35,7 @@ pub(super) struct StringStringEntryProto {
     pub(super) value: String,
 }
 
-/// A network: operations, constants, inputs and outputs.
+/// A network in an ONNX file: operations, constants, inputs and outputs.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct GraphProto {
     #[prost(message, repeated, tag = "1")]
@@ -50,7 +50,7 @@ pub(super) struct GraphProto {
     pub(super) output: Vec<ValueInfoProto>,
 }
 
-/// An operation.
+/// An operation of an ONNX network.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct NodeProto {
     #[prost(string, repeated, tag = "1")]
@@ -80,7 +80,7 @@ pub(super) struct AttributeProto {
     pub(super) r#type: i32,
 }
 
-/// A constant tensor.
+/// A constant tensor of an ONNX network.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct TensorProto {
     #[prost(int64, repeated, tag = "1")]
@@ -93,7 +93,7 @@ pub(super) struct TensorProto {
     pub(super) raw_data: Vec<u8>,
 }
 
-/// Name and type of an input or output.
+/// Name and type of a network's input or output.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct ValueInfoProto {
     #[prost(string, tag = "1")]

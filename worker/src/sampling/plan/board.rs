@@ -10,46 +10,46 @@ use protocol::wire::attach::Missing;
 
 use crate::sampling::shards::ShardPlan;
 
-/// Largest number of shards for which a slot remembers the origin that trains them. Every honest origin trains one
-/// shard at a time, so only a lying member causes more.
+/// Largest number of shards (parts of an epoch) for which a slot remembers the workers that train them. Every honest
+/// worker trains one shard at a time, so only a lying member causes more.
 const BEGUN_MAX: usize = 1 << 16;
 
-/// The state of all shards of all epochs, as far as one slot has heard.
+/// Progress of all shards of all epochs, as far as one worker slot has heard. A shard is a part of an epoch's samples.
 ///
 /// A shard is *unstarted* if it holds samples and none of them is done, and *unfinished* if some are not done.
 #[derive(Clone, Debug)]
 pub(super) struct Board {
-    /// Number of samples in each shard of an epoch; the same in every epoch.
+    /// Number of samples in each shard (part of an epoch); the same in every epoch.
     lengths: Vec<u32>,
     pub(super) epochs: u32,
-    /// Samples that this slot has handed out, or has heard are done. Never beyond the end of a shard, so that the sum
-    /// shows when all samples are done.
+    /// For each shard, the number of samples that this slot has handed out or has heard are done. Never beyond the end
+    /// of a shard, so that the sum shows when all samples are done.
     done: Cursors,
-    /// Shard that this slot began itself and trains until it leaves it to another origin. Never more than one: a shard
-    /// is begun only when the one before has no samples left, or is left to another.
+    /// Shard (part of an epoch) that this slot began itself and trains until it leaves it to another worker. Never more
+    /// than one: a shard is begun only when the one before has no samples left, or is left to another.
     mine: Option<ShardId>,
-    /// Unfinished shards that others began, with the origin that last advanced them. A begun shard without an entry was
-    /// begun by an unknown origin, probably the worker of the slot that owns it.
+    /// Unfinished shards that others began, with the origin (one life of a worker) that last advanced them. A begun
+    /// shard without an entry was begun by an unknown origin, probably the worker of the slot that owns it.
     begun: BTreeMap<ShardId, OriginId>,
-    /// Origins that are known to emit no more batches.
+    /// Origins (lives of workers) that are known to emit no more batches, so that their unfinished shards are free.
     dead: BTreeSet<OriginId>,
-    /// Origin of this slot's worker, if its batches can reach others.
+    /// Name of this slot's worker as batches carry it (its origin), if its batches can reach others.
     own: Option<OriginId>,
     pub(super) slots: Vec<SlotState>,
 }
 
-/// The state of one worker slot, as far as another slot has heard.
+/// State of one worker slot (a share of the samples), as far as another slot has heard.
 #[derive(Clone, Debug)]
 pub(super) struct SlotState {
-    /// True if the slot has a worker.
+    /// True if the slot has a worker, so that its shards are probably trained.
     pub(super) alive: bool,
-    /// Samples in the slot's unstarted shards, over all epochs.
+    /// Number of samples in shards of the slot that no worker has begun, over all epochs.
     pub(super) unstarted: u64,
-    /// Epoch from which on no epoch has an unstarted shard. Lowered only by searches, so it may be higher than
+    /// First epoch from which on all of the slot's shards are begun. Lowered only by searches, so it may be higher than
     /// necessary.
     pub(super) all_started_from: u32,
-    /// Ranges of epochs that claims still have to search for shards that the slot has not reached: the last range
-    /// first, each from its end. `None` before the first claim.
+    /// Ranges of epochs in which idle slots that take over shards still have to search for some that this slot has not
+    /// begun: the last range first, each from its end. `None` before the first search.
     pub(super) unclaimed: Option<Vec<Range<u32>>>,
 }
 
@@ -75,7 +75,6 @@ impl Board {
         }
     }
 
-    /// Number of samples done in a shard, from its start.
     pub(super) fn done(&self, shard: ShardId) -> u32 {
         self.done.done(shard)
     }
@@ -92,7 +91,7 @@ impl Board {
         self.done.done(shard) == 0 && self.is_unfinished(shard)
     }
 
-    /// True if another origin, which is alive, trains a shard.
+    /// True if a living worker of another slot trains the shard.
     pub(super) fn is_taken(&self, shard: ShardId) -> bool {
         self.begun.get(&shard).is_some_and(|&origin| !self.is_dead(origin))
     }
@@ -101,25 +100,25 @@ impl Board {
         self.dead.contains(&origin)
     }
 
-    /// Sets the origin of this slot's worker. If two workers have begun the same shard, their origins can decide which
-    /// one goes on.
+    /// Sets the origin (name of one life) of this slot's worker. If two workers have begun the same shard, their
+    /// origins can decide which one goes on.
     pub(super) fn set_own(&mut self, origin: OriginId) {
         self.own = Some(origin);
     }
 
-    /// Records that this slot trains a shard up to this cursor.
+    /// Records that this slot trains a shard up to the given sample.
     pub(super) fn hand_out(&mut self, advance: CursorAdvance) {
         self.learn(advance.into());
         self.mine = Some(advance.shard);
         self.begun.remove(&advance.shard);
     }
 
-    /// Records that an unknown worker has trained a shard up to this cursor, in these epochs.
+    /// Records that an unknown worker has trained a shard up to a sample, in each epoch of the span.
     pub(super) fn skip(&mut self, epoch_span: EpochSpan) {
         self.learn(epoch_span);
     }
 
-    /// Records that another origin has trained a shard up to this cursor.
+    /// Records that another origin (one life of a worker) has trained a shard up to a sample.
     ///
     /// Workers that go in step may begin the same shard in the same round, and would both train all of it. The one that
     /// is behind then leaves it to the other; if both are equally far, the higher origin does. One always goes on: no
@@ -165,7 +164,7 @@ impl Board {
         }
     }
 
-    /// Returns the number of entries that the board keeps in memory.
+    /// Returns the number of entries that the board keeps in memory, for tests that it stays small.
     #[cfg(test)]
     pub(super) fn entries(&self) -> usize {
         self.done.epoch_spans().count() + self.begun.len()
@@ -184,7 +183,7 @@ impl Board {
         }
     }
 
-    /// Returns begun shards that their workers will not finish, in no particular order.
+    /// Returns begun shards that their workers will not finish, because these are dead, in no particular order.
     pub(super) fn left_behind(&self) -> impl Iterator<Item = ShardId> {
         let length = |epoch_span: &EpochSpan| self.lengths[epoch_span.shard as usize];
         self.done
@@ -197,7 +196,7 @@ impl Board {
             })
     }
 
-    /// Returns the number of samples that are not done, for each slot that they belong to.
+    /// Returns the number of samples that are not done, for each slot that owns some of them.
     pub(super) fn missing(&self) -> Vec<Missing> {
         let mut samples: Vec<u64> = self.slots.iter().map(|slot| slot.unstarted).collect();
         for epoch_span in self.done.epoch_spans() {
@@ -208,7 +207,8 @@ impl Board {
         missing.map(|(slot, samples)| Missing { slot, samples }).collect()
     }
 
-    /// Records cursors, cut to the samples and epochs that exist. Returns the part that is new.
+    /// Records the progress of a shard in some epochs, cut to the samples and epochs that exist. Returns the part that
+    /// is new.
     fn learn(&mut self, epoch_span: EpochSpan) -> News {
         let Some(&length) = self
             .lengths

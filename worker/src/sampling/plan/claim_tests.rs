@@ -17,14 +17,14 @@ fn idle(epochs: u32) -> SamplePlan {
     plan
 }
 
-/// Returns the only advance of the next minibatch.
+/// Takes the next minibatch from the plan and returns the only shard that it advances.
 fn advance_of(plan: &mut SamplePlan) -> Option<CursorAdvance> {
     let (_, advances) = next(plan)?;
     assert_eq!(advances.len(), 1);
     Some(advances[0])
 }
 
-/// Returns the shards of all remaining minibatches.
+/// Takes all remaining minibatches from the plan and returns the shards that they advance, as epoch and number.
 fn shards(plan: &mut SamplePlan) -> Vec<(u32, u32)> {
     let mut shards: Vec<(u32, u32)> = std::iter::from_fn(|| next(plan))
         .flat_map(|(_, advances)| advances)
@@ -252,7 +252,8 @@ fn of_a_double_claim_each_goes_on_where_either_is() {
     assert_eq!(advance_of(&mut plan), Some(advance(0, 1, 2)));
 }
 
-/// Guests have no samples of their own, claim all the time, and hear late of the others' claims.
+/// Tests late joiners (guests), which have no samples of their own, claim shards all the time, and hear late of the
+/// others' claims.
 #[test]
 fn guests_rarely_train_the_same() {
     const LATE: usize = 10;

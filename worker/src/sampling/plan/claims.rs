@@ -13,7 +13,7 @@ use super::board::{Board, SlotState};
 use protocol::job::split::SHARDS_PER_SLOT;
 use protocol::log::cursor::ShardId;
 
-/// Number of shards left by dead workers among which a claimer chooses.
+/// Number of unfinished shards of dead workers among which an idle worker chooses one to take over.
 const REMAINDERS: usize = 1024;
 
 impl Board {
@@ -32,8 +32,8 @@ impl Board {
         })
     }
 
-    /// Returns the claimer's turn among the slots that have a worker. Claimers that know of the same deaths have
-    /// different turns.
+    /// Returns the claimer's turn among the slots that have a worker: turns divide the shards of slots without one.
+    /// Claimers that know of the same deaths have different turns.
     fn turn_of(&self, claimer: usize) -> Turn {
         let living = |(slot, state): (usize, &SlotState)| (state.alive || slot == claimer).then_some(slot);
         let claimers = self.slots.iter().enumerate().filter_map(living);
@@ -46,8 +46,8 @@ impl Board {
         }
     }
 
-    /// Returns an unstarted shard of the slot that has most of them, among those with a worker (`alive`) or those
-    /// without.
+    /// Returns an unstarted shard of the slot that has most of them and so is the slowest, among slots with a worker
+    /// (`alive`) or those without.
     fn unstarted_of_slowest(&mut self, claimer: usize, alive: bool) -> Option<ShardId> {
         let slots = self.slots.len();
         // Counted from the claimer on, so that claimers differ where slots do not.
@@ -59,9 +59,9 @@ impl Board {
             .or_else(|| self.in_the_last_epoch(claimer, slowest))
     }
 
-    /// Returns an unstarted shard in an epoch that its owner has not reached. The claimer goes down from an epoch of
-    /// its own choice, and then down from the last epoch to there: claimers that hear late of each other meet only when
-    /// they have gone through the epochs between them.
+    /// Returns an unstarted shard of another slot in an epoch that the slot has not reached. The claimer goes down from
+    /// an epoch of its own choice, and then down from the last epoch to there: claimers that hear late of each other
+    /// meet only when they have gone through the epochs between them.
     fn in_an_epoch_of_its_own(&mut self, claimer: usize, slot: usize) -> Option<ShardId> {
         let epochs = self.epochs;
         let unclaimed = self.slots[slot]
@@ -91,7 +91,7 @@ impl Board {
         found
     }
 
-    /// Returns an unstarted shard in the last epoch that has one.
+    /// Returns an unstarted shard of another slot, in the last epoch that has one.
     fn in_the_last_epoch(&mut self, claimer: usize, slot: usize) -> Option<ShardId> {
         while let Some(epoch) = self.slots[slot].all_started_from.checked_sub(1) {
             let found = self.unstarted_in(claimer, slot, epoch);
@@ -104,10 +104,10 @@ impl Board {
         None
     }
 
-    /// Returns an unstarted shard of a slot in one epoch. Claimers come from the end and the owner from the front, and
-    /// no claimer takes the owner's next shard while there are others. Workers that go in step, as in rounds, claim at
-    /// the same moment and hear late of each other's claims, so each picks a different shard; among shards of a slot
-    /// without a worker, first those of its own turn.
+    /// Returns an unstarted shard of another slot in one epoch. Claimers come from the end and the owner from the
+    /// front, and no claimer takes the owner's next shard while there are others. Workers that go in step, as in
+    /// rounds, claim at the same moment and hear late of each other's claims, so each picks a different shard; among
+    /// shards of a slot without a worker, first those of its own turn.
     fn unstarted_in(&self, claimer: usize, slot: usize, epoch: u32) -> Option<ShardId> {
         let first = first_of(slot);
         let shards = (first..first + SHARDS_PER_SLOT).map(|shard| ShardId { epoch, shard });
@@ -121,15 +121,16 @@ impl Board {
         own.copied().or(of_claimer).or(Some(next))
     }
 
-    /// Returns a begun shard that its worker will not finish, out of the first [`REMAINDERS`]; claimers take different
-    /// ones.
+    /// Returns a begun shard that a dead worker left, out of the first [`REMAINDERS`]; different claimers take
+    /// different ones.
     fn remainder(&self, claimer: usize) -> Option<ShardId> {
         let left: Vec<ShardId> = self.left_behind().take(REMAINDERS).collect();
         (!left.is_empty()).then(|| left[claimer % left.len()])
     }
 }
 
-/// A claimer's turn out of several: claimers use turns to divide the shards of slots without a worker.
+/// Turn of one claimer (an idle slot that takes over shards) among several: by turns they divide the shards of slots
+/// without a worker.
 struct Turn {
     own: usize,
     count: usize,
@@ -143,8 +144,8 @@ impl Turn {
     }
 }
 
-/// Returns the epochs of a run in the order in which a claimer searches those of a slot: the last range first, and each
-/// from its end. The first claimer begins at the last epoch.
+/// Returns the ranges of epochs in which a claimer searches for shards of another slot: the last range first, and each
+/// from its end. Claimers begin at different epochs, the first one at the last epoch.
 fn orders(claimer: usize, epochs: u32) -> Vec<Range<u32>> {
     /// The golden ratio of 2⁶⁴, which puts neighbouring claimers far apart.
     const SCATTER: u64 = 0x9e37_79b9_7f4a_7c15;

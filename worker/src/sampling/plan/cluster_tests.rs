@@ -7,11 +7,11 @@ use proptest::prelude::*;
 use super::tests::{Minibatch, next, shared_plans};
 use super::*;
 
-/// All minibatches of one origin, in order, and its slot.
+/// All minibatches that one simulated worker has trained, in order, and its slot.
 struct Log {
     slot: usize,
     minibatches: Vec<Minibatch>,
-    /// Number of these minibatches that any other worker has heard of.
+    /// Number of these minibatches that any other worker has heard of; the remaining ones are lost if the worker dies.
     spread: usize,
 }
 
@@ -24,16 +24,16 @@ enum News {
 
 struct Worker {
     plan: SamplePlan,
-    /// Index of the worker's log.
+    /// Index of the simulated worker's own log of minibatches.
     origin: usize,
-    /// Number of minibatches of each log that the worker has heard of.
+    /// For each log of minibatches, the number that the worker has heard of.
     heard: Vec<usize>,
-    /// News that the worker has not been told yet.
+    /// Progress of other workers that this worker has not been told yet.
     news: VecDeque<News>,
 }
 
 impl Worker {
-    /// Lets the worker hear of a few more minibatches of an origin.
+    /// Lets the worker hear of at most `most` further minibatches of another worker.
     fn hear(&mut self, logs: &mut [Log], origin: usize, most: usize) {
         self.heard.resize(logs.len(), 0);
         if origin == self.origin {
@@ -68,7 +68,7 @@ impl Worker {
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// Makes a step of a slot, which is drawn in proportion to the speeds.
+    /// Simulated event: a slot makes a step. The slot is drawn in proportion to the slots' speeds.
     Step(u32),
     Hear {
         slot: usize,
@@ -96,9 +96,9 @@ struct Cluster {
     shared: SharedPlan,
     speeds: Vec<u32>,
     logs: Vec<Log>,
-    /// Worker of each slot.
+    /// Simulated worker of each slot; `None` for a slot without one.
     workers: Vec<Option<Worker>>,
-    /// True if every worker hears of everything at once.
+    /// True if every simulated worker hears of every minibatch at once.
     instant: bool,
 }
 
@@ -228,8 +228,8 @@ impl Cluster {
         }
     }
 
-    /// Runs the rest with all news heard before every round; in each, some worker must train until all samples are
-    /// done.
+    /// Runs the simulation to its end, with all news delivered before every round; in each, some worker must train
+    /// until all samples are done.
     fn finish(&mut self) {
         loop {
             self.hear_all();
@@ -251,8 +251,8 @@ impl Cluster {
         }
     }
 
-    /// Returns, for each shard, the number of times that each of its samples was trained, and the number of its
-    /// origins.
+    /// Returns, for each shard, the number of times that each of its samples was trained, and the number of workers
+    /// that trained it.
     fn times(&self) -> Vec<(Vec<usize>, usize)> {
         let mut times = vec![vec![0; self.shared.labels.len()]; self.shared.epochs as usize];
         let mut origins = BTreeSet::new();
@@ -305,7 +305,8 @@ proptest! {
         prop_assert!(cluster.times().iter().all(|(times, _)| times.iter().all(|&times| times == 1)));
     }
 
-    /// An origin never trains a sample twice, so a further origin at a shard costs one shard at most.
+    /// Tests the bound on repeated work: a worker never trains a sample twice, so a further worker at a shard costs one
+    /// shard at most.
     #[test]
     fn slots_that_hear_late_train_every_sample_and_repeat_a_shard_per_double_claim(
         shared in shared_plans(),

@@ -26,7 +26,7 @@ use protocol::wire::attach::Missing;
 
 pub use shared::{PlanError, SharedPlan};
 
-/// The samples of one worker slot, minibatch by minibatch.
+/// Plan of the samples of one worker slot (a share of the samples), from which the worker takes minibatch by minibatch.
 ///
 /// The plan must be told about other workers: [`SamplePlan::observe`] with every applied batch of another origin,
 /// [`SamplePlan::set_origin_alive`] and [`SamplePlan::set_slot_alive`] when workers are lost. Without `observe` it
@@ -35,25 +35,26 @@ pub use shared::{PlanError, SharedPlan};
 pub struct SamplePlan {
     shared: SharedPlan,
     slot: usize,
-    /// The shard plan of the epoch last trained from.
+    /// Samples of each shard in the epoch that this slot last trained from.
     open: ShardPlan,
-    /// The first epoch whose shards have not joined the queue.
+    /// First epoch whose shards this slot has not queued for training yet.
     next_epoch: u32,
-    /// Shards to train, in this order.
+    /// Shards (parts of epochs) that this slot is to train, in this order.
     queue: VecDeque<ShardId>,
-    /// Progress of every shard, and the shards that are left to others.
+    /// Progress of every shard, as far as this slot knows, and the shards that are left to other workers.
     board: Board,
-    /// Cursors of minibatches that were handed out and that neither this worker nor another is known to have trained.
+    /// Shard positions of minibatches that were handed out and that neither this worker nor another is known to have
+    /// trained.
     outstanding: Vec<CursorAdvance>,
-    /// True if no minibatch was handed out since the last batch left.
+    /// True if no minibatch was handed out since this worker's last batch left.
     is_fresh: bool,
     /// Slots of founders, the workers that began the run, that have no worker now.
     vacant: BTreeSet<usize>,
 }
 
 impl SamplePlan {
-    /// Creates the plan of a slot at the start of a run. A slot beyond those that samples are dealt to is a guest's: it
-    /// has no samples of its own and only claims.
+    /// Creates the plan of a slot at the start of a run. A slot beyond those that samples are dealt to is a guest's, a
+    /// worker that joined late: it has no samples of its own and only takes over shards of others.
     pub fn new(shared: SharedPlan, slot: usize) -> Result<Self, PlanError> {
         shared.check(slot)?;
         let open = shared.shard_plan(0);
@@ -72,8 +73,8 @@ impl SamplePlan {
         })
     }
 
-    /// Sets the origin of this slot's worker. If two workers have begun the same shard, their origins can decide which
-    /// one goes on.
+    /// Sets the origin (name of one life) of this slot's worker. If two workers have begun the same shard, their
+    /// origins can decide which one goes on.
     #[must_use]
     pub fn of_origin(mut self, origin: OriginId) -> Self {
         self.board.set_own(origin);
@@ -92,7 +93,7 @@ impl SamplePlan {
         self.trained_by_others(cursors);
     }
 
-    /// Records a batch of another origin, which moved these cursors.
+    /// Records a batch of another origin (one life of a worker), which trained shards up to these cursors.
     ///
     /// A shard that another origin has begun is left to it until that origin is reported dead. If both have begun a
     /// shard, the one that is further goes on with it; until they have heard of each other, both do.
@@ -104,7 +105,7 @@ impl SamplePlan {
         }
     }
 
-    /// Records many batches of another origin, which were applied at once and moved these cursors.
+    /// Records many batches of another worker, which were applied at once and trained shards up to these cursors.
     pub fn observe_many(&mut self, origin: OriginId, cursors: &Cursors) {
         for epoch_span in cursors.epoch_spans() {
             match epoch_span.single() {
@@ -126,7 +127,7 @@ impl SamplePlan {
         self.outstanding.extend_from_slice(advances);
     }
 
-    /// Records that an outstanding minibatch is trained.
+    /// Records that an outstanding minibatch (handed out, and not known to be trained) is trained.
     pub fn settle(&mut self, advances: &[CursorAdvance]) {
         self.outstanding.retain(|one| !advances.contains(one));
     }
@@ -137,8 +138,8 @@ impl SamplePlan {
         !self.outstanding.is_empty()
     }
 
-    /// Records whether an origin emits batches. While it does not, the shards that it has begun and not finished can be
-    /// claimed; it may only be out of reach.
+    /// Records whether an origin (one life of a worker) emits batches. While it does not, the shards that it has begun
+    /// and not finished can be claimed; it may only be out of reach.
     ///
     /// Batches of a dead origin may still arrive over other nodes, before or after this call.
     pub fn set_origin_alive(&mut self, origin: OriginId, alive: bool) {
@@ -161,8 +162,8 @@ impl SamplePlan {
         }
     }
 
-    /// True if this slot is among the trainers and may claim other slots' shards. Trainers are the lowest slots that
-    /// have a worker.
+    /// True if this slot may take over other slots' shards: it must be among the trainers, the lowest slots that have a
+    /// worker.
     fn may_claim(&self) -> bool {
         let Trainers::AtMost(most) = self.shared.trainers else {
             return true;
@@ -226,7 +227,7 @@ impl SamplePlan {
         !indices.is_empty()
     }
 
-    /// True if a minibatch can be trained now.
+    /// True if this slot has a minibatch to train now.
     pub fn has_more(&mut self) -> bool {
         self.next_shard().is_some()
     }
@@ -244,8 +245,8 @@ impl SamplePlan {
         !of_epoch.any(is_left)
     }
 
-    /// Returns the first shard to train. If the queue is empty, adds the next epoch's own shards to it, and then a
-    /// claim.
+    /// Returns the first shard to train. If the queue is empty, adds the next epoch's own shards to it and, without
+    /// any, a shard claimed from another slot.
     fn next_shard(&mut self) -> Option<ShardId> {
         loop {
             if let Some(shard) = self.queued_shard() {

@@ -7,17 +7,17 @@ use protocol::job::split::{SLOTS_MAX, Split};
 
 use crate::sampling::shards::ShardPlan;
 
-/// The settings that all slots of a run agree on. They determine the samples in every shard of every epoch.
+/// Settings of the sample plan that all slots of a run agree on. They determine the samples in every shard of every
+/// epoch.
 #[derive(Clone, Debug)]
 pub struct SharedPlan {
-    /// Rule by which samples are dealt to slots.
     pub split: Split,
     pub seed: u64,
     /// Class label of every sample.
     pub labels: Arc<[u32]>,
-    /// Number of worker slots that samples are dealt to.
+    /// Number of worker slots that samples are dealt to at the beginning; later workers have slots without samples.
     pub slots: usize,
-    /// True if shards interleave their classes in proportion.
+    /// True if the order within a shard interleaves its classes in proportion.
     pub balanced: bool,
     /// True if each slot keeps the samples that it was dealt in the first epoch.
     pub dealt_once: bool,
@@ -28,14 +28,15 @@ pub struct SharedPlan {
     /// True if slots claim shards that others may have begun only right after a batch has left. With rounds of an
     /// epoch, other workers' shards are known only then.
     pub claims_after_batches: bool,
-    /// Number of slots that train at the same time: the lowest that have a worker. The others claim nothing.
+    /// Number of workers that train at the same time: those of the lowest slots that have one. The others take over no
+    /// shards.
     pub trainers: Trainers,
     /// Number of workers that began the run. Their slots come first; those of later workers are higher.
     pub founders: usize,
 }
 
 impl SharedPlan {
-    /// Checks that a slot can follow the plan.
+    /// Checks that the plan has slots and a minibatch size, and that 32-bit numbers can count its samples and shards.
     pub(super) fn check(&self, slot: usize) -> Result<(), PlanError> {
         if self.slots == 0 {
             return Err(PlanError::NoSlots);
@@ -55,7 +56,7 @@ impl SharedPlan {
         Ok(())
     }
 
-    /// Returns the shards of an epoch. The plan must have been checked.
+    /// Returns the samples of each shard in an epoch. The plan must have been checked.
     pub(super) fn shard_plan(&self, epoch: u32) -> ShardPlan {
         let dealt = if self.dealt_once { 0 } else { epoch };
         ShardPlan::new(
@@ -70,19 +71,19 @@ impl SharedPlan {
     }
 }
 
-/// The reason for which no worker can follow a plan.
+/// Reason why a sample plan is refused: no worker can follow it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanError {
-    /// The run has no slots, so the samples have no owner.
+    /// Plan refused: the run has no worker slots, so the samples have no owner.
     #[error("samples cannot be distributed: the run has no workers")]
     NoSlots,
-    /// Minibatches without samples would never end.
+    /// Plan refused: minibatches without samples would never end.
     #[error("a minibatch needs at least one sample")]
     EmptyMinibatch,
-    /// Samples travel as 32-bit numbers.
+    /// Plan refused: more samples than a 32-bit number can count.
     #[error("{0} samples exceed the limit of {max} samples per run", max = u32::MAX)]
     TooManySamples(usize),
-    /// Shards travel as 32-bit numbers.
+    /// Plan refused: more slots than a 32-bit number can count shards of.
     #[error("{0} slots exceed the limit of {max} slots (workers) per run", max = SLOTS_MAX)]
     TooManySlots(usize),
 }

@@ -47,7 +47,7 @@ pub(super) fn shared_plans() -> impl Strategy<Value = SharedPlan> {
         })
 }
 
-/// The samples and the advances of one minibatch.
+/// Samples of one minibatch, and the shard positions that it advances.
 pub(super) type Minibatch = (Vec<u32>, Vec<CursorAdvance>);
 
 pub(super) fn next(plan: &mut SamplePlan) -> Option<Minibatch> {
@@ -107,7 +107,8 @@ fn cursors_beyond_the_end_of_a_shard_or_a_run_do_no_harm() {
     assert!(plan.is_complete());
 }
 
-/// Two slots tell each other of every batch, and one of them is a few epochs ahead.
+/// Tests that memory does not grow with epochs: two slots tell each other of every batch, and one of them is a few
+/// epochs ahead.
 #[test]
 fn a_plan_takes_no_more_room_after_many_epochs() {
     const EPOCHS: u32 = 5_000;
@@ -181,7 +182,8 @@ proptest! {
         }
     }
 
-    /// Many slots share few samples here, so that minibatches would take from many shards, claimed ones included.
+    /// Tests the limit on shards per minibatch: many slots share few samples here, so that minibatches would take from
+    /// many shards, claimed ones included.
     #[test]
     fn a_minibatch_takes_from_no_more_shards_than_it_may_and_nothing_is_lost(
         mut shared in shared_plans(),
@@ -234,7 +236,8 @@ proptest! {
         prop_assert_eq!(all_minibatches(resumed), after);
     }
 
-    /// Cursors of any origin: another worker may have claimed shards from the middle of the queue.
+    /// Tests that samples done by any other worker are skipped: another worker may have claimed shards from the middle
+    /// of the queue.
     #[test]
     fn whatever_was_done_elsewhere_is_left_out(
         shared in shared_plans(),

@@ -5,7 +5,8 @@
 use std::cmp::Reverse;
 use std::ops::Range;
 
-/// Returns the range of slots that share each class. Every range has at least one slot.
+/// Returns, for each class of samples, the range of worker slots that get its samples. Every range has at least one
+/// slot.
 pub(super) fn slots_of_classes(sizes: &[u32], slots: usize) -> Vec<Range<usize>> {
     if sizes.len() >= slots {
         whole_classes(sizes, slots)
@@ -31,8 +32,8 @@ fn whole_classes(sizes: &[u32], slots: usize) -> Vec<Range<usize>> {
     allotted
 }
 
-/// Gives each class several slots of its own: one each, and every further slot to the class whose slots have most
-/// samples.
+/// Gives each class of samples several worker slots of its own: one each, and every further slot to the class whose
+/// slots have most samples.
 fn shared_classes(sizes: &[u32], slots: usize) -> Vec<Range<usize>> {
     let mut shares = vec![1usize; sizes.len()];
     for _ in sizes.len()..slots {

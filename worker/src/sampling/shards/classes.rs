@@ -28,12 +28,11 @@ impl Classes {
         Self { of_sample, sizes }
     }
 
-    /// The class of a sample.
     pub(super) fn of(&self, sample: u32) -> usize {
         self.of_sample[sample as usize] as usize
     }
 
-    /// The number of samples in each class.
+    /// Returns the number of samples in each class.
     pub(super) fn sizes(&self) -> &[u32] {
         &self.sizes
     }

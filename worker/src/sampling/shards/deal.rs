@@ -5,7 +5,7 @@ use protocol::job::split::Split;
 use super::allot::slots_of_classes;
 use super::classes::Classes;
 
-/// Returns the slot of each sample of `order`, position by position.
+/// Deals samples to worker slots: returns the slot of each sample of `order`, position by position.
 ///
 /// The number of samples of a slot, and of each class where the split minds classes, does not depend on the order: the
 /// order only decides which samples these are.
@@ -17,7 +17,8 @@ pub(super) fn deal(split: Split, order: &[u32], classes: &Classes, slots: usize)
     }
 }
 
-/// Cuts the order into one run of samples per slot; their lengths differ by at most one.
+/// Deals samples without regard to classes: cuts the order into one run of samples per slot, whose lengths differ by at
+/// most one.
 fn by_position(samples: usize, slots: usize) -> Vec<usize> {
     let slot = |position| position as u64 * slots as u64 / samples as u64;
     (0..samples).map(|position| slot(position) as usize).collect()
@@ -49,7 +50,7 @@ fn class_by_class(order: &[u32], classes: &Classes, slots: usize) -> Vec<usize> 
         .collect()
 }
 
-/// Deals each class to its own slots, one after the other.
+/// Deals the samples of each class to the slots that the class is reserved for, one after the other.
 fn to_own_slots(order: &[u32], classes: &Classes, slots: usize) -> Vec<usize> {
     let own = slots_of_classes(classes.sizes(), slots);
     let mut next: Vec<usize> = own.iter().map(|range| range.start).collect();

@@ -3,13 +3,14 @@
 use super::classes::Classes;
 use protocol::rng::CounterRng;
 
-/// Reorders shards one by one, keeping its working memory between them.
+/// Reorders the samples of shards so that their classes alternate evenly, shard by shard, keeping its working memory
+/// between them.
 pub(super) struct Interleaver<'a> {
     classes: &'a Classes,
     tie_break: CounterRng,
-    /// Samples of each class in the present shard; all zero between shards.
+    /// Number of samples of each class in the shard that is being reordered; all zero between shards.
     counts: Vec<u32>,
-    /// Samples of each class already placed; all zero between shards.
+    /// Number of samples of each class that are already placed in the reordered shard; all zero between shards.
     ranks: Vec<u32>,
     keyed: Vec<(u64, u64, u32)>,
 }

@@ -36,14 +36,14 @@ impl Case {
         mix
     }
 
-    /// Returns, for each slot, the labels that it trains with their numbers of samples.
+    /// Returns, for each worker slot, the labels of the samples that it trains, with the number of samples of each.
     fn mixes(&self) -> Vec<BTreeMap<u32, usize>> {
         let plan = self.plan();
         (0..self.slots).map(|slot| self.mix(&samples_of(&plan, slot))).collect()
     }
 }
 
-/// Cases of the given splits, with few or many samples, classes and slots.
+/// Generates test cases with the given splits, with few or many samples, classes and slots.
 fn cases(split: impl Strategy<Value = Split>) -> impl Strategy<Value = Case> {
     // Labels far apart must work as well as labels from zero.
     let labels = (1u32..12, 1u32..1000).prop_flat_map(|(classes, step)| {

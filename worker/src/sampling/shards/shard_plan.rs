@@ -9,12 +9,13 @@ use super::classes::Classes;
 use super::deal::deal;
 use super::interleave::Interleaver;
 
-/// Random streams of the seed for sample orders; the epoch makes up the low half.
+/// Random streams of the seed by which samples are shuffled; the epoch makes up the low half.
 const ORDER_STREAMS: u64 = 0x7361_6d70 << 32;
 /// Random streams of the seed that break ties between classes when shards are balanced.
 const TIE_STREAMS: u64 = 0x7469_6573 << 32;
 
-/// The samples of each shard in one epoch, in the order in which they are trained.
+/// Samples of each shard in one epoch, in the order in which they are trained. A shard is one of the parts into which a
+/// worker slot's samples are cut.
 ///
 /// A pure function of its arguments. Shards are numbered slot by slot, and the number of samples in a shard depends on
 /// the labels, the split and the number of slots, but neither on the seed nor on the epoch: a cursor can be judged
@@ -22,7 +23,7 @@ const TIE_STREAMS: u64 = 0x7469_6573 << 32;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardPlan {
     epoch: u32,
-    /// Every sample once, shard after shard.
+    /// Every sample of the epoch once, shard after shard.
     order: Vec<u32>,
     /// Index in `order` at which each shard begins, and the end of the last shard.
     bounds: Vec<u32>,
@@ -74,7 +75,6 @@ impl ShardPlan {
         self.epoch
     }
 
-    /// The number of samples in the epoch.
     #[must_use]
     pub const fn len(&self) -> usize {
         self.order.len()
@@ -86,14 +86,14 @@ impl ShardPlan {
         self.order.is_empty()
     }
 
-    /// The number of shards, empty ones included.
+    /// Returns the number of shards, empty ones included.
     #[must_use]
     pub const fn shard_count(&self) -> u32 {
         // There is one bound more than there are shards.
         self.bounds.len() as u32 - 1
     }
 
-    /// The samples of a shard, in the order in which they are trained.
+    /// Returns the samples of a shard, in the order in which they are trained.
     ///
     /// # Panics
     /// If there is no such shard.
@@ -102,13 +102,13 @@ impl ShardPlan {
         &self.order[self.range(shard)]
     }
 
-    /// The slot that a shard belongs to.
+    /// Returns the worker slot whose samples the shard (a part of them) contains.
     #[must_use]
     pub const fn owner(&self, shard: u32) -> usize {
         (shard / SHARDS_PER_SLOT) as usize
     }
 
-    /// The shards that belong to a slot, in the order in which they are trained.
+    /// Returns the numbers of the shards that belong to a slot, in the order in which they are trained.
     pub fn shards_of(&self, slot: usize) -> impl Iterator<Item = u32> + use<> {
         let first = slot as u32 * SHARDS_PER_SLOT;
         first..first + SHARDS_PER_SLOT
@@ -135,7 +135,7 @@ fn of_then(then: &[u32], owners_then: &[usize], now: &[u32]) -> Vec<usize> {
     now.iter().map(|&sample| owner[sample as usize]).collect()
 }
 
-/// Returns the number of samples that each slot owns.
+/// Returns the number of samples of each worker slot.
 fn shares(owners: &[usize], slots: usize) -> Vec<u32> {
     let mut shares = vec![0; slots];
     for &slot in owners {
@@ -144,7 +144,8 @@ fn shares(owners: &[usize], slots: usize) -> Vec<u32> {
     shares
 }
 
-/// Groups the samples by slot. Those of one slot keep their order, which is random, so no second shuffle is needed.
+/// Groups the samples by the worker slot that owns them. Those of one slot keep their order, which is random, so no
+/// second shuffle is needed.
 fn gather(samples: &[u32], owners: &[usize], shares: &[u32]) -> Vec<u32> {
     let mut end = 0;
     let mut free: Vec<usize> = shares

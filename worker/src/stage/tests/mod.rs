@@ -29,7 +29,7 @@ struct Wires {
 }
 
 impl Wires {
-    /// Sends the messages of a worker.
+    /// Sends the messages that a worker has for the others of its pipeline.
     fn send<T: HoldsStage>(&self, trainer: &mut T) {
         for flow in trainer.stage_mut().pipeline_mut().take_outbox() {
             // Encodes and decodes the message, as between machines.
@@ -39,14 +39,14 @@ impl Wires {
         }
     }
 
-    /// Sends, and waits for the next message.
+    /// Sends a worker's messages, and waits for the next message to it.
     fn listen<T: HoldsStage>(&self, trainer: &mut T) {
         self.send(trainer);
         let flow = self.own.recv().unwrap();
         trainer.stage_mut().hear(PipelineEvent::Flow(flow));
     }
 
-    /// Computes the present minibatch until its gradient is complete.
+    /// Computes a worker's part of the present minibatch until its gradient is complete.
     fn compute<T: HoldsStage>(&self, trainer: &mut T) {
         loop {
             match trainer.advance().unwrap() {
@@ -120,7 +120,8 @@ fn samples(step: u64) -> Vec<u32> {
 
 const SEED: u64 = 11;
 
-/// Trains on one machine. Returns its own weights after these steps, the losses of all steps, and the layout.
+/// Trains a job without a pipeline, for comparison. Returns the worker's own weights after these steps, the losses of
+/// all steps, and the layout.
 fn alone(job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, Vec<f32>, Layout) {
     let layout = layout_for(job, data).unwrap();
     let task = Task::of_job(job, Arc::clone(data)).unwrap();
@@ -202,7 +203,8 @@ fn in_a_pipeline_on(on: &[On], job: &Job, data: &Arc<Dataset>, steps: u64) -> (V
     (whole, losses, scores)
 }
 
-/// Trains as one worker. Returns its own weights and, if it leads, the losses of all steps and the scores.
+/// Trains as one worker of a test pipeline. Returns its own weights and, if it leads, the losses of all steps and the
+/// scores.
 fn take_part<B: Backend + HoldsStage>(
     mut trainer: Replica<B>,
     wires: &Wires,
@@ -305,8 +307,8 @@ fn furthest(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max)
 }
 
-/// Replaces dropout, since micro-batches and slices drop other values, and activations with a kink: a sum that is
-/// rounded differently may lie on the kink's other side.
+/// Returns the model without dropout, since micro-batches and slices drop other values, and with smooth activations: a
+/// sum that is rounded differently may lie on the other side of a kink.
 fn smooth(model: &str) -> String {
     let kept = model.replace("dropout 0.2, ", "").replace("dropout 0.3, ", "");
     kept.replace("relu", "tanh").replace("maxpool", "avgpool")
@@ -331,8 +333,8 @@ fn slices_of_layers_add_up_to_them() {
     }
 }
 
-/// Trains on one machine whose first layers use the weights of `in_flight` steps ago, forward and backward. Returns the
-/// own weights.
+/// Trains on one machine as a pipeline with `in_flight` minibatches in flight should: the first layers use the weights
+/// of as many steps ago, forward and backward. Returns the own weights.
 fn with_old_first_layers(job: &Job, data: &Arc<Dataset>, steps: usize, in_flight: usize) -> Vec<f32> {
     let layout = layout_for(job, data).unwrap();
     let pipelines = job.exchange.pipelines().unwrap();
@@ -368,8 +370,8 @@ fn with_old_first_layers(job: &Job, data: &Arc<Dataset>, steps: usize, in_flight
     weights
 }
 
-/// Of two groups, the second trains each minibatch with the newest weights, and the first has begun it some steps
-/// before.
+/// Checks, for a network cut into two groups of layers, that gradients belong to the weights they were computed at: the
+/// second group trains each minibatch with the newest weights, and the first has begun it some steps before.
 fn assert_gradients_belong_to_their_weights(on: &[On]) {
     let data = dataset();
     let model = "dense 24, tanh, dense 16, tanh, dense";

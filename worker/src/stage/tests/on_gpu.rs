@@ -15,7 +15,7 @@ fn gpu(precision: Precision) -> Option<Gpu> {
     }
 }
 
-/// The largest minibatch that tests train.
+/// Largest number of samples in a minibatch of these tests.
 const MINIBATCH: usize = 32;
 const FULL: On = On::Gpu(Precision::F32);
 
@@ -48,8 +48,8 @@ fn alone_on(gpu: Gpu, job: &Job, data: &Arc<Dataset>, steps: u64) -> (Vec<f32>, 
     (own, losses)
 }
 
-/// A product may add up in another order, depending on where its values lie in memory: results are close, not
-/// bit-equal.
+/// Tests that a pipeline of GPUs computes the same as one GPU: close, not bit-equal, because a product may add up in
+/// another order, depending on where its values lie in memory.
 #[test]
 fn a_pipeline_of_gpus_is_one_gpu() {
     let data = dataset();
@@ -108,7 +108,7 @@ fn gradients_of_a_gpu_belong_to_the_weights_that_a_minibatch_went_with() {
     }
 }
 
-/// Evaluations do not depend on the precision of training.
+/// Tests that evaluations of a pipeline of GPUs do not depend on the precision of training.
 #[test]
 fn a_pipeline_of_gpus_measures_in_full() {
     let data = dataset();

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Creates a worker of a pipeline whose other workers are scripted.
+/// Creates one worker of a pipeline whose other workers are played by the test.
 fn among(job: &Job, data: &Arc<Dataset>, stage: u8) -> CpuStageTrainer {
     let pipelines = job.exchange.pipelines().unwrap();
     let partition = Partition::new(layout_for(job, data).unwrap(), pipelines).unwrap();
@@ -23,14 +23,14 @@ fn lead_of(step: u64) -> Lead {
     }
 }
 
-/// Computes a minibatch of which all messages have come.
+/// Computes a minibatch of which all messages have come, until its gradient is complete.
 fn compute(trainer: &mut CpuStageTrainer) {
     while trainer.advance().unwrap() != Advance::Done {
         assert!(trainer.stage().is_computing(), "the minibatch was given up");
     }
 }
 
-/// Activations of a minibatch may come on a shorter path than the leader's announcement of it.
+/// Tests that a minibatch is trained whose activations come on a shorter path than the leader's announcement of it.
 #[test]
 fn a_minibatch_whose_parts_come_before_the_leaders_announcement_is_trained() {
     let data = dataset();
@@ -80,7 +80,7 @@ fn job_in_the_middle() -> Job {
     job_ahead("dense 24, tanh, dense 16, tanh, dense", "sgd:0.05", 3, 1, 1)
 }
 
-/// Passes a message of generation 7 to the second worker.
+/// Passes a pipeline message of generation 7 to the worker under test, the second of the pipeline.
 fn hear(trainer: &mut CpuStageTrainer, from: u8, body: FlowBody, numbers: &[f32]) {
     let head = FlowHead {
         pipeline: 0,
@@ -93,7 +93,7 @@ fn hear(trainer: &mut CpuStageTrainer, from: u8, body: FlowBody, numbers: &[f32]
     trainer.stage_mut().hear(PipelineEvent::Flow(flow));
 }
 
-/// Passes a micro-batch's activations to the second worker.
+/// Passes a micro-batch's activations to the worker under test.
 fn hear_forward(trainer: &mut CpuStageTrainer, step: u64) {
     let forward = FlowBody::Forward {
         step,
@@ -103,7 +103,7 @@ fn hear_forward(trainer: &mut CpuStageTrainer, step: u64) {
     hear(trainer, 0, forward, &vec![0.5; 24 * samples(1).len()]);
 }
 
-/// Passes a micro-batch's gradients back to the second worker.
+/// Passes a micro-batch's gradients back to the worker under test.
 fn hear_backward(trainer: &mut CpuStageTrainer, step: u64) {
     let backward = FlowBody::Backward {
         step,
@@ -114,7 +114,7 @@ fn hear_backward(trainer: &mut CpuStageTrainer, step: u64) {
     hear(trainer, 2, backward, &vec![0.5; 16 * samples(1).len()]);
 }
 
-/// Runs a micro-batch forward and back through the second worker; its weight gradient is not complete yet.
+/// Runs a micro-batch forward and back through the worker under test; its weight gradient is not complete yet.
 fn come_back(trainer: &mut CpuStageTrainer, step: u64) {
     hear_forward(trainer, step);
     hear_backward(trainer, step);
@@ -123,7 +123,8 @@ fn come_back(trainer: &mut CpuStageTrainer, step: u64) {
     }
 }
 
-/// Other workers count a minibatch that has come back as trained, and its samples are not trained again.
+/// Tests that a minibatch that has come back is trained whatever comes meanwhile: other workers count it as trained,
+/// and its samples are not trained again.
 #[test]
 fn a_minibatch_that_has_come_back_is_trained_whatever_is_heard_meanwhile() {
     let (data, job) = (dataset(), job_in_the_middle());
@@ -137,7 +138,7 @@ fn a_minibatch_that_has_come_back_is_trained_whatever_is_heard_meanwhile() {
     }
 }
 
-/// A minibatch that has come back is trained, and messages meanwhile are kept for later, within limits.
+/// Tests that messages that come after a minibatch has come back are kept for later, within limits.
 #[test]
 fn more_messages_than_belong_to_the_minibatches_in_flight_are_not_held() {
     let (data, job) = (dataset(), job_in_the_middle());
@@ -162,8 +163,8 @@ fn numbers_that_come_twice_give_the_pipeline_up() {
     assert!(!trainer.stage().is_computing(), "{advanced:?}");
 }
 
-/// A leader may end while a piece of a later minibatch has come, be started again and lead that minibatch anew, with
-/// other weights.
+/// Tests that no state of a dead leader's minibatch is used: a leader may end while a message for a later minibatch has
+/// come, be started again and lead that minibatch anew, with other weights.
 #[test]
 fn nothing_of_an_earlier_attempt_is_gone_on_with() {
     let data = dataset();

@@ -73,9 +73,9 @@ fn train<const BEGINS: bool>(
     Ok(())
 }
 
-/// A batch counts the samples of throttled steps before a worker waits: other workers may not train them, so the run
-/// would never end. A worker waits alone if its node says when it may close, and beside another that has begun all
-/// remaining shards.
+/// Tests that a batch counts the samples of throttled steps before a worker waits: other workers may not train them, so
+/// the run would never end. A worker waits alone if its node says when it may close, and beside another that has begun
+/// all remaining shards.
 #[test]
 fn samples_of_throttled_steps_are_counted_before_a_worker_waits() {
     for (slots, keep) in [(1, "best"), (2, "last"), (2, "best")] {

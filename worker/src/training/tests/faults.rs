@@ -22,7 +22,7 @@ fn a_diverging_run_says_so() {
     assert!(error.contains("diverged"), "{error}");
 }
 
-/// True if an error says that this replica is corrupted.
+/// True if a test's training failed with the error that this replica is corrupted.
 fn is_spoilt<E>(result: &Result<E, TrainingError>) -> bool {
     matches!(result, Err(TrainingError::Spoilt { .. }))
 }
@@ -103,7 +103,8 @@ fn a_step_that_leaves_the_range_is_the_runs_fault_unless_a_bit_had_flipped() {
     assert!(is_spoilt(&outcome(Some(2), far)));
 }
 
-/// Tests both a leaving worker's residual and a worker's prefix of a mean.
+/// Tests the cause that is reported when numbers cannot leave: for a leaving worker's residual, and for a worker's
+/// difference in a sequential averaging step.
 #[test]
 fn numbers_that_cannot_leave_are_the_runs_fault_unless_a_bit_had_flipped() {
     let (_folder, dataset) = points(200);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Returns the identity of a worker, one of this many slots.
+/// Returns the identity of one of `slots` workers.
 fn identity(slots: usize) -> Identity {
     Identity {
         slots,
@@ -11,7 +11,7 @@ fn identity(slots: usize) -> Identity {
     }
 }
 
-/// Makes this many batches, with a throttled step now and then. Returns the frames.
+/// Makes this many batches, with a throttled step now and then. Returns the encoded batches.
 fn encoded_batches<T: Trainer>(training: &mut Training<T>, batches: usize) -> Vec<Vec<u8>> {
     let batch = |at: usize| {
         let mut encoded = Vec::new();
@@ -25,7 +25,7 @@ fn encoded_batches<T: Trainer>(training: &mut Training<T>, batches: usize) -> Ve
     (0..batches).map(batch).collect()
 }
 
-/// Brings a fresh training to another one's progress as a node would: by its ledger and the saved state.
+/// Brings a fresh training to the progress of another one as a node would: by its ledger's totals and the saved state.
 fn resume_after<T: Trainer>(training: &mut Training<T>, encoded_batches: &[Vec<u8>]) {
     let weights = training.trainer().weights();
     let (mut cursors, mut samples) = (Cursors::default(), 0);

@@ -36,7 +36,7 @@ use crate::training::thread::start;
 
 const WEIGHTS: usize = 50;
 
-/// Returns a dataset of two clouds of points that a line can separate.
+/// Writes a dataset of two clouds of points that a line can separate, and opens it.
 fn points(samples: usize) -> (tempfile::TempDir, Dataset) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("points.csv");
@@ -70,7 +70,7 @@ fn job(change: impl FnOnce(&mut JobDraft)) -> Job {
     draft.resolve().unwrap()
 }
 
-/// Returns a job with another strategy, which has no density.
+/// Returns a test job with another exchange strategy, which has no density.
 fn job_by(exchange: &str, change: impl FnOnce(&mut JobDraft)) -> Job {
     job(|draft| {
         draft.density = None;
@@ -98,7 +98,7 @@ fn real_from(counts: &[i32], job: &Job, dataset: &Dataset, identity: Identity) -
     Training::new(trainer, job, dataset, identity).unwrap()
 }
 
-/// Makes a step that is not throttled.
+/// Makes a training step that is not throttled and must emit a batch. Returns its record.
 fn emitted<T: Trainer>(training: &mut Training<T>, encoded: &mut Vec<u8>) -> Step {
     match training.step(false, encoded).unwrap() {
         Next::Emitted(step) => step,
@@ -106,7 +106,7 @@ fn emitted<T: Trainer>(training: &mut Training<T>, encoded: &mut Vec<u8>) -> Ste
     }
 }
 
-/// Returns a batch of another worker.
+/// Returns a batch as another worker would send it.
 fn foreign(changes: &[u32], tau: Tau, samples: u32, seen: u64) -> Batch {
     let changes = changes.to_vec();
     let payload = Payload::Steps { tau, changes };
@@ -145,7 +145,7 @@ fn batches<T: Trainer>(training: &mut Training<T>) -> Vec<Batch> {
     }
 }
 
-/// A message of the training thread; batches and states are represented by their sequences.
+/// Message of the training thread as tests compare it; batches and states are represented by their sequence numbers.
 #[derive(Debug, PartialEq)]
 enum Heard {
     Batch(u64),
@@ -154,7 +154,7 @@ enum Heard {
     Closed,
 }
 
-/// Returns the τ and the changes of a batch.
+/// Returns τ and the ±τ changes of a batch.
 fn steps(batch: &Batch) -> (Tau, Vec<u32>) {
     match &batch.payload {
         Payload::Steps { tau, changes } => (*tau, changes.clone()),

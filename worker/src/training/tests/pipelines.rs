@@ -21,7 +21,7 @@ use crate::training::thread::{TrainingThread, start_stage};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The workers of one pipeline, and their messages apart from those between them.
+/// Training threads of the workers of one test pipeline, with the messages that do not go from one of them to another.
 struct Workers {
     inbound: Vec<SyncSender<ToTraining>>,
     told: Receiver<(usize, FromTraining)>,
@@ -72,7 +72,7 @@ impl Workers {
         start_stage(Threads(1), move || training(&job, &dataset, &layout, group)).unwrap()
     }
 
-    /// Carries a worker's messages to the other workers until it is gone.
+    /// Carries a worker's pipeline messages to the other workers until its thread is gone.
     fn carry(&mut self, group: usize, thread: TrainingThread) {
         let (inbound, tell, cut) = (self.inbound.clone(), self.tell.clone(), Arc::clone(&self.cut));
         drop(thread.inbound);
@@ -126,7 +126,8 @@ impl Workers {
         }
     }
 
-    /// Waits until all workers have closed their origins. Returns the number of counted samples.
+    /// Waits until all workers have ended their streams of batches. Returns the number of samples that their batches
+    /// count.
     fn closed(&self) -> usize {
         let (mut closed, mut samples) = (0, 0);
         while closed < self.inbound.len() {
@@ -141,7 +142,7 @@ impl Workers {
     }
 }
 
-/// Creates one worker of a pipeline.
+/// Creates the training of one worker of a test pipeline.
 fn training(
     job: &Job,
     dataset: &Arc<Dataset>,
@@ -168,7 +169,7 @@ fn training(
     StageTraining::new(trainer, job, dataset.train.classes(), identity, Duration::ZERO)
 }
 
-/// Workers of one pipeline, whose messages the test carries at a time that it sets.
+/// Workers of one test pipeline without threads: the test carries their messages at times that it sets.
 struct Carried {
     workers: Vec<StageTraining<CpuStageTrainer>>,
     now: Duration,
@@ -177,7 +178,7 @@ struct Carried {
 }
 
 impl Carried {
-    /// Creates two workers that have joined.
+    /// Creates a test pipeline of two workers that have joined.
     fn joined() -> Self {
         let (folder, dataset) = points(4000);
         let job = job(|draft| draft.exchange = Some("layers:groups=2".into()));
@@ -200,7 +201,7 @@ impl Carried {
         self.workers[stage].hear(event, self.now).unwrap();
     }
 
-    /// Lets all workers do their pending work, and carries their messages, which takes this long.
+    /// Lets all workers do their pending work, and carries their messages, which takes the time `takes`.
     fn carry(&mut self, takes: Duration) {
         let mut flows = Vec::new();
         for worker in &mut self.workers {
@@ -218,7 +219,7 @@ impl Carried {
         }
     }
 
-    /// Carries messages, which takes this long each time, until a matching one is sent.
+    /// Carries the workers' messages, which takes the time `takes` each round, until one is sent that `is_it` accepts.
     fn carry_until(&mut self, takes: Duration, is_it: impl Fn(&FromTraining) -> bool) -> FromTraining {
         for _ in 0..100 {
             if let Some(at) = self.told.iter().position(&is_it) {
@@ -243,7 +244,7 @@ fn a_measurement_at_the_end_takes_as_long_as_it_goes_on() {
     assert!(carried.now > Duration::from_secs(80), "{:?}", carried.now);
 }
 
-/// Late results of the first evaluation must not count in the second.
+/// Tests that late results of a given-up evaluation do not count in the next one.
 #[test]
 fn a_measurement_that_is_given_up_leaves_nothing_to_the_next() {
     let measured = |gives_up: bool| {
@@ -281,7 +282,7 @@ fn a_follower_that_is_told_to_stop_takes_part_in_the_evaluation_that_is_under_wa
     }
 }
 
-/// Returns a batch of another worker after which nothing is left to train.
+/// Returns a batch of another worker that counts all samples, so that nothing is left to train.
 fn all_the_rest() -> Batch {
     let mut batch = foreign(&[], Tau::nearest(0.001), 1, 0);
     let all = |shard| CursorAdvance {
@@ -292,7 +293,7 @@ fn all_the_rest() -> Batch {
     batch
 }
 
-/// Does all pending work at a moment. Returns the closing batch, if the worker has closed.
+/// Lets a worker do all pending work at a moment. Returns its closing batch, if its stream of batches has ended.
 fn advance(training: &mut StageTraining<CpuStageTrainer>, now: Duration) -> Option<Batch> {
     while training.advance(now, false).unwrap() == StageProgress::Worked {}
     let weights = training.trainer().weights();
@@ -331,7 +332,8 @@ fn a_pipeline_that_never_comes_together_leaves_the_rest_to_others() {
     }
 }
 
-/// A follower's plan may be complete before the leader's is, because its step is done before the leader's.
+/// Tests that a follower in a pipeline ends when told: its sample plan may be complete before the leader's is, because
+/// its step is done before the leader's.
 #[test]
 fn who_is_led_ends_when_told_and_not_before() {
     let (_folder, dataset) = points(400);
@@ -350,7 +352,8 @@ fn who_is_led_ends_when_told_and_not_before() {
     assert!(closing.header.status.last && !closing.header.status.stop);
 }
 
-/// A dead leader's call may arrive after the event that the leader is gone.
+/// Tests that a follower does not wait for ever if a dead leader's call arrives after the event that the leader is
+/// gone.
 #[test]
 fn a_follower_that_is_told_to_stop_does_not_wait_for_good_for_a_leader_that_is_gone() {
     let (_folder, dataset) = points(400);
@@ -504,7 +507,7 @@ fn a_leader_that_waits_for_a_pipeline_that_says_nothing_can_be_stopped() {
     workers.wait_for(|group, message| group == 0 && matches!(message, FromTraining::Closed(_)));
 }
 
-/// A leader that is started again may have lost its last minibatches when the others have ended already.
+/// Tests a restarted leader that has lost its last minibatches when the others have ended already.
 #[test]
 fn a_leader_that_comes_back_to_a_pipeline_that_has_ended_ends() {
     let workers = Workers::new(2, |draft| draft.epochs = Some(1));

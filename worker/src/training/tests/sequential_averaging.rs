@@ -16,13 +16,14 @@ fn stepwise() -> Job {
     })
 }
 
-/// Returns the difference between own and shared weights.
+/// Returns the difference between a worker's own and shared weights.
 fn residual(training: &Training<CpuTrainer>) -> Vec<f32> {
     let arrays = training.trainer().state().unwrap().arrays;
     arrays[0].iter().zip(&arrays[1]).map(|(one, rest)| one + rest).collect()
 }
 
-/// Makes steps until a sequential averaging step. Returns the worker's prefix, or the batch at the end of its epoch.
+/// Makes training steps until a sequential averaging step. Returns the difference that the worker then sends, or the
+/// batch at the end of its epoch.
 fn until_it_passes(training: &mut Training<CpuTrainer>) -> Result<Prefix, Option<Box<Batch>>> {
     loop {
         let mut encoded = Vec::new();

@@ -16,17 +16,17 @@ use crate::trainer::fake::FakeTrainer;
 const WEIGHTS: usize = 50;
 const ROWS: usize = 90;
 const EPOCHS: u32 = 2;
-/// Number of seeds in every test run.
+/// Number of random seeds that the simulation tries in every test run.
 const SEEDS: u64 = 300;
-/// Number of events in a storm.
+/// Number of random events (the storm) in each simulation.
 const STORM: u32 = 60;
-/// Number of steps after a storm within which everything must be trained.
+/// Largest number of steps after a simulation's random events within which everything must be trained.
 const CALM: u32 = 4000;
 
 struct Worker {
     training: Training<FakeTrainer>,
     origin: OriginId,
-    /// Batches of other workers on their way here.
+    /// Batches of other workers on their way to this simulated worker.
     inbox: VecDeque<Arc<Batch>>,
     throttle: bool,
     closed: bool,
@@ -40,7 +40,7 @@ struct World {
     /// All batches in the order in which they were made; a new worker begins with them.
     ledger: Vec<Arc<Batch>>,
     next_origin: u64,
-    /// Origins of workers that were killed.
+    /// Origins (lives of workers) that the simulation has killed.
     dead: Vec<OriginId>,
 }
 
@@ -73,7 +73,7 @@ impl World {
         world
     }
 
-    /// Creates a worker that begins with all batches that were made.
+    /// Creates a simulated worker that begins with all batches that were made so far.
     fn worker(&mut self, slot: usize, slots: usize) -> Worker {
         let origin = OriginId(self.next_origin);
         self.next_origin += 1;
@@ -154,7 +154,7 @@ impl World {
         }
     }
 
-    /// Returns the number of samples that batches count.
+    /// Returns the number of samples that the batches of the simulation count.
     fn counted(&self) -> u64 {
         let mut cursors = Cursors::default();
         for batch in &self.ledger {
@@ -164,7 +164,7 @@ impl World {
     }
 }
 
-/// Runs a storm and the calm after it. Returns the number of samples that no batch counts.
+/// Runs one simulation: random events, and the calm after them. Returns the number of samples that no batch counts.
 fn missing_after(seed: u64) -> u64 {
     let (_folder, dataset) = points(ROWS);
     let total = dataset.train.len() as u64 * u64::from(EPOCHS);
@@ -179,7 +179,7 @@ fn missing_after(seed: u64) -> u64 {
     total - world.counted()
 }
 
-/// Returns the first seed after whose storm samples are missing.
+/// Returns the first seed whose simulation leaves samples untrained; `None` if there is none.
 fn first_failure() -> Option<u64> {
     let given = std::env::var("TAU_SIMULATION_SEED")
         .ok()

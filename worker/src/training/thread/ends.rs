@@ -9,7 +9,7 @@ use super::OUTBOUND_MAX;
 use crate::trainer::TrainError;
 use crate::training::{FromTraining, ToTraining};
 
-/// The receiving end of the training thread's messages. When dropped, the thread ends at its next message.
+/// Receiving end of the messages from the training thread. When dropped, the thread ends at its next message.
 #[derive(Debug)]
 pub struct Outbound {
     receiver: Receiver<FromTraining>,
@@ -21,7 +21,7 @@ impl Outbound {
         Self { receiver, waiting }
     }
 
-    /// Waits for the next message; `None` when the thread is gone.
+    /// Waits for the next message from the training thread; `None` when the thread is gone.
     pub fn recv(&self) -> Option<FromTraining> {
         let message = self.receiver.recv().ok()?;
         if counts(&message) {
@@ -31,12 +31,13 @@ impl Outbound {
     }
 }
 
-/// True if a message fills the outbox, which throttles a full worker. Messages that a pipeline waits for do not.
+/// True if a message counts towards the limit at which the worker is throttled. Messages that a pipeline waits for do
+/// not.
 fn counts(message: &FromTraining) -> bool {
     !matches!(message, FromTraining::Flow(_))
 }
 
-/// The sending end of the training thread's messages.
+/// Sending end of the messages from the training thread.
 #[derive(Clone)]
 pub(super) struct Outbox {
     sender: SyncSender<FromTraining>,
@@ -60,7 +61,7 @@ impl Outbox {
     }
 }
 
-/// The receiving end of messages to the training thread.
+/// Receiving end of the messages to the training thread.
 pub(super) struct Inbox(Receiver<ToTraining>);
 
 impl Inbox {
@@ -68,7 +69,7 @@ impl Inbox {
         Self(receiver)
     }
 
-    /// Returns the next message, if one is waiting.
+    /// Returns the next message to the training thread, if one is waiting.
     pub(super) fn next_waiting(&self) -> Result<Option<ToTraining>, TrainError> {
         match self.0.try_recv() {
             Ok(message) => Ok(Some(message)),
@@ -77,7 +78,7 @@ impl Inbox {
         }
     }
 
-    /// Waits for the next message, for `limit` at most.
+    /// Waits for the next message to the training thread, for `limit` at most.
     pub(super) fn next_within(&self, limit: Duration) -> Result<Option<ToTraining>, TrainError> {
         match self.0.recv_timeout(limit) {
             Ok(message) => Ok(Some(message)),

@@ -28,23 +28,23 @@ pub use ends::Outbound;
 use ends::{Inbox, Outbox};
 pub use stage::start_stage;
 
-/// Number of outgoing messages at which the worker is throttled.
+/// Number of queued messages from the training thread at which the worker sends no further batches for now.
 const OUTBOUND_MAX: usize = 8;
-/// Number of incoming messages at which their sender must wait.
+/// Number of queued messages to the training thread at which their sender must wait.
 const INBOUND_MAX: usize = 1024;
 
-/// A running training thread.
+/// Running thread that trains, with the channels to and from it.
 pub struct TrainingThread {
-    /// Sends messages to the thread. Dropping it ends the thread.
+    /// Channel for messages to the training thread. Dropping it ends the thread.
     pub inbound: SyncSender<ToTraining>,
-    /// Receives messages from the thread.
+    /// Channel of messages from the training thread.
     pub outbound: Outbound,
     pub thread: JoinHandle<()>,
 }
 
-/// The reason for which the training thread's loop ended early.
+/// Reason why the training thread's loop ended early.
 enum LoopEnd {
-    /// All receivers or senders are gone, so the end is not reported.
+    /// Reason why the training loop ended: all receivers or senders are gone, so that the end cannot be reported.
     Unheard,
     Failed(TrainingError),
 }
@@ -58,7 +58,7 @@ impl<E: Into<TrainingError>> From<E> for LoopEnd {
     }
 }
 
-/// The schedule of evaluations that a worker makes by itself.
+/// Schedule of the evaluations that a worker makes without being asked by its node.
 struct Pacing {
     pace: Pace,
     /// Number of samples in the weights at which the next evaluation is due.
@@ -88,8 +88,8 @@ impl Pacing {
     }
 }
 
-/// Starts a thread that creates its training, trains until all is done, and then obeys messages until all senders are
-/// gone.
+/// Starts the thread that trains. The thread creates its training, trains until all samples are done, and then obeys
+/// messages until all senders are gone.
 pub fn start<T: Trainer>(
     threads: Threads,
     pace: Option<Pace>,
@@ -102,7 +102,7 @@ pub fn start<T: Trainer>(
     })
 }
 
-/// Starts a thread that runs a loop between two bounded channels until the other ends are gone.
+/// Starts a training thread: it runs `run` between two bounded channels until their other ends are gone.
 fn spawn(
     threads: Threads,
     run: impl FnOnce(&Inbox, &Outbox) -> Result<Infallible, LoopEnd> + Send + 'static,
@@ -143,7 +143,7 @@ fn spawn(
     })
 }
 
-/// The loop of the training thread.
+/// Loop of the training thread of a worker that holds a whole network.
 struct Loop<'a, T> {
     training: Training<T>,
     inbox: &'a Inbox,
@@ -151,15 +151,15 @@ struct Loop<'a, T> {
     start: Instant,
     throttle: Throttle,
     closed: bool,
-    /// Orders to finish that wait for the origin to be closed.
+    /// Orders to finish the run that wait until the worker's stream of batches has ended.
     finishes: VecDeque<Option<SaveOrder>>,
     /// Schedule of the evaluations that this worker makes by itself.
     pace: Option<Pacing>,
-    /// True if the node was told that there is nothing to train.
+    /// True if the worker has told its node that it has nothing to train.
     starved: bool,
     /// Start of the present time in which this worker finds nothing to train; `None` while it trains.
     idle_since: Option<Instant>,
-    /// Time waited since the last step.
+    /// Time for which the worker has waited since its last step.
     waited: Duration,
     /// The part of `waited` in which the worker waited for other workers' rounds.
     waited_for_rounds: Duration,
@@ -183,7 +183,8 @@ impl<'a, T: Trainer> Loop<'a, T> {
         }
     }
 
-    /// Trains, closes the origin, and then applies other workers' batches until all senders are gone.
+    /// Trains until all samples are done, ends the worker's stream of batches, and then applies other workers' batches
+    /// until all senders of messages are gone.
     fn run(mut self) -> Result<Infallible, LoopEnd> {
         self.train()?;
         self.outbox.send(FromTraining::Closed(self.training.close()?))?;
@@ -291,7 +292,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
         Ok(())
     }
 
-    /// Handles all waiting messages.
+    /// Handles all waiting messages to the training thread.
     fn take_all(&mut self) -> Result<(), LoopEnd> {
         while let Some(message) = self.inbox.next_waiting()? {
             self.take(message)?;
@@ -299,7 +300,7 @@ impl<'a, T: Trainer> Loop<'a, T> {
         Ok(())
     }
 
-    /// Waits for the next message, for `limit` at most, and handles it.
+    /// Waits for the next message to the training thread, for `limit` at most, and handles it.
     fn wait(&mut self, limit: Duration) -> Result<(), LoopEnd> {
         let waiting = Instant::now();
         if let Some(message) = self.inbox.next_within(limit)? {

@@ -11,8 +11,8 @@ use crate::stage::HoldsStage;
 use crate::trainer::Trainer;
 use crate::training::{FromTraining, StageProgress, StageTraining, TrainingError};
 
-/// Starts a thread that creates its training and trains in a pipeline until all senders are gone. The training's clock
-/// starts when the training was created.
+/// Starts the thread that trains as one worker of a pipeline, until all senders of messages are gone. The training's
+/// clock starts when the training was created.
 pub fn start_stage<T: Trainer + HoldsStage>(
     threads: Threads,
     make: impl FnOnce() -> Result<StageTraining<T>, TrainingError> + Send + 'static,

@@ -16,16 +16,16 @@ use crate::model::program::{Conv, InputGradient, Op};
 
 const THREADS: usize = 256;
 
-/// Buffers of a convolution: the unfolded minibatch, and its gradient in the backward pass.
+/// Buffers of a convolution: the unfolded minibatch (im2col), and its gradient in the backward pass.
 pub(in super::super) struct ConvRoom {
     unfolded: Array<f32>,
     unfolded_gradient: Array<f32>,
-    /// True if several layers share the buffers; then the backward pass unfolds the input again.
+    /// True if several layers share the buffers of unfolded inputs; then the backward pass unfolds its input again.
     is_shared: bool,
 }
 
 impl ConvRoom {
-    /// Allocates buffers for one layer.
+    /// Allocates the buffers of one convolution.
     pub(super) fn new(
         gpu: &Gpu,
         conv: &Conv,
@@ -44,7 +44,7 @@ impl ConvRoom {
         })
     }
 
-    /// Allocates buffers that all convolutions among these operations share; those for gradients only for training.
+    /// Allocates buffers that all convolutions among the operations share; if `trains`, also buffers for gradients.
     pub(in super::super) fn of_all(gpu: &Gpu, ops: &[Op], minibatch: usize, trains: bool) -> Result<Self, GpuError> {
         let numbers = minibatch * largest(ops);
         Ok(Self {
@@ -55,7 +55,7 @@ impl ConvRoom {
     }
 }
 
-/// Unfolded numbers per sample; 0 for 1×1 kernels, which use the input as it is.
+/// Returns the unfolded numbers (im2col) per sample; 0 for 1×1 kernels, which use the input as it is.
 fn unfolded_len(conv: &Conv) -> usize {
     if conv.geometry.is_pointwise() {
         0
@@ -101,7 +101,7 @@ unsafe fn unfold(
     unsafe { gpu.launch(&gpu.kernels.unfold, each_window, arguments) }
 }
 
-/// Address of the unfolded minibatch; for 1×1 kernels, that of the input itself.
+/// Returns the address of the unfolded minibatch (im2col); for 1×1 kernels, that of the input itself.
 fn unfolded(conv: &Conv, room: &ConvRoom, x: DeviceAddress<f32>) -> DeviceAddress<f32> {
     if conv.geometry.is_pointwise() {
         x

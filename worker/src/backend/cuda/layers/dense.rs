@@ -8,7 +8,7 @@ use super::sums::{add_parts, parts};
 use super::{BackwardArrays, ForwardArrays};
 use crate::model::program::Dense;
 
-/// Columns and rows of a thread block that sums up columns.
+/// Numbers of columns and of rows of the thread blocks that sum up columns of a matrix.
 const COLUMNS: usize = 32;
 const ROWS: usize = 8;
 
@@ -46,7 +46,7 @@ pub(super) unsafe fn forward(gpu: &Gpu, dense: &Dense, at: ForwardArrays) -> Res
     }
 }
 
-/// Launches the addition of the bias, and relu.
+/// Launches the addition of a dense layer's bias, and relu.
 ///
 /// # Safety
 /// `at` must satisfy [`ForwardArrays`], and `y` must hold the product.
@@ -116,7 +116,8 @@ pub(super) unsafe fn backward(gpu: &Gpu, dense: &Dense, at: BackwardArrays) -> R
     }
 }
 
-/// Launches the backward pass through relu and bias: zeroes the gradient where relu did, and sums up its columns.
+/// Launches a dense layer's backward pass through relu and bias: zeroes the gradient where relu did, and sums up its
+/// columns.
 ///
 /// # Safety
 /// `at` must satisfy [`BackwardArrays`] for this layer.

@@ -13,16 +13,17 @@ use super::Pass;
 use crate::model::program::{Op, Residual};
 use crate::model::tape::{Activations, Branches, Junction};
 
-/// Fork and join of a residual block on the GPU.
+/// The two ends of a residual block on the GPU: two paths get the same input, and their outputs are added.
 #[derive(Clone)]
 pub(in super::super) struct CudaJunction(Rc<Room>);
 
 struct Room {
     relu: bool,
-    /// True if the last layer of a path overwrites its gradient: then each path gets its own copy.
+    /// True if the last layer of one of the block's two paths overwrites its gradient: then each path gets its own
+    /// copy.
     twice: bool,
     y: Array<f32>,
-    /// Gradients of both paths, if they differ from that of the sum.
+    /// Buffers for the gradients of a residual block's two paths; empty if the paths use the gradient of their sum.
     ways: Rc<[Array<f32>; 2]>,
 }
 
@@ -52,7 +53,7 @@ impl CudaJunction {
         })))
     }
 
-    /// Makes a junction for another micro-batch in flight. The gradients' buffers are shared.
+    /// Makes the ends of the same residual block for another micro-batch in flight. The gradients' buffers are shared.
     pub(in super::super) fn beside(&self, gpu: &Gpu) -> Result<Self, GpuError> {
         let room = &self.0;
         Ok(Self(Rc::new(Room {
@@ -69,7 +70,7 @@ impl Junction for CudaJunction {
     type Pass = Pass;
     type Error = GpuError;
 
-    /// Returns two tensors at one address, so that each path has its own gradient.
+    /// Returns the input of a residual block as two tensors at one address, so that each path has its own gradient.
     fn part(&self, x: &Activations<TensorAddress>) -> Result<Branches<TensorAddress>, GpuError> {
         let same = || tensor_at(place_of(x), *x.shape());
         Ok([same()?, same()?])

@@ -26,7 +26,7 @@ use super::tensor_address::{TensorAddress, place_of, slot, tensor_at};
 use crate::model::program::{InputGradient, Op};
 use crate::model::tape::{Activations, Forward, Neighbours, Operation, Parameters};
 
-/// Largest side of a grid of thread blocks.
+/// Largest side of a CUDA grid of thread blocks.
 const SIDE_MAX: usize = 65_535;
 
 /// A layer on the GPU with its buffers.
@@ -35,11 +35,11 @@ pub(super) struct CudaLayer(Rc<Layer>);
 
 struct Layer {
     op: Op,
-    /// Numbers per sample before and after the layer.
+    /// Length of one sample before the layer; `outputs` is that after the layer.
     inputs: usize,
     outputs: usize,
     y: Array<f32>,
-    /// Gradient of the layer's input; `None` if nothing before the layer can be trained.
+    /// Buffer for the gradient of the layer's input; `None` if nothing before the layer can be trained.
     dx: Option<Rc<Array<f32>>>,
     room: Room,
 }
@@ -48,7 +48,7 @@ struct Layer {
 enum Room {
     Nothing,
     Conv(Rc<ConvRoom>),
-    /// Index of the largest number in each pooling window.
+    /// Max pooling keeps the index of the largest number in each window.
     Winners(Array<u32>),
     Norm(NormRoom),
 }
@@ -62,11 +62,11 @@ pub(super) struct PassData {
     pub(super) parameters: Parameters<TensorAddress>,
     /// Seed of dropout, different for every step.
     pub(super) key: u64,
-    /// Buffer for column sums in [`PARTS_MAX`] parts, for the widest layer.
+    /// Buffer for a minibatch's column sums (gradients of biases) in [`PARTS_MAX`] parts, for the widest layer.
     pub(super) sums: DeviceAddress<f32>,
     /// Source of the means and variances of batch norms.
     pub(super) statistics: Statistics,
-    /// Fraction of the minibatch that this pass computes.
+    /// Fraction of the minibatch that the pass computes; the loss scales its gradients by it.
     pub(super) share: f32,
 }
 
@@ -95,7 +95,7 @@ struct BackwardArrays {
     x: DeviceAddress<f32>,
     y: DeviceAddress<f32>,
     dy: DeviceAddress<f32>,
-    /// Gradient of the input; `None` if nothing before the layer can be trained.
+    /// Gradient of the layer's input; `None` if nothing before the layer can be trained.
     dx: Option<DeviceAddress<f32>>,
     sums: DeviceAddress<f32>,
 }
@@ -214,6 +214,8 @@ impl Operation for CudaLayer {
 }
 
 impl Layer {
+    /// Launches the layer's forward pass.
+    ///
     /// # Safety
     /// `at` must satisfy [`ForwardArrays`].
     unsafe fn forward(&self, pass: &PassData, at: ForwardArrays) -> Result<(), GpuError> {
@@ -243,6 +245,8 @@ impl Layer {
         }
     }
 
+    /// Launches the layer's backward pass.
+    ///
     /// # Safety
     /// `at` must satisfy [`BackwardArrays`].
     unsafe fn backward(&self, gpu: &Gpu, key: u64, at: BackwardArrays) -> Result<(), GpuError> {

@@ -15,19 +15,19 @@ const THREADS: usize = 256;
 /// Source of the means and variances of batch norms.
 #[derive(Clone, Copy)]
 pub(in super::super) enum Statistics {
-    /// Means and variances of the minibatch, as in training.
+    /// Batch norms use the means and variances of the minibatch, as in training.
     Minibatch,
-    /// Means and variances of the minibatch, which are also written to this address.
+    /// Batch norms use the minibatch's means and variances, and also write them to this address.
     Noted(DeviceAddress<f32>),
-    /// Means and variances read from this address.
+    /// Batch norms use the means and variances at this address.
     Given(DeviceAddress<f32>),
 }
 
 /// Buffers that a normalising layer keeps from its forward pass for its backward pass.
 pub(super) struct NormRoom {
-    /// Partial sums, two for each part of a set.
+    /// Partial sums for means and variances: two for each part of a set of numbers that are normalised together.
     found: Array<f64>,
-    /// Mean and scaling factor of each set.
+    /// Mean and scaling factor of each set of numbers that are normalised together.
     moments: Array<f32>,
 }
 
@@ -41,7 +41,7 @@ impl NormRoom {
         })
     }
 
-    /// Makes buffers for another micro-batch in flight.
+    /// Makes a normalising layer's buffers for another micro-batch in flight.
     pub(super) fn beside(&self, gpu: &Gpu) -> Result<Self, GpuError> {
         Ok(Self {
             found: Array::zeros(gpu, self.found.len())?,

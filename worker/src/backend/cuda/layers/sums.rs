@@ -5,17 +5,17 @@ use super::super::error::GpuError;
 use super::super::gpu::{Gpu, Grid};
 use super::super::kernels::AddParts;
 
-/// Most parts in which column sums are computed.
+/// Largest number of parts into which the sum over a matrix column is divided, to keep the GPU busy.
 pub(in super::super) const PARTS_MAX: usize = 32;
-/// Number of thread blocks that keeps a large GPU busy.
+/// Number of GPU thread blocks that keeps a large GPU busy.
 pub(super) const BLOCKS_BUSY: usize = 512;
 
-/// Number of parts in which a sum is computed, so that enough thread blocks run and each has enough work.
+/// Returns the number of parts into which a sum is divided, so that enough thread blocks run and each has enough work.
 pub(super) fn parts(blocks: usize, parts_useful: usize) -> usize {
     (BLOCKS_BUSY / blocks.max(1)).clamp(1, PARTS_MAX).min(parts_useful)
 }
 
-/// Launches the addition of the parts of each column.
+/// Launches the addition of each column's partial sums.
 ///
 /// # Safety
 /// `sums` must have `parts` times `columns` numbers, and `gradient` room for `columns`.

@@ -6,19 +6,19 @@
 
 use std::io::{self, Read};
 
-/// Most levels of nested structures; pages have three.
+/// Most levels of nested structures in a page header that are read; headers have three.
 const DEPTH_MAX: u32 = 8;
 
-/// Sizes that a page claims.
+/// Sizes that the header of a Parquet page claims.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PageHeader {
-    /// Bytes of the unpacked page.
+    /// Bytes of the Parquet page after unpacking.
     pub(super) unpacked: u64,
-    /// Bytes of the page in the file, without the header.
+    /// Bytes of the Parquet page in the file, without the page's header.
     pub(super) packed: u64,
     /// Number of values in a dictionary page; 0 for other pages.
     pub(super) dictionary_values: u64,
-    /// Length of the header itself, in bytes.
+    /// Length of the page header itself, in bytes.
     pub(super) length: u64,
 }
 
@@ -89,7 +89,7 @@ impl<R: Read> Compact<R> {
         Err(broken())
     }
 
-    /// Reads a signed number that must not be negative.
+    /// Reads a size: a signed number that must not be negative.
     fn size(&mut self) -> io::Result<u64> {
         let zigzag = self.number()?;
         if zigzag & 1 == 1 {
@@ -118,7 +118,7 @@ impl<R: Read> Compact<R> {
         if skipped == count { Ok(()) } else { Err(broken()) }
     }
 
-    /// Skips a field's value.
+    /// Skips the value of a field of this type.
     fn skip(&mut self, kind: u8, depth: u32) -> io::Result<()> {
         let depth = depth.checked_sub(1).ok_or_else(broken)?;
         match kind {

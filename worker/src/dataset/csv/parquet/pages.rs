@@ -12,11 +12,11 @@ use super::page_header::PageHeader;
 use crate::dataset::DatasetError;
 use crate::dataset::budget::{Budget, size};
 
-/// Bytes of memory for a value in a dictionary, besides its contents.
+/// Bytes of memory for a value in a Parquet column's dictionary, besides the value's contents.
 const VALUE_BYTES: u64 = 32;
 /// Bytes of memory for the values of a column that are read at once: 1,024 of them, with their levels.
 const COLUMN_BYTES: u64 = 1024 * 40;
-/// Largest compression ratios of gzip and LZ4.
+/// Largest compression ratio of gzip; the next constant is that of LZ4.
 const GZIP_RATIO: u64 = 1032;
 const LZ4_RATIO: u64 = 255;
 

@@ -20,7 +20,7 @@ use crate::task::objective::{Distance, Objective};
 
 type Tape = OwnedTape<f32, Cpu>;
 
-/// Applies operations one after the other, each of them taped.
+/// Applies operations one after the other and records each on the tape.
 fn apply<T: dfdx::prelude::Tape<f32, Cpu>>(
     ops: &[Op],
     pass: &Pass,
