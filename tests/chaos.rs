@@ -271,6 +271,11 @@ fn chaos_ends_in_agreement() {
         let training = names.iter().filter(trains).count();
         training == HOSTS || begun.elapsed() > Duration::from_secs(seconds + 55) && panic!("{}", world.logs())
     });
+    // By hand the run goes on to its end, and is compared with one without faults. That takes ten minutes on two cores.
+    let is_by_hand = std::env::var_os("TAU_CHAOS_SECONDS").is_some();
+    if !is_by_hand {
+        world.ask("stop", &[]).ok();
+    }
     let output = world.ask("start", &["--attach"]);
     let last = output.last();
     println!("{last}");
@@ -285,19 +290,15 @@ fn chaos_ends_in_agreement() {
     }
 
     let accuracy = |result: &Value| result["accuracy"].as_f64().unwrap();
-    // The comparison without faults takes as long again, so it runs only by hand, where the accuracy is 0.986.
-    let peace = if std::env::var_os("TAU_CHAOS_SECONDS").is_some() {
+    // Measured by hand: 0.986 with and without faults. A run that is stopped after a few epochs reaches 0.97.
+    let demanded = if is_by_hand {
         let quiet = train(&world, seconds, &[]).last();
         println!("{quiet}");
-        accuracy(&quiet)
+        accuracy(&quiet) - 0.005
     } else {
-        0.985
+        0.95
     };
-    assert!(
-        accuracy(&last) > peace - 0.005,
-        "{} in chaos, {peace} in peace",
-        accuracy(&last)
-    );
+    assert!(accuracy(&last) > demanded, "{last}, but {demanded} is demanded");
     let folder = world.tau.path("").to_str().unwrap().to_owned();
     for node in std::mem::take(&mut world.nodes).into_values() {
         node.process.interrupt();

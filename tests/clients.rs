@@ -185,7 +185,7 @@ fn two_signals_of_one_key_press_end_the_run_in_good_order() {
 }
 
 #[test]
-fn whoever_leaves_a_run_is_told_that_it_goes_on() {
+fn the_user_who_leaves_a_run_is_told_that_it_goes_on() {
     let cluster = Cluster::of(1);
     let mut client = cluster.tau.start(&cluster.asking("start", &job(ENDLESS, &[])));
     client.wait_until_trains();

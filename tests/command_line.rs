@@ -294,7 +294,7 @@ fn job_keys() -> String {
         let mark = if may_change { " ↻" } else { "" };
         let _ = writeln!(page, "| `--{flag}`{mark} | `{value}` | {help} |");
     }
-    page + "\n---\n[README](../README.md) · [usage](usage.md#jobs) · [what open settings become](defaults.md)\n"
+    page + "\n---\n[README](../README.md) · [usage](usage/jobs.md) · [what open settings become](defaults.md)\n"
 }
 
 /// The page of all figures of records and results.
@@ -333,7 +333,7 @@ fn metrics() -> String {
             figure.meaning
         );
     }
-    page + "\n---\n[README](../README.md) · [usage](usage.md#metrics) · [architecture](architecture.md)\n"
+    page + "\n---\n[README](../README.md) · [usage](usage/clusters.md#metrics) · [architecture](architecture.md)\n"
 }
 
 /// Compares a page with what is written from its table, or writes it where that is asked for.

@@ -11,12 +11,15 @@ use crate::harness::{Running, event_lines, tells, words};
 /// Number of training samples in the built-in digits.
 const SAMPLES: u64 = 60_000;
 
-/// Starts a run on the built-in digits and waits until a node trains. The number of epochs is raised until at least
-/// three quarters of the run remain at that time on this machine.
+/// Flags of a job whose steps are so short that an epoch of the built-in digits takes seconds.
+const SHORT_STEPS: &[&str] = &["--model", "dense 32, relu, dense", "--minibatch"];
+
+/// Starts a run on the built-in digits and waits until a node trains. The number of epochs is raised until at least half of
+/// the run remains at that time on this machine.
 fn start_long(cluster: &Cluster, job: &[&str], node: &str) -> (Running, u64) {
     // Small minibatches make the run longer.
-    let job = [job, &["--minibatch", "8", "--epochs"]].concat();
-    for epochs in [1, 4, 16, 64, 256] {
+    let job = [job, SHORT_STEPS, &["8", "--epochs"]].concat();
+    for epochs in (0..10).map(|doublings| 1 << doublings) {
         let text = epochs.to_string();
         let mut client = cluster
             .tau
@@ -31,7 +34,7 @@ fn start_long(cluster: &Cluster, job: &[&str], node: &str) -> (Running, u64) {
             let trains = |record: &Value| record["state"] == "training" && samples(record) > 0;
             client.is_over() || records.iter().any(|record| record["node"] == node && trains(record))
         });
-        if !client.is_over() && 4 * done <= epochs * SAMPLES {
+        if !client.is_over() && 2 * done <= epochs * SAMPLES {
             return (client, epochs);
         }
         client.finish().ok();
@@ -179,8 +182,8 @@ fn the_only_node_of_a_run_that_is_terminated_keeps_a_checkpoint() {
 fn others_finish_what_a_guest_had_begun() {
     let mut cluster = Cluster::of(2);
     // Without a time limit a run that cannot end would block this test for ever.
-    let limit = ["--epochs", "3", "--minibatch", "32", "--max-seconds", "300"];
-    let job = [SOON, &limit].concat();
+    let limit = ["8", "--epochs", "3", "--max-seconds", "300"];
+    let job = [SOON, SHORT_STEPS, &limit].concat();
     let mut client = cluster.tau.start(&cluster.asking("start", &job));
     client.read_line();
     let guest = cluster.add(&[]).name.clone();

@@ -104,12 +104,12 @@ fn another_pipeline_trains_on_when_a_leader_is_terminated() {
     let mut cluster = Cluster::of(4);
     let leader = led_by(&cluster);
     let leads = take(&mut cluster, &leader);
-    let job = ["--exchange", "layers:groups=2", "--epochs", "600"];
+    let job = ["--exchange", "layers:groups=2", "--epochs", "300"];
     let mut client = cluster.tau.start(&cluster.asking("start", &[DEEP, &job].concat()));
     client.read_line();
     wait_until_trains(&cluster, &leader);
     leads.terminate().ok();
-    let last = client.finish().trained(600 * 480);
+    let last = client.finish().trained(300 * 480);
     assert_eq!(last["missing"], Value::from(vec![leader]), "{last}");
     assert_is_as_good(&cluster.tau, &last);
 }
@@ -117,7 +117,7 @@ fn another_pipeline_trains_on_when_a_leader_is_terminated() {
 #[test]
 fn a_pipeline_whose_nodes_are_all_terminated_is_gone_on_with() {
     let mut cluster = Cluster::of(2);
-    let job = ["--exchange", "layers:groups=2", "--epochs", "1500", "--detach"];
+    let job = ["--exchange", "layers:groups=2", "--epochs", "400", "--detach"];
     cluster.must("start", &[DEEP, &job].concat());
     wait_until_trains(&cluster, &led_by(&cluster));
     while let Some(node) = cluster.nodes.pop() {
@@ -130,7 +130,7 @@ fn a_pipeline_whose_nodes_are_all_terminated_is_gone_on_with() {
     cluster.add(&[]);
     cluster.add(&[]);
     cluster.wait_for_nodes(2);
-    let last = cluster.ask("start", &["--resume", &run]).trained(1500 * 480);
+    let last = cluster.ask("start", &["--resume", &run]).trained(400 * 480);
     assert_eq!(last["nodes"], 2, "{last}");
     assert_is_as_good(&cluster.tau, &last);
 }
@@ -273,7 +273,7 @@ fn a_spare_node_and_one_that_comes_take_over_what_dead_ones_held() {
 #[test]
 fn the_only_pipeline_that_loses_a_node_says_what_to_resume_and_is_gone_on_with() {
     let mut cluster = Cluster::of(2);
-    let job = ["--exchange", "layers:groups=2", "--epochs", "1500"];
+    let job = ["--exchange", "layers:groups=2", "--epochs", "400"];
     let mut client = cluster
         .tau
         .start(&cluster.asking("start", &[DEEP, SOON, &job].concat()));
@@ -299,7 +299,7 @@ fn the_only_pipeline_that_loses_a_node_says_what_to_resume_and_is_gone_on_with()
     cluster.add(&[]);
     cluster.add(&[]);
     cluster.wait_for_nodes(3);
-    let last = cluster.ask("start", &["--resume", &run]).trained(1500 * 480);
+    let last = cluster.ask("start", &["--resume", &run]).trained(400 * 480);
     assert_eq!(last["nodes"], 2, "{last}");
     assert_is_as_good(&cluster.tau, &last);
 }

@@ -60,7 +60,8 @@ fn a_target_that_was_measured_is_the_saved_models() {
     ] {
         let text = target.to_string();
         let run = ["train", "--nodes", "3", "--threads", "1", "--epochs", "9", "--json"];
-        let output = tau.must(&[&run[..], &["--target-accuracy", &text, "--exchange", exchange]].concat());
+        let job = ["--model", "dense 128, relu, dense", "--exchange", exchange];
+        let output = tau.must(&[&run[..], &job, &["--target-accuracy", &text]].concat());
         let finished = output.last();
         assert_eq!(finished["reason"], "target_reached", "{finished}");
         assert_eq!(finished["replicas_agree"], true, "{finished}");

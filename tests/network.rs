@@ -72,7 +72,7 @@ impl Training {
     }
 
     /// Returns true if the first node lists a silent node.
-    fn somebody_is_silent(&self) -> bool {
+    fn any_is_silent(&self) -> bool {
         self.ask(1, &["nodes"]).iter().any(|node| node["state"] == "silent")
     }
 
@@ -101,7 +101,7 @@ fn both_sides_of_a_cut_cable_train_on_and_get_what_they_missed_as_ranges() {
     };
     let training = Training::on(lab, 2);
     training.lab.cut(2);
-    Cluster::wait_until("nobody notices the cut", || training.somebody_is_silent());
+    Cluster::wait_until("nobody notices the cut", || training.any_is_silent());
     // Until each side has missed enough batches that merging them is worthwhile.
     for host in [1, 2] {
         Cluster::wait_until("one side does not train on", || {
@@ -110,7 +110,7 @@ fn both_sides_of_a_cut_cable_train_on_and_get_what_they_missed_as_ranges() {
         });
     }
     training.lab.mend(2);
-    Cluster::wait_until("they do not find each other again", || !training.somebody_is_silent());
+    Cluster::wait_until("they do not find each other again", || !training.any_is_silent());
     for node in &training.nodes {
         Cluster::wait_until("nothing comes merged", || tells(&node.log(), "range_applied"));
         assert!(!tells(&node.log(), "snapshot_started"), "nothing is forgotten");
@@ -146,13 +146,13 @@ fn sides_make_rounds(exchange: &str) {
             .unwrap_or_default()
     };
     training.lab.cut(3);
-    Cluster::wait_until("nobody notices the cut", || training.somebody_is_silent());
+    Cluster::wait_until("nobody notices the cut", || training.any_is_silent());
     for host in [1, 3] {
         let before = samples(host);
         Cluster::wait_until("one side makes no rounds", || samples(host) > before + 2000);
     }
     training.lab.mend(3);
-    Cluster::wait_until("they do not find each other again", || !training.somebody_is_silent());
+    Cluster::wait_until("they do not find each other again", || !training.any_is_silent());
     let before = samples(1);
     Cluster::wait_until("together they make no rounds", || samples(1) > before + 2000);
     training.stop();
@@ -180,7 +180,7 @@ fn cables_that_flap_and_links_that_are_deaf_on_one_side_cost_nothing() {
     }
     train_on("nobody trains after a cable has flapped");
     training.lab.unblock(1, 2);
-    Cluster::wait_until("they do not find each other again", || !training.somebody_is_silent());
+    Cluster::wait_until("they do not find each other again", || !training.any_is_silent());
     train_on("nobody trains when all is well again");
     training.stop();
 }

@@ -54,13 +54,13 @@ fn dense_exchanges_train_and_agree() {
 
 /// Barriers wait for other workers, but not for paused or dead ones, and wait for workers that join.
 #[test]
-fn rounds_go_on_whoever_stands_still_comes_or_dies() {
+fn rounds_go_on_when_nodes_pause_join_or_die() {
     rounds_go_on("mesh:every=4");
 }
 
 /// Strategies in which a server adds rounds up, which is killed here, or in which rounds pass from worker to worker.
 #[test]
-fn rounds_that_are_added_up_go_on_whoever_stands_still_comes_or_dies() {
+fn rounds_that_are_added_up_go_on_when_nodes_pause_join_or_die() {
     for exchange in ["server:every=4", "stepwise:every=4"] {
         rounds_go_on(exchange);
     }
@@ -68,7 +68,7 @@ fn rounds_that_are_added_up_go_on_whoever_stands_still_comes_or_dies() {
 
 /// A strategy in which workers also wait for each other's losses.
 #[test]
-fn rounds_of_the_best_go_on_whoever_stands_still_comes_or_dies() {
+fn rounds_of_the_best_go_on_when_nodes_pause_join_or_die() {
     rounds_go_on("mesh:every=4,best");
 }
 

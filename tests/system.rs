@@ -31,5 +31,6 @@ mod samples;
 mod strategies;
 mod study;
 mod terminal;
+mod tutorial;
 mod upkeep;
 mod using;

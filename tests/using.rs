@@ -263,7 +263,7 @@ fn the_python_of_the_documents_runs_as_printed() {
         tau.must(&[&common, flags].concat());
         tau
     };
-    let (readme, usage) = (python_in("README.md"), python_in("docs/usage.md"));
+    let (readme, usage) = (python_in("README.md"), python_in("docs/usage/commands.md"));
     let ([readme], [classes, numbers]) = (&readme[..], &usage[..]) else {
         panic!("a block of Python is new: let this test run it");
     };

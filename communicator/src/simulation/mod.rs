@@ -33,12 +33,12 @@ use storm::BOUND_SECONDS;
 use worker::pipeline::planted as worker;
 use world::{World, pair};
 
-/// Seeds that every test run goes through.
-const SEEDS: u64 = 2_000;
+/// Number of random seeds with which each test run repeats the simulation.
+const SEEDS: u64 = 1_200;
 /// Seconds after the last fault within which each training worker must reach a further round. Workers wait 30 of them
 /// for the founders of a run.
 const ROUND_SECONDS: u64 = 45;
-/// Maximum number of samples with which a run surely ends by itself within a storm's time limit.
+/// Maximum number of samples with which a run surely ends by itself within the time limit of a simulation.
 const ENDS_BY_ITSELF: u64 = 420;
 /// Number of seeds of which at least one must find each planted bug.
 const PLANTED_SEEDS: u64 = 1_000;
@@ -51,9 +51,9 @@ const CUTS: [&str; 5] = [
     "groups=1,slices=2,micro=3",
     "groups=2,micro=1,ahead=2",
 ];
-/// Seeds of pipelines that every test run goes through.
-const PIPELINE_SEEDS: u64 = 300;
-/// Seconds after the last fault until all nodes know which node holds each stage.
+/// Number of random seeds with which each test run repeats the simulation of pipelines.
+const PIPELINE_SEEDS: u64 = 240;
+/// Seconds after the last fault until all nodes know which node holds each pipeline stage.
 const HEARD_SECONDS: u64 = 10;
 /// Further seconds within which a pipeline must be complete, if all its workers are there.
 const TOGETHER_SECONDS: u64 = 40;
@@ -131,7 +131,7 @@ fn check_results(world: &World) {
     }
 }
 
-/// Checks that a failed run has left its ledger on the node, if the node took part and could write it.
+/// Checks that a failed run has left its replica on the node's disk, if the node took part and could write it.
 fn check_failure(id: NodeId, node: &Node, run: RunId, reason: &RunFailure) {
     let had_nothing = !node.took_part.contains(&run) || matches!(reason, RunFailure::Excluded(_));
     let could_not = matches!(
@@ -145,7 +145,7 @@ fn check_failure(id: NodeId, node: &Node, run: RunId, reason: &RunFailure) {
     );
 }
 
-/// Checks the invariants of every live node: its ledger and its workers' weights are the sum of exactly its batches,
+/// Checks the invariants of every live node: its replica and its workers' weights are the sum of exactly its batches,
 /// and it does not train a stage that another node has taken over.
 fn check_nodes(world: &World) {
     for (id, node) in world.nodes.iter().filter(|(_, node)| node.alive) {
@@ -228,7 +228,7 @@ fn describe(world: &World) -> String {
     runs.join("\n")
 }
 
-/// Ends the storm and checks that every run ends and that all nodes take part in the next one.
+/// Ends the storm of random faults and checks that every run ends and that all nodes take part in the next one.
 fn check_calm(world: &mut World) {
     world.calm_down();
     world.until(3, |_| false);
@@ -317,7 +317,7 @@ fn check_calm(world: &mut World) {
     check_next_run(world);
 }
 
-/// Checks that all nodes take part in a run that starts after the storm.
+/// Checks that all nodes take part in a run that starts after the storm of faults.
 fn check_next_run(world: &mut World) {
     let alive = world.alive();
     // Nodes that do not fill a whole pipeline are spare.
@@ -387,7 +387,8 @@ fn check_rounds(world: &mut World) {
     assert!(moved, "{} workers wait for ever for others' rounds", stuck(world));
 }
 
-/// Checks that nodes that trained together at the end of the storm, and were up to date, end the run together.
+/// Checks that nodes that trained together at the end of the storm of faults, and were up to date, end the run
+/// together.
 fn check_together(world: &World, together: &[(RunId, NodeId)]) {
     for (run, id) in together {
         let Some(Ok(result)) = world.nodes[id].ended.get(run) else {
