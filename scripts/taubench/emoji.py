@@ -12,7 +12,7 @@ from taubench.processes import must, say
 
 MAKERS = ["apple", "facebook", "google", "twitter"]
 LIMIT = 600.0
-# One picture of so many is held out, with all makers' drawings of it: whoever knows another's has seen it.
+# Test pictures are left out with all makers' drawings of them, since the drawings of one picture resemble each other.
 HELD_OUT = 5
 # These are no pictures of anything, but colours of skin and hair.
 LEFT_OUT = "Component"

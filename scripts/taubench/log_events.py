@@ -6,6 +6,7 @@ CALL = re.compile(r"tracing::(trace|debug|info|warn|error)!\(")
 STRING = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 EVENT = re.compile(r'\bevent = "(\w*)"')
 NAME = re.compile(r"[a-z]+(_[a-z0-9]+)+")
+ROW = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
 
 HEAD = """# Log events
 
@@ -56,12 +57,32 @@ def page(root):
     return f"{HEAD}{table}\n---\n{links}\n"
 
 
-def complaints(root):
-    """What is wrong with log lines and with the page, one sentence each."""
-    for file, line, _, event, _ in calls(root):
+def unlike(written, page):
+    """Returns what is wrong with the written page, one sentence each."""
+    if written == page:
+        return
+    documented, existing = set(ROW.findall(written)), set(ROW.findall(page))
+    yield from (f"docs/log-events.md: there is no event {event}" for event in sorted(documented - existing))
+    yield from (f"docs/log-events.md: the event {event} is not documented" for event in sorted(existing - documented))
+    yield "docs/log-events.md: this is not what the source says: run scripts/log-events"
+
+
+def unknown(events, documents):
+    """Returns a sentence for each event that a document shows as `event="name"` and that no log line has."""
+    for document in documents:
+        for number, code in document.code():
+            for event in EVENT.findall(code.replace(" = ", "=").replace("event=", "event = ")):
+                if event not in events:
+                    yield f"{document.name}:{number}: no log line has the event {event}"
+
+
+def complaints(root, documents):
+    """Returns what is wrong with log lines, with their page and with events in other documents, one sentence each."""
+    lines = list(calls(root))
+    for file, line, _, event, _ in lines:
         if not event:
             yield f'{file}:{line}: this log line has no event: add event = "noun_verb"'
         elif not NAME.fullmatch(event):
             yield f"{file}:{line}: the event {event} is not written like_this"
-    if (root / "docs/log-events.md").read_text() != page(root):
-        yield "docs/log-events.md: not what the source says: run scripts/log-events"
+    yield from unlike((root / "docs/log-events.md").read_text(), page(root))
+    yield from unknown({event for _, _, _, event, _ in lines}, documents)

@@ -12,7 +12,7 @@ NETLAB = str(ROOT / "tests" / "netlab")
 
 
 class Lab:
-    """So many hosts, up for as long as the block lasts; leaving it ends what runs on them."""
+    """Hosts that exist for the duration of the block; leaving it ends the processes on them."""
 
     def __init__(self, hosts):
         self.hosts = hosts

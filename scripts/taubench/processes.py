@@ -178,7 +178,7 @@ class Process:
         return last_line(self.log.read_text(errors="replace"))
 
     def write(self, text):
-        # A process that has ended is found out by whoever waits for its answer.
+        # A process that has ended is noticed by the caller that waits for its answer.
         with contextlib.suppress(OSError):
             self.child.stdin.write(text)
             self.child.stdin.flush()

@@ -9,7 +9,7 @@ STEPS_LIMIT = 300.0
 
 
 class Stepper:
-    """A process that takes so many steps for every line that it reads, and answers with their milliseconds."""
+    """A process that takes the number of steps in each line that it reads, and answers with their milliseconds."""
 
     def __init__(self, process):
         self.process = process

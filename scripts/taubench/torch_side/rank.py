@@ -34,7 +34,7 @@ class Training:
         self.loss = torch.nn.CrossEntropyLoss()
 
     def steps(self, count):
-        """Takes so many steps and says how many seconds they took."""
+        """Takes this many steps and returns the seconds they took."""
         start = time.perf_counter()
         for _ in range(count):
             if self.at + self.minibatch > len(self.mine):
