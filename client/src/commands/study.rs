@@ -300,7 +300,7 @@ async fn wait_until_idle(contact: &Contact) {
     }
 }
 
-/// Converts a run's last line to the figures that a study keeps.
+/// Converts the result of a run to the measurements that a study stores.
 fn measured(finished: &Finished) -> Result<Measured, Failure> {
     let value = serde_json::to_value(finished).map_err(Failure::work)?;
     serde_json::from_value(value).map_err(Failure::work)
@@ -328,7 +328,7 @@ fn in_words(seconds: f64) -> String {
     match seconds {
         long if long >= 5400.0 => format!("{:.1} hours", long / 3600.0),
         some if some >= 90.0 => format!("{:.0} minutes", some / 60.0),
-        few => format!("{few:.0} seconds"),
+        few => quantity::of(few.ceil().max(1.0) as usize, "second"),
     }
 }
 
@@ -367,6 +367,7 @@ mod tests {
 
     #[test]
     fn time_left_is_said_in_words() {
+        assert_eq!(in_words(0.4), "1 second");
         assert_eq!(in_words(12.0), "12 seconds");
         assert_eq!(in_words(600.0), "10 minutes");
         assert_eq!(in_words(7200.0), "2.0 hours");

@@ -145,11 +145,15 @@ fn changes(finished: &Finished) -> String {
     )
 }
 
-/// Returns a remark if the evaluation loss has grown since its minimum while training went on.
+/// Returns a remark if the evaluation loss has grown since its minimum while training went on, and the model has the
+/// last weights rather than the best.
 fn overfitted(finished: &Finished) -> Option<String> {
-    /// Relative rise of the loss that counts as noise: losses on few samples vary this much from one evaluation to the
-    /// next.
+    /// Rise of the evaluation loss, relative to its minimum, that counts as noise and not as overfitting: losses on few
+    /// samples vary this much from one evaluation to the next.
     const NOISE: f64 = 0.05;
+    if finished.kept.is_some() {
+        return None;
+    }
     let lowest = finished.evaluations.iter().filter(|one| one.loss.is_finite());
     let lowest = lowest.min_by(|one, other| one.loss.total_cmp(&other.loss))?;
     let has_grown = finished.loss > (1.0 + NOISE) * lowest.loss.max(0.0);
@@ -345,6 +349,9 @@ mod tests {
              keep the weights with the lowest loss"
         );
         assert_eq!(remark(&[0.5, 0.4]), None);
+        let mut best = ended(&["alpha"], &[], &[0.5, 0.4, 0.48]);
+        best.kept = best.evaluations.get(1).copied();
+        assert_eq!(overfitted(&best), None, "the model has the best weights already");
         assert_eq!(remark(&[0.4, 0.41]), None, "a rise within the noise is not remarked on");
         assert_eq!(remark(&[f64::NAN, f64::NAN]), None);
     }

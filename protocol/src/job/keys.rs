@@ -38,8 +38,8 @@ macro_rules! help {
 /// `"VALUE" key: TypeInDraft => Kind, default D, shown "default for people", open Name, resume may_change, serde(…),
 /// clap(…), help TEXT;`
 /// where everything after the type is optional. A key without a kind is checked together with others, and one without a
-/// default may be left out. `open` names a setting that the rule decides where a job leaves it out; `resume` marks a
-/// key that a resumed run may change. The order of the rows is the order in job files and on the wire.
+/// default may be left out. `open` marks a setting that is decided when a run begins if a job leaves it out; `resume`
+/// marks a key that a resumed run may change. The order of the rows is the order in job files and on the wire.
 macro_rules! job_keys {
     ($(
         #[doc = $about:literal]
@@ -77,11 +77,13 @@ macro_rules! job_keys {
             )?)+
             /// Strategy by which nodes exchange weight changes, with its τ or density.
             pub exchange: Exchange,
-            /// Settings that the job left open. Their fields hold placeholders until the rule has decided them.
+            /// Settings that the job left out and that are not decided yet. Their fields hold placeholders until the
+            /// run begins.
             pub open: Open,
         }
 
-        /// Setting that a job may leave open, to be decided by the rule when the run begins.
+        /// Setting that a job may leave out, so that it is decided from the data, the model and the number of workers
+        /// when a run begins.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         pub enum OpenKey {
             $($(
@@ -91,7 +93,7 @@ macro_rules! job_keys {
         }
 
         impl OpenKey {
-            /// All settings that a job may leave open.
+            /// All settings that a job may leave out to have them decided when a run begins.
             pub(super) const ALL: &[Self] = &[$($(Self::$open,)?)+];
 
             /// Returns the key's name in TOML.
@@ -104,8 +106,8 @@ macro_rules! job_keys {
         }
 
         impl JobDraft {
-            /// Returns a draft with the defaults of all keys that have one; for settings that the rule decides, these
-            /// are placeholders.
+            /// Returns a draft with the defaults of all keys that have one. For a setting that is decided when a run
+            /// begins, the default is only a placeholder.
             pub(super) fn defaults() -> Self {
                 Self {
                     $($key: None$(.or(Some($default.into())))?,)+
@@ -122,14 +124,16 @@ macro_rules! job_keys {
             /// Names of the keys that a resumed run may change.
             pub const CHANGEABLE: &[&str] = &[$($(if_given!($may_change, stringify!($key)),)?)+];
 
-            /// Returns the settings that this draft leaves out and the rule will decide.
+            /// Returns the settings that this draft leaves out and that are therefore decided when the run begins, from
+            /// its data, model and workers.
             pub(super) fn left_out(&self) -> impl Iterator<Item = OpenKey> {
                 [$($((OpenKey::$open, self.$key.is_none()),)?)+]
                     .into_iter()
                     .filter_map(|(key, is_left_out)| is_left_out.then_some(key))
             }
 
-            /// Returns the draft without the settings that are open.
+            /// Returns the draft without the values of the settings in `open`, which the job left out: they are only
+            /// placeholders.
             pub(super) fn without(mut self, open: &Open) -> Self {
                 $($(
                     if open.has(OpenKey::$open) {
@@ -139,7 +143,8 @@ macro_rules! job_keys {
                 self
             }
 
-            /// Returns a draft with the job's value of each key that has a kind.
+            /// Returns a draft with the job's values of all keys that are checked one by one: all but the exchange
+            /// strategy and its τ or density.
             pub(super) fn of_keys(job: &Job) -> Self {
                 let mut draft = Self::default();
                 $($(draft.$key = <$kind as JobKey>::write(&job.$key);)?)+
@@ -147,7 +152,8 @@ macro_rules! job_keys {
             }
         }
 
-        /// Checked values of all keys that have a kind; `None` where a value is a mistake.
+        /// Values of all keys that are checked one by one (not the exchange strategy with its τ or density, which are
+        /// checked together). A value is `None` if it is a mistake.
         pub(super) struct CheckedKeys {
             $($(pub(super) $key: Option<<$kind as JobKey>::Value>,)?)+
         }
@@ -212,7 +218,7 @@ impl Limits for Silence {
 }
 
 job_keys! {
-    /// Source of the samples: builtin:mnist, csv:FILE?label=COLUMN&test=0.2 and more options, npz:FILE, images:DIR, cifar:DIR or idx:DIR
+    /// Source of the samples: builtin:mnist, csv:FILE?label=COLUMN&test=0.2 and more options, parquet:FILE, npz:FILE, images:DIR, cifar:DIR or idx:DIR
     "SPEC" data: String => Text<DataSpec>, default "builtin:mnist";
     /// Layers of the network, separated by commas
     "LAYERS" model: String => Text<ModelSpec>, default "dense 512, relu, dense 128, relu, dense",

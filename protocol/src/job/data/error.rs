@@ -5,7 +5,10 @@ use thiserror::Error;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum DataSpecError {
     /// Error in the text of a data source: it starts with none of the known schemes.
-    #[error("'{0}' is not a data source: write builtin:mnist, csv:FILE, npz:FILE, images:DIR, cifar:DIR or idx:DIR")]
+    #[error(
+        "'{0}' is not a data source: write builtin:mnist, csv:FILE, parquet:FILE, npz:FILE, images:DIR, cifar:DIR or \
+         idx:DIR"
+    )]
     UnknownScheme(String),
     /// Error in the text of a data source: it names a file without the scheme that says how to read it.
     #[error("'{text}' lacks the format of its data: write {instead}")]
