@@ -33,7 +33,7 @@ pub enum NetworkNode<L: Layer> {
 pub struct ForwardPass<L: Layer> {
     /// Input of the network; the backward pass leaves the input's gradient among the gradients.
     pub inputs: Activations<L::Unit>,
-    /// Output of the network, with the tape that records its backward pass.
+    /// Output of the network, with the tape (the record of all operations) that the backward pass runs.
     pub outputs: Activations<L::Unit, OwnedTape<L::Unit, Cpu>>,
     failure: Failure<L::Error>,
 }
@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn every_layer_trains() {
-        // All layers of the grammar in one model; a few steps of plain gradient descent on one minibatch must lower its
+        // Most layers of the grammar in one model; a few steps of plain gradient descent on one minibatch must lower its
         // loss.
         let shape = Shape::Image {
             channels: 2,

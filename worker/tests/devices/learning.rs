@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use protocol::job::data::DataSpec;
-use protocol::job::model::Layout;
+use protocol::job::model::{Activation, Layout};
 use protocol::job::optimiser::{Optimiser, Rule};
 use protocol::weights::lattice::Tau;
 use protocol::weights::sums::Sums;
@@ -45,9 +45,17 @@ fn compare_gradients<D: Device>(model: &str, pair: &mut Pair<D>, samples_max: u3
     }
 }
 
+/// Returns a model in which each activation follows a dense layer.
+fn all_activations() -> String {
+    let layers = Activation::ALL.map(|activation| format!("dense 14, {activation}, "));
+    layers.concat() + "dense 10"
+}
+
 pub(crate) fn gradients_of_all_layers_are_the_cpus<D: Device>() {
+    let all_activations = all_activations();
     let models = [
         MLP,
+        &all_activations,
         "dense 64, sigmoid, dense 32, gelu, dense 10, relu",
         "relu, flatten, dense 10",
         "conv 6 5x5, relu, maxpool 2, conv 9 3x3 stride 2 pad 1, relu, flatten, dense 10",
