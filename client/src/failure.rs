@@ -23,17 +23,17 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Returns a failure because of wrong input, with this sentence.
+    /// Returns the failure of a command because of wrong input by the user, with this sentence as the reason.
     pub(crate) fn input(reason: impl Into<String>) -> Self {
         Self::BadInput(vec![reason.into()])
     }
 
-    /// Returns a failure because of wrong input, with the sentence of an error.
+    /// Returns the failure of a command because of wrong input by the user, with the text of an error as the reason.
     pub(crate) fn bad(error: impl Error) -> Self {
         Self::input(sentence(&error))
     }
 
-    /// Returns a failure of the work, with the sentence of an error.
+    /// Returns the failure of a command at its work itself, with the text of an error as the reason.
     pub(crate) fn work(error: impl Error) -> Self {
         Self::Failed(sentence(&error))
     }

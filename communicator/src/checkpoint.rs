@@ -69,7 +69,8 @@ struct DataInfo2 {
 }
 
 impl Header2 {
-    /// Converts the header to the present version: all workers train, and the model is evaluated on the test rows.
+    /// Converts the header of format version 2 to the present version. In version 2 all workers trained, and the model
+    /// was evaluated on the test rows.
     fn upgraded(self) -> Option<Header> {
         let then = JobDraft {
             trainers: Some("all".into()),

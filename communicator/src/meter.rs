@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A token bucket: a budget that is refilled over time.
+/// A token bucket: a budget that is spent by an action and refilled over time, so that the rate of actions is limited.
 #[derive(Debug)]
 pub(crate) struct Meter {
     a_second: f64,

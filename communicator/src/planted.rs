@@ -3,7 +3,7 @@
 /// A bug that tests plant on purpose, to check that the simulations find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bug {
-    /// Bug: a run settles without waiting for guests (nodes that joined late).
+    /// Bug: a run ends without waiting for guests (nodes that joined late).
     ForgottenGuest,
     /// Bug: a node ignores other nodes' word that the run was stopped.
     LostStop,
@@ -16,7 +16,8 @@ pub(crate) enum Bug {
     EmptySeatUntold,
     /// Bug: a node ignores which nodes other nodes have given up.
     PrivateGiveUp,
-    /// Bug: a stop that reaches a guest (a node that joined late) while it prepares ends the run on all nodes.
+    /// Bug: a client's request to stop a run makes the run fail on all nodes if it reaches a guest (a node that joins
+    /// late) that is still preparing.
     StopAtGuestAborts,
     /// Bug: nodes do not tell each other that they have ended the run.
     EndUntold,
@@ -31,7 +32,8 @@ pub(crate) enum Bug {
     PrivateQuarantine,
     /// Bug: a node gives up a participant that it cannot dial, although others hear it.
     RefusedIsDead,
-    /// Bug: a worker that has no samples left keeps samples that no batch counts. The simulated workers have this bug.
+    /// Bug: a worker that runs out of samples sends no batch for those that it has trained last, so that others wait
+    /// for them. The simulated workers have this bug.
     #[cfg(test)]
     KeepsLastCursors,
     /// Bug: a node that leaves a run does not let its workers close their origins (streams of batches) first.
@@ -49,7 +51,8 @@ pub(crate) enum Bug {
     DroppedRepair,
     /// Bug: a batch that comes twice is delivered to the workers twice.
     DoubleApply,
-    /// Bug: the batches that a node already has are not subtracted from a merged range.
+    /// Bug: the batches that a node already has are not subtracted from a merged range (the sum of successive batches
+    /// of one worker).
     WrongMerge,
     /// Bug: batches kept for peers that are behind are never merged.
     NoMerge,

@@ -12,12 +12,12 @@ use thiserror::Error;
 
 use crate::transport::wire;
 
-/// Processor and memory usage of some processes.
+/// Processor and memory usage of a node's process and its workers together.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Usage {
     /// Average number of processor cores kept busy since the last reading.
     pub cpu: f64,
-    /// Memory in use, in bytes.
+    /// Memory that the processes take at the moment, in bytes.
     pub memory_bytes: u64,
 }
 
@@ -84,7 +84,8 @@ impl UsageMeter {
         }
     }
 
-    /// Returns the usage of this process and `others` since the last reading.
+    /// Returns the processor usage since the last reading, and the memory in use now, of this process and the processes
+    /// with the ids `others`.
     pub fn read(&mut self, now: Instant, others: impl Iterator<Item = u32>) -> Usage {
         let elapsed = now.saturating_duration_since(self.last).as_secs_f64();
         self.last = now;
@@ -114,7 +115,8 @@ struct Totals {
 }
 
 impl Totals {
-    /// Reads a process's totals from `/proc`; `None` if the process is gone.
+    /// Reads the processor time, peak memory and disk traffic of a process since its start from `/proc`; `None` if the
+    /// process is gone.
     fn read(process: &str) -> Option<Self> {
         let cpu = processor_time(process)?;
         let text = |file: &str| std::fs::read_to_string(format!("/proc/{process}/{file}")).unwrap_or_default();
@@ -220,7 +222,8 @@ pub struct TooLarge {
 #[derive(Clone, Copy, Debug)]
 pub struct Workers {
     pub count: usize,
-    /// Approximate speed of each worker in million products per second; 0 where it does not matter.
+    /// Measured speed of the slowest worker in million multiply-adds per second; 0 unless nodes decide where the model
+    /// is cut.
     pub speed: u64,
     /// Bytes of the machine's memory, if known.
     pub memory_bytes: Option<u64>,
@@ -229,7 +232,8 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// Describes this many workers on this machine.
+    /// Describes a number of workers on this machine, with the machine's memory and that of the GPU, to check a job's
+    /// memory needs.
     #[must_use]
     pub fn here(count: usize, gpu_bytes: Option<u64>) -> Self {
         Self {
@@ -241,8 +245,8 @@ impl Workers {
     }
 }
 
-/// Bytes of memory that a node and its worker take besides a pipeline stage, with a dataset of some size. Stages are
-/// cut to fit the memory closely.
+/// Bytes of memory that a node and its worker are taken to need besides their pipeline stage, with room for a dataset.
+/// Without this margin stages would not fit, because a model is cut to fill the memory closely.
 const BESIDES_BYTES: u64 = 128 << 20;
 /// Bytes that a worker takes of a GPU besides its arrays: for the driver, kernels, and workspace of matrix products.
 const BESIDES_GPU_BYTES: u64 = 640 << 20;

@@ -7,8 +7,8 @@
 //! [`reasons`] holds the texts that tell people why something waits, fails or is refused; [`stats`] holds the records
 //! and results of a run; [`wire`] holds all messages that leave a process.
 
-/// Expands to `value` if an optional part of a macro's table row is given. `word` names that part, so that the
-/// expansion depends on it.
+/// Expands to `value`. In a macro over a table, it stands in a repetition for an optional word of a row: as `word` is
+/// named in it, the repetition happens only for rows that have the word.
 macro_rules! if_given {
     ($word:tt, $($value:tt)+) => {
         $($value)+

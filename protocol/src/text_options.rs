@@ -20,7 +20,8 @@ impl<'a> TextOptions<'a> {
         }
     }
 
-    /// Takes the number without a key, as in `sgd:0.05`, which must be the first option.
+    /// Removes the number without a key, as in `sgd:0.05`, from the options, of which it must be the first; `None` if
+    /// there is none.
     pub(crate) fn leading_number(&mut self) -> Result<Option<f64>, String> {
         match self.rest.first() {
             Some(first) if !first.contains('=') && first.starts_with(|c: char| !c.is_ascii_alphabetic()) => {
@@ -30,7 +31,8 @@ impl<'a> TextOptions<'a> {
         }
     }
 
-    /// Takes the number after `key=` among the options of a text.
+    /// Removes the option `key=number` from the options that are left, and returns its number; `None` if it was not
+    /// given.
     pub(crate) fn number(&mut self, key: &str) -> Result<Option<f64>, String> {
         let position = self
             .rest
@@ -48,14 +50,14 @@ impl<'a> TextOptions<'a> {
             .transpose()
     }
 
-    /// Takes the text after `key=` among the options of a text.
+    /// Removes the option `key=text` from the options that are left, and returns its text; `None` if it was not given.
     pub(crate) fn text(&mut self, key: &str) -> Option<&'a str> {
         let of = |part: &&'a str| part.split_once('=').filter(|(name, _)| name.trim() == key);
         let at = self.rest.iter().position(|part| of(part).is_some())?;
         of(&self.rest.remove(at)).map(|(_, value)| value.trim())
     }
 
-    /// Takes the option that consists of the word `key` alone. Returns `true` if the option was given.
+    /// Removes the option that is just the word `key` from the options that are left. Returns `true` if it was given.
     pub(crate) fn flag(&mut self, key: &str) -> bool {
         let position = self.rest.iter().position(|part| *part == key);
         position.map(|at| self.rest.remove(at)).is_some()

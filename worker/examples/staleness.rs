@@ -112,7 +112,7 @@ struct Tally {
     staleness: f64,
 }
 
-/// Delay until the other workers have a batch.
+/// Delay from a worker's step until the other workers get its batch, in rounds of all workers.
 #[derive(Clone, Copy)]
 enum Delay {
     Rounds(usize),
@@ -127,7 +127,8 @@ impl Delay {
         })
     }
 
-    /// Returns the step before which the batch of another step arrives; all workers' steps are counted.
+    /// Returns the number of the step before which the batch of step `step` arrives at the other workers. The steps of
+    /// all workers are counted together.
     fn due(self, step: usize, workers: usize) -> usize {
         match self {
             Self::Rounds(rounds) => (step / workers + rounds) * workers,

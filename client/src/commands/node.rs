@@ -246,7 +246,7 @@ fn worker_command(flags: &ComputeFlags, device: &Device) -> Result<WorkerCommand
     })
 }
 
-/// Waits for the end of standard input, which means that the process that started this tied node is gone.
+/// Waits for the end of standard input, which means that the process that started this node (with `--tied`) is gone.
 async fn end_of_input() {
     // A thread outside of the runtime, which would wait for the blocking read when it ends.
     let (ended, wait) = tokio::sync::oneshot::channel();

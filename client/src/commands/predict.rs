@@ -92,7 +92,7 @@ struct PredictionWriter<'a> {
     all: bool,
     /// True if each line of predictions has the number of its sample.
     rows: bool,
-    /// Path of each sample's file, if lines of predictions have it.
+    /// Path of each sample's file, if lines of predictions name the files.
     files: Option<&'a [String]>,
     /// Name of a data column and its cell for each sample, if lines of predictions repeat that column.
     ids: Option<(&'a str, &'a [String])>,

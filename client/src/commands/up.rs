@@ -377,8 +377,8 @@ async fn wait(fleet: &Arc<Fleet>, members: &[Member], file: &Path) -> Result<(),
     Ok(())
 }
 
-/// Surveys the hosts of nodes that are not ready. Returns a sentence for each node that has exited, and for all of them
-/// if `late`.
+/// Surveys the hosts of nodes that have not joined the cluster with a worker yet. Returns a sentence for each node that
+/// has exited or, if their time is up (`late`), for every one of these nodes.
 async fn look_after(fleet: &Arc<Fleet>, missing: &[&Member], late: bool) -> Vec<String> {
     let mut looking = JoinSet::new();
     for member in missing {
@@ -425,7 +425,8 @@ async fn take_down(fleet: &Arc<Fleet>, members: &[Member]) -> Vec<String> {
     left
 }
 
-/// Prints the commands that start a run and that stop the nodes.
+/// Prints the addresses of the nodes that `tau up` has started, the command that starts a run on them and the command
+/// that stops them.
 fn tell(members: &[Member], file: &Path, arguments: &Up) {
     let addresses: Vec<String> = members
         .iter()

@@ -39,8 +39,8 @@ const PAUSE: Duration = Duration::from_millis(200);
 /// A client's access to a cluster: sends each request to one node, and to others while that one does not answer.
 pub(crate) struct Contact {
     caller: Arc<Caller>,
-    /// Known nodes, and the connection to one of them. Never locked while a node's answer is awaited, because requests
-    /// to all nodes need the lock at once.
+    /// Known nodes, and the connection to one of them. Never locked while a node's answer is awaited, because
+    /// concurrent requests need the lock too.
     state: std::sync::Mutex<State>,
     /// Locked while a connection to a node is made, so that there is only one attempt at a time.
     attempt: Mutex<()>,
@@ -51,8 +51,8 @@ struct State {
     line: Option<Arc<NodeConnection>>,
     lines: u64,
     learned: Option<Instant>,
-    /// Addresses under which nodes list themselves, mapped to the different ones at which this client reached the same
-    /// nodes.
+    /// Addresses at which nodes list themselves, mapped to those at which this client reached the same nodes, where the
+    /// two differ.
     aliases: BTreeMap<SocketAddr, SocketAddr>,
     /// Failed requests of any kind to nodes since the last answer.
     troubles: Troubles,
@@ -95,8 +95,8 @@ impl Contact {
         self.ask_on(|_| request.clone()).await.map(|(reply, _)| reply)
     }
 
-    /// Sends a request as `ask` does, but builds the request for the connection on which it is sent. Also returns the
-    /// connection on which the answer came.
+    /// Sends a request until a node answers, as `ask` does. `request` builds it for the connection on which it is sent,
+    /// because the content may depend on the connection. Also returns the connection on which the answer came.
     pub(crate) async fn ask_on(
         &self,
         request: impl Fn(&NodeConnection) -> Request,
@@ -119,7 +119,7 @@ impl Contact {
         }
     }
 
-    /// Returns a connection to a node that answers.
+    /// Returns a connection to a node of the cluster that answers, trying one node after another.
     pub(crate) async fn line(&self) -> Result<Arc<NodeConnection>, Failure> {
         self.line_since(Instant::now()).await
     }
@@ -221,7 +221,8 @@ struct AskFailure {
     broken: bool,
     /// True if sending the failed request to the same node again is useless.
     gone: bool,
-    /// True if the cause of the failed request will not go away within a minute.
+    /// True if the cause of the failed request will not go away within a minute, so that waiting for this node is
+    /// useless.
     lasting: bool,
 }
 
@@ -255,8 +256,8 @@ impl AskFailure {
 }
 
 impl State {
-    /// Wraps a new connection. If another node has become the current one meanwhile, only the caller uses this
-    /// connection.
+    /// Gives a new connection its number, and makes it the current one unless another node has become the current one
+    /// meanwhile: then only the caller uses this connection.
     fn connected(&mut self, connection: Connection) -> Arc<NodeConnection> {
         self.lines += 1;
         let is_current = connection.address() == self.directory.current();
@@ -274,7 +275,8 @@ impl State {
         self.learned.is_none_or(|learned| learned.elapsed() >= LEARN_EVERY)
     }
 
-    /// Takes in the members of the cluster, as listed by the node that was called at this address.
+    /// Updates the addresses of the cluster's nodes from a list of its members, sent by the node that was called at
+    /// this address.
     fn learn(&mut self, nodes: &[NodeReport], called: SocketAddr) {
         let address = |node: &NodeReport| node.address.parse().ok();
         self.directory.learn(nodes.iter().filter_map(address).collect());
@@ -296,8 +298,9 @@ impl State {
         }
     }
 
-    /// Records a failed request to a node (on this connection, if there was one) and decides whether the same or the
-    /// next node is asked. Returns a sentence if the user does not know yet why the next node is asked.
+    /// Records a failed request to a node (on this connection, if there was one), and moves on to the next node if this
+    /// one cannot be reached or has failed too often. Returns a sentence for the user if requests leave this node for a
+    /// reason that has not been reported yet.
     fn fail(&mut self, trouble: AskFailure, on: Option<&NodeConnection>) -> Option<String> {
         let current = self.line.as_ref().map(|line| line.number);
         // A concurrent request may have noticed earlier and moved on.

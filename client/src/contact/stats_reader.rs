@@ -18,9 +18,11 @@ const REMEMBERED_MAX: usize = 60_000;
 /// Reads the records of a cluster (every node's figures, once a second), each of them once.
 #[derive(Debug, Default)]
 pub(crate) struct StatsReader {
-    /// Number of the connection on which `after` is valid.
+    /// Number of the connection that `after` belongs to: on any other connection, all records that the node keeps are
+    /// requested.
     line: u64,
-    /// Number of the last record read, as counted by the node that sent it.
+    /// Number of the last record read, as counted by the node that sent it: the next request asks for the records after
+    /// it.
     after: u64,
     repeats: Repeats,
 }
@@ -66,13 +68,13 @@ fn fingerprint(record: &StatsRecord) -> u64 {
     hasher.finish()
 }
 
-/// The records that were read before, with their times by the clock of the first node, so that a second node's copies
-/// are dropped.
+/// Records that were read before, with their times by the clock of the node that was read first. They tell which
+/// records of another node are copies, to be dropped.
 #[derive(Debug, Default)]
 struct Repeats {
     read: VecDeque<(u64, f64)>,
-    /// Times of records that were read from another node and that the node read at present may send again, by
-    /// fingerprint.
+    /// Times of the records that were read from another node, by the records' fingerprints: the node read at present
+    /// may send the same records again.
     again: HashMap<u64, VecDeque<f64>>,
     /// Seconds by which the clock of the node read at present is behind the first node's clock.
     behind: f64,
@@ -87,8 +89,8 @@ impl Repeats {
         }
     }
 
-    /// Returns the time of a new record by the clock of the first node, or none for a repeat. A repeat shows how far
-    /// the clock of the node read at present differs from the first node's.
+    /// Returns the time of a record by the clock of the node that was read first, or `None` if the record was read
+    /// before. Such a repeat shows by how much the clock of the node read at present differs from the first node's.
     fn take(&mut self, fingerprint: u64, time: f64) -> Option<f64> {
         if let Some(known) = self.again.get_mut(&fingerprint).and_then(VecDeque::pop_front) {
             self.behind = known - time;

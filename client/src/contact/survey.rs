@@ -27,12 +27,12 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// Returns the node's status of this run, if it has one.
+    /// Returns the status of this run from the node's answer; `None` if the node did not answer or reports another run.
     pub(crate) fn status_of(&self, run: RunId) -> Option<&RunStatus> {
         self.status().filter(|status| status.run == run)
     }
 
-    /// Returns the node's status of its newest run.
+    /// Returns the status of the newest run from the node's answer; `None` if the node did not answer or knows no run.
     pub(crate) fn status(&self) -> Option<&RunStatus> {
         match &self.reply {
             Ok(Reply::Status(status)) => status.as_deref(),

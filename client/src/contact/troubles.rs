@@ -22,7 +22,8 @@ pub(super) struct Troubles {
 #[derive(Debug)]
 struct ReportedFailure {
     reason: String,
-    /// True if the cause of the failed request will not go away within a minute.
+    /// True if the cause of the failed request will not go away within a minute, so that waiting for this node is
+    /// useless.
     lasting: bool,
     /// True if the user has been told of the failed request.
     said: bool,

@@ -44,7 +44,7 @@ pub(crate) struct Fleet {
 pub(crate) struct SurveyedHost {
     /// Operating system and processor of a host, as `uname -sm` prints them.
     pub(crate) machine: String,
-    /// SHA-256 of the program in Tau's folder on a host, if there is one.
+    /// SHA-256 of Tau's program in its folder on the host; `None` if the folder has no program.
     pub(crate) program: Option<String>,
     /// True if a node runs on the host.
     pub(crate) runs: bool,
@@ -79,8 +79,8 @@ pub(crate) struct StoppedHost {
 pub(crate) type Killed = bool;
 
 impl Fleet {
-    /// Creates access to hosts by the command `ssh`, with Tau's folder `dir` on each. Refuses a folder whose name a
-    /// program could take for something else.
+    /// Creates access to hosts by the command `ssh`, with Tau's folder `dir` on each. Refuses a folder that a program
+    /// could take for a flag, and one with `.` or `..` in its path.
     pub(crate) fn new(ssh: &str, dir: &str) -> Result<Self, String> {
         let dir = dir.trim_end_matches('/');
         // As a shell expands a tilde.

@@ -27,8 +27,8 @@ fn end_limit(give_up_after: Option<f64>) -> Duration {
 
 const LOOK_AGAIN: Duration = Duration::from_millis(200);
 
-/// Saves the model or the checkpoints of a local run after a failure, and adds the outcome to the failure. Every run of
-/// these nodes belongs to this command.
+/// Saves the model or the checkpoints of a local run after a failure, and adds the outcome to the failure. The nodes
+/// belong to this command alone, so any run that they report is this one.
 pub(crate) async fn rescue(failure: Failure, contact: &Contact, scratch: &mut Scratch, out: &OutFolder) -> Failure {
     let reason = match failure {
         Failure::Failed(reason) => reason,
@@ -216,7 +216,7 @@ fn copy_checkpoints(checkpoints: &[PathBuf], out: &OutFolder) -> Result<PathBuf,
     Ok(folder.path().to_owned())
 }
 
-/// Returns the run that a node's file belongs to, by the name of its folder.
+/// Returns the run to which a model or checkpoint left by a node belongs: the file's folder is named after the run.
 fn run_of(file: &Path) -> RunId {
     file.parent().and_then(run_named).unwrap_or(RunId(0))
 }
@@ -254,7 +254,7 @@ mod tests {
         assert!(!place.path().join("out").exists());
     }
 
-    /// Returns the last sentence about the files that are salvaged from a folder.
+    /// Salvages the files in a scratch folder, and returns the last sentence that is sent to the user about them.
     fn salvaged(folder: &Path, out: &OutFolder) -> String {
         let (sender, said) = std::sync::mpsc::channel();
         keep_until_salvaged(folder, &sender);

@@ -155,7 +155,8 @@ fn named_files(job: &mut Job) -> Vec<&mut PathBuf> {
     job.data.paths_mut().into_iter().chain(&mut job.from).collect()
 }
 
-/// Opens the data, lays out the model and checks the memory. Returns a description of the training.
+/// Checks before a local run that the data can be read, that the model fits the data and that the memory is sufficient.
+/// Returns a description of the training for people.
 fn check(job: &Job, flags: &ComputeFlags, nodes: usize) -> Result<String, Failure> {
     let dataset = reading::open(&job.data, job.seed, flags.data_root.as_deref()).map_err(Failure::bad)?;
     let (dataset, tested) = dataset
@@ -196,7 +197,8 @@ fn check(job: &Job, flags: &ComputeFlags, nodes: usize) -> Result<String, Failur
     Ok(lines.collect::<Vec<_>>().join("\n"))
 }
 
-/// Describes the model file that the weights start from, for people.
+/// Describes for people the model file from which the run's weights are initialised; `afresh` are the names of the
+/// tensors that start from random values instead.
 fn begins_with(job: &Job, afresh: &[String]) -> String {
     let file = job.from.as_deref().unwrap_or(Path::new("")).display();
     match afresh {

@@ -50,7 +50,7 @@ impl Scratch {
         self.folder.path()
     }
 
-    /// Leaves the folder to the user: neither this process nor a later one removes it.
+    /// Leaves the scratch folder to the user: neither this process nor a later one removes it.
     pub(crate) fn keep(&mut self) -> io::Result<()> {
         leave_to_user(self.path())?;
         self.folder.disable_cleanup(true);

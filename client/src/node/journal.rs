@@ -135,8 +135,8 @@ impl JournalledRun {
     }
 }
 
-/// Removes the folders of the oldest runs from a node's folder, so that at most `runs_max` remain, the one that begins
-/// included.
+/// Removes the folders of the oldest runs from a node's folder, so that at most `runs_max` folders of runs remain. One
+/// of these is the folder of the new run, whose name is `begins`.
 fn tidy(dir: &Path, runs_max: usize, begins: &str) {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut runs: Vec<(std::time::SystemTime, PathBuf)> = entries

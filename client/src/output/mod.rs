@@ -15,7 +15,8 @@ use serde::Serialize;
 
 use text_layout::wrapped;
 
-/// True once a result could not be written to standard output for a reason other than a reader that has gone away.
+/// True once a result could not be written to standard output, so that the command fails. A reader that has gone away
+/// does not count.
 static LOST: AtomicBool = AtomicBool::new(false);
 
 /// Reader of the messages that are printed while a run goes on.
@@ -25,7 +26,7 @@ pub(crate) enum Audience {
     People,
     /// Messages go to scripts, as JSON on standard output.
     Scripts,
-    /// No messages are printed while the run goes on: only its result counts.
+    /// There is no reader: no messages are printed while the run goes on, because only its result counts.
     Nobody,
 }
 
@@ -76,8 +77,8 @@ pub(crate) fn plain(text: &str) -> bool {
     written.is_ok()
 }
 
-/// Records that standard output took no more, and reports that the first time. The run goes on. A reader that has gone
-/// away is not an error.
+/// Records that a result could not be written to standard output, and tells the user the first time. The run goes on.
+/// Does nothing if the reader has gone away, which is not an error.
 pub(crate) fn lose(error: &std::io::Error) {
     if error.kind() != ErrorKind::BrokenPipe && !LOST.swap(true, Ordering::Relaxed) {
         notice::say(&format!(

@@ -26,7 +26,7 @@ const LIMIT: Duration = Duration::from_mins(1);
 const NONE_LIMIT: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Fetches a run's model from the nodes, checks its digest and moves it to its final path at once.
+/// Fetches a run's model from the nodes, checks its digest, and then moves the whole file to its final path.
 pub(crate) async fn save(
     contact: &Contact,
     run: RunId,

@@ -128,7 +128,7 @@ impl RunFolder {
         self.not_written(MODEL, error)
     }
 
-    /// Returns the failure of a run of which the file of this name could not be written to its folder.
+    /// Returns the failure of a run because the file of this name could not be written to the run's folder.
     pub(crate) fn not_written(&self, name: &str, error: &std::io::Error) -> Failure {
         let path = self.path.join(name);
         Failure::Failed(format!(
@@ -138,8 +138,8 @@ impl RunFolder {
     }
 }
 
-/// Points `latest` at a folder in one atomic rename. Returns the path of `latest` if it is not a symbolic link, which
-/// is left unchanged.
+/// Makes `latest` in the folder `among` a symbolic link to the folder `name` beside it, in one atomic rename. If
+/// `latest` exists and is not a symbolic link, it is left unchanged and its path is returned.
 fn point_at(among: &Path, name: &str) -> Option<PathBuf> {
     #[cfg(unix)]
     {

@@ -149,7 +149,8 @@ impl RunRecorder {
         matches!(end, Some(End::Failed { .. }))
     }
 
-    /// Returns true if each of these nodes has sent a record from the end of the run.
+    /// Returns true if each of these nodes has sent a record from the end of the run, so that no more records need to
+    /// be awaited.
     fn has_ended(&self, nodes: &[String]) -> bool {
         let ends = [Phase::Finishing, Phase::Ended].map(Phase::text);
         let records = || self.timeline.nodes().iter().map(|node| &node.record);
@@ -204,7 +205,8 @@ pub(crate) fn awaits_successor(answers: &[Answer]) -> bool {
     known().any(|status| status.outcome.is_some() && status.successor.is_some_and(|next| !is_known(next)))
 }
 
-/// Waits until a node knows this run, which repeats a diverged run, and has begun it.
+/// Waits until a node reports that this run, which repeats a diverged run, has begun. If the user asks for the end
+/// meanwhile, the run is stopped.
 async fn until_known(contact: &Contact, run: RunId) -> Result<(), Failure> {
     let since = Instant::now();
     while since.elapsed() < SUCCESSOR_LIMIT {

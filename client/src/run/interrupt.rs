@@ -20,7 +20,8 @@ use crate::sync::lock;
 
 /// Exit code of a program that a signal ends at once, unless its result is printed already.
 const FAILED: i32 = 1;
-/// Exit code that belongs to the run's result, once that is printed.
+/// Exit code that belongs to the run's result, once that is printed: if a signal then ends the program at once, it
+/// exits with this code.
 static RESULT: Mutex<Option<i32>> = Mutex::new(None);
 static ASKED: AtomicBool = AtomicBool::new(false);
 static TERMINATED: AtomicBool = AtomicBool::new(false);
@@ -52,7 +53,7 @@ pub(crate) struct Leaving {
     pub(crate) run: Option<RunId>,
     /// True if a node has accepted the request to stop the run.
     pub(crate) stopping: bool,
-    /// True if the message goes to scripts, as JSON on standard output.
+    /// True if the program's last message goes to scripts, as JSON on standard output.
     pub(crate) json: bool,
 }
 
@@ -76,13 +77,14 @@ impl Leaving {
     }
 }
 
-/// Installs handlers for Ctrl-C and termination signals, for a program that ends within [`TERMINATION_LIMIT`] of the
-/// latter.
+/// Installs handlers for Ctrl-C and termination signals. After a termination signal the program has the time
+/// [`TERMINATION_LIMIT`] to end by itself before it is ended at once.
 pub(crate) fn watch() -> Result<(), Failure> {
     watch_within(TERMINATION_LIMIT)
 }
 
-/// Installs handlers for Ctrl-C and termination signals, for a program that ends within `limit` of the latter.
+/// Installs handlers for Ctrl-C and termination signals. After a termination signal the program has the time `limit` to
+/// end by itself before it is ended at once.
 pub(crate) fn watch_within(limit: Duration) -> Result<(), Failure> {
     listen(move |mut signals| async move {
         let mut deadline = None;
@@ -121,9 +123,9 @@ pub(crate) fn ignore() -> Result<(), Failure> {
 /// Signal that asks the program to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Signal {
-    /// SIGINT, as Ctrl-C sends it.
+    /// Signal that Ctrl-C sends: SIGINT.
     Interrupt,
-    /// SIGTERM or SIGHUP, as a supervisor or a closed terminal sends it.
+    /// Signal that a supervisor or a closed terminal sends: SIGTERM or SIGHUP.
     Termination,
 }
 
@@ -181,7 +183,8 @@ fn leave_at_once(cleaned_by: Instant) -> ! {
     exit()
 }
 
-/// Returns a clean-up that runs the given one and also removes the file that is being written.
+/// Returns a clean-up that first removes the file that is being written, as registered by `Unfinished`, and then runs
+/// the given clean-up.
 fn whole_clean_up(clean_up: Option<CleanUp>) -> CleanUp {
     Box::new(move |said| {
         if let Some(file) = lock(&UNFINISHED).take() {
@@ -215,8 +218,8 @@ fn exit() -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Returns true if a signal at time `now` ends the program at once. The first call sets `first` to the time of the
-/// first signal.
+/// Returns true if a signal at time `now` ends the program at once, because it comes too long after the first signal to
+/// be the same key press. The first call sets `first` to the time of the first signal.
 fn leaves(first: &mut Option<Instant>, now: Instant) -> bool {
     now.duration_since(*first.get_or_insert(now)) >= BOUNCE
 }

@@ -7,14 +7,15 @@ use protocol::wire::control::RunStatus;
 
 use crate::output::quantity;
 
-/// Returns the settings that a job left open and the nodes decided, with their values as in a job file.
+/// Returns the settings that the nodes decided because the user had not set them, with their values as in a job file.
 pub(crate) fn settings(status: &RunStatus) -> BTreeMap<String, toml::Value> {
     let draft = toml::Table::try_from(JobDraft::from(&*status.job)).unwrap_or_default();
     let is_chosen = |key: &str| status.chosen.iter().any(|chosen| **chosen == *key);
     draft.into_iter().filter(|(key, _)| is_chosen(key)).collect()
 }
 
-/// Returns one line for people with the settings that the nodes decided; none if the job left nothing open.
+/// Returns one line for people with the settings that the nodes decided because the user had not set them; none if
+/// there are no such settings.
 pub(crate) fn line(status: &RunStatus) -> Option<String> {
     let settings = settings(status);
     let text = |key: &str| settings.get(key).map(ToString::to_string);

@@ -24,8 +24,8 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Describes this machine, with workers on this device. `threads` is the number of threads of each worker if the
-    /// user has set it.
+    /// Describes this machine and the device of its workers, to be stored with the figures measured on it. `threads` is
+    /// the number of threads of each worker if the user has set it.
     pub(crate) fn here(device: &Device, threads: Option<usize>) -> Self {
         let threads = threads.map_or("all cores shared out".into(), |threads| {
             format!("{} each", quantity::of(threads, "thread"))

@@ -75,13 +75,13 @@ pub(crate) struct Planned {
     pub(crate) job: Job,
 }
 
-/// Settings from the command line that replace those of every experiment.
+/// Settings from the command line of `tau study` that replace those of every experiment in the study.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Changes {
     pub(crate) nodes: Vec<usize>,
-    /// Job keys from the command line with a list of values that are all tried.
+    /// Job keys from the command line with a list of values, each of which is tried in every experiment.
     pub(crate) lists: Vec<(&'static str, Vec<Value>)>,
-    /// Job keys from the command line with a single value.
+    /// Job keys from the command line with a single value, which replaces that of every experiment.
     pub(crate) job: JobDraft,
     pub(crate) target: Option<f64>,
 }

@@ -17,7 +17,8 @@ pub(crate) struct Group<'a> {
     pub(crate) nodes: usize,
     /// Measurements of those runs of a group that can be compared, because no node was lost and the replicas agree.
     pub(crate) sound: Vec<&'a Measured>,
-    /// Number of runs of a group that are excluded from averages.
+    /// Number of runs of a group that are excluded from averages, because they failed, lost a node or ended with
+    /// different replicas.
     pub(crate) troubled: usize,
 }
 
@@ -124,8 +125,8 @@ fn follows_exchange(rows: &[&Row], name: &str) -> bool {
     is_the_same && rows.iter().any(|row| row.key(name).is_empty())
 }
 
-/// Returns the label of a new series of runs, and the full text if the label omits it. `row` is the first of `rows`
-/// records.
+/// Returns the label of a new series of runs, and the full text if the label omits it. `row` is the first of the
+/// series' `rows` records.
 fn names(keys: &BTreeMap<&str, &str>, row: &Row, rows: usize) -> (String, Option<String>) {
     let full = label(keys);
     // The rows of a study have no id: the study's author has chosen the keys that differ.

@@ -14,7 +14,7 @@ pub(crate) struct Point {
     /// Mean training loss of the second before this point.
     pub(crate) loss: f64,
     pub(crate) samples_per_second: f64,
-    /// Bytes that all nodes have sent so far; `dense` is the bytes of the full gradients instead.
+    /// Bytes that all nodes have sent so far; `dense` is the bytes that they would have sent as full gradients.
     pub(crate) sent: f64,
     pub(crate) dense: f64,
     pub(crate) staleness: f64,

@@ -68,8 +68,8 @@ impl TimelineEntry {
         }
     }
 
-    /// Returns true if records of these nodes, or the end of the run, already tell of this event, so that a replay of
-    /// them needs no separate note.
+    /// Returns true if a replay of the records of the nodes `tellers`, or of the run's end, recreates this event, so
+    /// that the event stored in the run's folder is not shown again.
     pub(crate) fn is_told_by(&self, tellers: &BTreeSet<String>) -> bool {
         match self {
             Self::Joined { node } | Self::Silent { node } | Self::Back { node } | Self::Said { node, .. } => {

@@ -38,22 +38,26 @@ pub(crate) struct Timeline {
     facts: Option<Facts>,
     nodes: Nodes,
     curve: Curve,
-    /// Time of the record that the curve's newest point was made from, in seconds since 1970.
+    /// Time of the record at which the newest point was added to the curve, in seconds since 1970. The next point is
+    /// not added until some time later.
     pointed: f64,
-    /// Newest point for the run's curve that has a training loss; the curve may end with it.
+    /// Newest state of the run that has a training loss, as a point for the curve: it is added as the last point when
+    /// the run ends, unless the curve has it already.
     latest: Option<Point>,
     /// Time of the run's first step, in seconds since 1970.
     begun: Option<f64>,
     evaluations: Course,
     best: Option<f64>,
     entries: TimelineEntries,
-    /// Highest number of trained samples in any record of the run; `seconds` likewise.
+    /// Number of samples that the run has trained so far, the highest in any of its records; `seconds` is likewise its
+    /// highest time.
     samples: u64,
     seconds: f64,
 }
 
 impl Timeline {
-    /// Creates a timeline for records that come every `seconds` seconds, as those of a thinned replay do.
+    /// Creates a timeline for records that come every `seconds` seconds, as in a thinned replay, so that no node counts
+    /// as silent between two of them.
     pub(crate) fn of_every(seconds: f64) -> Self {
         Self {
             nodes: Nodes::with_silence(SILENT.max(2.0 * seconds)),
@@ -78,8 +82,8 @@ impl Timeline {
         happened
     }
 
-    /// Returns true if a record belongs to a new run. An idle node may report any earlier run, and while the asked
-    /// nodes are in a run there is no other one.
+    /// Returns true if a record shows that a new run has begun: its run is neither known nor ended, and the present run
+    /// is no longer under way. An idle node may still report any earlier run.
     fn begins(&self, record: &StatsRecord) -> bool {
         let under_way = self.facts.as_ref().is_some_and(|facts| facts.end.is_none());
         let is_known = record.run.is_empty() || record.run == self.run || self.runs_before.contains(&record.run);
@@ -158,8 +162,8 @@ impl Timeline {
         Some(self.now())
     }
 
-    /// Adds the last point of the run's curve. The last records come within a moment of each other, and the first of
-    /// them may be from a node that trained nothing, so the rest of them get one more point.
+    /// Adds the last point of the run's curve. All nodes' last records come within a moment of each other, too soon
+    /// after the first of them for another point, and that first one may be from a node that trained nothing.
     fn end_curve(&mut self) {
         let Some(latest) = self.latest.take().filter(|latest| latest.seconds > 0.0) else {
             return;

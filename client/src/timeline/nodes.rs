@@ -12,7 +12,8 @@ use super::entries::TimelineEntry;
 /// left out of means and of sums of speeds.
 pub(crate) const SILENT: f64 = 5.0;
 
-/// The state of a node as its records and the cluster's members tell it.
+/// State of one node of the cluster: its newest record, figures derived from its records, and its entry in the list of
+/// the cluster's members.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Node {
     /// Newest record of the node. Counters of a run stay when the node has left that run.
@@ -207,7 +208,8 @@ impl Nodes {
         sum / weight
     }
 
-    /// Returns the mean of a figure over the nodes that are not silent and know it.
+    /// Returns the mean of a figure over the nodes whose newest records have it, without silent nodes; `None` if no
+    /// record has it.
     pub(crate) fn mean(&self, of: fn(&StatsRecord) -> Option<f64>) -> Option<f64> {
         let found: Vec<f64> = self.heard().filter_map(of).collect();
         (!found.is_empty()).then(|| found.iter().sum::<f64>() / found.len() as f64)
@@ -219,7 +221,8 @@ impl Nodes {
     }
 }
 
-/// Returns a new record with the old counters if the node has left the run's exchange since, which resets its counters.
+/// Returns a node's new record, with counters from the record before if the node has left the exchange of their run in
+/// between: leaving resets the counters, which views still show.
 fn kept(before: &StatsRecord, new: &StatsRecord) -> StatsRecord {
     let mut record = new.clone();
     if record.run == before.run && record.samples < before.samples {

@@ -17,7 +17,7 @@ pub(crate) struct Summary {
     pub(crate) samples: u64,
     /// Number of the run's epochs trained so far.
     pub(crate) epoch: Option<f64>,
-    /// Fraction of the run's samples that are trained.
+    /// Fraction of the run's samples that have been trained so far.
     pub(crate) share: Option<f64>,
     pub(crate) samples_per_second: f64,
     /// Seconds since the run's first step; `left` is an estimate of the remaining seconds.

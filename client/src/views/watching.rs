@@ -22,9 +22,9 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Source of a watch's records: any node of a cluster, or the node of this process.
 #[derive(Clone)]
 pub(crate) enum Source {
-    /// Records are read from any node of a cluster, as a client does.
+    /// Records of statistics are read from any node of a cluster, over the network, as a client does.
     Cluster(Arc<Contact>),
-    /// Records are read from the node of this process, which is asked without a connection.
+    /// Records of statistics are read from the node of this process, which is asked without a connection.
     Oneself(Inquiry),
 }
 
@@ -57,7 +57,8 @@ fn stopping() -> Failure {
     Failure::Failed("this node is shutting down".into())
 }
 
-/// Position up to which records were read, for either kind of source.
+/// Position up to which records of statistics were read: one for the nodes of a cluster, and one for the node of this
+/// process.
 #[derive(Default)]
 struct Reader {
     of_cluster: StatsReader,
@@ -137,12 +138,13 @@ impl Drop for Watch {
     }
 }
 
-/// Keeps a timeline up to date until no node answers.
+/// Keeps a timeline up to date with the records of a cluster's nodes, until no node answers.
 pub(crate) async fn watch(source: &Source, timeline: &Shared) -> Result<Infallible, Failure> {
     keep(source, timeline, &mut Reader::default()).await
 }
 
-/// Keeps a timeline up to date from the reader's position on, and clears `trouble` once a node answers.
+/// Keeps a timeline up to date with the records of a cluster's nodes that follow the reader's position. Clears the
+/// timeline's `trouble` (the reason for which no records come) once a node answers.
 async fn keep(source: &Source, timeline: &Shared, reader: &mut Reader) -> Result<Infallible, Failure> {
     let reading = async {
         loop {

@@ -244,7 +244,7 @@ impl Connections {
         self.open.get(&number).map(|connection| connection.sender(number))
     }
 
-    /// Records that a valid message came on a connection.
+    /// Records that a valid message came on a connection, so that the connection is not ended for silence.
     pub(super) fn heard(&mut self, number: u64, now: Duration) {
         if let Some(connection) = self.open.get_mut(&number) {
             connection.heard = now;
@@ -263,7 +263,8 @@ impl Connections {
         known.unwrap_or(true)
     }
 
-    /// Returns true if a node has this name for people; `None` if it has not given its name yet.
+    /// Returns true if the node at the other end of a connection goes by this name for people; `None` if the node has
+    /// not told its name yet, or the connection is gone.
     pub(super) fn is_called(&self, number: u64, name: &str) -> Option<bool> {
         let peer = self.open.get(&number)?.peer;
         let mut told = self.open.values().filter(|one| one.peer == peer);

@@ -112,7 +112,8 @@ pub trait Routes: Send + Sync + 'static {
     fn request(&self, request: Request, reply: RpcReplyPort<Payload<Reply>>);
 }
 
-/// The actor behind a node's endpoint.
+/// The actor behind a node's endpoint: it takes the messages and requests of other processes, checks their senders and
+/// limits, and passes them on to the node's other actors.
 pub struct EndpointActor<R> {
     /// Receivers of the messages and requests that reach the endpoint.
     pub routes: R,
@@ -184,7 +185,7 @@ impl<R: Routes> EndpointActor<R> {
     }
 }
 
-/// Passes a reply on to the process that asked, if there is room for it.
+/// Passes a reply on to the process that asked, unless too many bytes of replies are already on their way.
 async fn pass_on(
     sessions: Sessions,
     sender: Sender,

@@ -134,7 +134,8 @@ impl FrameRules {
     }
 }
 
-/// Returns the session name that `ractor_cluster` makes of a process's name: the host is named like the process.
+/// Returns the name that `ractor_cluster` gives to the session of a process with this name: `name@host`, where the host
+/// is named like the process.
 pub(super) fn session_name(name: &str) -> String {
     format!("{name}@{name}")
 }

@@ -22,7 +22,8 @@ const PIPE_BYTES: usize = 64 << 10;
 const BYTES_A_SECOND: u32 = 1 << 20;
 /// Bytes that one peer may send in a burst.
 const BYTES_AT_ONCE: u32 = 4 << 20;
-/// Bytes that a frame counts for besides its own: it is decoded, and passes several mailboxes.
+/// Bytes that are added to a frame's own when it counts against its sender's limit, for the work of decoding the frame
+/// and passing it through several mailboxes.
 const FRAME_COST: usize = 512;
 /// Size of a frame's length field in bytes.
 const LENGTH_BYTES: usize = 8;
@@ -160,10 +161,12 @@ mod tests {
     use super::*;
     use crate::timing::Timing;
 
-    /// Task of a pump, with the side that ended the connection and the result.
+    /// Task of a pump, which copies bytes between a connection and its session. It returns the side that ended the
+    /// connection, and the result.
     type Pumping = tokio::task::JoinHandle<(EndedBy, io::Result<()>)>;
 
-    /// Starts a pump: the peer's end, the session's end, the counters of the connection, and the task.
+    /// Starts a pump, which copies bytes between a connection and its session. Returns the peer's end, the session's
+    /// end, the counters of the connection, and the task.
     fn pumped() -> (DuplexStream, DuplexStream, Arc<SessionStream>, Pumping) {
         let (theirs, ours) = tokio::io::duplex(1 << 10);
         let (inner, session) = pipe();

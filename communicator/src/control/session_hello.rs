@@ -18,8 +18,8 @@ use super::identity::{Identity, KEY_BYTES, Role, SIGNATURE_BYTES, VerifiedPeer, 
 use crate::entropy;
 use crate::transport::Stream;
 
-/// First bytes of every signed message, so that a signature is valid for nothing else. Both ends sign and check exactly
-/// these bytes: they are a contract and stay as they are, whatever the code calls a session hello.
+/// First bytes of every message that is signed in a session hello, so that a signature is valid for nothing else. Both
+/// ends sign and check exactly these bytes, so they must never change.
 const PURPOSE: &[u8] = b"tau-control/2 greeting";
 const TOKEN_BYTES: usize = 16;
 const HELLO_BYTES: usize = 1 + KEY_BYTES + TOKEN_BYTES;

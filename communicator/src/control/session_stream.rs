@@ -25,7 +25,7 @@ impl SessionStream {
         before - written + bytes as u64
     }
 
-    /// Takes back the count of bytes that were not sent after all.
+    /// Subtracts bytes that were counted as sent, but were not sent after all.
     pub(super) fn unsend(&self, bytes: usize) {
         self.sent.fetch_sub(bytes as u64, Ordering::Relaxed);
     }
@@ -46,7 +46,7 @@ impl SessionStream {
         self.close.notify_one();
     }
 
-    /// Waits until the connection is to end.
+    /// Waits for the signal that the connection is to end.
     pub(super) async fn closed(&self) {
         self.close.notified().await;
     }

@@ -86,7 +86,8 @@ pub struct Sessions {
     shared: Arc<Shared>,
 }
 
-/// State that the server's events, the connections and the endpoint share.
+/// State of this process's sessions, which the handler of the server's events, the tasks of the connections and the
+/// endpoint share.
 struct Shared {
     identity: Identity,
     times: ControlTimes,
@@ -247,13 +248,13 @@ impl Sessions {
         self.shared.connections().sender(token?)
     }
 
-    /// Records that a valid message came from this sender.
+    /// Records that a valid message came from this sender, so that its connection is not ended for silence.
     pub(super) fn heard(&self, sender: &Sender) {
         self.shared.connections().heard(sender.number, self.shared.now());
     }
 
-    /// Returns true if the name for people in a message is its sender's own; `None` if the sender has not given its
-    /// name yet.
+    /// Returns true if a message gives its sender's own name for people, or no name; `None` if the sender has not told
+    /// its name yet.
     pub(super) fn is_named_rightly(&self, sender: &Sender, message: &ControlMessage) -> Option<bool> {
         let mut connections = self.shared.connections();
         match message {

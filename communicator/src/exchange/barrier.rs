@@ -50,7 +50,8 @@ const PACES: u32 = 3;
 /// A worker that was late is waited for again after it has been in time this many times.
 const TIMES_IN_TIME: u32 = 2;
 
-/// Round numbers are capped at this distance from the newest one: no run makes more rounds than that.
+/// Maximum distance of a batch's round number beyond the newest known round: a higher number is lowered to that,
+/// because no run makes that many rounds.
 const LEAP_MAX: u64 = 1 << 32;
 
 /// The progress of one origin (one worker) through the rounds.
@@ -76,7 +77,7 @@ struct Participation {
     is_founder: bool,
 }
 
-/// A worker of this node that waits at the barrier.
+/// A worker of this node that waits at the barrier for other workers to reach its round.
 #[derive(Clone, Copy, Debug)]
 struct Waiting {
     /// The round and phase that the waiting worker has reached.
@@ -101,8 +102,7 @@ pub struct Barrier {
     /// The last phase of a round from which a worker of this node was released. Phases of all rounds are numbered in
     /// order.
     gone: u64,
-    /// Ticks since this node's workers entered the present phase of a round: since the first of them was released into
-    /// it.
+    /// Ticks since the first of this node's workers was released into the present phase of a round.
     since: u32,
     /// Ticks that this node's workers took for their last round.
     pace: u32,
@@ -256,8 +256,9 @@ impl Barrier {
         released
     }
 
-    /// Returns the contribution factor of one of `workers` workers in a round, from the losses that are known here.
-    /// Where nodes know different losses, factors do not add up to one, and a step is a little longer or shorter.
+    /// Returns the contribution factor of a worker in a round (the fraction of its difference that it emits), from the
+    /// losses that this node knows. If nodes know different losses, the workers' factors do not add up to one, and the
+    /// round's step is a little longer or shorter.
     fn contribution(
         &self,
         origin: OriginId,
@@ -284,7 +285,7 @@ impl Barrier {
         }
     }
 
-    /// The workers for whose round `me` waits and that have not reached it.
+    /// The workers that worker `me` waits for at the barrier: those that have not reached its phase of the round yet.
     fn missing<'a>(
         &'a self,
         me: OriginId,

@@ -65,7 +65,7 @@ impl Exchange {
     /// Makes the exchange of a run without rounds, at its start, with this replica of the model.
     ///
     /// # Panics
-    /// If a limit is zero that must let something through.
+    /// If `window`, `acknowledge_every`, `reset_ticks` or `piece_bytes` of the limits is zero.
     #[must_use]
     pub fn new(me: NodeId, ledger: Ledger, limits: Limits) -> Self {
         Self::with(Strategy::new(me), me, ledger, limits)
@@ -132,8 +132,8 @@ impl Exchange {
         self.strategy.waited_in_vain()
     }
 
-    /// Number of rounds that were applied as bundles (sums of all workers' batches), and of rounds whose bundling was
-    /// given up.
+    /// Number of rounds that were applied as bundles (sums of all workers' batches), and of rounds whose batches went
+    /// one by one because adding them up was given up.
     #[must_use]
     pub fn bundles(&self) -> (u64, u64) {
         self.strategy.bundles()
@@ -158,10 +158,10 @@ impl Exchange {
         self.snapshots.is_damaged()
     }
 
-    /// Returns true if this node's workers should be throttled: fewer than half of the linked peers that this node
-    /// keeps pace with have its workers' batches to within a window. So one slow peer among several slows no worker.
-    /// Peers that wait for a snapshot do not count, nor do peers that have been silent for a while, whose links will be
-    /// given up.
+    /// Returns true if this node's workers should be throttled: of the linked peers that this node keeps pace with,
+    /// fewer than half have all of its workers' batches but the newest `window` ones of each. So one slow peer among
+    /// several slows no worker. Peers that wait for a snapshot do not count, nor do peers that have been silent for a
+    /// while, whose links will be given up.
     #[must_use]
     pub fn should_pause(&self) -> bool {
         let heard = self
@@ -175,7 +175,7 @@ impl Exchange {
         2 * near < all
     }
 
-    /// Returns true if a peer has this node's workers' batches to within a window.
+    /// Returns true if a peer lacks at most `window` batches of each of this node's workers.
     fn is_near(&self, peer: &Peer) -> bool {
         self.origins.own().all(|info| {
             let applied = self.replica.frontier().applied(info.origin);
@@ -183,8 +183,8 @@ impl Exchange {
         })
     }
 
-    /// Returns true if this node has about the batches that the living peers have, as far as they have told. True for
-    /// the last living node that has a replica.
+    /// Returns true if this node has nearly all batches that the living peers have told of: it lacks no more than a
+    /// window of batches for each worker. Also true for the last living node that has a replica.
     #[must_use]
     pub fn is_caught_up(&self, live: impl Fn(NodeId) -> bool) -> bool {
         let mut living = self.peers.iter().filter(|&(node, _)| live(node)).peekable();
@@ -342,9 +342,9 @@ impl Exchange {
         !self.frozen && !self.snapshots.is_newcomer()
     }
 
-    /// Drops batches of a peer that cannot be taken now. If the exchange is frozen for the agreement on the run's end,
-    /// the peer is remembered so that it resends if the run goes on. A node without a first snapshot has not asked for
-    /// batches.
+    /// Remembers a peer whose batch was dropped because the exchange is frozen for the agreement on the run's end: if
+    /// the run goes on, the peer has to resend. A node without a first snapshot drops batches, too, but has not asked
+    /// for them, and remembers no peer.
     fn drop_from(&mut self, from: NodeId) {
         self.dropped_while_frozen.extend(self.frozen.then_some(from));
     }
@@ -459,7 +459,8 @@ impl Exchange {
         true
     }
 
-    /// Handles the status in the header of an applied batch: the worker's round, its last batch, or a stop of the run.
+    /// Handles the status in the header of an applied batch: the worker's progress through the rounds, and if the batch
+    /// is the worker's last one, or says that the run is to stop.
     fn note(&mut self, origin: OriginId, to: u64, status: OriginStatus, loss: Option<f32>, effects: &mut Vec<Effect>) {
         self.strategy.applied(origin, status, loss, self.origins.is_own(origin));
         if status.last {
@@ -927,8 +928,8 @@ impl Exchange {
         }
     }
 
-    /// Proposes a mark (a frontier from which on this node remembers its batches) when the last one is `every` ticks
-    /// old. A node without a first snapshot has none, and says that it waits for one.
+    /// Tells a peer, every `every` ticks, from which frontier on this node remembers its batches (proposes a mark). A
+    /// node that waits for its first snapshot has no such frontier, and tells the peer that it waits.
     fn mark(&mut self, node: NodeId, every: u32, effects: &mut Vec<Effect>) {
         if self.snapshots.is_newcomer() {
             self.peers.tell_newcomer(node, every, effects);
@@ -1050,7 +1051,7 @@ impl Exchange {
         merged_bytes > merged_bytes_max || self.strategy.is_bundled() && self.log_bytes() > all_max
     }
 
-    /// Merges the single batches in the log into ranges, if there are too many.
+    /// Merges the single batches in the log into ranges, if they take more than `compact_at` bytes.
     fn compact(&mut self) {
         let single_bytes = self.replica.log().single_bytes();
         if single_bytes <= self.compact_at {
@@ -1149,8 +1150,8 @@ impl Exchange {
         forgotten.map(|(node, _)| node)
     }
 
-    /// Returns true if the log is within its limits. It checks the log's contents, not their history. Recent batches
-    /// stay single, and the batches of this node's own workers are kept for all members.
+    /// Returns true if the log is within its limits, with an allowance for batches that cannot be merged or are not
+    /// worth merging yet. A log that keeps nothing for any peer may be too long.
     pub(super) fn is_bounded(&self, batch_bytes_max: usize) -> bool {
         // Merging leaves each worker's recent batches, and batches that stand alone between two members' marks. After
         // that, as many bytes again may come before merging is worth while.

@@ -30,12 +30,12 @@ pub enum Event {
     Local(Arc<[u8]>),
     /// A worker of this node has reached a sequential averaging step, with the partial sum that holds its own values.
     Pass(Prefix),
-    /// A link to this node is up. Nothing is in flight on it.
+    /// A link to the given peer is up. No message is in flight on it yet.
     LinkUp(NodeId),
-    /// The link to this node is down, and all messages in flight on it are lost.
+    /// The link to the given peer is down, and all messages in flight on it are lost.
     LinkDown(NodeId),
-    /// Bytes have left on the link to this node since the last tick, so the link is alive although nothing may be
-    /// acknowledged.
+    /// Bytes have left on the link to the given peer since the last tick, so the link is alive even if the peer
+    /// acknowledges nothing.
     Progress(NodeId),
     /// A message came over a link.
     Received { from: NodeId, message: Message },
@@ -75,19 +75,20 @@ pub enum Effect {
     Damaged(AuditError),
     /// A peer's replica has replaced the damaged one.
     Healed,
-    /// Restart the workers from this node's replica: the log cannot tell them the difference between its old and its
-    /// new state.
+    /// Restart this node's workers from its replica: a snapshot has replaced the replica, and the log cannot tell the
+    /// workers the difference between its old and its new weights.
     RestartWorkers,
     /// A bit has flipped in a batch of the log. Peers that lack the batch get a snapshot (a whole replica) instead.
     Spoilt,
-    /// A worker is gone: its origin (its stream of batches) has ended without being closed.
+    /// An origin (a worker's stream of batches) has ended, because it was closed or its worker is gone: no later batch
+    /// of it will come.
     Ended(OriginId),
     /// End the run: a batch says that its worker was told to stop.
     Stop,
-    /// A snapshot is being sent to this peer, as people are told in a log notice.
+    /// Tell people, in a log notice, that a snapshot is being sent to this peer.
     Giving(NodeId),
-    /// Take the link to this node down and set it up again, because a message was lost on it or it is dead. No batch is
-    /// lost by that: on the new link both sides tell which batches they have.
+    /// Take the link to the given peer down and set it up again, because a message was lost on it or it is dead. No
+    /// batch is lost by that: on the new link both sides tell which batches they have.
     Reset(NodeId),
     /// A peer sent what no honest member sends. Nothing is taken from it any more.
     Quarantine {
@@ -104,7 +105,7 @@ pub enum Effect {
 /// The difference by which a merged range or a peer's snapshot moves weights that already hold all earlier batches.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Jump {
-    /// Sum of the movements of each weight.
+    /// The difference itself: for each weight, the sum of its movements.
     pub sums: Sums,
     /// The batches, samples and cursors that the movement stands for.
     pub order: JumpOrder,

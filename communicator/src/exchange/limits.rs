@@ -9,7 +9,8 @@ pub struct Limits {
     pub window_bytes: usize,
     /// Number of batches taken from a peer after which they are acknowledged without waiting for the next tick.
     pub acknowledge_every: u64,
-    /// Ticks without progress after which other nodes than the batches' own send a peer the batches that it lacks.
+    /// Ticks without progress after which a peer gets the batches that it lacks from other nodes than the one that made
+    /// them.
     pub patience_ticks: u32,
     /// Ticks without an acknowledgement of data in flight after which a link is taken for dead.
     pub reset_ticks: u32,

@@ -125,8 +125,8 @@ impl Log {
         self.kept_after(origin, sequence)?.bundled.as_ref()
     }
 
-    /// Returns the sequence after which the worker's first bundled batch (part of a sum of several workers' batches)
-    /// comes, at or after the given one.
+    /// Returns the sequence right before the worker's next bundled batch (part of a sum of several workers' batches) in
+    /// the log. Batches up to and with the given sequence do not count.
     pub(super) fn bundle_from(&self, origin: OriginId, sequence: u64) -> Option<u64> {
         let entries = self.origins.get(&origin)?;
         let from = entries.partition_point(|entry| entry.from < sequence);
@@ -167,8 +167,8 @@ impl Log {
             .skip_while(move |&from| from >= sequence)
     }
 
-    /// Returns the sequence at which the log entry ends that spans this sequence of a worker's batches, or begins
-    /// there.
+    /// Returns the sequence at which the log entry ends that holds a worker's batch right after this sequence. A merged
+    /// entry may begin before the sequence.
     pub(super) fn end_around(&self, origin: OriginId, sequence: u64) -> Option<u64> {
         let entries = self.origins.get(&origin)?;
         let position = entries.partition_point(|entry| entry.to <= sequence);
@@ -255,7 +255,7 @@ impl Log {
         }
     }
 
-    /// Forgets the batches up to these sequences, which no member needs.
+    /// Removes the log's entries that end at or before these sequences: no member needs their batches.
     pub(super) fn trim(&mut self, needless: &Frontier) {
         for (origin, sequence) in needless.iter() {
             while let Some(entries) = self.origins.get_mut(&origin)
@@ -304,14 +304,15 @@ impl Log {
         }
     }
 
-    /// Returns true if an entry begins where this log of its worker's batches ends, or there is no such log.
+    /// Returns true if the log can take the entry next: the entry begins where this log of its worker's batches ends,
+    /// or the log has no batch of that worker.
     fn follows(&self, entry: &RetainedEntry) -> bool {
         let last = self.origins.get(&entry.origin).and_then(|entries| entries.back());
         last.is_none_or(|last| last.to == entry.from)
     }
 
     /// Returns the part after `newest` of the other log's entry that spans `newest`, by subtraction of the batches in
-    /// this log. None if the logs have no common sequence at which entries begin.
+    /// this log. `None` if the logs have no common sequence at which entries begin.
     fn bridge(&self, origin: OriginId, newest: u64, theirs: &VecDeque<RetainedEntry>) -> Option<RetainedEntry> {
         let over = theirs
             .iter()

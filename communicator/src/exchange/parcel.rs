@@ -26,7 +26,7 @@ enum Contents {
         ends: Arc<[(OriginId, u64)]>,
         bytes: Arc<[u8]>,
     },
-    /// The parcel is a snapshot (a whole replica). Its counts are a copy, so that the ledger can change meanwhile.
+    /// The parcel is a snapshot (a whole replica). Its weights are a copy, so that the ledger can change meanwhile.
     Snapshot(Encoded),
 }
 

@@ -102,7 +102,8 @@ struct PeerLink {
     silence: Silence,
 }
 
-/// Time for which nothing in flight to a peer has made progress. It decides when the link is taken for dead.
+/// Time in ticks for which the peer has confirmed nothing of the data in flight to it. After too long a time the link
+/// is taken for dead.
 #[derive(Clone, Debug, Default)]
 struct Silence {
     /// The batches that the peer had when it last made progress.
@@ -177,8 +178,8 @@ impl Peer {
         self.forgotten = true;
     }
 
-    /// Returns true if the points at which ranges for the peer may begin are known, or do not matter because nothing is
-    /// kept for it.
+    /// Returns true if it is known where merged ranges for the peer may begin, or does not matter because nothing is
+    /// kept for the peer.
     pub(super) fn has_known_points(&self) -> bool {
         self.is_marked || self.forgotten || self.quarantined
     }
@@ -489,8 +490,8 @@ impl Peer {
         marks.into_iter().flatten().filter(|_| sends).chain(base).min()
     }
 
-    /// The sequences in a worker's stream of batches that merged ranges must not span: both sides' marks, and the last
-    /// batch that the peer has.
+    /// The sequences in a worker's stream of batches that merged ranges must not span: both sides' marks (the frontiers
+    /// from which on they remember their batches), and the last batch that the peer has.
     pub(super) fn points(&self, origin: OriginId) -> impl Iterator<Item = u64> + '_ {
         let proposed = self.proposed.as_ref().map(|mark| mark.frontier.applied(origin));
         let known = [&self.base, &self.mark, &self.has].map(|frontier| frontier.applied(origin));
@@ -695,7 +696,8 @@ impl PeerLink {
         self.silence.ticks >= ticks_max || mute
     }
 
-    /// Returns true if a message from the peer is due: which batches it has, or the acknowledgement of data in flight.
+    /// Returns true if this node waits for a message from the peer: the peer has not told which batches it has, or has
+    /// not acknowledged data in flight.
     fn awaits_word(&self, has: &Frontier) -> bool {
         self.outgoing.is_some() || self.sent.as_ref().is_none_or(|sent| sent != has)
     }

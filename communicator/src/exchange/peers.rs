@@ -134,7 +134,8 @@ impl Peers {
         self.iter().filter(|(_, peer)| peer.has_link()).map(|(node, _)| node)
     }
 
-    /// Decides anew which nodes' batches this node relays to which peers: those between which there is no link.
+    /// Decides anew for which pairs of peers that have no link between them this node relays batches from one to the
+    /// other.
     fn lay_relays(&mut self) {
         let nodes: Vec<NodeId> = self.linked().collect();
         let has = |node: NodeId, to: NodeId| Some(self.get(node)?.links()?.contains(&to));
@@ -179,15 +180,16 @@ impl Peers {
         }
     }
 
-    /// Proposes the last link's unconfirmed mark (a frontier from which on this node remembers its batches) again: the
-    /// peer may have received it or not.
+    /// Proposes a mark (a frontier from which on this node remembers its batches) again, on a new link, if the peer has
+    /// not confirmed it on the last one: the peer may have received it or not.
     pub(super) fn repeat_mark(&self, to: NodeId, effects: &mut Vec<Effect>) {
         let proposed = self.get(to).and_then(Peer::proposed).cloned();
         effects.extend(proposed.map(|mark| self.mark(to, mark)));
     }
 
-    /// Makes the message that proposes a mark (a frontier from which on this node remembers its batches). It names all
-    /// members that this node may have helped since its previous mark.
+    /// Makes the message that proposes a mark (a frontier from which on this node remembers its batches) to a peer. It
+    /// names all members that this node may have helped since its previous mark, so that the peer keeps batches for
+    /// them, too.
     fn mark(&self, to: NodeId, mark: ProposedMark) -> Effect {
         let others = self.iter().filter(|&(node, peer)| node != to && !peer.is_quarantined());
         let members = others.map(|(node, _)| node).take(MEMBERS_MAX).collect();
@@ -209,7 +211,7 @@ impl Peers {
         }
     }
 
-    /// Number of linked peers that begin to help `helped` before this node does.
+    /// Number of linked peers that begin to send `helped` the batches that it lacks before this node does.
     pub(super) fn rank_before_me(&self, helped: NodeId) -> u32 {
         let rivals = self.linked().filter(|&node| node < self.me && node != helped);
         rivals.count() as u32
@@ -245,7 +247,7 @@ impl Peers {
     }
 
     /// Returns true if all members have told from where on they remember their batches. Batches may then be merged,
-    /// because it is known where ranges must begin.
+    /// because it is known where merged ranges must begin.
     pub(super) fn have_known_points(&self) -> bool {
         self.known.values().all(Peer::has_known_points)
     }

@@ -34,7 +34,7 @@ pub(super) struct Snapshot {
 }
 
 impl Replica {
-    /// Makes a replica of a ledger, with an empty log.
+    /// Makes a replica from a ledger (the weights and the names of the batches in them), with an empty log.
     pub(super) fn new(ledger: Ledger) -> Self {
         Self {
             log: Log::new(ledger.run(), ledger.weight_count()),
@@ -63,8 +63,8 @@ impl Replica {
         self.log.trim(needless);
     }
 
-    /// Merges a worker's entries in the log into ranges that do not span these sequences, at which members may stand.
-    /// The newest `recent` batches stay single.
+    /// Merges a worker's entries in the log into ranges that do not span these sequences, because a member may have the
+    /// batches just up to there. The newest `recent` batches stay single.
     pub(super) fn compact(&mut self, origin: OriginId, points: &BTreeSet<u64>, recent: u64) {
         self.log.compact(origin, points, recent);
     }

@@ -44,8 +44,8 @@ pub(super) fn reduction_path_of(exchange: job::Exchange) -> Option<ReductionPath
 }
 
 impl Routing {
-    /// Returns the routing of a run's strategy. With a server and rounds that no worker waits for, single batches go
-    /// over the server as hub.
+    /// Returns the path of single batches that a run's job asks for: over a hub, if the job has rounds over a server in
+    /// which no worker waits for others; else from every node to every other.
     #[must_use]
     pub fn of(plan: &RunPlan) -> Self {
         match plan.job.exchange {

@@ -105,7 +105,7 @@ impl SequentialAveraging {
     }
 
     /// Counts a tick for the workers that wait for a partial sum. Those that have waited for `ticks_max` ticks, or
-    /// whose predecessor is no longer there, go on alone.
+    /// whose predecessor no longer takes part in their round, go on alone.
     pub(super) fn tick(
         &mut self,
         ticks_max: u32,

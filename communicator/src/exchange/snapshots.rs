@@ -11,7 +11,7 @@ use super::peers::Peers;
 pub(super) struct SnapshotRequest {
     /// The node that was asked for a snapshot, or is to be asked.
     giver: Option<NodeId>,
-    /// Ticks since the transfer last made progress.
+    /// Ticks since the snapshot was requested, or since a piece of it last came.
     ticks: u32,
     /// True if this node's replica is damaged, so that a snapshot is needed even if it holds nothing new.
     pub(super) damaged: bool,
@@ -55,7 +55,8 @@ impl Snapshots {
         self.wanted.is_some_and(|wanted| wanted.damaged)
     }
 
-    /// Requests a snapshot from a peer that has said that nothing else can help.
+    /// Requests a snapshot from a peer that has told this node that nothing else can help it, or that is the first to
+    /// answer a node without a replica. There is one request at a time.
     pub(super) fn want_from(&mut self, giver: NodeId, effects: &mut Vec<Effect>) {
         let wanted = self.request();
         // One request at a time: its snapshot will also serve the other peers' reasons.
@@ -82,8 +83,8 @@ impl Snapshots {
         })
     }
 
-    /// Handles a peer's message that tells which batches it has: asks the peer for the snapshot if it is the chosen
-    /// giver on a new link, or if this node is a newcomer.
+    /// Handles a peer's message that tells which batches it has. If a snapshot was requested from this peer and the
+    /// link is new, the request is repeated on it; a node without a replica requests its first snapshot from the peer.
     pub(super) fn hears(&mut self, from: NodeId, is_first: bool, effects: &mut Vec<Effect>) {
         if is_first && self.request_to(from).is_some() {
             // The link is new, so the peer has not received the request on it.
@@ -126,7 +127,8 @@ impl Snapshots {
         }
     }
 
-    /// Records that a piece of the requested snapshot has come from a peer.
+    /// Records that a piece of a snapshot has come from a peer: if it was requested from that peer, the time limit for
+    /// the request starts anew.
     pub(super) fn progresses(&mut self, from: NodeId) {
         if let Some(wanted) = &mut self.wanted
             && wanted.giver == Some(from)

@@ -29,7 +29,7 @@ pub(super) struct Strategy {
     rounds: Option<Rounds>,
 }
 
-/// State of the rounds after which workers wait for each other.
+/// One node's state in a run with rounds, after each of which the workers wait for each other.
 #[derive(Clone, Debug)]
 struct Rounds {
     me: NodeId,
@@ -57,7 +57,8 @@ impl Strategy {
         }
     }
 
-    /// Returns the strategy of a run's job, for a model of this many weights.
+    /// Returns a node's exchange strategy for a run: the path of single batches and the rounds that the run's job asks
+    /// for, for a model of this many weights.
     pub(super) fn of(me: NodeId, plan: &RunPlan, weights: usize) -> Self {
         let exchange = plan.job.exchange;
         let strategy = Self::new(me).routed(Routing::of(plan));
@@ -133,8 +134,8 @@ impl Strategy {
         self.rounds.as_ref().map_or(0, |rounds| rounds.barrier.in_vain())
     }
 
-    /// Number of rounds that were applied as bundles (sums of all workers' batches), and of rounds whose bundling was
-    /// given up.
+    /// Number of rounds that were applied as bundles (sums of all workers' batches), and of rounds whose batches went
+    /// one by one because adding them up was given up.
     pub(super) fn bundles(&self) -> (u64, u64) {
         self.bundling()
             .map_or((0, 0), |bundling| (bundling.bundled, bundling.given_up))
@@ -147,8 +148,8 @@ impl Strategy {
             .is_some_and(|bundling| bundling.holds(origin, sequence, node))
     }
 
-    /// The sequences in a worker's stream of batches that merged ranges in the log must not span, because a round with
-    /// them could not be added up.
+    /// The sequences before and after a worker's batches of rounds that could not be added up. Merged ranges in the log
+    /// must not span them, because other nodes may have applied those rounds as sums (bundles).
     pub(super) fn points(&self, origin: OriginId) -> impl Iterator<Item = u64> {
         self.bundling()
             .into_iter()
@@ -285,7 +286,8 @@ impl Strategy {
         }
     }
 
-    /// Starts a sequential averaging step for a worker of this node, which has reached it with its own sum.
+    /// Starts a sequential averaging step for a worker of this node, in which a partial sum goes from worker to worker.
+    /// `own` is the worker's own contribution to it.
     pub(super) fn average(&mut self, own: Prefix, origins: &Origins, effects: &mut Vec<Effect>) {
         let rounds = self.rounds.as_mut();
         let Some((averaging, barrier)) = rounds.and_then(|rounds| Some((rounds.averaging.as_mut()?, &rounds.barrier)))

@@ -30,7 +30,8 @@ pub enum Outcome {
     Diverged(RangeError),
     /// The batch, or sum of batches, was in the replica already; nothing changed.
     Duplicate,
-    /// The replica lacks this many earlier batches of the same worker; nothing changed.
+    /// The batch is not the next one of its worker: the replica lacks this number of batches before it. Nothing
+    /// changed.
     Ahead { missing: u64 },
     /// The replica already contains some of the batches that a sum holds, but not all; nothing changed.
     Overlaps,
@@ -95,7 +96,8 @@ pub struct Ledger {
     /// batches of an origin have the same sum here, unless they got different batches.
     digests: BTreeMap<OriginId, Digest>,
     samples: u64,
-    /// True once a weight has left the range. No further batch is applied, so that counts cannot grow without bound.
+    /// True once a weight has left the range of the lattice. No further batch is applied then, so that weights cannot
+    /// grow without bound.
     diverged: bool,
 }
 
@@ -351,7 +353,8 @@ impl Ledger {
         self.counts.len()
     }
 
-    /// The digest that follows from the applied batches.
+    /// The digest that the weights should have, as it follows from the applied batches. An audit compares it with the
+    /// digest of the weights themselves.
     #[must_use]
     pub fn digest(&self) -> Digest {
         self.digest

@@ -14,8 +14,9 @@ use crate::log_context::NEWS;
 const MODEL_LIMIT: Duration = Duration::from_mins(1);
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// Writes the last checkpoint of a run once the model lies beside it: the model comes first for the room on the disk.
-/// If no model comes there, what the run has learned is saved in another way, and no checkpoint is written.
+/// Writes the last checkpoint of a run once the run's model file lies beside it: the model comes first, because the
+/// disk may have room for only one of them. If no model file comes in time, no checkpoint is written here: the replica
+/// is then saved in place of the model.
 pub(super) fn write_last(path: &Path, header: &Header, head: Head, counts: Arc<[i32]>) {
     let (since, model) = (Instant::now(), path.with_extension("safetensors"));
     while !model.exists() {

@@ -24,7 +24,7 @@ type Read = dyn Fn(&DataSpec) -> Result<DataInfo, String> + Send + Sync;
 pub struct DataReader(Arc<Read>);
 
 impl DataReader {
-    /// Creates a reader that uses this function.
+    /// Makes a reader from a function that reads data and describes it; the function's error is one sentence.
     pub fn new(read: impl Fn(&DataSpec) -> Result<DataInfo, String> + Send + Sync + 'static) -> Self {
         Self(Arc::new(read))
     }
@@ -60,8 +60,8 @@ impl DataInspector {
         }
     }
 
-    /// Answers a client that asks about data on this machine: at once if it names none, else when the data is read or
-    /// that has taken too long.
+    /// Answers a client that asks about data on this machine: at once if the client names no data, else when the data
+    /// is read or reading has taken too long.
     pub(super) fn answer(&self, data: Option<DataSpec>, reply: RpcReplyPort<Payload<Reply>>) {
         let Some(data) = data else {
             return tell(reply, None);

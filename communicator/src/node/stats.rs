@@ -43,16 +43,17 @@ pub(crate) enum StatsMessage {
     Read {
         /// Number of the last record that the client has.
         after: u64,
-        /// Port for the reply.
+        /// Port for the reply, which holds the records after that number.
         reply: RpcReplyPort<Payload<Reply>>,
     },
-    /// Periodic clock tick.
+    /// Periodic clock tick, at which clients that have waited long enough for new records get an answer.
     Tick,
 }
 
 /// Arguments with which the stats actor is started.
 pub(crate) struct StatsArguments {
-    /// Usual interval between two records of a node.
+    /// Usual interval between two records of statistics that a node makes. Records that another node sends much more
+    /// often are dropped.
     pub(crate) record: Duration,
     /// Time for which a client that asks for new records waits before it is told that there are none.
     pub(crate) news: Duration,
@@ -71,7 +72,8 @@ pub(crate) struct Stats {
     /// For each other node: the time of its last record, and the budget that limits its records.
     tellers: BTreeMap<NodeId, (Duration, Meter)>,
     start: Instant,
-    /// Time of `start` since 1970. Times of records go on from there, even if the system's clock is set.
+    /// Time since 1970 at which this actor was started. Times of records are counted from there, so that setting the
+    /// system's clock does not shift them.
     start_time: Duration,
 }
 
@@ -148,7 +150,7 @@ impl Stats {
         meter.try_spend(1, now)
     }
 
-    /// Drops the record budgets of nodes that have been quiet for so long that these are full again.
+    /// Drops the record budgets of nodes that have sent no record for so long that their budgets are full again.
     fn forget_tellers(&mut self, now: Duration) {
         let full_after = self.arguments.record * TOLD_AT_ONCE / TOLD_FOR_ONE;
         self.tellers
@@ -178,8 +180,8 @@ impl Stats {
         }
     }
 
-    /// Returns a reply with the records after a number, as many as fit. A number that only another node can have given
-    /// starts afresh.
+    /// Returns a reply with the records after the one of this number, as many as fit into it. A number that this node
+    /// has not reached yet must come from another node: the reply then begins with the oldest record.
     fn since(&self, after: u64) -> Reply {
         let first = self.last - self.records.len() as u64;
         let after = if after > self.last { 0 } else { after };

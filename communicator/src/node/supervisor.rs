@@ -20,7 +20,7 @@ use crate::control::{EndpointActor, Sessions};
 /// Message to the supervisor of a node's actors.
 #[derive(RactorMessage)]
 pub(super) enum NodeMessage {
-    /// Return the actors that messages and requests are for.
+    /// Reply with the actors that take the node's messages and requests.
     RouteTargets(RpcReplyPort<RouteTargets>),
 }
 

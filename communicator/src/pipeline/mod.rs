@@ -128,12 +128,12 @@ impl PipelineNode {
         &self.liveness
     }
 
-    /// Slots (workers' numbers, to which samples are dealt) without a worker, for a worker that begins.
+    /// Slots (workers' numbers, to which samples are dealt) without a worker. A worker that begins is told these.
     pub(crate) fn dead_slots(&self) -> &BTreeSet<usize> {
         &self.dead_slots
     }
 
-    /// Origins (workers' streams of batches) that have ended or are out of reach, for a worker that begins.
+    /// Origins (workers' streams of batches) that have ended or are out of reach. A worker that begins is told these.
     pub(crate) fn dead_origins(&self) -> &BTreeSet<OriginId> {
         &self.dead_origins
     }

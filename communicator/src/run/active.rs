@@ -84,7 +84,8 @@ pub(super) struct ActiveRun {
     pub(super) scores: Option<Scores>,
     /// Evaluations that this node's workers have made during the run.
     pub(super) course: Course,
-    /// Number of evaluations in a row that did not lower the loss, for `--patience`.
+    /// Lowest evaluation loss so far, and the number of evaluations in a row that did not come below it: `--patience`
+    /// limits that number.
     pub(super) patience: Patience,
     pub(super) state: State,
     /// Progress of this node's departure from a run that goes on without it.

@@ -20,7 +20,7 @@ pub(crate) struct ResumePoint {
     pub(crate) checkpoints: Vec<Resumed>,
     /// Nodes that have a checkpoint, with its stage. Nodes whose checkpoint is among `checkpoints` come first.
     pub(crate) holders: Vec<(NodeId, u8)>,
-    /// The diverged run that is trained again at a lower learning rate.
+    /// The diverged run that this run repeats at a lower learning rate; `None` if it repeats none.
     pub(crate) succeeds: Option<RunId>,
 }
 
@@ -77,7 +77,8 @@ impl Coordination {
             .filter(|node| !self.answers.contains_key(node))
     }
 
-    /// Returns the invited nodes that still have to get ready, as people are told.
+    /// Returns an entry for each invited node that has not answered yet, for the list of things that the run waits for,
+    /// which people see.
     pub(crate) fn waiting(&self) -> impl Iterator<Item = WaitingFor> {
         let names = self.unanswered().map(|node| &self.invited[&node].name);
         names.map(|name| WaitingFor::node(name, NodeTask::GetReady))

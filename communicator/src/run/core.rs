@@ -220,8 +220,9 @@ impl RunCore {
         self.lost(node, Excluded::Left);
     }
 
-    /// Detects that this node itself stood still: events come several times a second, so a longer gap is this node's
-    /// own.
+    /// Detects that this node itself stood still, by a long gap between events, which come several times a second. The
+    /// participants' silence in the gap is excused. After a longer gap, the start of a run that this node coordinates
+    /// is called off, because the other nodes may have given it up.
     fn notice_a_standstill(&mut self, now: Duration, effects: &mut Vec<RunEffect>) {
         let gap = self.lived.map_or(Duration::ZERO, |last| now.saturating_sub(last));
         self.lived = Some(now);

@@ -25,7 +25,7 @@ impl Dismissals {
         }
     }
 
-    /// Removes a worker that has dropped its run or has disconnected.
+    /// Removes a worker from those that have yet to drop their run: it has dropped the run, or has disconnected.
     pub(super) fn note_dropped(&mut self, worker: WorkerKey) {
         self.since.remove(&worker);
     }

@@ -90,7 +90,7 @@ pub(crate) enum RunEvent {
     Progress(RunId, Progress),
     /// A peer sent the exchange a message that no honest node sends.
     Lied { run: RunId, node: NodeId },
-    /// A weight has left the range of the lattice: the run has diverged.
+    /// A weight has left the range of the lattice (the grid of values that weights may have): the run has diverged.
     Diverged(RunId, String),
     /// The actor of a run's exchange has failed, which is a bug in Tau.
     ExchangeFailed(RunId, String),
@@ -147,7 +147,7 @@ pub(crate) struct Settlement {
     pub(crate) bytes_sent: u64,
     /// Number of weights that this node's replica holds.
     pub(crate) weights: u64,
-    /// Resources of the machine that this node has used.
+    /// Resources of the machine that this node has used since the run began here.
     pub(crate) usage: NodeUsage,
 }
 

@@ -55,7 +55,8 @@ impl ActiveRun {
         }
     }
 
-    /// Records a worker's evaluation, and stops the run if its target is reached or its patience is over.
+    /// Records a worker's evaluation. Stops the run if the evaluation reaches the target accuracy, or if too many
+    /// evaluations in a row have not lowered the loss.
     fn evaluated(&mut self, worker: WorkerKey, evaluation: Evaluation, scope: &mut Scope<'_>) {
         let keeps_best = self.job.keep == Keep::Best;
         match self.state {

@@ -88,8 +88,8 @@ impl ActiveRun {
         }
     }
 
-    /// Advances this node's departure from the run; returns true if the node is leaving. It is gone when its workers
-    /// have closed and the others have all of their batches.
+    /// Advances this node's departure from the run; returns true if the node is leaving. It leaves the run when its
+    /// workers have closed their origins (streams of batches) and the others have all of their batches.
     pub(super) fn go_on_leaving(&mut self, scope: &mut Scope<'_>) -> bool {
         if self.leaving == Leaving::No {
             return false;

@@ -44,8 +44,8 @@ impl LatestState {
 #[derive(Clone, Copy, Debug)]
 struct Death {
     found: Duration,
-    /// True if a new state of the participant has come over other nodes since: it may live where this node cannot reach
-    /// it.
+    /// True if a new state of the participant has come over other nodes since this evidence was found: the participant
+    /// may live where this node cannot reach it.
     is_doubtful: bool,
 }
 
@@ -102,7 +102,8 @@ impl Members {
         }
     }
 
-    /// Marks participants that hold another stage of the model than this node.
+    /// Records that these participants hold another stage of the model than this node, so that they agree on their end
+    /// by themselves.
     pub(super) fn hold_others(&mut self, others: impl Iterator<Item = NodeId>) {
         self.others.extend(others);
     }
@@ -254,7 +255,8 @@ impl Members {
         news && self.rifts.insert(node, why).is_none()
     }
 
-    /// Excuses the participants for the time in which this node itself stood still and could not hear them.
+    /// Does not count the time in which this node itself stood still as silence of the participants: it could not hear
+    /// them then.
     pub(super) fn stood_still(&mut self, gap: Duration) {
         self.heard.values_mut().for_each(|heard| heard.at += gap);
     }
@@ -272,7 +274,8 @@ impl Members {
         self.heard.get(&node).is_some_and(|heard| heard.directly.is_some())
     }
 
-    /// Returns all known states, this node's own first, for a beat.
+    /// Returns the newest known states of all participants, this node's own first, as a beat (periodic state message)
+    /// carries them.
     pub(super) fn states(&self) -> Vec<(NodeId, ParticipantState)> {
         let others = self.heard.iter().filter(|(_, heard)| heard.state.number > 0);
         let others = others.map(|(&node, heard)| (node, heard.state.clone()));

@@ -14,8 +14,8 @@ use super::event::{ExchangeOrder, Saving};
 use super::states::{Exchanging, Saver};
 
 impl ActiveRun {
-    /// Lets new workers replace those that were lost at the end, and has this node's stage saved once all members have
-    /// reported what they ended with.
+    /// Gives the places of workers that were lost at the end to new workers. Once all members have sent their final
+    /// reports of the run, orders a worker to save this node's pipeline stage.
     pub(super) fn save_stage(&mut self, scope: &mut Scope<'_>) {
         let living = self.members.waited_for(scope.now, scope.limits);
         let all_settled = living.iter().all(|&node| self.has_settled(node));

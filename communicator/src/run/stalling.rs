@@ -21,7 +21,7 @@ pub(crate) struct Stall {
     /// Time since which all participants have been without samples and no batch has come; `None` if the run does not
     /// stall.
     since: Option<Duration>,
-    /// Fingerprint of this node's batches when the stall began.
+    /// Fingerprint of this node's batches when the stall began; a change of it shows progress.
     fingerprint: u64,
     /// Remedy that was tried last since the run made progress.
     remedy: Remedy,
@@ -42,7 +42,8 @@ enum Remedy {
 }
 
 impl Remedy {
-    /// Returns the strongest remedy that is due after the run has made no progress for the time `waited`.
+    /// Returns the strongest remedy to try when the run has made no progress for the time `waited`; stronger ones come
+    /// after more times `limit`.
     fn due(waited: Duration, limit: Duration) -> Self {
         match waited.as_millis() / limit.as_millis().max(1) {
             0 => Self::None,
@@ -75,7 +76,8 @@ impl Exchanging {
 }
 
 impl ActiveRun {
-    /// Detects that the run makes no progress, and applies the next remedy that is due.
+    /// Detects that the run makes no progress, and applies the next remedy that is due, such as taking over samples of
+    /// other nodes.
     pub(super) fn look_for_a_stall(&mut self, scope: &mut Scope<'_>) {
         let (now, limits) = (scope.now, scope.limits);
         let State::Training(exchanging) = &mut self.state else {

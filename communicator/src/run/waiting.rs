@@ -100,8 +100,8 @@ impl ActiveRun {
             .chain(others.map(|one| WaitingFor::node(&one.name, NodeTask::RestartWorker)))
     }
 
-    /// Returns the tasks for which the run waits at these nodes, except this one: `lacks` finds a node's task, and a
-    /// silent node has to be heard again.
+    /// Returns the things for which the run waits at these nodes, except this one: that a silent node is heard, and the
+    /// task, if any, that `lacks` finds in the newest state of any other.
     fn lacking<'a>(
         &'a self,
         nodes: impl Iterator<Item = NodeId> + 'a,

@@ -27,7 +27,8 @@ pub(crate) enum RunExchangeEvent {
     LinkDown(NodeId),
     /// A message has come over the current connection to a peer.
     Received { from: NodeId, message: Message },
-    /// Bytes have left on the connection to a peer since the last tick.
+    /// Bytes have left on the connection to a peer since the last tick, so the connection is alive even if the peer
+    /// confirms nothing.
     Sent(NodeId),
     /// A worker of this node has made a batch; its encoded bytes.
     Batch { worker: WorkerKey, bytes: Arc<[u8]> },
@@ -43,7 +44,7 @@ pub(crate) enum RunExchangeEvent {
     },
     /// The checkpoint's file has been written, or writing it has failed.
     CheckpointWritten,
-    /// One tick has passed.
+    /// One tick of the exchange's clock has passed: it is time for periodic work, such as resending and audits.
     Tick,
 }
 
@@ -60,7 +61,7 @@ pub(crate) enum RunExchangeEffect {
     Absent { peer: NodeId, absent: bool },
     /// Send a message over the link to a peer. A link whose queue is full is given up.
     Send { to: NodeId, message: Message },
-    /// Start or stop taking batches from a worker.
+    /// Start or stop passing a worker's batches to the exchange: only workers with a place in the run are heard.
     Hear { worker: WorkerKey, is_heard: bool },
     /// Send a message to a worker.
     Tell { worker: WorkerKey, message: ToWorker },
@@ -107,9 +108,10 @@ pub(crate) enum ExchangeNews {
     Joined(String),
     /// A snapshot is being sent to this peer.
     Giving(NodeId),
-    /// A merged range of this many batches was applied.
+    /// A merged range was applied: the sum of this many successive batches of the origin (a worker's stream of
+    /// batches).
     RangeApplied { origin: OriginId, batches: u64 },
-    /// A batch in the log has a flipped bit.
+    /// A memory error has flipped a bit of a batch that this node keeps for other nodes.
     Spoilt,
     /// One bit of the weight with this index had flipped in this node's replica and has been corrected.
     Mended(usize),
@@ -121,7 +123,7 @@ pub(crate) enum ExchangeNews {
     CheckpointSkipped,
     /// A worker's saved state does not fit the batches of this node's replica and is not used.
     StateDropped(PathBuf),
-    /// A peer sent something that no honest member sends.
+    /// A peer sent something that no honest member sends: from now on nothing is taken from it.
     Quarantined { peer: NodeId, reason: Breach },
     /// A worker sent an invalid batch.
     BatchRejected(String),

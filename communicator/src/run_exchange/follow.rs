@@ -83,7 +83,8 @@ impl RunExchange {
         }
     }
 
-    /// Moves the weights of all workers by the sum of a merged range or a snapshot.
+    /// Moves the weights of all workers by the sum of a merged range (successive batches of one worker) or of a
+    /// snapshot.
     fn jump(&mut self, jump: &Jump) {
         if let Some(origin) = jump.order.origin {
             let batches = jump.order.batches;

@@ -86,7 +86,7 @@ pub(crate) struct RunExchangeArguments {
     pub(crate) run: RunId,
     /// The participants, the job and the data of the run.
     pub(crate) plan: RunPlan,
-    /// The replica to start from.
+    /// This node's replica of the weights (its ledger), with which the exchange starts.
     pub(crate) ledger: Ledger,
     /// Files with the private state of this node's workers, from a checkpoint.
     pub(crate) states: Vec<State>,
@@ -182,7 +182,7 @@ impl RunExchange {
         std::mem::take(&mut self.effects)
     }
 
-    /// The state machine that decides which batch goes to which node.
+    /// The core of the exchange, which decides which batch goes to which node.
     pub(crate) fn exchange(&self) -> &Exchange {
         &self.exchange
     }
@@ -201,7 +201,8 @@ impl RunExchange {
         }
     }
 
-    /// Total time for which workers were throttled.
+    /// Total time for which workers were throttled (told to pause, because peers lag behind), the current pause
+    /// included.
     pub(crate) fn paused(&self, now: Duration) -> Duration {
         self.pauses.total(now)
     }
@@ -271,7 +272,8 @@ impl RunExchange {
         }
     }
 
-    /// Takes the new liveness of the participants: some became silent, speak again, or are gone.
+    /// Takes the new liveness of the participants, of which some became silent, speak again, or are gone, and tells it
+    /// to all parts of the exchange.
     fn heed(&mut self, liveness: Liveness) {
         let before = self.pipeline.liveness().clone();
         let (gone, mut absent) = (liveness.gone.clone(), liveness.absent());
@@ -355,7 +357,8 @@ impl RunExchange {
         }
     }
 
-    /// Throttles the workers or lets them go on, if that has changed.
+    /// Tells the workers to pause or to go on, if that has changed. They pause while too few peers keep up with their
+    /// batches.
     fn pace(&mut self) {
         let pause = self.exchange.should_pause();
         if self.pauses.change(pause, self.now) {

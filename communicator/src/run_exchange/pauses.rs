@@ -2,17 +2,18 @@
 
 use std::time::Duration;
 
-/// The times in a run during which workers were throttled.
+/// The times in a run during which workers were throttled: told to pause, because peers lag behind.
 #[derive(Debug, Default)]
 pub(super) struct Pauses {
-    /// Time at which the current pause of the workers began; `None` if workers are not throttled.
+    /// Time at which the current pause of the workers began; `None` if workers are not throttled (told to pause).
     since: Option<Duration>,
-    /// Total time of the workers' earlier pauses.
+    /// Total time of the workers' earlier pauses, without the current one.
     before: Duration,
 }
 
 impl Pauses {
-    /// Starts or ends a pause of the workers. Returns true if that is a change.
+    /// Records that the workers are to pause, or to go on. Returns true if that is a change, of which they have to be
+    /// told.
     pub(super) fn change(&mut self, pause: bool, now: Duration) -> bool {
         if pause == self.is_on() {
             return false;
@@ -24,12 +25,13 @@ impl Pauses {
         true
     }
 
-    /// Returns true if workers are throttled.
+    /// Returns true if workers are throttled: told to pause, because peers lag behind.
     pub(super) fn is_on(&self) -> bool {
         self.since.is_some()
     }
 
-    /// Total time for which workers were throttled, including the current pause.
+    /// Total time for which workers were throttled (told to pause, because peers lag behind), the current pause
+    /// included.
     pub(super) fn total(&self, now: Duration) -> Duration {
         let present = self.since.map(|since| now.saturating_sub(since));
         self.before + present.unwrap_or_default()

@@ -80,8 +80,8 @@ impl RunExchange {
         }
     }
 
-    /// Takes the file with the private state of some former worker, if this node has exactly the batches that the
-    /// worker had made by then. States that do not fit are dropped.
+    /// Takes the file with the private state of some former worker. It must have been saved when the worker had made
+    /// exactly the batches that this node has of it; states that do not fit are dropped.
     fn take_state(&mut self) -> Option<PathBuf> {
         let frontier = self.exchange.ledger().frontier();
         let fits = |state: &State| frontier.applied(state.origin) == state.sequence;

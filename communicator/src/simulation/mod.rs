@@ -55,7 +55,8 @@ const CUTS: [&str; 5] = [
 const PIPELINE_SEEDS: u64 = 240;
 /// Seconds after the last fault until all nodes know which node holds each pipeline stage.
 const HEARD_SECONDS: u64 = 10;
-/// Further seconds within which a pipeline must be complete, if all its workers are there.
+/// Number of seconds, counted from the end of `HEARD_SECONDS`, within which each pipeline whose workers are all running
+/// must be complete.
 const TOGETHER_SECONDS: u64 = 40;
 /// Number of seeds of which at least one must find each bug planted in pipelines.
 const PLANTED_PIPELINE_SEEDS: u64 = 200;

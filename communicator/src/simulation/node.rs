@@ -102,9 +102,11 @@ pub(super) struct Worker {
     pub(super) hangs: bool,
     /// The run whose data the worker has opened.
     pub(super) prepared: Option<RunId>,
-    /// The pieces received so far of the weights to start from, in steps of the lattice.
+    /// Pieces, received so far, of the weights with which the worker is to begin, in steps of the lattice (the grid of
+    /// values that weights may have).
     pub(super) counts: Vec<i32>,
-    /// The pieces received so far of the movements of weights that a merged range or a snapshot stands for.
+    /// Pieces, received so far, of the sum of a merged range of batches or of a snapshot: the movements of single
+    /// weights, each as the weight's index and the steps of the lattice.
     pub(super) sums: Vec<(u32, i32)>,
     pub(super) training: Option<Training>,
     /// The training loop, if the worker holds a pipeline stage of a network.
@@ -129,19 +131,22 @@ pub(super) struct Training {
     pub(super) idle: u32,
     pub(super) ending: Ending,
     pub(super) closed: bool,
-    /// True while the worker is throttled.
+    /// True while the worker is throttled: its node has told it to pause.
     pub(super) is_paused: bool,
-    /// The weights that the worker last measured and that reached the target, in steps of the lattice.
+    /// The weights that the worker last measured and that reached the target, in steps of the lattice (the grid of
+    /// values that weights may have).
     pub(super) on_target: Option<Vec<i32>>,
 }
 
-/// A worker's progress through the rounds, in worlds that have them.
+/// A simulated worker's progress through rounds, in which workers wait for each other. It is used only in worlds that
+/// train in rounds.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Round {
     pub(super) number: u64,
     pub(super) newest: u64,
     pub(super) waits: bool,
-    /// True if the worker has announced its loss for the round, and emits its contribution next.
+    /// True if the worker has announced its loss for the round, so that its next batch carries its share of what it has
+    /// learned.
     pub(super) due: bool,
     /// True from the time when the worker is idle until it has reached two rounds after that: it does not know the
     /// newest round.
@@ -157,7 +162,8 @@ impl Round {
         self.returns = self.returns && self.since_idle < 2;
     }
 
-    /// Chooses what the worker's next batch does in its round: announce a loss or carry a contribution.
+    /// Chooses the content of the worker's next batch: the announcement of its loss, if the weighting of the round
+    /// depends on losses and the worker has not announced its own, or else its share of what it has learned.
     pub(super) fn next(&mut self, shares: RoundWeighting) -> RoundPhase {
         if std::mem::take(&mut self.due) {
             self.waits = true;

@@ -247,7 +247,7 @@ fn workers_wait_for_each_other_again_after_one_has_stood_still() {
     }
 }
 
-/// The weights that a worker of this node measured and that reached the target.
+/// Returns the weights that a worker of the node has measured and that have reached the target accuracy.
 fn on_target(world: &World, at: NodeId) -> Vec<i32> {
     let mut trainings = world.nodes[&at]
         .workers

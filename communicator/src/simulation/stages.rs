@@ -26,10 +26,10 @@ use crate::run_exchange::RunExchangeEvent;
 
 /// Number of test samples of every simulated data set.
 const TEST_SAMPLES: usize = 9;
-/// Maximum number of pieces of work that a worker does between two ticks.
+/// Maximum number of times that a worker's training loop is advanced between two ticks of the simulation's clock.
 const PIECES_MAX: u64 = 40;
 
-/// The cut of networks into stages in a simulation, and the data that is trained on.
+/// The job of a simulation in which networks are cut into stages, and the data that these train on.
 pub(super) struct Layers {
     job: Job,
     dataset: Arc<Dataset>,
@@ -120,7 +120,7 @@ impl StageWorker {
         self.training.trainer().stage().pipeline().leads()
     }
 
-    /// Returns true if the worker's pipeline is complete, or has no more work.
+    /// Returns true if the worker's pipeline has all its workers, or this worker has made its last batch.
     fn is_whole(&self) -> bool {
         self.is_closed || self.training.trainer().stage().pipeline().is_whole()
     }
@@ -230,7 +230,7 @@ impl World {
         }
     }
 
-    /// Lets a node's workers compute for a random number of pieces of work.
+    /// Advances the training loop of each of a node's workers, up to a random number of times.
     pub(super) fn compute_stages(&mut self, at: NodeId) {
         let Some(open) = &self.nodes[&at].exchange else {
             return;

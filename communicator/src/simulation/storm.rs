@@ -31,8 +31,8 @@ impl World {
         world
     }
 
-    /// Makes a world of nodes that train networks cut into these stages: enough nodes for a pipeline, for two, or for
-    /// some of them spare.
+    /// Makes a world of nodes that train networks cut into these stages. There are enough nodes for one or two
+    /// pipelines, and sometimes a spare one.
     pub(super) fn of_pipelines(seed: u64, cut: &str) -> Self {
         let mut world = Self::new(seed);
         world.in_rounds = None;
@@ -312,7 +312,7 @@ impl World {
         self.exchange(at, RunExchangeEvent::Received { from, message });
     }
 
-    /// Lets a frozen node, chosen at random among those whose time is over, go on.
+    /// Lets one frozen node go on, chosen at random among those that have been frozen for their full time.
     fn go_on(&mut self) {
         let may = |node: &Node| node.stopped && node.stopped_until <= self.now;
         let stopped: Vec<NodeId> = self.alive().into_iter().filter(|id| may(&self.nodes[id])).collect();

@@ -28,7 +28,7 @@ use crate::planted::{Bug, planted};
 use crate::run::{RunEvent, Ticket, WorkerKey};
 use crate::run_exchange::RunExchangeEvent;
 
-/// Maximum number of samples that a worker trains before it must emit a batch that counts them.
+/// Maximum number of samples that a throttled worker of the simulation counts in one batch.
 const THROTTLED_MAX: u32 = 8;
 
 impl World {
@@ -94,7 +94,7 @@ impl World {
         );
     }
 
-    /// Handles a message of a node's exchange to a worker.
+    /// Handles, in place of a simulated worker, a message that its node's exchange sends to it.
     pub(super) fn tell_worker(&mut self, at: NodeId, key: WorkerKey, message: ToWorker) {
         let is_stage = self.layers.is_some();
         let Some(worker) = self.nodes.get_mut(&at).unwrap().workers.get_mut(&key) else {
@@ -306,7 +306,8 @@ impl World {
         }
     }
 
-    /// Lets a worker go on that has waited for other workers' rounds.
+    /// Lets a worker go on that has waited in a round for other workers. Counts how often workers go on, and how often
+    /// one does so although another worker has not reached the round.
     fn leave_round(&mut self, at: NodeId, key: WorkerKey, order: GoOn) {
         let run = self.nodes[&at].run();
         let others = self.nodes.values().filter(|node| node.runs() && node.run() == run);
@@ -332,8 +333,9 @@ impl World {
         }
     }
 
-    /// Lets a worker train a sample if there is one; otherwise the worker emits the samples that no batch counts yet,
-    /// or reports that it has none to train. Returns true if a batch is to be emitted.
+    /// Lets a worker train a sample if `has_more` says that there is one. Returns true if the worker is to make a batch
+    /// now: after each sample or, if it throttles, after several. When no samples are left, a batch counts those that
+    /// the worker has trained but not counted yet; after that, the worker reports that it has none to train.
     fn train_one(&mut self, at: NodeId, key: WorkerKey, has_more: bool, throttles: bool) -> bool {
         let worker = self.nodes.get_mut(&at).unwrap().workers.get_mut(&key);
         let Some(training) = worker.and_then(|worker| worker.training.as_mut()) else {
@@ -415,13 +417,14 @@ impl World {
         }
     }
 
-    /// Makes a ticket for a client's request.
+    /// Makes a new ticket: the key by which the reply to a client's request is recognised.
     pub(super) fn ticket(&mut self) -> Ticket {
         Ticket(self.number())
     }
 }
 
-/// Makes a payload that moves one weight by one step of the lattice.
+/// Makes a payload (the content of a batch) that moves one weight by one step of the lattice (the grid of values that
+/// weights may have).
 fn one_step(sequence: u64) -> Payload {
     Payload::Steps {
         tau: Tau::ONE_STEP,
@@ -429,7 +432,8 @@ fn one_step(sequence: u64) -> Payload {
     }
 }
 
-/// Makes a payload that moves each weight by up to three steps of the lattice.
+/// Makes a payload (the content of a batch) that moves each weight by up to three steps of the lattice (the grid of
+/// values that weights may have).
 fn dense_steps(sequence: u64) -> Payload {
     let steps = (0..WEIGHTS as u64).map(|weight| (splitmix64(sequence ^ weight << 40) % 7) as i32 - 3);
     Dense::checked(0, steps.collect(), WEIGHTS).map_or_else(Payload::default, Payload::Dense)

@@ -85,7 +85,7 @@ pub(super) enum Due {
         run: RunId,
         plan: Box<RunPlan>,
     },
-    /// A worker answers, unless it got another order meanwhile.
+    /// A worker's answer to an order reaches its node. The answer is dropped if the worker got another order meanwhile.
     Worker {
         at: NodeId,
         key: WorkerKey,
@@ -122,12 +122,13 @@ pub(super) enum Due {
     },
 }
 
-/// A link between two nodes; its key has the lower name first.
+/// A link between two nodes of the simulation, which the world keeps under their names, the lower one first.
 pub(super) struct Link {
     pub(super) number: u64,
     /// The nodes that take this link for up.
     pub(super) up: BTreeSet<NodeId>,
-    /// Arrival time of the last message in each direction, because links keep the order.
+    /// Arrival time of the last message to each of the two nodes. Later messages to that node arrive after it, because
+    /// links keep the order.
     pub(super) arrival: BTreeMap<NodeId, u64>,
     /// True if a message was lost on the link, so that no later message arrives.
     pub(super) broken: bool,
@@ -164,13 +165,15 @@ pub(super) struct World {
     pub(super) slow: bool,
     /// The cut of networks into stages; `None` if each node holds the whole model.
     pub(super) layers: Option<Layers>,
-    /// The weighting of workers' contributions, if workers train in rounds; `None` if they do not wait for each other.
+    /// The rule by which workers' batches are weighted, if workers train in rounds; `None` if they do not wait for each
+    /// other.
     pub(super) in_rounds: Option<RoundWeighting>,
     /// The path by which rounds are added up in this world: from all to all, over a server, or along a ring.
     pub(super) way: RoundTopology,
-    /// True if workers may run out of samples for a while.
+    /// True if the simulation may let workers that train in rounds run out of samples for a while.
     pub(super) may_idle: bool,
-    /// True if workers may wait for samples that others hold back.
+    /// True if a worker that has run out of samples may still keep some that it trained without counting them in a
+    /// batch. If false, the simulation fails when a node takes over samples of such a worker.
     pub(super) may_stall: bool,
     /// Nodes that were asked to leave and have not ended yet.
     pub(super) leaving: BTreeSet<NodeId>,

@@ -16,7 +16,7 @@ macro_rules! times {
         }
 
         impl $name {
-            /// Defaults of all times in the table.
+            /// The default of each interval and time limit of this table.
             pub(super) const DEFAULT: Self = Self { $($field: $time,)+ };
 
             /// Returns true if no time in the table is zero: a clock without a pause would starve all else, and a limit
@@ -123,8 +123,8 @@ times! {
         /// Time without a new state, even over other nodes, after which a participant whose process has ended is given
         /// up.
         dead_after = Duration::from_millis(1200),
-        /// The same limit as `dead_after`, for a participant of which a new state has come over other nodes since this
-        /// node found evidence of its end: it may live where only they reach it.
+        /// Time without a new state after which a participant whose process has ended by this node's evidence is given
+        /// up, if a new state of it came over other nodes after that evidence: it may live where only they reach it.
         doubtful_after = Duration::from_secs(5),
         /// Time without a new state after which a participant is given up: the run does not wait for it. A job may set
         /// another time.
@@ -155,8 +155,8 @@ times! {
         /// Time for which a node without a ledger (a replica of the weights) stays in a run when no node is there that
         /// could give it one. Then it withdraws.
         stranded = Duration::from_secs(5),
-        /// Time without progress, at the end of a run, after which participants with all batches made give up those
-        /// that they cannot reach.
+        /// Time without progress, at the end of a run, after which participants that have made all their batches give
+        /// up those that they cannot reach.
         settle = Duration::from_secs(30),
         /// Time that workers may take to report the digests of their weights at the end of a run.
         digests = Duration::from_secs(30),
@@ -245,7 +245,7 @@ times! {
     ControlTimes {
         /// Time that both ends of a connection may take to prove their names.
         session_hello = Duration::from_secs(5),
-        /// Time that a connection may take to become a session.
+        /// Time that a new connection may take until its session can carry messages.
         ready = Duration::from_secs(5),
         /// Time that a node may be silent before its connection is closed, though state messages should come twice a
         /// second. The membership takes a node for silent much sooner; this limit is for nodes that were never heard at
@@ -253,11 +253,12 @@ times! {
         node_silence = Duration::from_secs(10),
         /// Time that a client may stay connected without a request.
         client_silence = Duration::from_mins(1),
-        /// Time for which a banned process is kept out.
+        /// Time for which a process that was banned for invalid messages is kept out.
         banned_for = Duration::from_mins(1),
         /// Time that one frame on the control plane may take to arrive.
         frame = Duration::from_secs(30),
-        /// Time that a peer may take to read what this node writes to it at once, which is at most one pipe's contents.
+        /// Time that a peer may take to read the bytes that this node writes to its connection in one go. If it takes
+        /// longer, the connection is ended.
         stall = Duration::from_secs(10),
         /// Time that a node may take to answer a client that connects.
         call = Duration::from_secs(5),

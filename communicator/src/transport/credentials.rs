@@ -55,7 +55,7 @@ pub enum CredentialsError {
     #[error("{file} is {kind}: give a regular file that holds the cluster's credentials")]
     NotRegular {
         file: PathBuf,
-        /// Kind of the file that is not a regular one, with an article.
+        /// Kind of the file, which is not a regular one, with an article: for example `a folder`.
         kind: &'static str,
     },
     /// The credentials file may be read by other users than its owner.
@@ -151,7 +151,7 @@ impl Credentials {
         bytes
     }
 
-    /// Decodes the bytes that [`Self::to_bytes`] returns; `None` if they are invalid.
+    /// Decodes credentials from the bytes that [`Self::to_bytes`] returns; `None` if the bytes are invalid.
     #[must_use]
     pub fn of_bytes(bytes: &[u8]) -> Option<Self> {
         let (length, rest) = bytes.split_first_chunk::<2>()?;

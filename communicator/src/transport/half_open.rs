@@ -29,7 +29,7 @@ struct HalfOpenEntry<T> {
 }
 
 impl<T> HalfOpen<T> {
-    /// Creates an empty table with room for `max` connections.
+    /// Creates an empty table with room for `max` half-open connections.
     pub(crate) fn new(max: usize) -> Self {
         Self { max, open: Vec::new() }
     }
@@ -49,8 +49,9 @@ impl<T> HalfOpen<T> {
         }
     }
 
-    /// Removes a connection to make room, and returns its handle: the oldest of the address (or IPv6 network) that has
-    /// most. Connections on which a first message has come are spared as long as there are others.
+    /// Removes a connection to make room, and returns its handle: the oldest connection of the address (or IPv6
+    /// network) that has most connections. Those on which a first message has come are spared as long as there are
+    /// others.
     pub(crate) fn displace(&mut self) -> Option<T> {
         let silent = |open: &HalfOpenEntry<T>| !open.hello_received.load(Ordering::Relaxed);
         let any_silent = self.open.iter().any(silent);

@@ -38,7 +38,7 @@ pub trait Connection: AsyncRead + AsyncWrite + Send + Unpin + 'static {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin + 'static> Connection for T {}
 
-/// A connection whose other side is known to be a member.
+/// Connection whose other side has proved to hold the cluster's credentials or, without TLS, is on this machine.
 pub type Stream = Box<dyn Connection>;
 
 impl fmt::Debug for dyn Connection {

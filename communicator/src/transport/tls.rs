@@ -15,10 +15,11 @@ use tokio_rustls::rustls::{
 use super::credentials::{Credentials, CredentialsError};
 use super::security::Security;
 
-/// Purpose of a connection. It is agreed on within the handshake, so that one port serves both planes.
+/// Purpose of a connection: small control messages, or bulk data such as batches and models. Both sides agree on it
+/// within the handshake, so that one port serves both purposes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plane {
-    /// Control plane: small messages between actors.
+    /// Control plane: small messages between nodes, and between a client and a node.
     Control,
     /// Data plane: batches, snapshots, repairs and models.
     Data,

@@ -26,21 +26,21 @@ pub enum Density {
 
 /// Fraction of weights that a batch changes where ten workers or fewer train.
 const FRACTION: f64 = 0.002;
-/// Number of workers above which a batch changes a larger fraction of the weights, by a power of workers / `WORKERS`:
-/// `POWER`, or `POWER_ORTHOGONAL` for orthogonal updates. For 32 workers that is twice the fraction, or five times.
-/// Other updates overshoot if more of them leaves at once.
+/// Number of workers above which a batch changes a larger fraction of the weights: `FRACTION` times a power of the
+/// number of workers divided by `WORKERS`. The exponent is `POWER_ORTHOGONAL` for orthogonal updates (five times the
+/// fraction for 32 workers) and `POWER` for others (twice the fraction), which overshoot if more changes leave at once.
 const WORKERS: f64 = 10.0;
 const POWER: f64 = 0.6;
 const POWER_ORTHOGONAL: f64 = 1.4;
-/// Smallest number of changes in a batch of a small model, as long as it is no more than `FRACTION_OF_SMALL` of the
-/// weights: more would leave at once than the sums of several workers bear.
+/// Number of weights that a batch changes at least, so that a small model's batches are not mostly header. On a tiny
+/// model the limit `FRACTION_OF_SMALL` of the weights counts instead, because the sum of several workers' batches
+/// overshoots if they change more.
 const CHANGES_MIN: f64 = 400.0;
 const FRACTION_OF_SMALL: f64 = 0.01;
-/// Number of times that one worker changes each weight at least, on average, over a whole run: with fewer, a run of few
-/// steps ends before its weights have arrived.
+/// Average number of times that one worker's batches are to change each weight over a whole run, at least. In a run of
+/// few steps the density is raised until they do; else its weights would move too rarely to reach their values.
 const CHANGES_PER_WEIGHT: f64 = 1.8;
-/// Largest fraction of weights per batch that is chosen automatically. Above it, encoding makes changes less than six
-/// times smaller.
+/// Largest fraction of weights per batch that is chosen automatically, because the encoding saves too little above it.
 const FRACTION_MAX: f64 = 1.0 / 16.0;
 /// Smallest fraction of weights per batch, which wins over the limit of bytes: fewer changes would carry too little.
 const FRACTION_MIN: f64 = 1e-5;

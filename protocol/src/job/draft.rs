@@ -38,8 +38,8 @@ impl JobDraft {
             .collect()
     }
 
-    /// Makes a complete job of this draft: checks all keys and fills in the missing ones, with their defaults or, where
-    /// the rule decides when the run begins, with placeholders that are marked as open.
+    /// Makes a complete job of this draft: checks all keys and fills in the missing ones with their defaults. Settings
+    /// that are decided only when the run begins get placeholders, and the job records them as open.
     pub fn resolve(self) -> Result<Job, JobErrors> {
         let says_threshold = if self.tau.is_some() {
             Some("tau")

@@ -64,14 +64,17 @@ pub enum RoundLength {
 /// Rule for the part of its learned difference that each worker emits in a round, if all workers wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoundWeighting {
-    /// Part that a worker emits: equal for all workers, so that the mean of their differences counts.
+    /// Part of its learned difference that a worker emits in a round: equal for all workers, so that the mean of their
+    /// differences is applied.
     Mean,
-    /// Part that a worker emits: in proportion to the loss of its last steps. The worker with most to learn counts
-    /// most.
+    /// Part of its learned difference that a worker emits in a round: in proportion to the loss of its last steps, so
+    /// that the worker with most to learn counts most.
     Weighted,
-    /// Part that a worker emits: its whole difference if it has the lowest loss, else nothing.
+    /// Part of its learned difference that a worker emits in a round: all of it if this worker has the lowest loss,
+    /// else nothing.
     Best,
-    /// Part that a worker emits: its whole difference if it has the first slot, else nothing. This rule is for studies.
+    /// Part of its learned difference that a worker emits in a round: all of it if this worker has the first slot
+    /// (worker number), else nothing. This rule is for studies.
     First,
 }
 
@@ -87,9 +90,9 @@ impl RoundWeighting {
 /// Rule by which τ, the size of one weight change, is chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Threshold {
-    /// Rule for τ: it is adjusted until a batch changes this fraction of the weights.
+    /// Rule for τ, the size of one weight change: τ is adjusted until a batch changes this fraction of the weights.
     Density(Density),
-    /// Rule for τ: it is fixed.
+    /// Rule for τ, the size of one weight change: τ is fixed to this value.
     Fixed(Tau),
 }
 
@@ -227,8 +230,8 @@ impl Exchange {
         }
     }
 
-    /// Returns the strategy with the model cut into groups of layers as nodes have decided, if the job left the cut
-    /// open.
+    /// Returns the strategy with this cut of the model into groups of layers if the job left the cut to the nodes; else
+    /// the strategy with its own cut.
     #[must_use]
     pub fn decided(&self, cut: Cut) -> Self {
         match self {
@@ -237,13 +240,14 @@ impl Exchange {
         }
     }
 
-    /// True if nodes decide where the model is cut into groups of layers, because the job does not.
+    /// True if the job leaves it to the nodes to decide where the model is cut into groups of layers.
     #[must_use]
     pub fn leaves_cut_open(&self) -> bool {
         self.pipelines().is_some_and(|pipelines| pipelines.cut == Cut::Auto)
     }
 
-    /// Returns the number of pipeline stages that the model is cut into: one if it is not cut or the cut is still open.
+    /// Returns the number of pipeline stages that the model is cut into: one if it is not cut, or if the nodes have not
+    /// yet decided on the cut.
     #[must_use]
     pub fn stages(&self) -> usize {
         self.pipelines().and_then(PipelineSpec::stages).unwrap_or(1)

@@ -21,8 +21,9 @@ impl Mistakes {
         }
     }
 
-    /// Reads a job's exchange strategy, and records a mistake if it is invalid. `says_threshold` is the job's key that
-    /// sets τ or a density, which is a mistake for a strategy without a τ.
+    /// Reads a job's exchange strategy, and records a mistake if it is invalid. `says_threshold` is the name of the key
+    /// (`tau` or `density`) by which the job sets the size τ of one weight change; it is a mistake if the strategy has
+    /// no τ.
     pub(super) fn exchange(
         &mut self,
         text: &str,
@@ -40,7 +41,8 @@ impl Mistakes {
         }
     }
 
-    /// Records a mistake for each given setting that a network spread over nodes (`--exchange layers`) cannot have.
+    /// Records a mistake for each of these settings (`from`, `keep` with the best weights, a target accuracy) that the
+    /// job gives, because a network that is spread over nodes (`--exchange layers`) cannot have them.
     pub(super) fn spread(&mut self, from: bool, keep: Keep, target: bool) {
         let whole = "needs the whole network on one node, but --exchange layers splits the network over nodes: leave \
              this setting out";

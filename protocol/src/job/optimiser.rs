@@ -14,7 +14,7 @@ pub struct Optimiser {
     pub rule: Rule,
     /// Weight decay: in each step, every weight shrinks by this part of itself times the learning rate.
     pub weight_decay: f32,
-    /// True if the job left the learning rate open, so that the rate follows the number of steps of the run.
+    /// True if the job uses Muon and sets no learning rate, so that the rate is adapted to the run's number of steps.
     pub follows_steps: bool,
 }
 
@@ -148,8 +148,9 @@ impl Optimiser {
         follows_steps: false,
     };
 
-    /// Returns the optimiser for a run of `steps` steps of all workers together. An open learning rate is higher for
-    /// fewer steps, because an orthogonal update has the length of its rate, however steep the loss is.
+    /// Returns the optimiser for a run of `steps` steps of all workers together. If the job sets no learning rate, the
+    /// rate is higher for fewer steps, because an orthogonal update has the length of its rate, however steep the loss
+    /// is.
     #[must_use]
     pub fn for_steps(self, steps: u64) -> Self {
         if !self.follows_steps {
@@ -168,7 +169,8 @@ impl Optimiser {
 const BLOCK_MAX: u32 = 8192;
 /// Most Newton–Schulz iterations of Muon: after ten nothing changes.
 const STEPS_MAX: u32 = 10;
-/// Largest number of steps in which each of Muon's blocks moves only once.
+/// Largest value of Muon's option `every`: the number of steps in which the blocks of a matrix take turns, so that each
+/// moves once.
 const EVERY_MAX: u32 = 64;
 
 const ADAM_BETA1: f32 = 0.9;

@@ -169,8 +169,8 @@ impl PipelineSpec {
         if self.slices > 1 { 1 } else { 2 }
     }
 
-    /// Returns the pipeline settings with the cut of the model that nodes have decided on, if the job left the cut
-    /// open.
+    /// Returns the pipeline settings with this cut of the model into groups of layers if the job left the cut to the
+    /// nodes; else with their own cut.
     #[must_use]
     pub fn decided(&self, cut: Cut) -> Self {
         Self {

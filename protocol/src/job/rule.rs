@@ -16,7 +16,7 @@ use crate::job::model::{Layout, ModelError, ModelSpec, Shape};
 use crate::job::optimiser::{Optimiser, Rule};
 use crate::job::target::TargetInfo;
 
-/// Facts of a run from which the rule decides the settings that the job left open.
+/// Facts of a run, by which the settings that the job left out are decided when the run begins.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RunFacts {
     pub rows: u64,
@@ -48,15 +48,15 @@ impl RunFacts {
     }
 }
 
-/// Largest number of floating-point operations of a run that counts as short, and that one worker trains: some seconds
-/// of one core.
+/// Most floating-point operations of a run that counts as short: about some seconds of one core. A short run is trained
+/// by one worker unless the job says otherwise.
 const SHORT_OPERATIONS: f64 = 2e10;
 /// Floating-point operations of a training step for each multiplication of the model: a multiplication and an addition,
 /// forward and twice backward.
 const OPERATIONS_PER_PRODUCT: f64 = 6.0;
 
-/// Default number of epochs times the square root of the number of rows, for tables and for images: with four times as
-/// many rows, a run takes twice as many steps.
+/// Default number of epochs times the square root of the number of rows, for tables; `EPOCHS_OF_IMAGES` is that for
+/// images. With four times as many rows, a run thus takes twice as many steps.
 const EPOCHS_OF_TABLES: f64 = 2770.0;
 const EPOCHS_OF_IMAGES: f64 = 1200.0;
 const EPOCHS_MIN: f64 = 5.0;
@@ -96,7 +96,8 @@ const DECAY: f64 = 0.9;
 const DECAY_OF_NUMBERS: f64 = 1.5;
 const WEIGHT_DECAY_MAX: f64 = 0.9;
 
-/// Norm to which gradients are clipped where a rule that follows the gradient's size predicts numbers.
+/// Norm to which gradients are clipped by default if the model predicts numbers and the update rule follows the
+/// gradient's size, such as gradient descent.
 const NORM: f64 = 1.0;
 
 /// Number of neurons in the hidden layer of the default model for tables.
@@ -148,8 +149,8 @@ impl Job {
         job
     }
 
-    /// True if a run of this job may have been given the job `decided`: both are the same apart from settings that the
-    /// rule decides.
+    /// True if `decided` may be this job as a run executes it: both are the same apart from the settings that this job
+    /// leaves out, which are decided when the run begins.
     #[must_use]
     pub fn may_become(&self, decided: &Self) -> bool {
         let fixed = |job: &Self| {
@@ -172,7 +173,8 @@ impl Job {
         Ok(job.decided_by(&RunFacts::of(data, &layout, workers)))
     }
 
-    /// Returns the job with all open settings decided for these facts of the run.
+    /// Returns the job with all settings that it leaves out decided from these facts of the run (data, model and number
+    /// of workers).
     #[must_use]
     pub fn decided_by(&self, facts: &RunFacts) -> Self {
         let mut job = self.clone();

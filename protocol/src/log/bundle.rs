@@ -23,7 +23,7 @@ pub const BUNDLED_MAX: usize = 4096;
 /// replaces them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bundle {
-    /// Headers of the bundled batches: all of one run, each of another worker.
+    /// Headers of the bundled batches, which are all of one run and each of a different worker.
     pub headers: Vec<Header>,
     /// Sum, for each weight, of the lattice steps in the bundled batches.
     pub dense: Dense,
@@ -82,7 +82,7 @@ impl Bundle {
         Ok(bundle)
     }
 
-    /// Checks that the headers can be those of one bundle: one run, and each of another worker.
+    /// Checks that the headers can be those of one bundle: all of one run, and each of a different worker.
     fn check(&self) -> Result<(), BatchError> {
         let Some(first) = self.headers.first() else {
             return Err(BatchError::BadHeader);

@@ -30,7 +30,8 @@ pub struct RangeHeader {
     pub to: u64,
     /// Amount that the batches of the merged range add to a replica's digest.
     pub digest: Digest,
-    /// Positions in shards up to which the samples are done, once the merged range is applied.
+    /// Progress in shards (parts of the samples) once the merged range is applied: the positions up to which their
+    /// samples are trained.
     pub cursors: Cursors,
     /// Number of samples that the batches of the merged range were computed from.
     pub samples: u64,

@@ -42,70 +42,76 @@ pub enum Excluded {
     /// The node takes no part in the run because its workers have read data that differs from one to another.
     #[error("the node's workers found different data")]
     WorkersDisagree,
-    /// The node takes no part for this reason of one of its workers or, if it cannot hold the model, its own.
+    /// The node takes no part in the run. The sentence says why one of its workers cannot train or, if the node itself
+    /// cannot hold the model, why not.
     #[error("{0}")]
     Unable(Sentence),
-    /// The node is left out because none of its beats (periodic state messages) are heard.
+    /// The node is left out of the run because none of its beats (periodic state messages) are heard.
     #[error("the node fell silent")]
     Silent,
-    /// The node is left out because its process has ended.
+    /// The node is left out of the run because its process has ended.
     #[error("the node's process has ended")]
     Dead,
-    /// The node is left out because it has left the cluster.
+    /// The node is left out of the run because it has left the cluster.
     #[error("the node has left the cluster")]
     Left,
     /// The node takes no part in the run because its data is not the run's data.
     #[error("the node holds other data under {0} than most nodes: give all nodes the same files")]
     OtherData(Sentence),
-    /// The node takes no part because the model file from which it would start is not the run's.
+    /// The node takes no part in the run because the model file from which it would start is not the run's.
     #[error("the node holds another model under {0} than most nodes: give all nodes the same file")]
     OtherModel(PathText),
-    /// The node takes no part because it computes other first weights than the other nodes from the same seed.
+    /// The node takes no part in the run because it computes other first weights than the other nodes from the same
+    /// seed.
     #[error(
         "the node computes other initial weights for this job than most nodes: bring all nodes to the same release"
     )]
     OtherWeights,
-    /// The node is not needed: the run's pipelines are complete without it. The number is that of nodes in a pipeline.
+    /// The node takes no part in the run because the pipelines are complete without it. The number is that of the nodes
+    /// in each pipeline.
     #[error("the node is a spare: each pipeline takes exactly {0} nodes")]
     Spare(u32),
-    /// The node takes no part because it had refused to before the run began.
+    /// The node takes no part in the run because it reported, before the run began, that it could not prepare.
     #[error("this node could not prepare for the run")]
     NotPrepared,
-    /// The node takes no part because the other nodes began the run before the node was ready.
+    /// The node takes no part in the run because the other nodes began it before the node was ready.
     #[error("the run began before this node was ready")]
     BegunWithout,
-    /// The node takes no part because it did not read its checkpoint in time.
+    /// The node takes no part in the run because it did not read its checkpoint in time.
     #[error("this node could not read its checkpoint in time")]
     CheckpointUnread,
-    /// The node takes no further part because another node has taken over its pipeline stage.
+    /// The node takes no further part in the run because another node has taken over its pipeline stage.
     #[error("another node has taken this node's place")]
     Replaced,
-    /// The node takes no further part because it needs a snapshot (a copy of the weights), and no remaining node can
-    /// give one.
+    /// The node takes no further part in the run because it needs a snapshot (a copy of the weights), and no remaining
+    /// node can give one.
     #[error("all nodes that had the run's weights are gone: continue from a checkpoint with 'tau start --resume'")]
     Stranded,
-    /// The node takes no further part because the run ends while it still waits for a snapshot (a copy of the weights).
+    /// The node takes no further part in the run because the run ends while the node still waits for a snapshot (a copy
+    /// of the weights).
     #[error("the run ends before this node has caught up")]
     Behind,
-    /// The node takes no part because it has no weights to begin with; that is a bug.
+    /// The node takes no part in the run because it has no replica of the weights (ledger) to begin with; that is a
+    /// bug.
     #[error("this node has no ledger for the run; this is a fault in Tau, please report it")]
     NoLedger,
-    /// The node takes no part because its exchange of batches could not be started.
+    /// The node takes no part in the run because its exchange of batches could not be started.
     #[error("the exchange could not be started: {0}")]
     ExchangeNotStarted(Sentence),
-    /// The node takes no further part because its exchange of batches ended; that is a bug.
+    /// The node takes no further part in the run because its exchange of batches ended early; that is a bug.
     #[error("the exchange failed: {0}; this is a fault in Tau, please report it")]
     ExchangeFailed(Sentence),
 }
 
 impl Excluded {
-    /// Returns the reason for a node whose data differs from that of a run of this job.
+    /// Returns the reason for which a node takes no part in a run of this job: its data differs from that of the run.
     #[must_use]
     pub fn other_data(job: &Job) -> Self {
         Self::OtherData(job.data.to_string().into())
     }
 
-    /// Returns the reason for a node whose first weights differ from those of a run of this job.
+    /// Returns the reason for which a node takes no part in a run of this job: its first weights differ from those of
+    /// the run.
     #[must_use]
     pub fn other_weights(job: &Job) -> Self {
         match &job.from {
@@ -149,7 +155,8 @@ pub enum Refusal {
     /// One of the nodes cannot take part in the run.
     #[error(transparent)]
     LeftOut(#[from] LeftOut),
-    /// The remedy after the reasons for which nodes cannot take part: the run may begin without them.
+    /// Remedy, added after the reasons for which nodes cannot take part: the option `--allow-partial` begins the run
+    /// without them.
     #[error("add --allow-partial to begin without these nodes")]
     AllowPartial,
     /// There are fewer nodes than a pipeline has stages.
@@ -250,7 +257,8 @@ pub enum RunFailure {
     /// This node takes no part in the run, which may go on elsewhere.
     #[error("this node takes no part in the run: {0}")]
     Excluded(#[from] Excluded),
-    /// This node is left over: the run goes on elsewhere, and this node may take over a pipeline stage.
+    /// This node is left over, because the run's pipelines are complete without it. It takes over a pipeline stage if
+    /// the node that holds the stage is lost.
     #[error(
         "the model is spread over other nodes: this node is a spare and takes over a pipeline stage if its node is lost"
     )]
@@ -274,7 +282,8 @@ pub enum RunFailure {
     NotSaved(KeptWeights),
 }
 
-/// Place where the weights are kept if no node could save them as a model. The sentence continues after "the model".
+/// Place where the weights are kept if no node could save them as a model. Its text is the end of a sentence and
+/// follows the words "the model".
 #[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
 pub enum KeptWeights {
     /// The weights are kept in a checkpoint, from which the run can be resumed.
@@ -303,7 +312,7 @@ pub struct Divergence {
     pub cause: Sentence,
     /// The optimiser settings with which the diverged run was trained.
     pub optimiser: Sentence,
-    /// The same optimiser settings with a lower learning rate.
+    /// The same optimiser settings with a lower learning rate, which the remedy recommends.
     pub calmer: Sentence,
     /// The run that trains the job again with the lower learning rate, if there is one.
     pub successor: Option<RunId>,

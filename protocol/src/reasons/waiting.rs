@@ -27,7 +27,8 @@ pub enum WaitingFor {
     OwnExchange,
     /// A pipeline waits for a new worker of this node, whose worker is gone.
     OwnWorkerRestart,
-    /// The run waits until this node has restored the weights that it measured, once no worker makes further batches.
+    /// The run waits until this node's worker has undone all changes after the measured weights that the run keeps. It
+    /// does this once all other workers have made their last batches.
     OwnMeasuredWeights,
     /// The run waits for the last batches of this node's workers.
     OwnLastBatches,
@@ -49,7 +50,7 @@ pub enum WaitingFor {
         /// The task that the other node has to finish.
         task: NodeTask,
     },
-    /// The run waits for the first message of this node.
+    /// The run waits for the first message of the node with this name.
     FirstMessage(Name),
     /// The run waits for a silent node, which is given up if it stays silent.
     Silent {
@@ -76,23 +77,23 @@ pub enum WaitingFor {
 /// A task that a run waits for another node to finish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NodeTask {
-    /// The node has to prepare for the run.
+    /// The other node has to prepare for the run.
     GetReady,
-    /// The node has to start a worker in place of one that is gone.
+    /// The other node has to start a worker in place of one that is gone.
     RestartWorker,
-    /// The node has to restore the weights that one of its workers measured.
+    /// The other node's worker has to undo all changes after the measured weights that the run keeps.
     RestoreMeasuredWeights,
-    /// The node has to let its workers make their last batches.
+    /// The other node has to let its workers make their last batches.
     MakeLastBatches,
-    /// The node has to receive a range of batches or a snapshot.
+    /// The other node has to receive batches that it missed, as a range or as a snapshot (a copy of the weights).
     CatchUp,
-    /// The node has to apply the batches that this node has applied.
+    /// The other node has to apply all batches that the waiting node has applied.
     HaveSameBatches,
-    /// The node has to agree on the nodes that end the run together.
+    /// The other node has to agree with the waiting node on the nodes that end the run together.
     AgreeOnMembers,
-    /// The node has to report the digest of its weights.
+    /// The other node has to report the digest of its weights.
     ReportDigest,
-    /// The node has to measure the quality of the model.
+    /// The other node has to measure the quality of the model.
     MeasureModel,
 }
 

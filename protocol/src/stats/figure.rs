@@ -75,7 +75,7 @@ pub enum Applies {
 pub struct FigureColumn {
     /// Title of the column where space is short.
     pub title: &'static str,
-    /// Title of the column with the unit.
+    /// Title of the column with the unit, for terminals that are wide enough.
     pub long: &'static str,
     /// Rank of the column: narrow terminals omit the columns with the highest rank first.
     pub rank: u8,
@@ -98,9 +98,10 @@ pub struct Figure<R> {
     pub prometheus: &'static str,
     /// True if the figure only grows while a run goes on.
     pub is_counter: bool,
-    /// True if the last value of a silent node stays meaningful. Other figures describe the last second only.
+    /// True if the figure's last value stays meaningful after its node has fallen silent, so that views still show it.
+    /// Other figures describe the last second only.
     pub lasts: bool,
-    /// Title of the figure on pages; none if pages do not show it.
+    /// Title of the figure on the client's web page about runs; none if the page does not show it.
     pub title: Option<&'static str>,
     /// Column of the figure in the terminal; none if the terminal does not show it.
     pub column: Option<FigureColumn>,
@@ -112,7 +113,7 @@ pub struct Figure<R> {
     pub on_page: bool,
     /// Runs and nodes for which the figure is meaningful.
     pub applies: Applies,
-    /// Title of the figure in reports of studies; none if these do not show it.
+    /// Title of the figure in the reports that `tau study` writes; none if these do not show it.
     pub study: Option<&'static str>,
     /// Reads the figure's value from a record or result; none if the value is unknown.
     pub of: fn(&R) -> Option<f64>,

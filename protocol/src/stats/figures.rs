@@ -14,11 +14,11 @@ use crate::stats::measured::{Evaluation, NodeUsage, ProcessUsage, number_or_null
 /// The work of the workers of a node or run in an interval, from which figures are computed.
 #[derive(Clone, Copy, Debug)]
 pub struct Work<'a> {
-    /// The statistics of all workers over the interval.
+    /// Statistics of all workers of the node or run over the last interval, which lasts `seconds`.
     pub recent: &'a WorkerStats,
-    /// The statistics of all workers since the start of the run.
+    /// Statistics of all workers of the node or run since the start of the run.
     pub total: &'a WorkerStats,
-    /// Length of the interval in seconds.
+    /// Length, in seconds, of the interval that `recent` covers.
     pub seconds: f64,
     /// Number of the model's weights.
     pub weights: u64,
@@ -87,7 +87,8 @@ macro_rules! figures {
             },
         )?)+];
 
-        /// The figures of a whole run, in the order of its fields.
+        /// All figures of a whole run's result, in the order of the fields of [`RunFigures`]; views of results go
+        /// through this list.
         pub const RUN_FIGURES: &[Figure<RunFigures>] = &[
             $($($($(if_given!($result, Figure {
                 name: stringify!($field),
@@ -114,8 +115,8 @@ macro_rules! figures {
                 )?)+
             }
 
-            /// Keeps the figures of an earlier record whose last values stay meaningful, because a node that has left
-            /// the exchange of a run counts nothing any more.
+            /// Takes those figures of an earlier record of the same node whose last values stay meaningful into this
+            /// newer record. It is needed once the node has left the exchange of its run, which resets its figures.
             pub fn keep(&mut self, before: &Self) {
                 $($(
                     let figure: Figure<Self> = $shown;

@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 pub struct Scores {
     /// Share of correct predictions; R², the explained share of the variance, if the model predicts numbers.
     pub accuracy: f64,
-    /// Mean loss per sample.
+    /// Mean loss per evaluation sample.
     pub loss: f64,
     /// Mean absolute error of predicted numbers in their own unit; none for classes.
     pub mae: Option<f64>,
@@ -29,9 +29,9 @@ impl Scores {
 /// Progress of a run at the moment when an evaluation was requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Moment {
-    /// Samples that all nodes had trained at this moment of the run.
+    /// Number of samples that all nodes together had trained when the evaluation was requested.
     pub samples: u64,
-    /// Seconds from the run's first step to this moment.
+    /// Seconds from the run's first step to the request for the evaluation.
     pub seconds: f64,
 }
 
@@ -54,7 +54,7 @@ pub struct Evaluation {
     /// Share of correct predictions; R² if the model predicts numbers.
     #[serde(deserialize_with = "number_or_null")]
     pub accuracy: f64,
-    /// Mean loss per sample.
+    /// Mean loss per evaluation sample.
     #[serde(deserialize_with = "number_or_null")]
     pub loss: f64,
     /// Mean absolute error of predicted numbers; none for classes.
@@ -92,7 +92,7 @@ impl Evaluation {
 pub struct Course(Vec<Evaluation>);
 
 impl Course {
-    /// Maximum number of evaluations that are kept.
+    /// Maximum number of evaluations that a course keeps; beyond it, evaluations are thinned out.
     pub const MAX: usize = 256;
 
     /// Merges the evaluations of several nodes into one course, ordered by time.
@@ -143,9 +143,11 @@ pub struct ProcessUsage {
 pub struct NodeUsage {
     /// Name of the node.
     pub node: String,
-    /// Bytes received over the node's sockets on both planes, with encryption and handshakes.
+    /// Bytes received over all of the node's sockets since the run began there, including encryption, control messages
+    /// and handshakes.
     pub wire_in: u64,
-    /// Bytes sent over the node's sockets on both planes, with encryption and handshakes.
+    /// Bytes sent over all of the node's sockets since the run began there, including encryption, control messages
+    /// and handshakes.
     pub wire_out: u64,
     /// Usage of the node's processes: the node's own first, then its workers.
     pub processes: Vec<ProcessUsage>,

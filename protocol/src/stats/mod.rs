@@ -28,7 +28,7 @@ pub fn ratio(part: f64, whole: f64) -> f64 {
 /// A record with the name of an event, printed as one JSON line for scripts.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct EventLine<'a, R> {
-    /// Name of the event that the line reports.
+    /// Name of the event that this JSON line reports.
     pub event: &'static str,
     /// The event's record, whose fields stand beside the event's name.
     #[serde(flatten)]
@@ -87,7 +87,7 @@ pub struct LogNotice {
     /// Severity of the message.
     #[serde(rename = "gravity")]
     pub severity: Severity,
-    /// Text of the message.
+    /// Text of the log message.
     pub text: Sentence,
 }
 
@@ -115,7 +115,7 @@ pub fn record_interval(age: Duration, usual: Duration) -> Duration {
 /// The last line that a client prints for a run that finished.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finished {
-    /// Name of the event that the line reports: always `finished`.
+    /// Event that this JSON line reports: always `finished`.
     pub event: &'static str,
     /// Id of the run.
     pub run: String,
@@ -163,14 +163,14 @@ pub struct Finished {
     pub bytes_dense: u64,
     /// Compression ratio: `bytes_dense` divided by `bytes_sent`.
     pub compression: f64,
-    /// Figures of the whole run, which are written as fields of the line itself.
+    /// Figures of the whole run; each is a field of the JSON line itself.
     #[serde(flatten)]
     pub figures: RunFigures,
     /// Resources that each node used on its machine.
     pub usage: Vec<NodeUsage>,
     /// Quality of the model over time; the last entry is that of the saved weights.
     pub evaluations: Vec<Evaluation>,
-    /// Settings that the job left open, with the values that the nodes decided for this run.
+    /// Settings that the job left out, with the values that the nodes decided for this run.
     pub chosen: BTreeMap<String, toml::Value>,
     /// The diverged run whose job this run trained again, at half its learning rate.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -193,14 +193,14 @@ pub struct Finished {
 /// The last line that a client prints for a run that did not finish.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Failed {
-    /// Name of the event that the line reports: always `failed`.
+    /// Event that this JSON line reports: always `failed`.
     pub event: &'static str,
-    /// One sentence with the cause and the remedy.
+    /// Cause of the failure and its remedy, in one sentence for people.
     pub error: String,
 }
 
 impl Failed {
-    /// Returns the line for a failure with this reason.
+    /// Returns the line to print for a run that failed, with this sentence as the cause and remedy.
     #[must_use]
     pub fn because(error: impl Into<String>) -> Self {
         Self {

@@ -9,13 +9,13 @@ use super::ratio;
 
 /// Value of one of a worker's statistics, sorted by the bound that it is checked against when another node sends it.
 pub(crate) enum Reading {
-    /// A statistic that is a count, which has a maximum.
+    /// Value of a statistic that is a count, which is checked against a maximum.
     Count(u64),
-    /// A statistic that is the thread time of all workers of a node, which has a maximum.
+    /// Value of a statistic that is the thread time of all workers of a node, which is checked against a maximum.
     Time(Duration),
-    /// A statistic that must be a finite number.
+    /// Value of a statistic that must be a finite number.
     Finite(f64),
-    /// A statistic without bounds: in a run that diverges it may be NaN or infinite.
+    /// A statistic whose value is not checked: in a run that diverges it may be NaN or infinite.
     Any,
 }
 

@@ -105,8 +105,8 @@ fn prefetch<T>(items: &[T], index: usize) {
     let _ = (items, index);
 }
 
-/// Moves the weights `items` change by change, and returns the largest magnitude of a moved one. `fetch` prefetches a
-/// weight that will be moved soon.
+/// Moves the weights in `items`: calls `move_by` for one change after another, and returns the largest magnitude of a
+/// moved weight. `fetch` prefetches a weight that will be moved soon.
 #[inline(always)]
 fn scatter<I: ?Sized>(
     changes: &[u32],

@@ -14,7 +14,7 @@ impl Contribution {
     /// Contribution to a round: none of the worker's difference.
     pub const NOTHING: Self = Self(0);
 
-    /// Returns the contribution of each of `workers` workers if the mean of their differences is to count.
+    /// Returns an equal share: the contribution of each of `workers` workers whose differences are to be averaged.
     #[must_use]
     pub fn of_one_in(workers: u32) -> Self {
         let workers = u64::from(workers.max(1));
@@ -28,7 +28,7 @@ impl Contribution {
         Self::from((fraction * Self::ALL.0 as f64).round() as u64)
     }
 
-    /// Returns this contribution or `of` divided by `part`, whichever is larger.
+    /// Returns this contribution, raised to `of` divided by `part` if it is smaller than that.
     #[must_use]
     pub fn at_least(self, part: u64, of: Self) -> Self {
         self.max(Self(of.0 / part))

@@ -43,7 +43,7 @@ impl Sums {
         Some(Self { entries })
     }
 
-    /// Returns the index of each weight that moves with its lattice steps, sorted by index.
+    /// Returns the weights that move, sorted by index: the index and the number of lattice steps of each.
     #[must_use]
     pub fn entries(&self) -> &[(u32, i32)] {
         &self.entries
@@ -64,8 +64,9 @@ impl Sums {
         Range::of_steps(largest)
     }
 
-    /// Adds a sum of batches to a replica held as floats and to a worker's own copy. Its steps may be larger than
-    /// floats can add exactly, so they are added as integers to the replica, whose weights lie on the lattice.
+    /// Adds a sum of batches to a replica held as floats and to a worker's own copy. To the replica, whose weights lie
+    /// on the lattice, it is added as integers, because it may move a weight by more steps than a float addition keeps
+    /// exact.
     ///
     /// # Panics
     /// If an index is not below the length of either copy.

@@ -64,8 +64,8 @@ pub enum ToWorker {
         /// True if a worker trains the samples of the slot.
         alive: bool,
     },
-    /// Asks the worker to measure the present weights on the evaluation samples, and to report them under this moment
-    /// of the run.
+    /// Asks the worker to measure the quality of its present weights on the evaluation samples, and to report the
+    /// scores with this moment of the run.
     Evaluate(Moment),
     /// Asks the worker to write its own state (residual and optimiser state) to a file for a checkpoint, and to answer
     /// with [`FromWorker::Saved`].
@@ -81,9 +81,9 @@ pub enum ToWorker {
     /// Tells the worker to take no further step, but not to end its stream of batches yet: [`ToWorker::GoBack`] or
     /// [`ToWorker::Stop`] follows.
     StandBy,
-    /// Tells the worker to restore the measured weights that are to be kept, and to end its stream of batches. All
-    /// other workers have ended theirs, so the present weights, of this moment, are the last; if the job keeps the best
-    /// weights, these are measured first.
+    /// Tells the worker to go back to the weights that it kept because they reached the target accuracy or were the
+    /// best, and to end its stream of batches. All other workers have ended theirs. If the job keeps the best weights,
+    /// the present ones are measured first, and their scores reported for this moment.
     GoBack(Moment),
     /// Tells the worker that all batches of the run have come. It answers with [`FromWorker::Finished`] and, if a model
     /// is to be saved, with [`FromWorker::SavedModel`]. May be repeated until the run is aborted.
@@ -103,25 +103,25 @@ pub enum ToWorker {
 pub struct GoOn {
     /// Number of the round (exchange of all workers' differences) that the worker waits in.
     pub round: u64,
-    /// The share of its difference that the worker is to emit in the round now, once all losses are announced. None if
-    /// the worker trains on, because all workers' contributions have come.
+    /// The share of the difference between its own and the shared weights that the worker is to emit now, as all losses
+    /// are announced. None if it has emitted its share, and trains on because those of all workers have come.
     pub contribution: Option<Contribution>,
-    /// Number of the newest round that any worker has reached.
+    /// Number of the newest round (exchange of all workers' differences) that any worker has reached.
     pub newest: u64,
-    /// Number of workers that make the next round together.
+    /// Number of workers that make the next round (exchange of all workers' differences) together.
     pub workers: u32,
 }
 
-/// Facts about the batches whose weight changes a worker applies in one jump.
+/// Facts about several batches whose weight changes a worker applies at once (in one jump) instead of one by one.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JumpOrder {
     /// The origin (worker) that made the batches, if one made all of them.
     pub origin: Option<OriginId>,
-    /// Number of batches that the jump stands for.
+    /// Number of batches whose changes the worker applies at once, in this jump.
     pub batches: u64,
-    /// Number of samples in the batches that the jump stands for.
+    /// Number of samples in the batches that the worker applies at once, in this jump.
     pub samples: u64,
-    /// Cursors after the batches of the jump: the number of samples done in each shard of an epoch.
+    /// Cursors after the batches that the worker applies at once: the number of samples done in each shard of an epoch.
     pub cursors: Cursors,
 }
 
@@ -146,8 +146,8 @@ pub struct Assignment {
     pub job: Box<Job>,
     /// Evaluations that the worker makes without being asked, if it alone decides which samples are trained next.
     pub paced: Option<Pace>,
-    /// Number of slots (numbers of workers) at the run's beginning. If the job limits its trainers, the workers in
-    /// slots beyond that number train only when lower slots are lost.
+    /// Number of slots (numbers of workers) at the run's beginning. If the job limits the number of workers that train,
+    /// those in the lowest slots do, and the others only when lower slots lose their workers.
     pub founders: usize,
     /// Id of the worker's stream of batches, by which other nodes know it.
     pub origin: OriginId,
@@ -188,8 +188,8 @@ pub enum FromWorker {
     Hello(WorkerInfo),
     /// Sign of life, sent every second even during a long step: a silent worker is stuck.
     Alive,
-    /// A piece of the counts that the run begins with, if it begins with a model file's. Pieces come in order, before
-    /// [`FromWorker::Prepared`].
+    /// A piece of the counts (weights as whole numbers) of the model file that the run begins with. Sent only if the
+    /// job names such a file; pieces come in order, before [`FromWorker::Prepared`].
     First {
         /// The run that begins with the counts.
         run: RunId,
@@ -202,7 +202,7 @@ pub enum FromWorker {
     Prepared {
         /// The run that the data is for.
         run: RunId,
-        /// Description of the data.
+        /// Description of the job's data, which the worker has opened.
         data: DataInfo,
         /// The worker's approximate speed in million products per second; 0 if it is not needed.
         speed: u64,
@@ -221,7 +221,7 @@ pub enum FromWorker {
     Starved(Vec<Missing>),
     /// Reports that the worker trains again after it was starved.
     Fed,
-    /// Result of an evaluation that the node asked for.
+    /// Reports the scores of an evaluation that the node asked for or that the worker makes by itself.
     Evaluated {
         run: RunId,
         /// The scores, and the moment of the run that they belong to.
@@ -230,7 +230,7 @@ pub enum FromWorker {
     /// Reports that the worker's own state is in a file, as it was after its last batch, which was sent before this
     /// message.
     Saved {
-        /// The number of the worker's last batch; none if the file could not be written.
+        /// Sequence number of the last batch before the state was saved; none if the state could not be saved.
         sequence: Option<u64>,
         /// Path of the file with the worker's state.
         path: PathBuf,
@@ -272,11 +272,11 @@ pub enum FromWorker {
 pub struct Missing {
     /// The slot (number of a worker) that the samples are assigned to.
     pub slot: u32,
-    /// Number of samples that are not trained yet.
+    /// Number of the slot's samples that are not trained yet.
     pub samples: u64,
 }
 
-/// Description of a worker process.
+/// Description of a worker process (release, process id, device and memory), which it sends to its node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WorkerInfo {
     /// The worker's release of Tau.

@@ -34,7 +34,7 @@ pub struct NodeInfo {
     pub version: Name,
     /// Device that the node's workers compute on.
     pub device: Name,
-    /// Number of attached workers.
+    /// Number of worker processes that are attached to the node.
     pub workers: usize,
     /// Time at which the node started, in milliseconds since 1970.
     pub since: u64,
@@ -93,7 +93,7 @@ pub enum ControlMessage {
     Order { run: RunId, order: RunOrder },
     /// The sender's record of its statistics for the last second.
     Stats(Box<StatsRecord>),
-    /// Announces that the sender, this node, stops now.
+    /// Announces that the sender of this message, which has this id, stops now.
     Leaving(NodeId),
     /// Tells the receiver that it cannot be a member of the cluster.
     Unwelcome(Unwelcome),
@@ -102,7 +102,7 @@ pub enum ControlMessage {
 /// A node's whole state, which it sends to every other node twice a second.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Beat {
-    /// Description of the sender.
+    /// Description of the node that sends the beat.
     pub from: NodeInfo,
     /// Number of the state, which its sender counts up; of two states the one with the higher number is the newer.
     pub number: u64,
@@ -204,7 +204,7 @@ pub enum Reply {
     Status(Option<Box<RunStatus>>),
     /// Reply with records of all nodes' statistics, oldest first.
     Stats {
-        /// The number of the last record in the reply, after which the client asks next.
+        /// The number of the last record in the reply. The client's next request asks for the records after it.
         last: u64,
         records: Vec<StatsRecord>,
     },
@@ -244,7 +244,7 @@ pub struct RunStatus {
     pub train: u64,
     /// Number of workers that began the run.
     pub workers: usize,
-    /// Names of the job's settings that were left open and decided for this run.
+    /// Names of the settings that the job left to be decided, and that were decided for this run.
     pub chosen: BoundedVec<Name, CHOSEN_MAX>,
     /// The diverged run whose job this run trains again.
     pub succeeds: Option<RunId>,
@@ -256,7 +256,7 @@ pub struct RunStatus {
     pub waiting: Waiting,
 }
 
-/// Word for a node that is not heard, as the state in a [`NodeReport`], whatever the node did before.
+/// State in a [`NodeReport`] of a node that is not heard any more, whatever its state was before.
 pub const SILENT: &str = "silent";
 
 /// Result of a run, over all its nodes.
@@ -274,7 +274,8 @@ pub struct RunResult {
     pub digest: Digest,
     /// Scores of the model on the evaluation samples.
     pub scores: Scores,
-    /// Base rate of the test samples; none if the model predicts numbers.
+    /// Accuracy of always guessing the most frequent class of the test samples, for comparison; none if the model
+    /// predicts numbers.
     pub base_rate: Option<BaseRate>,
     /// Statistics of all workers of the run.
     pub stats: WorkerStats,
@@ -294,7 +295,7 @@ pub struct RunResult {
     pub usage: Vec<NodeUsage>,
     /// The evaluations made during the run.
     pub course: Course,
-    /// Cause of an early end; none if all samples were trained.
+    /// Cause for which the run ended early; none if all samples were trained.
     pub stop: Option<StopReason>,
     /// Path at which the node that replies has saved the model.
     pub model: std::path::PathBuf,

@@ -37,13 +37,13 @@ pub struct PipelineAssignment {
 /// A message between the workers of a pipeline, such as activations or gradients.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Flow {
-    /// The addresses and the meaning of the message.
+    /// Everything of the message but its numbers: pipeline, sender, receiver, generation and kind.
     pub head: FlowHead,
-    /// The message's numbers as `f32` in four bytes each: one row for each sample.
+    /// Activations or gradients that the message carries, as `f32` in four bytes each: one row for each sample.
     pub numbers: Arc<[u8]>,
 }
 
-/// Addresses and meaning of a message within a pipeline.
+/// Head of a message within a pipeline: everything but its numbers, such as sender, receiver and kind.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FlowHead {
     /// Number of the pipeline that the message belongs to.
@@ -55,11 +55,11 @@ pub struct FlowHead {
     /// Number of the pipeline's generation, which lasts from the joining of all its workers to the loss of one.
     /// Messages of other generations are dropped.
     pub generation: u64,
-    /// The meaning of the message, with values that depend on it.
+    /// Kind of the message, with the values that messages of this kind have.
     pub body: FlowBody,
 }
 
-/// Meaning of a message within a pipeline.
+/// Kind of a message within a pipeline, with the values that messages of this kind have.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum FlowBody {
     /// Begins a new generation of a pipeline, in which all its workers have joined. Each stage passes the message on to
@@ -92,7 +92,8 @@ pub enum FlowBody {
         /// The mean loss of the micro-batch.
         loss: f32,
     },
-    /// Activations of evaluation samples, computed with the shared weights of the layers so far.
+    /// Evaluation samples, with their activations after the layers so far (computed with the shared weights), sent to
+    /// the workers that compute the next layer range.
     Measure(EvalBatch),
     /// Totals of an evaluation in a pipeline, sent from the end of the network to the leader.
     EvalTotals(EvalTotals),
@@ -125,7 +126,7 @@ pub struct Lead {
     pub learning_rate: f64,
     /// The number of micro-batches that the minibatch is cut into.
     pub micro_batches: u16,
-    /// The numbers of the minibatch's samples.
+    /// Numbers of the minibatch's samples, by which they are found in the training data.
     pub samples: Vec<u32>,
     /// Cursors after this minibatch, where they have advanced: the number of samples done in a shard of an epoch.
     pub cursors: Vec<CursorAdvance>,
@@ -138,7 +139,7 @@ pub struct EvalBatch {
     pub number: u32,
     /// The layer range that the activations are for. The first layer range reads the samples themselves.
     pub layer_range: u8,
-    /// The numbers of the evaluation samples in the dataset.
+    /// Numbers of the evaluation samples, by which they are found in the dataset.
     pub samples: Vec<u32>,
     /// True for the last samples of the evaluation.
     pub last: bool,

@@ -10,7 +10,8 @@ use crate::log::batch::BATCH_BYTES_MAX;
 
 /// Length of a frame's header in bytes.
 pub const HEADER_BYTES: usize = 5;
-/// Bytes by which the buffer of a longer message grows at a time.
+/// Most bytes by which the buffer for a message grows at a time, as the bytes arrive: the length in a header is only a
+/// claim.
 pub const CHUNK_BYTES: usize = 64 << 10;
 
 /// The kind of a message, as the first byte of its frame says it.
@@ -25,7 +26,7 @@ pub enum Kind {
     Origin = 3,
     /// The first message on every connection of the data plane.
     Hello = 4,
-    /// A message between a node and its worker.
+    /// Kind of a message between a node and one of its workers.
     Message = 5,
     /// A piece of a parcel (a message between nodes that is too large to be sent whole) or of a model file.
     Piece = 6,
@@ -33,9 +34,11 @@ pub enum Kind {
     Note = 7,
     /// A bundle: batches of several workers, added up to one.
     Bundle = 8,
-    /// A section of the weights for which the batches of a round are being added up from node to node.
+    /// Kind of a message with a part of a round: the sum of the round's batches for one section of the weights, which
+    /// is added up from node to node.
     Part = 9,
-    /// The sum of some workers' differences in sequential averaging, on its way to the next worker.
+    /// Kind of a message with a prefix: the sum of some workers' differences in sequential averaging, on its way to the
+    /// next worker.
     Prefix = 10,
     /// A message between the workers of a pipeline, such as activations or gradients.
     Flow = 11,
@@ -115,7 +118,7 @@ pub struct Decoder {
     header: [u8; HEADER_BYTES],
     announced: Option<(Kind, usize)>,
     contents: Vec<u8>,
-    /// Number of bytes that have come of the current frame's header or, after that, of its contents.
+    /// Number of bytes that have arrived of the current frame's header or, after that, of its contents.
     come: usize,
 }
 
@@ -178,7 +181,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns all frames of a stream that is read in chunks of these sizes, over and over.
+    /// Returns all frames of a stream that is read in chunks whose sizes are `stages`, over and over, and true if it
+    /// ends after a whole frame.
     fn frames(mut stream: &[u8], stages: &[usize]) -> Result<(Vec<Frame>, bool), FrameError> {
         let mut decoder = Decoder::default();
         let mut found = Vec::new();

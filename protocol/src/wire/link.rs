@@ -70,39 +70,40 @@ pub enum Message {
     Part(RoundPart),
     /// The sum of some workers' differences in sequential averaging, on its way to the next worker.
     Prefix(Prefix),
-    /// A message between the workers of a pipeline, as its worker encoded it.
+    /// A message between the workers of a pipeline, as the worker that sends it has encoded it.
     Flow(Arc<[u8]>),
-    /// A short message about batches, less frequent than they are.
+    /// A short message between the two nodes about batches: what one of them has, lacks, remembers or cannot apply.
     Note(Note),
 }
 
 /// A short message between two nodes about batches: what one has, lacks, remembers or cannot apply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Note {
-    /// The sender remembers its batches from this frontier on, so it can apply merged ranges (sums of a worker's
-    /// consecutive batches) that begin here, whatever it receives meanwhile. Answered with [`Note::Marked`].
+    /// Proposes a mark: the sender keeps its batches from this frontier on, so that it can apply merged ranges (sums of
+    /// consecutive batches of a worker) that begin there, whatever it receives meanwhile. Answered with
+    /// [`Note::Marked`].
     Mark {
-        /// Number of the frontier among those that the sender has marked for the receiver in this way.
+        /// Number of the mark, which the sender counts for each receiver; the answer repeats it.
         number: u64,
         /// The sender's frontier at the mark: the last batch that it has applied of each worker.
         frontier: Frontier,
-        /// Members that the sender knows, perhaps unlike the receiver, and that may have the sender's state. The
-        /// receiver keeps batches that they may need from now on.
+        /// Members that the sender knows, and may have passed batches on to; the receiver may not know them all. From
+        /// now on the receiver keeps the batches that these may need.
         members: Vec<NodeId>,
     },
-    /// Accepts a mark of the receiver, a frontier from which it remembers its batches: merged ranges begin there or
-    /// later.
+    /// Accepts a mark of the receiver (a frontier from which on the receiver keeps its batches): merged ranges that the
+    /// sender of this note makes for it begin at that frontier or later.
     Marked {
-        /// Number of the mark that is accepted.
+        /// Number of the mark (a [`Note::Mark`] that the receiver has sent) that is accepted.
         number: u64,
-        /// Origins (workers) whose batches the sender of this note had already merged across the mark: their ranges
-        /// begin at the mark before.
+        /// Origins (workers) for which the mark is not accepted, as the sender of this note has merged their batches
+        /// across it or lacks them: their merged ranges begin at the previous mark.
         except: Vec<OriginId>,
     },
     /// Number of bytes that have arrived of the parcel (a large message in pieces) that the receiver is sending.
     Got(u64),
-    /// Refuses a merged range of batches, because it begins at batches that the sender of this note no longer
-    /// remembers.
+    /// Refuses a merged range (a sum of consecutive batches): the sender of this note has applied some of these batches
+    /// already, and no longer has them singly in order to subtract them.
     Cannot(SequenceRange),
     /// Reports that the sender no longer keeps the batches that the receiver lacks: the receiver must request a
     /// snapshot.
@@ -121,11 +122,11 @@ pub enum Note {
 /// Kind of a parcel: of a message that is sent in pieces because it is too large to be sent whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ParcelKind {
-    /// A merged range: consecutive batches of one origin (worker) as one sum.
+    /// Kind of parcel: a merged range, which is consecutive batches of one origin (worker) as one sum.
     Range,
-    /// A snapshot: a whole ledger (a node's exact replica) with its log of recent batches.
+    /// Kind of parcel: a snapshot, which is a whole ledger (a node's exact replica) with its log of recent batches.
     Snapshot,
-    /// A bundle: the sum of one batch from each of several origins (workers).
+    /// Kind of parcel: a bundle, which is the sum of one batch from each of several origins (workers).
     Bundle,
 }
 

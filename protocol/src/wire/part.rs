@@ -16,7 +16,8 @@ pub struct PartHead {
     pub round: u64,
     /// Fingerprint of the members among whom the round is added up, and of the reduction path.
     pub members: u64,
-    /// Number of the section of the weights that the part is the sum of, from 0.
+    /// Number, from 0, of the section of the weights that the part is about: the part sums up the round's changes of
+    /// these weights.
     pub piece: u32,
     /// True if all members that have something to add to the part have done so.
     pub whole: bool,

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 /// The phase of a run, as nodes report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Phase {
-    /// Phase before training, in which the nodes open the data.
+    /// Phase before training, in which the nodes open the job's data, until the run's plan is decided.
     Preparing,
     /// Phase in which the workers train.
     Training,

@@ -8,11 +8,12 @@ use super::Unreadable;
 use crate::ids::OriginId;
 use crate::weights::digest::Digest;
 
-/// Header of a prefix, a sum of differences in sequential averaging: the workers in the sum, and the worker that goes
-/// on.
+/// Header of a prefix, which is the sum of some workers' differences in sequential averaging. It names the pass, the
+/// worker that added its difference last, and the worker that goes on from the sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PrefixHead {
-    /// The number of the pass (one walk through all workers), as the sender of the sum counts.
+    /// Number of the pass (one walk of the sum through all workers) that the sum belongs to, as counted by the worker
+    /// that sends it.
     pub pass: u64,
     /// Digest of the shared weights to which the differences are relative. A worker with other shared weights cannot
     /// use the sum.

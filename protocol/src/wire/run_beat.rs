@@ -21,9 +21,9 @@ pub struct RunBeat {
     pub run: RunId,
     /// The run's plan with the participants, once it is decided.
     pub plan: Option<RunPlan>,
-    /// Cause of the run's early end; none as long as there is none.
+    /// Cause for which the run ends early; none if it does not.
     pub stop: Option<StopReason>,
-    /// The divergence because of which the run cannot go on anywhere.
+    /// The divergence because of which the run cannot go on at any node; none as long as it has not diverged.
     pub diverged: Option<Divergence>,
     /// The states of the participants, the sender's own first.
     pub states: Vec<(NodeId, ParticipantState)>,
@@ -69,8 +69,8 @@ pub struct ParticipantState {
     /// True while a large message (a merged range, snapshot or bundle) is being sent to or from the participant, so
     /// that it will soon have further batches.
     pub catching_up: bool,
-    /// Number of ballots on how to end the run that nodes have taken back before this participant's next ballot, as far
-    /// as it knows.
+    /// Number of the participant's next attempt to agree on the end of the run, as far as it knows: a node that takes
+    /// its ballot back counts the number up, and all others follow.
     pub attempt: u64,
     /// The participant's ballot on how it would end the run: it does so as soon as all members in the ballot cast the
     /// same one.
@@ -86,7 +86,7 @@ pub struct ParticipantState {
     pub saved: Option<bool>,
     /// True once the run is over for the participant.
     pub ended: bool,
-    /// True if the participant has withdrawn from the run without having contributed.
+    /// True if the participant has withdrawn from a run that goes on without it: it has left, or could not take part.
     pub withdrawn: bool,
     /// Norm of the changes that the participant's workers had learned and not sent when it left the run.
     pub residual_lost: f64,
@@ -102,7 +102,7 @@ impl ParticipantState {
     }
 }
 
-/// A participant's statement of how it would end a run: with these batches and these members.
+/// A participant's vote on the end of a run: the batches and the members with which it would end the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ballot {
     /// Fingerprint of the frontier to end with, which stands for the batches that the model contains.
@@ -151,7 +151,7 @@ impl GivenUp {
 /// Reason why a run ends before all its samples are trained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum StopReason {
-    /// A user asked for the run's end.
+    /// The run ends because a user has asked for it.
     Asked,
     /// The run ends because the target accuracy is reached.
     TargetReached,
@@ -191,7 +191,7 @@ pub struct Settled {
     pub stats: WorkerStats,
     /// Number of samples in all batches that the node has applied, those of lost nodes included.
     pub samples: u64,
-    /// Number of samples in the batches that the node has applied that were trained more than once.
+    /// Number of samples that were trained more than once, in all batches that the node has applied.
     pub repeated: u64,
     /// Bytes that the node sent on the data plane.
     pub bytes_sent: u64,
@@ -201,6 +201,6 @@ pub struct Settled {
     pub usage: NodeUsage,
     /// Evaluations that the node made during the run.
     pub course: Course,
-    /// Scores of the model, once this node has measured its quality.
+    /// Scores of the model on the evaluation samples; none if the node has not measured them.
     pub scores: Option<Scores>,
 }

@@ -33,7 +33,7 @@ pub struct RunPlan {
     pub resumed: Vec<Resumed>,
     /// Nodes that could not take part and were left out, as the client allowed.
     pub left_out: AllLeftOut,
-    /// Names of the job's settings that were left open and decided for this run.
+    /// Names of the settings that the job left to be decided, and that were decided for this run.
     pub chosen: BoundedVec<Name, CHOSEN_MAX>,
     /// The diverged run whose job this run trains again.
     pub succeeds: Option<RunId>,
@@ -47,7 +47,7 @@ pub struct Participant {
     pub name: String,
     /// Address at which other nodes reach the node.
     pub address: SocketAddr,
-    /// Number of the node's worker slots: its workers' numbers in the run, to which samples are dealt.
+    /// Number of the node's slots. A slot is the number of a worker in the run, by which samples are dealt to it.
     pub workers: usize,
     /// True if the node joined after the run had begun. Samples were dealt out without it, so its workers only claim
     /// shards of samples that others have not begun.
@@ -63,7 +63,7 @@ pub struct Participant {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StageTakeover {
     pub place: StageAddress,
-    /// Number of takeovers of the stage so far, this one included, by which all nodes know the last one.
+    /// Number of the takeover among all those of the stage, from 1. The node with the highest number holds the stage.
     pub turn: u32,
 }
 
@@ -106,7 +106,8 @@ impl RunPlan {
         self.participants.iter().find(|participant| participant.node == node)
     }
 
-    /// Returns the checkpoint that a node continues from.
+    /// Returns the checkpoint that a node continues from: the only one, or that of the node's pipeline stage. None if
+    /// the run does not resume another one.
     #[must_use]
     pub fn resumed_by(&self, node: NodeId) -> Option<&Resumed> {
         self.resumed.get(usize::from(self.topology().stage(node)))

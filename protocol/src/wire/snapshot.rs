@@ -33,7 +33,7 @@ pub struct Applied {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {
     pub run: RunId,
-    /// The applied batches of each worker.
+    /// The batches of each worker that the replica has applied.
     pub applied: Vec<Applied>,
     /// Cursors of the replica: the number of samples done in each shard of an epoch.
     pub cursors: Cursors,
@@ -59,10 +59,10 @@ impl Head {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryKind {
     Batch,
-    /// A merged range: several batches of one origin (worker) as one sum.
+    /// Kind of log entry: a merged range, which is several batches of one origin (worker) as one sum.
     Range,
-    /// Batches of several origins (workers) as one sum. The log of each of these origins has the entry, with the same
-    /// bytes.
+    /// Kind of log entry: batches of several origins (workers) as one sum. The log of each of these origins has the
+    /// entry, with the same bytes.
     Bundle,
 }
 
@@ -70,16 +70,16 @@ pub enum EntryKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEntry {
     pub origin: OriginId,
-    /// Sequence of the batch before the entry's first one.
+    /// Sequence number of the batch before the first one in the log entry.
     pub from: u64,
-    /// Sequence of the entry's last batch.
+    /// Sequence number of the last batch in the log entry.
     pub to: u64,
     /// The encoded contents of the entry: a batch, merged range or bundle.
     pub bytes: Arc<[u8]>,
     pub kind: EntryKind,
 }
 
-/// A replica with its log, as one node gives it to another.
+/// A replica with its log of batches, as one node gives it to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// The batches that the counts are the sum of, and the samples in them.
@@ -212,7 +212,7 @@ impl Encoded {
         self.length
     }
 
-    /// Returns the next bytes, at most `length` of them; none after the last.
+    /// Returns the next bytes of the snapshot, at most `length` of them; none after the last.
     pub fn next(&mut self, length: usize) -> Vec<u8> {
         let mut out = Vec::new();
         while out.len() < length

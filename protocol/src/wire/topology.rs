@@ -59,7 +59,7 @@ impl<'a> Topology<'a> {
     }
 }
 
-/// Methods for numbers and slots of stages and workers.
+/// Methods for the number of stages and workers, and for the slots (numbers of workers) of nodes.
 impl Topology<'_> {
     /// Returns the number of stages that the model is cut into; 1 if nodes hold the whole model.
     #[must_use]
@@ -170,7 +170,7 @@ impl<'a> Topology<'a> {
         self.pipelines()?.holder(place)
     }
 
-    /// Returns true if another node has taken over this node's stage of a pipeline.
+    /// Returns true if another node has taken over the stage of a pipeline that `node` had.
     #[must_use]
     pub fn is_replaced(&self, node: NodeId) -> bool {
         let holder = self.place(node).and_then(|place| self.holder(place));
@@ -245,7 +245,8 @@ impl Topology<'_> {
         })
     }
 
-    /// Returns true if a guest can have joined the run in this way: in pipelines, by taking over one of their stages.
+    /// Returns true if a participant can be a guest (a node that joins later): in pipelines it must have taken over one
+    /// of their stages, else none.
     #[must_use]
     pub fn admits(&self, guest: &Participant) -> bool {
         match self {
@@ -379,7 +380,7 @@ impl<'a> Pipelines<'a> {
         self.plan.founders().get(index)
     }
 
-    /// Returns the takeover of a stage of a pipeline by a further node, with the next number.
+    /// Returns the takeover of a stage of a pipeline by a further node, numbered after the last takeover of the stage.
     fn take_over(&self, place: StageAddress) -> StageTakeover {
         let before = self.holder(place).and_then(|one| one.takes);
         StageTakeover {
@@ -388,7 +389,7 @@ impl<'a> Pipelines<'a> {
         }
     }
 
-    /// Returns the stages of a pipeline, in order.
+    /// Returns the addresses of a pipeline's stages, from the first stage to the last.
     fn places(&self, pipeline: usize) -> impl Iterator<Item = StageAddress> + use<> {
         let stages = self.stages as u8;
         (0..stages).map(move |stage| StageAddress {

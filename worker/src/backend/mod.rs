@@ -95,7 +95,8 @@ pub trait Backend {
 
     fn weights(&self) -> usize;
 
-    /// Computes the gradient of a minibatch at the own weights, or starts to. `key` seeds dropout.
+    /// Computes the gradient of a minibatch at the own weights or, on a device that works asynchronously, starts to.
+    /// `key` is the seed of dropout.
     fn gradient(&mut self, samples: &[u32], key: u64) -> Result<(), TrainError>;
 
     /// Moves the own weights by the newest gradient, compares them with the shared ones, replaces the contents of
@@ -104,7 +105,7 @@ pub trait Backend {
     fn update(&mut self, update: &Update, changes: &mut Vec<u32>) -> Result<Updated, TrainError>;
 
     /// Compares the own with the shared weights without an update, replaces the contents of `changes` by the changes to
-    /// emit, and applies these to the shared weights.
+    /// emit, and applies these to the shared weights. Returns the result of the range check of the shared weights.
     fn release(&mut self, compare: &Compare, changes: &mut Vec<u32>) -> Result<Range, TrainError>;
 
     /// Moves the shared weights of a window towards the own ones by a fraction (`contribution`) of their difference,
@@ -118,20 +119,22 @@ pub trait Backend {
         contribution: Contribution,
     ) -> Result<(Dense, Range), TrainError>;
 
-    /// Adds other workers' checked changes to the own and the shared weights. A backend may delay this, but applies
-    /// changes in order and before anything reads the weights. The returned range may be that of the last step.
+    /// Adds the weight changes of another worker's batch, which have been checked, to the own and the shared weights. A
+    /// backend may delay this, but applies changes in order and before anything reads the weights. Returns the result
+    /// of the range check of the weights, which may be that of the last step.
     fn apply(&mut self, changes: &[u32], tau: Tau) -> Result<Range, TrainError>;
 
-    /// Moves own and shared weights by whole lattice steps, exactly. A backend may delay this like [`Backend::apply`].
+    /// Moves own and shared weights alike by a sum of batches: exactly, in whole lattice steps. A backend may delay
+    /// this like [`Backend::apply`].
     fn jump(&mut self, sums: &Sums) -> Result<Range, TrainError>;
 
-    /// Moves neighbouring weights, nearly all of which move, by whole lattice steps in the own and the shared copy,
-    /// like [`Backend::jump`].
+    /// Does the same as [`Backend::jump`] for neighbouring weights, nearly all of which move.
     fn shift(&mut self, dense: &Dense) -> Result<Range, TrainError> {
         self.jump(&Sums::from(dense))
     }
 
-    /// Returns the digest (checksum) of the shared weights, or `None` if one is no multiple of a lattice step.
+    /// Computes the digest (checksum) of the shared weights, which must equal the one that the applied batches imply;
+    /// `None` if a weight is no multiple of a lattice step.
     fn digest(&self) -> Result<Option<Digest>, TrainError>;
 
     /// Returns the residual (own minus shared copy) of every `step`-th weight. `ahead` is the look-ahead of the own

@@ -48,7 +48,8 @@ pub struct Replica<B> {
     advancing: Duration,
     /// Thread time that comparing own and shared weights adds to a step; used where the backend cannot measure it.
     exchange: Duration,
-    /// Shortest wall-clock time of a training step so far.
+    /// Shortest wall-clock time of a training step so far. Of a longer step at most twice this time counts as GPU time,
+    /// because the worker may have been paused.
     shortest: Duration,
 }
 
@@ -80,7 +81,7 @@ impl<B: Backend> Replica<B> {
         Ok(replica)
     }
 
-    /// Returns the trainer after `change` was applied to its backend.
+    /// Changes the trainer's backend by calling `change`, and returns the trainer.
     pub(super) fn with_backend(mut self, change: impl FnOnce(&mut B)) -> Self {
         change(&mut self.backend);
         self
@@ -221,7 +222,8 @@ impl<B: Backend> Trainer for Replica<B> {
         })
     }
 
-    /// Returns the loss of some samples: computes a gradient for it, then runs an update that moves no weight.
+    /// Returns the mean loss of some samples without training on them: computes a gradient, then runs an update that
+    /// moves no weight.
     fn loss(&mut self, samples: &[u32]) -> Result<f32, TrainError> {
         self.begun = None;
         self.gradient(samples, 0)?;

@@ -38,7 +38,8 @@ pub(super) fn taken_apart(own: &[f32], shared: &[f32]) -> (Vec<f32>, Vec<f32>) {
     both.map(|(&own, &shared)| difference(own, shared)).unzip()
 }
 
-/// Restores the own weights from the result of [`taken_apart`] and any shared weights.
+/// Writes the own weights to `own`: the shared weights plus the residual and its rounding remainder (`rest`), which
+/// [`taken_apart`] has returned.
 pub(super) fn put_together(residual: &[f32], rest: &[f32], shared: &[f32], own: &mut [f32]) {
     for ((own, &shared), (&residual, &rest)) in own.iter_mut().zip(shared).zip(residual.iter().zip(rest)) {
         // The sum of the three is exact in `f64`, and is rounded once.

@@ -9,10 +9,10 @@ use crate::backend::device::Device;
 use crate::machine::parallel::Threads;
 use crate::model::ops::matmul::{Matrix, WriteMode, multiply};
 
-/// Rows, columns and inner dimension of the matrix product that is timed.
+/// Rows, columns and inner dimension of the matrix product that is timed to measure the CPU's speed.
 const SIZES: [usize; 3] = [64, 1024, 512];
-/// Number of times that the product is computed. The fastest time counts, because other processes may use the machine
-/// meanwhile.
+/// Number of times that the matrix product is computed to measure the CPU's speed. The fastest time counts, because
+/// other processes may use the machine meanwhile.
 const TRIALS: usize = 24;
 
 /// Returns the measured speed of a device in million multiply-adds per second, or 0 if the measurement failed.

@@ -47,7 +47,8 @@ pub(super) fn eager_tensors(layout: &Layout) -> impl Iterator<Item = Range<usize
     small.map(TensorSlot::range)
 }
 
-/// Returns one flag per block of weights: true if one of the `eager` ranges touches the block.
+/// Returns one flag per block of weights: true if the block holds weights of an `eager` range, which every step
+/// compares with the shared copy.
 pub(super) fn eager_blocks(weights: usize, eager: impl Iterator<Item = Range<usize>>) -> Vec<bool> {
     let mut blocks = vec![false; weights.div_ceil(BLOCK)];
     for range in eager {

@@ -52,8 +52,8 @@ impl Answers {
         }
     }
 
-    /// Replaces the contents of `to` by the answers at `indices`. Once `to` has grown to the size of a minibatch,
-    /// nothing is allocated.
+    /// Replaces the contents of `to` by the expected outputs of the samples at `indices`. Once `to` has grown to the
+    /// size of a minibatch, nothing is allocated.
     pub(crate) fn gather(&self, indices: &[u32], to: &mut Self) {
         match (self, to) {
             (Self::Labels(all), Self::Labels(to)) => {

@@ -13,7 +13,8 @@ pub(super) struct Budget {
 }
 
 impl Budget {
-    /// Returns a budget of the share of this machine's free memory that data may take.
+    /// Creates the memory budget for the data of one file: the share of this machine's free memory that data may take,
+    /// or no limit if the free memory is unknown.
     pub(super) fn of_machine() -> Self {
         Self::of(memory::left_for_data().unwrap_or(u64::MAX))
     }

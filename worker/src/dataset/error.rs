@@ -163,7 +163,7 @@ pub enum DatasetError {
 }
 
 impl DatasetError {
-    /// Returns a closure for `map_err` that names the file that could not be read.
+    /// Returns a closure for `map_err` that makes an I/O error into the error that this file could not be read.
     pub(super) fn read(file: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
         let file = file.into();
         move |source| Self::Read { file, source }

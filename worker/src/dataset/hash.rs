@@ -12,7 +12,8 @@ use super::{Answers, ColumnNames, DatasetError, Encoding, Samples, Target};
 /// the layout of the hashed bytes.
 const DOMAIN: &[u8] = b"tau dataset 2";
 
-/// Number of words that are hashed at once: enough to make few calls, few enough for a small buffer.
+/// Number of 32-bit words that are converted to bytes and hashed at once: enough to make few calls, few enough for a
+/// small buffer.
 const WORDS: usize = 4096;
 
 /// SHA-256 over a dataset: its shape, column names, target, and training and test samples.

@@ -1,11 +1,11 @@
 //! Recognises the kind of a file by its first bytes, for error messages with advice.
 
-/// A file format, with advice for its use.
+/// A file format, with advice for a user who gave such a file where another format was expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kind {
-    /// Name of a file format, with an article.
+    /// Name of the file format with an article, for messages.
     pub(super) name: &'static str,
-    /// Advice to the user on files of this format.
+    /// Advice to a user who gave a file of this format where another format was expected.
     pub(super) instead: &'static str,
 }
 

@@ -35,8 +35,8 @@ fn test_count(samples: usize, share: f64) -> usize {
     ((samples as f64 * share).round() as usize).clamp(samples.min(1), samples)
 }
 
-/// Copies the values of the samples at `rows`, in this order. A scratch file is returned whole; `Samples::part` handles
-/// it.
+/// Copies the values of the samples at `rows`, in this order. Values in a scratch file are returned whole:
+/// `Samples::part` picks from those.
 pub(super) fn pick(values: &Values, rows: &[u32], width: usize) -> Values {
     fn picked<T: Copy>(all: &[T], rows: &[u32], width: usize) -> Vec<T> {
         let rows = rows.iter().map(|&row| &all[row as usize * width..][..width]);

@@ -57,8 +57,8 @@ impl Scaling {
         scaling
     }
 
-    /// Computes the scaling that standardises rows. `each` is called twice and must pass on the same rows in the same
-    /// order.
+    /// Computes the scaling that standardises the rows that `each` passes on. It is called twice, and must pass on the
+    /// same rows in the same order.
     ///
     /// Sums run in `f64` and in the order of the rows, so every node gets the same bits.
     pub(super) fn standard_of<E>(

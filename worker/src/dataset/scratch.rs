@@ -53,7 +53,7 @@ impl ScratchFloats {
         writer.finish()
     }
 
-    /// Reads numbers of the scratch file's range, from index `at` on.
+    /// Reads numbers into `to`, from index `at` of the scratch file's range on.
     pub(super) fn read(&self, at: usize, to: &mut [f32]) -> io::Result<()> {
         let mut bytes = vec![0; to.len() * FLOAT];
         self.file
@@ -65,7 +65,8 @@ impl ScratchFloats {
         Ok(())
     }
 
-    /// Reads one row of the scratch file's range, from index `at` on; errors name the file's folder.
+    /// Reads one row of numbers into `to`, from index `at` of the scratch file's range on; errors name the file's
+    /// folder.
     pub(super) fn read_row(&self, at: usize, to: &mut [f32]) -> Result<(), DatasetError> {
         self.read(at, to).map_err(|source| self.failed(source))
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::{Dataset, DatasetError};
 
-/// Opens test data of a format, with options.
+/// Opens test data by its data spec: a format such as `csv`, a path and options.
 pub(super) fn opened(kind: &str, path: &Path, options: &str) -> Result<Dataset, DatasetError> {
     let spec = format!("{kind}:{}{options}", path.display());
     Dataset::open(&spec.parse().unwrap(), 7, None)

@@ -25,10 +25,11 @@ use self::strom::Strom;
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NextStep {
     pub learning_rate: f64,
-    /// True if the node has enough batches to send: the emission then keeps its batch back, if it can.
+    /// True if the node takes no batches of this worker at present: then no batch should leave after the step, if the
+    /// emission can keep it back.
     pub throttle: bool,
-    /// True if the header of the next batch has no room for the cursors of another step, so a batch must leave after
-    /// this one.
+    /// True if the header of the next batch has no room for the cursors (positions in the data) of another step, so
+    /// that a batch must leave after this one.
     pub must_leave: bool,
     /// True if the step is the worker's last one in an epoch, after which some exchange strategies send a batch.
     pub ends_epoch: bool,
@@ -62,7 +63,8 @@ pub trait Emission<T> {
     /// workers' updates: a sum or a mean.
     fn settings(&self, job: &Job, slots: usize) -> Settings;
 
-    /// True if the worker can make a step now without sending a batch after it, as a throttled worker should.
+    /// True if the next step can be made without a batch after it, with its changes kept in the residual: the worker
+    /// does so while its batches are not taken.
     fn can_keep(&self) -> bool;
 
     fn plan(&mut self, next: NextStep) -> Plan;
@@ -77,26 +79,26 @@ pub trait Emission<T> {
         None
     }
 
-    /// True if the step just made is followed by a sequential averaging step (`stepwise`): the worker then goes on from
-    /// the mean of its own and preceding workers' weights, though no batch leaves.
+    /// True if the step just made is followed by sequential averaging (strategy `stepwise`), without a batch: the
+    /// worker then goes on from the mean of its own weights and those of the workers before it.
     fn passes(&mut self) -> bool {
         false
     }
 
-    /// Sets the fraction of its difference that the worker emits in its next batch. The fraction follows from the
-    /// losses that all workers have announced.
+    /// Sets the fraction of the difference between its own and the shared weights that the worker sends in its next
+    /// batch. It follows from the losses that all workers have announced.
     fn agree(&mut self, _contribution: Contribution) {}
 
-    /// Begins the next round, once the other workers' rounds are applied or no longer waited for. `workers` is the
-    /// number of workers that make the next round together.
+    /// Begins the next round, once the other workers' batches of the last one are applied or no longer waited for.
+    /// `workers` is the number of workers whose contributions the next round combines.
     fn go_on(&mut self, _workers: u32) {}
 
-    /// Returns the next batch that must leave although there is nothing to train, for now or for good. Called until it
-    /// returns `None`.
+    /// Returns the next batch that a worker must send when it has nothing to train, for now or for good; `None` if
+    /// nothing is left to send. Called again and again until then.
     fn rest(&mut self, trainer: &mut T) -> Result<Option<Leaving>, TrainError>;
 
-    /// True if a residual remains when [`Emission::rest`] returns `None`. A worker that leaves the run must emit it
-    /// separately.
+    /// True if a residual (learned, not sent yet) remains when [`Emission::rest`] returns `None`. A worker that leaves
+    /// the run then sends it in batches of its own.
     fn keeps_residual(&self) -> bool {
         false
     }

@@ -17,8 +17,8 @@ use crate::learning::multi_worker::Settings;
 use crate::trainer::{TrainError, Trainer};
 use protocol::weights::contribution::Contribution;
 
-/// Emission for strategies with rounds: after every round, a worker sends the whole difference between its own and the
-/// shared weights, or its contribution of it.
+/// Emission for strategies with rounds: at the end of every round, a worker sends the whole difference between its own
+/// and the shared weights or, if contributions are weighted, a fraction of it.
 pub(super) struct InRounds {
     rounds: Rounds,
     weights: usize,
@@ -28,7 +28,7 @@ pub(super) struct InRounds {
     /// `None` until these are known, and after the fraction was used.
     agreed: Option<Contribution>,
     steps: u32,
-    /// True if an epoch has ended since the worker's last batch.
+    /// True if an epoch has ended since the worker's last batch: where a round lasts an epoch, the next batch is due.
     ended_epoch: bool,
     /// Index of the window of weights that leaves in the next batch; a large model is sent in several windows, one per
     /// batch.
@@ -38,7 +38,8 @@ pub(super) struct InRounds {
 }
 
 impl InRounds {
-    /// Creates the rounds of one of `slots` workers, for a model of `weights` weights.
+    /// Creates the rule by which a worker sends its weight changes in rounds, for a run of `slots` workers and a model
+    /// of `weights` weights.
     pub(super) fn new(rounds: Rounds, weights: usize, slots: usize) -> Self {
         Self {
             rounds,
@@ -56,7 +57,8 @@ impl InRounds {
         self.weights.div_ceil(DENSE_MAX).max(1)
     }
 
-    /// Takes the worker's contribution to the round out of the residual, for the window of weights whose turn it is.
+    /// Makes a batch of the worker's contribution to a round, for the window of weights whose turn it is: takes that
+    /// fraction of the window's residual (own minus shared weights).
     fn take_turn<T: Trainer>(&mut self, trainer: &mut T) -> Result<Leaving, TrainError> {
         let first = self.window * DENSE_MAX;
         self.window = (self.window + 1) % self.windows();

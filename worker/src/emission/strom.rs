@@ -20,8 +20,8 @@ pub(super) struct Strom {
 }
 
 impl Strom {
-    /// Creates the emission of one of `slots` workers, which train a model of `weights` weights with this optimiser
-    /// rule.
+    /// Creates the rule by which a worker sends weight changes of ±τ. Unless τ is fixed, the target density depends on
+    /// the optimiser rule, the number of weights and the number of workers (`slots`).
     pub(super) fn new(threshold: Threshold, rule: Rule, weights: usize, slots: usize) -> Self {
         let (target, controller) = match threshold {
             Threshold::Fixed(tau) => (None, TauController::fixed(tau)),
@@ -37,8 +37,9 @@ impl Strom {
         }
     }
 
-    /// Releases the first batch of a run. Until the first step the size of updates is unknown; now the residual shows
-    /// it, and τ starts at the value at which the target fraction of the weights leaves at once.
+    /// Takes the changes of a run's first batch out of the residual. Until the first step the size of updates is
+    /// unknown; then the residual shows it, and τ starts at the value at which the target fraction of the weights
+    /// leaves at once.
     fn release_first<T: Trainer>(
         &mut self,
         trainer: &mut T,

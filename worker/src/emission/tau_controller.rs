@@ -11,7 +11,8 @@ use protocol::weights::lattice::Tau;
 
 /// Weight of a new batch in the moving average of the density, the fraction of weights that a batch changes.
 const SMOOTHING: f64 = 0.2;
-/// Fraction by which one batch corrects τ, in logarithms, for the difference between the density and its target.
+/// Strength of the correction of τ after a batch: τ is multiplied by the ratio of the average density to its target,
+/// raised to this power.
 const GAIN: f64 = 0.12;
 /// Largest factor by which one batch moves τ, however far the density is from its target.
 const FACTOR_MAX: f64 = 1.25;
@@ -28,8 +29,8 @@ pub(super) struct TauController {
 #[derive(Clone, Debug, PartialEq)]
 enum Mode {
     Fixed(Tau),
-    /// Controller mode before the first step: the size of updates is unknown, so the step compares nothing, and its
-    /// residual determines τ.
+    /// Controller mode before the first step: the size of updates is unknown, so the first step compares no weights,
+    /// and the residual after it determines τ.
     Unset,
     Following(Following),
 }

@@ -49,7 +49,7 @@ pub fn evaluate(
     in_rounds(sizes, objective, evaluate_side_by_side, go_on)
 }
 
-/// Sizes into which an evaluation of a model divides its samples.
+/// Division of an evaluation: number of samples in all, samples in a minibatch, and minibatches at once.
 #[derive(Clone, Copy)]
 struct Sizes {
     samples: usize,
@@ -103,12 +103,12 @@ pub struct Evaluator {
     gpu: OnGpu,
 }
 
-/// Choice of the GPU for evaluations.
+/// State of an evaluator's GPU: not used, not opened yet, or ready.
 #[cfg(feature = "cuda")]
 enum OnGpu {
-    /// Evaluations run on the CPU, because that is the device, or because the GPU has failed.
+    /// Evaluations run on the CPU, because the device that trains is the CPU or because the GPU has failed.
     No,
-    /// The GPU of this number is to evaluate, and is opened at the first evaluation.
+    /// Evaluations are to run on the GPU of this number, which is opened at the first of them.
     Untried(usize),
     Ready(Box<CudaEvaluator>),
 }

@@ -66,7 +66,8 @@ impl Predictor {
         })
     }
 
-    /// Returns the outputs for these samples, one row each, and the samples' answers.
+    /// Returns the model's outputs for the samples at `indices`, one row each, and the expected outputs of these
+    /// samples.
     pub(crate) fn logits(&self, samples: &Samples, indices: &[u32]) -> Result<(Vec<f32>, Answers), OpError> {
         let (mut inputs, mut answers) = (Vec::new(), Answers::default());
         samples.gather(indices, &mut inputs, &mut answers);

@@ -4,10 +4,11 @@ use multiversion::multiversion;
 
 use crate::trainer::quantise::NotFinite;
 
-/// Number of partial sums that are computed side by side, so that the loop runs at the width of the widest vector
+/// Number of partial sums that add up squares side by side, so that the loop runs at the width of the widest vector
 /// registers.
 const PIPELINES: usize = 64;
-/// Number of terms after which each partial sum is added to an `f64`, before `f32` could lose small terms.
+/// Number of squares that a partial sum adds up in `f32` before it is added to an `f64`: with more, small squares could
+/// be lost.
 const ROWS: usize = 64;
 
 #[must_use]

@@ -11,7 +11,7 @@ use protocol::job::Job;
 use protocol::job::clip::Clip;
 use protocol::job::optimiser::{Muon, Optimiser, Rule};
 
-/// Norm to which several workers clip their gradients if the job leaves it open.
+/// Norm to which a worker clips its gradients if several workers train and the job leaves clipping automatic.
 const NORM: f64 = 1.0;
 /// Number of updates by which several workers look ahead: each computes gradients where its velocity would take the
 /// weights after these updates.
@@ -22,8 +22,9 @@ const RATE_FACTOR: f64 = 1.5;
 /// updates in other directions, calm them more than with one worker alone.
 const ORTHOGONAL_RATE_FACTOR: f64 = 2.0;
 
-/// Largest number of turns in which the weights are compared with the shared copy, one part per step. With four turns,
-/// three quarters of the changes leave later, which costs little where few workers make many steps each.
+/// Largest number of steps over which one comparison of all weights with the shared copy is spread, a part per step.
+/// With four steps, three quarters of the changes leave later, which costs little where few workers make many steps
+/// each.
 pub const TURNS_MAX: usize = 4;
 /// Largest number of workers that compare their weights in [`TURNS_MAX`] turns; more workers, which make fewer steps
 /// each, use fewer turns.
@@ -55,7 +56,8 @@ impl Settings {
         }
     }
 
-    /// Returns the settings of one of `slots` workers whose updates add up.
+    /// Returns the training settings of one of `slots` workers whose updates add up: with more workers, momentum,
+    /// clipping, look-ahead and turns differ.
     #[must_use]
     pub fn adding_up(job: &Job, slots: usize) -> Self {
         Self {
@@ -68,7 +70,8 @@ impl Settings {
     }
 }
 
-/// Returns the optimiser of one of `slots` workers whose updates add up.
+/// Adapts an optimiser to one of `slots` workers whose updates add up: with several workers, a momentum is shortened
+/// and the learning rate may change.
 fn optimiser_among(optimiser: Optimiser, slots: usize) -> Optimiser {
     if slots <= 1 {
         return optimiser;
@@ -119,7 +122,8 @@ fn turns_among(slots: usize) -> usize {
     (TURNS_MAX * WORKERS_TAKING_TURNS / slots.max(1)).clamp(1, TURNS_MAX)
 }
 
-/// Returns the norm to which each of `slots` workers clips its gradients.
+/// Returns the norm to which each of `slots` workers clips its gradients; `None` for no clipping. Automatic clipping
+/// only applies to several workers.
 fn clip_among(clip: Clip, slots: usize) -> Option<f64> {
     match clip {
         Clip::Auto if slots > 1 => Some(NORM),

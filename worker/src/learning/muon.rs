@@ -49,7 +49,8 @@ pub(crate) struct MuonBlocks {
 }
 
 impl MuonBlocks {
-    /// Divides a model's weights, with matrices cut into blocks of `muon.block` rows.
+    /// Divides a model's weights for the optimiser Muon: matrices into blocks of `muon.block` rows, and all other
+    /// weights, which Adam moves, into ranges.
     pub(crate) fn new(layout: &Layout, muon: Muon) -> Self {
         let (matrices, others): (Vec<_>, Vec<_>) = layout.tensors.iter().partition(|tensor| is_matrix(tensor));
         let most = muon.block as usize;

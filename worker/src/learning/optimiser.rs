@@ -24,10 +24,11 @@ pub(crate) fn kept(state: f32) -> f32 {
 pub(crate) enum Formula {
     /// Update formula of plain SGD, and of Muon with its orthogonal direction as `g`: `u = -rate g`.
     Sgd,
-    /// Update formula of momentum and Nesterov: `v = μ v + g`, `u = -(a g + b v)`, plus the movement of the look-ahead
-    /// offset (see [`Ahead`]).
+    /// Update formula of momentum and Nesterov: `v = μ v + g`, `u = -(a g + b v)` with factors `a` and `b` that depend
+    /// on the rule, plus the movement of the look-ahead offset (see [`Ahead`]).
     Velocity,
-    /// Update formula of AdaGrad and RMSProp: `s = keep s + take g²`, `u = -rate g / (√s + ε)`.
+    /// Update formula of AdaGrad and RMSProp: `s = keep s + take g²`, `u = -rate g / (√s + ε)` with factors `keep` and
+    /// `take` that depend on the rule.
     Squares,
     /// Update formula of Adam, with the correction for its start at zero.
     Adam,

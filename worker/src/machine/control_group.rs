@@ -9,7 +9,7 @@ const ROOT: &str = "/sys/fs/cgroup";
 struct Version {
     limit: &'static str,
     used: &'static str,
-    /// The entry of `memory.stat` for cached pages, which the kernel frees when memory is needed.
+    /// Name of the entry of `memory.stat` with the bytes of cached pages, which the kernel frees when memory is needed.
     cached: &'static str,
 }
 

@@ -26,7 +26,7 @@ pub struct Evaluation {
 }
 
 impl Evaluation {
-    /// Computes the quality from sums over this many samples.
+    /// Computes the quality of a model from evaluation sums over this many samples.
     #[must_use]
     pub(crate) fn of(objective: &Objective, all: &EvalSums, samples: usize) -> Self {
         let count = samples as f64;

@@ -61,8 +61,8 @@ pub fn measure(
     Ok(noted.clone())
 }
 
-/// Chooses samples for measuring batch-norm statistics: as many as the budget allows, spread evenly, because files may
-/// be sorted.
+/// Chooses samples for measuring batch-norm statistics: as many as a budget of multiply-adds allows, spread evenly,
+/// because files may be sorted.
 pub(crate) fn chosen(program: &Program, samples: usize) -> Vec<u32> {
     let worth_it = PRODUCTS / products(&program.ops).max(1);
     let count = worth_it.clamp(SAMPLES_MIN, SAMPLES_MAX).min(samples as u64);

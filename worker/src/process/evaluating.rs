@@ -31,8 +31,8 @@ struct Order {
     /// Target accuracy of an evaluation, if the job has one. An evaluation that can no longer reach it ends early
     /// without a result.
     target: Option<f64>,
-    /// Channel to the training thread, if these are the last weights: the answer is to stop with them, or to go back to
-    /// better ones.
+    /// Channel for the answer to the training thread, if these are the last weights of the run: it tells the thread to
+    /// stop with them, or to go back to better ones. `None` for all other evaluations.
     answer: Option<SyncSender<ToTraining>>,
 }
 

@@ -100,7 +100,8 @@ impl Prepared {
         }
     }
 
-    /// Returns a copy with `job`, in which the settings that were left open are decided.
+    /// Returns a copy of this prepared run with another form of its job: the one in which all settings are decided that
+    /// the user left to be decided.
     pub(super) fn with_job(&self, job: &Job) -> Self {
         Self {
             job: job.clone(),

@@ -11,7 +11,7 @@ pub trait HoldsStage {
 
     fn stage(&self) -> &StageModel<Self::Layers>;
 
-    /// Returns the stage, for calls that need no weights.
+    /// Returns this worker's stage of the network for changes that need no weights, such as pipeline events.
     fn stage_mut(&mut self) -> &mut StageModel<Self::Layers>;
 
     /// Advances the gradient of a minibatch by one piece of work.

@@ -318,8 +318,8 @@ impl<L: Layers> StageModel<L> {
         self.unless_broken(advanced)
     }
 
-    /// Turns the error that another worker broke the pipeline's protocol into giving up the work in flight; returns
-    /// other results unchanged.
+    /// If computing failed because another worker broke the pipeline's protocol, gives up the work in flight and
+    /// returns no error; returns all other results unchanged.
     fn unless_broken(&mut self, advanced: Result<Advance, TrainError>) -> Result<Advance, TrainError> {
         match advanced {
             Err(TrainError::Violation(violation)) => {

@@ -66,7 +66,7 @@ pub enum LayoutError {
     Border {
         /// Samples in a micro-batch.
         samples: usize,
-        /// Values per sample where the network is cut.
+        /// Number of values that pass between two machines for each sample, where the network is cut.
         numbers: usize,
     },
 }

@@ -96,7 +96,8 @@ fn all_between(own: &[f32], shared: &[f32], steps: &mut [i32]) -> bool {
     finite
 }
 
-/// Adds contributions to the shared weights, and subtracts from the own ones the other workers' expected contributions.
+/// Moves a worker's contributions from its difference into the shared weights: adds them to the shared weights, and
+/// subtracts from the own ones the contributions that the other workers are expected to make.
 fn take_back(own: &mut [f32], shared: &mut [f32], contributions: &[i32], inverse: f64) {
     // Equal contributions make `inverse` a whole number, up to the rounding of the contribution.
     let whole = inverse.round();

@@ -18,7 +18,7 @@ pub struct FakeTrainer<const BEGINS: bool = false> {
     weights: Vec<f32>,
     /// For each weight of a fake trainer, the number of times that it was trained; this is the trainer's own state.
     pub times: Vec<f32>,
-    /// Value of `times` at the last call of `take`.
+    /// Value of `times` when the fake trainer last took a contribution out of its weights (call of `take`).
     taken: Vec<f32>,
     /// Every sample that the fake trainer was given, in order.
     pub trained: Vec<u32>,

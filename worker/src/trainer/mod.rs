@@ -98,17 +98,17 @@ pub enum StateError {
     /// Reason why a trainer refuses a saved state: it is of another optimiser.
     #[error("the state has {found} arrays, but this optimiser needs {needed}")]
     Arrays {
-        /// Number of arrays in the saved state.
+        /// Number of arrays in the saved state that was refused.
         found: usize,
-        /// Number of state arrays that the optimiser needs.
+        /// Number of arrays that the state of this trainer's optimiser has.
         needed: usize,
     },
     /// Reason why a trainer refuses a saved state: it is of another model.
     #[error("the state has an array of {found} numbers, but this model has {needed} weights")]
     Weights {
-        /// Length of an array in the saved state.
+        /// Length of the saved state's array that does not fit the model.
         found: usize,
-        /// Number of the model's weights.
+        /// Number of weights of the model, which the array in the saved state should have the length of.
         needed: usize,
     },
     #[error("the device failed: {0}")]
@@ -158,7 +158,8 @@ pub trait Trainer {
         Ok(())
     }
 
-    /// True if `begin` does anything. Callers choose samples one step early only then, because that costs freshness.
+    /// True if [`Trainer::begin`] (early start of a step on the device) does anything for this trainer. Only then
+    /// callers choose samples one step early, because that lets less recent batches enter the gradient.
     const BEGINS: bool = false;
 
     /// Replaces the contents of `changes` by the changes of ±τ that leave the residual without a step; these are
@@ -190,7 +191,8 @@ pub trait Trainer {
     /// residual) stays.
     fn jump(&mut self, sums: &Sums) -> Result<Range, TrainError>;
 
-    /// Does the same as [`Trainer::jump`] for neighbouring weights, nearly all of which move.
+    /// Moves own and shared weights by whole lattice steps, as [`Trainer::jump`] does, for a range of neighbouring
+    /// weights nearly all of which move.
     fn shift(&mut self, dense: &Dense) -> Result<Range, TrainError> {
         self.jump(&Sums::from(dense))
     }
@@ -211,7 +213,8 @@ pub trait Trainer {
     /// Returns a copy of the trainer's own state (residual and optimiser state), between two steps.
     fn state(&self) -> Result<TrainerState, TrainError>;
 
-    /// Continues from a copied state, whatever the shared weights are by now. If they are the same, the next steps are
-    /// the same to the bit. A state that does not fit is refused and has no effect.
+    /// Continues from a saved copy of the trainer's own state (residual and optimiser state). The shared weights may
+    /// have changed since; if they have not, the next steps are the same to the bit. A state that does not fit is
+    /// refused and has no effect.
     fn restore(&mut self, state: TrainerState) -> Result<(), StateError>;
 }

@@ -38,7 +38,8 @@ pub struct Reached<'a> {
 }
 
 impl<'a> Reached<'a> {
-    /// Takes stored weights that do not look ahead as the values that the weights have reached.
+    /// Makes the values of weights that do not look ahead along their velocity: these are the stored weights
+    /// themselves.
     #[must_use]
     pub fn exactly(own: &'a [f32]) -> Self {
         Self {
@@ -142,8 +143,8 @@ fn quantise_lanes(
     Ok(())
 }
 
-/// Appends the changes of sixteen weights, of which at least one is due. A separate function keeps the loop above
-/// small.
+/// Appends the changes of ±τ of sixteen weights, at least one of which has a residual of τ or more. A separate function
+/// keeps the loop that calls it small.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn emit_lanes(residual: &[f32; LANES], limits: Limits, index: usize, changes: &mut Vec<u32>) -> Result<(), NotFinite> {
     let tau_bits = magnitude_bits(limits.tau);

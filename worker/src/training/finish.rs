@@ -38,7 +38,8 @@ impl Finish {
         is_ordered && self.breaks < BREAKS_MAX && now.saturating_sub(self.advanced) < SILENCE_MAX
     }
 
-    /// Records that the evaluation before the end has begun or advanced.
+    /// Records the time at which the evaluation of the final weights, which precedes the end of the run, began or
+    /// advanced. It is given up if it does not advance for long.
     pub(super) fn advanced(&mut self, now: Duration) {
         self.advanced = now;
     }

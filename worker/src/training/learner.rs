@@ -33,7 +33,7 @@ pub(super) struct Learner<T> {
     pub(super) trainer: T,
     pub(super) job: Job,
     pub(super) identity: Identity,
-    /// Optimiser settings of the worker as one of several.
+    /// Training settings of this worker (optimiser, clipping, look-ahead), adapted to the number of workers of the run.
     pub(super) settings: Settings,
     /// Rule that decides which part of the worker's learned difference leaves as a batch, and when.
     pub(super) emission: Box<dyn Emission<T>>,
@@ -297,7 +297,7 @@ impl<T: Trainer> Learner<T> {
         }
     }
 
-    /// Returns the record of a step for reports; the step trained this number of samples.
+    /// Makes the record of a training step for reports, from the trainer's report and the number of samples trained.
     pub(super) fn step_of(&self, report: &StepReport, samples: usize, throttled: bool) -> Step {
         Step {
             loss: report.loss,
@@ -319,7 +319,8 @@ impl<T: Trainer> Learner<T> {
         left.map_err(|error| self.blame(error))
     }
 
-    /// Takes the next batch that the emission (the rule for sending) must still send when there is nothing to train.
+    /// Takes the next batch that the emission (the rule for sending) still wants to send although there is nothing to
+    /// train; `None` if there is none.
     fn rest(&mut self) -> Result<Option<Leaving>, TrainingError> {
         if !matches!(self.ending, Ending::No | Ending::Stop | Ending::Leaving(_)) {
             return Ok(None);

@@ -45,7 +45,7 @@ pub enum ToTraining {
     /// again.
     Origin {
         origin: OriginId,
-        /// True if the origin (one life of a worker) emits batches.
+        /// True if the origin (one life of another worker) emits batches; false if it is dead or out of reach.
         alive: bool,
     },
     /// Message to the training thread: a slot (a share of the samples) has lost its worker, or has one again.

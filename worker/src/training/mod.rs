@@ -255,7 +255,8 @@ impl<T: Trainer> Training<T> {
         self.minibatches.advance(&mut self.learner.plan, cursors_max)
     }
 
-    /// Chooses the next minibatch early, so that a device can begin with it while this step's batch is made.
+    /// Chooses the next minibatch early, so that a device can begin with it while this step's batch is made. `keeps`
+    /// says that no batch leaves after this step, so that its samples still wait to be counted by a later one.
     fn begin_next(&mut self, keeps: bool) -> Result<(), TrainError> {
         if !T::BEGINS {
             return Ok(());
@@ -294,7 +295,7 @@ impl<T: Trainer> Training<T> {
         self.minibatches.is_chosen() || self.learner.plan.has_more()
     }
 
-    /// Adds the number of the present round to a batch's status.
+    /// Returns the status that a batch carries with the number of this worker's present round filled in.
     fn status(&self, status: OriginStatus) -> OriginStatus {
         OriginStatus {
             round: self.round.number(),

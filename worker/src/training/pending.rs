@@ -17,7 +17,7 @@ impl Pending {
         self.samples == 0 && self.cursors.is_empty()
     }
 
-    /// Creates the contents of an announcement: a loss without samples.
+    /// Creates the contents of a batch that only announces a worker's loss to the others and counts no samples.
     pub(super) fn of_loss(loss: f32) -> Self {
         Self {
             loss: f64::from(loss),
@@ -43,7 +43,8 @@ impl Pending {
         self.loss += f64::from(loss) * samples as f64;
     }
 
-    /// True if the samples that the next batch will count are of another epoch than a minibatch with these cursors.
+    /// True if the samples that wait to be counted by the next batch are of another epoch than the minibatch with these
+    /// cursors (shard positions).
     pub(super) fn is_of_another_epoch(&self, advances: &[CursorAdvance]) -> bool {
         let epoch = |cursors: &[CursorAdvance]| cursors.first().map(|cursor| cursor.shard.epoch);
         epoch(&self.cursors).is_some_and(|own| Some(own) != epoch(advances))

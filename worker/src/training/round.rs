@@ -159,8 +159,8 @@ pub(super) enum Advance {
     Nothing,
     /// Next action of a worker in its rounds: emit its contribution.
     Contribute,
-    /// Next action of a worker in its rounds: begin the next one, without the difference since the last one if it is
-    /// `lost`.
+    /// Next action of a worker in its rounds: begin the next round. If `lost`, the worker contributed nothing to the
+    /// round before, and drops its own difference from the shared weights.
     NextRound { lost: bool },
 }
 

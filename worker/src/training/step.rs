@@ -59,7 +59,8 @@ impl Step {
         }
     }
 
-    /// Adds the number and size of the changes in the batch that leaves with the step to the step's record.
+    /// Completes the step's record with the batch that leaves after it: the number and the size τ of its changes, and
+    /// the result of its range check.
     pub(super) fn left(&mut self, Leaving { payload, range }: &Leaving) {
         self.changes = payload.len();
         self.range = self.range.max(*range);

@@ -33,7 +33,7 @@ pub(super) async fn cluster(contact: &Contact) -> Vec<Finding> {
 }
 
 /// Compares the list of nodes that one node gave with the lists of all nodes, and returns the findings for the user:
-/// nodes that do not answer, and nodes that do not hear each other. Pure.
+/// nodes that do not answer, and nodes that do not hear each other.
 fn findings(listed: &[NodeReport], answers: &[Answer]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut views: Vec<(&NodeReport, &[NodeReport])> = Vec::new();
@@ -133,7 +133,7 @@ pub(super) fn called(address: SocketAddr, listed: &[NodeReport]) -> String {
 }
 
 /// Finds nodes whose clocks differ from this machine's. Each node read its clock between `asked` and `heard`, two
-/// moments of this machine's clock. Pure.
+/// moments of this machine's clock.
 fn clocks(listed: &[NodeReport], looks: &[Answer], asked: f64, heard: f64) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut told = 0;

@@ -81,7 +81,6 @@ pub(super) async fn on_nodes(contact: &Contact, data: &DataSpec) -> Result<Vec<F
 }
 
 /// Returns the findings about the data of all nodes: read errors, and contents that differ from those on most nodes.
-/// Pure.
 fn compare(data: &DataSpec, held: &DataByNode) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut kinds: Vec<(&DataInfo, Vec<&str>)> = Vec::new();

@@ -57,9 +57,9 @@ struct Evaluated<'a> {
 /// The samples of a dataset that a model is measured on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EvaluatedSamples {
-    /// The model is measured on the test samples of the dataset.
+    /// The model is measured on the test samples of the dataset only.
     Test,
-    /// The model is measured on all samples of the dataset, because it was not trained on this file.
+    /// The model is measured on all samples of the dataset, because it was trained on other data.
     NewFile,
 }
 

@@ -24,7 +24,8 @@ use start_outcome::{Before, StartOutcome, infer_outcome};
 const PREPARE_LIMIT: Duration = Timing::DEFAULT.start_limit();
 /// Interval between requests that check whether the node that prepares the run still answers.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-/// Time for which the node that was asked to start a run may be silent.
+/// Time for which the node that was asked to start a run may be silent before the command fails, unless another node
+/// reports the run.
 const SILENCE_LIMIT: Duration = Duration::from_mins(1);
 /// Number of consecutive surveys in which nodes must report no new run before the request to start one is sent again: a
 /// node may read the request late.
@@ -158,7 +159,8 @@ impl Attempt<'_> {
         run
     }
 
-    /// Returns the failure of a request to start a run of which no node that answers knows the outcome.
+    /// Returns the failure that is reported if the node that was asked to start a run falls silent, and no other node
+    /// knows whether the run will begin.
     fn open(&self) -> Failure {
         let seconds = SILENCE_LIMIT.as_secs();
         Failure::Failed(format!(

@@ -20,13 +20,14 @@ pub(super) enum StartOutcome {
     Begun(RunId, SocketAddr),
     /// The node that was asked to start a run has called it off for this reason.
     CalledOff(RunFailure),
-    /// The requested run is being prepared, or may still begin.
+    /// The outcome of the request is not known yet: the requested run is being prepared, or may still begin.
     Open,
     /// The request to start a run has started none and will not start one.
     Nothing,
 }
 
-/// Runs that the nodes reported before the request to start one.
+/// Runs that the nodes reported before the request to start one, by which a run that the request started is told from
+/// older ones.
 #[derive(Debug, Default)]
 pub(super) struct Before {
     runs: BTreeSet<RunId>,
@@ -139,7 +140,8 @@ mod tests {
         }
     }
 
-    /// Infers what became of a request to node A to start a run, where both nodes had run 1 before.
+    /// Infers from these answers what became of a request to node A to start a run. Nodes A and B both knew run 1
+    /// before the request.
     fn verdict(answers: &[Answer]) -> StartOutcome {
         let old = || Some(status(1, Phase::Ended, Some(RunFailure::NotMeasured)));
         let before = Before::new(&[says(A, old()), says(B, old())]);

@@ -19,7 +19,7 @@ pub(super) struct Picture {
     pub(super) legend: Vec<(String, Option<usize>)>,
 }
 
-/// Function that returns the position of an evaluation on the horizontal axis of a chart.
+/// Function that returns the horizontal position of an evaluation in a chart, such as its seconds.
 type Height = fn(&Point) -> f64;
 
 const TIME: Axis = Axis {
@@ -81,7 +81,8 @@ fn legend(series: &[Series<'_>]) -> Vec<(String, Option<usize>)> {
     entries.map(|(at, one)| (one.label.clone(), Some(at))).collect()
 }
 
-/// Draws the charts of models' quality over samples and over seconds, with one line for every run.
+/// Draws two charts of how models' quality developed, one over samples and one over seconds, with one line for every
+/// run.
 fn courses(section: &Section<'_>, nodes: usize) -> Vec<Picture> {
     let (series, metric) = (&section.series, section.quality_metric());
     let over = |axis: Axis, place: Height| {
@@ -114,7 +115,7 @@ fn courses(section: &Section<'_>, nodes: usize) -> Vec<Picture> {
     pictures.into_iter().flatten().collect()
 }
 
-/// Draws the charts of time, speed-up and quality by the number of nodes.
+/// Draws the charts with the number of nodes on the horizontal axis: time, speed-up and the quality of models.
 fn by_nodes(section: &Section<'_>) -> Vec<Picture> {
     let series = &section.series;
     let by = |figure: &StudyFigure, y: Axis, published: fn(&Reference) -> &[f64]| {
@@ -258,8 +259,8 @@ fn compared(section: &Section<'_>, figure: &StudyFigure, nodes: usize) -> Option
     })
 }
 
-/// Charts the quality of models by split (of the samples among workers) and by the other settings that differ, with
-/// published results.
+/// Draws the chart of models' quality as bars, sorted by split (of the samples among workers), with the published
+/// results of other authors for each split.
 fn by_split(section: &Section<'_>, nodes: usize) -> Picture {
     let figure = how_good(section.quality_metric());
     let mut sorted: Vec<(usize, &Series<'_>)> = section.series.iter().enumerate().collect();

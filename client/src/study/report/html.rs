@@ -148,7 +148,8 @@ fn table(out: &mut String, section: &Section<'_>) {
     out.push_str("</tbody></table></div>\n");
 }
 
-/// Writes a definition list of the series whose labels do not name the settings in which they differ.
+/// Writes a definition list of the series whose labels leave out the settings in which they differ: each label with
+/// these settings.
 fn legend(out: &mut String, section: &Section<'_>) {
     let named = section.series.iter();
     let named: Vec<(&str, &str)> = named

@@ -181,7 +181,7 @@ pub(super) struct Outcome {
 struct Setting {
     key: String,
     value: String,
-    /// True if the user left the setting open and the nodes decided it.
+    /// True if the nodes decided the setting, because the user had not set it.
     chosen: bool,
 }
 

@@ -34,7 +34,7 @@ use text::Text;
 /// Time after a page's last request in which it counts as open: the process waits at most this long before it exits, so
 /// that open pages learn how the run ended.
 const LAST_LOOK: Duration = Duration::from_secs(5);
-/// Interval between the requests of an open web page.
+/// Interval at which an open web page asks the server for news.
 const ASKS_EVERY: Duration = Duration::from_secs(1);
 
 /// Content of a served page: a live cluster or an ended run.
@@ -56,12 +56,13 @@ struct Live {
     model: Model,
 }
 
-/// Path of the model that a page shows when a run has ended.
+/// Source of the path of the model's file that a page shows when a run has ended: the node or the client that serves
+/// the page.
 #[derive(Clone, Debug)]
 pub(crate) enum Model {
-    /// A page shows the path of the model's file that the node has saved.
+    /// A node serves the page, which shows the path at which the node has saved the model.
     OfNode,
-    /// A page shows the path of the model's file that the client has saved; empty until then.
+    /// A client serves the page, which shows the path at which the client has saved the model; empty until then.
     OfClient(Arc<OnceLock<String>>),
 }
 
@@ -95,7 +96,7 @@ pub(crate) struct Page {
 struct Looks {
     /// Time of the last request of any open page.
     last: Mutex<Option<Instant>>,
-    /// Time at which a page was first told how the run ended.
+    /// Time at which a page was first told how the run ended; a second later every open page has been told.
     told_end: OnceLock<Instant>,
 }
 
@@ -107,8 +108,8 @@ impl Looks {
         }
     }
 
-    /// Returns true if a page is open that has not been told how the run ended. All open pages ask within a second of
-    /// the first.
+    /// Returns true if an open page may not know yet how the run ended, so that the process must not exit yet. Every
+    /// open page asks once a second, so all know it a second after the first.
     fn are_wanted(&self) -> bool {
         let is_open = lock(&self.last).is_some_and(|at| at.elapsed() < LAST_LOOK);
         is_open && self.told_end.get().is_none_or(|at| at.elapsed() < ASKS_EVERY)

@@ -31,10 +31,10 @@ pub(super) struct News<'a> {
     /// Figures that are columns of the page's table of nodes.
     columns: Vec<PageColumn>,
     nodes: Vec<Row<'a>>,
-    /// Time of the run's first step by the clock of the events, in seconds since 1970.
+    /// Time of the run's first step in seconds since 1970, by the same clock as the times of the events.
     begun: Option<f64>,
-    /// Generation of the curve, which changes when points of the curve are merged. `points` follow the first
-    /// `points_from` points of this generation; the page discards those of another one.
+    /// Number that changes when points of the curve are merged; the page then discards its points. `points` are those
+    /// after the first `points_from` points of the curve, which the page has already.
     generation: u32,
     points_from: usize,
     points: &'a [Point],
@@ -138,7 +138,8 @@ impl<'a> Row<'a> {
 }
 
 impl<'a> News<'a> {
-    /// Returns the news of a live run that an open page lacks.
+    /// Returns the answer to an open page's request for news of a live run: all data but those that the page has
+    /// already (`known`).
     pub(super) fn live(
         source: &'a str,
         timeline: &'a Timeline,
@@ -174,8 +175,8 @@ impl<'a> News<'a> {
         }
     }
 
-    /// Makes a report that is too large smaller: drops the older half of the events and the last half of the nodes.
-    /// Returns false if there were none.
+    /// Shortens the data of a report that is too large: drops the older half of the events and the last half of the
+    /// nodes. Returns false if no events and nodes were left to drop.
     pub(super) fn halve(&mut self) -> bool {
         let is_empty = self.events.is_empty() && self.nodes.is_empty();
         self.events.drain(..self.events.len().div_ceil(2));
@@ -221,7 +222,7 @@ impl<'a> News<'a> {
         }
     }
 
-    /// Returns the page's news as JSON.
+    /// Returns this answer to a page's request as JSON.
     pub(super) fn text(&self) -> Vec<u8> {
         // Serialising these types does not fail.
         serde_json::to_vec(self).unwrap_or_default()

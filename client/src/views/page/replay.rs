@@ -23,7 +23,7 @@ pub(crate) struct Replay {
     records: Vec<StatsRecord>,
     /// Names of the nodes whose records the replayed folder holds; the folder of a node holds only its own.
     tellers: BTreeSet<String>,
-    /// Seconds between two loaded records of one node, which thinning makes longer.
+    /// Seconds between two of one node's `records`: one, or more if the records of a long run were thinned.
     every: f64,
     notes: Vec<Note>,
     documents: RunDocuments,
@@ -144,7 +144,8 @@ impl Replay {
         (&self.told.timeline, &self.documents)
     }
 
-    /// Returns the description of the replayed run (settings and state) before its end, or with its end if `over`.
+    /// Returns the settings and the state of the replayed run at the shown moment: still in training or, if `over`,
+    /// ended.
     fn facts_then(&self, over: bool) -> Facts {
         let end = self.facts.end.clone().filter(|_| over);
         Facts {
@@ -162,9 +163,9 @@ impl Replay {
 /// A record that is being loaded, with its index and a flag that protects it from thinning.
 struct NumberedRecord {
     record: StatsRecord,
-    /// Index of the loaded record among those of its node.
+    /// Index of the record among all records of its node in the file, by which thinning selects the records to drop.
     number: usize,
-    /// True if the record carries a notice or an evaluation that no other record has; it is never dropped.
+    /// True if the record carries a notice or an evaluation that no other record has, so that thinning never drops it.
     stays: bool,
 }
 

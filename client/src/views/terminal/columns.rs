@@ -19,8 +19,8 @@ pub(super) struct Column {
     pub(super) sort: Option<Sort>,
     /// Rank of the table's column: where space is short, columns with the highest rank are omitted first.
     rank: u8,
-    /// Smallest width of the table's column in characters. With short titles a column of text may grow up to `most`,
-    /// and further where room is left.
+    /// Smallest width of the table's column in characters. A column of text with its short title is widened for its
+    /// longest text up to `most` characters, and further only where room is left.
     least: usize,
     most: usize,
     /// True for a column of text, which is aligned left; numbers are aligned right.
@@ -170,8 +170,8 @@ pub(super) fn telling(nodes: &Nodes) -> Vec<Column> {
         .collect()
 }
 
-/// Returns the columns of the table of nodes that fit into this width, and the gap between them. Titles are long if all
-/// columns fit with these.
+/// Returns the columns of the table of nodes that fit into this width, and the gap between them. The columns have their
+/// long titles if all of them fit that way, otherwise their short ones.
 pub(super) fn shown(nodes: &Nodes, sort: Sort, width: usize) -> (Vec<VisibleColumn>, usize) {
     let all = telling(nodes);
     let visible = |column: Column, title: &str, most: usize| {

@@ -78,7 +78,7 @@ impl Controls {
         sorted
     }
 
-    /// Returns the index of the user's selected node among these.
+    /// Returns the index in `sorted` of the node that the user has selected.
     pub(super) fn picked(&self, sorted: &[&Node]) -> Option<usize> {
         let picked = self.picked.as_ref()?;
         sorted.iter().position(|node| node.record.node == *picked)
@@ -147,7 +147,8 @@ impl Controls {
         std::mem::take(&mut self.alone) || self.picked.take().is_some()
     }
 
-    /// Selects the node at the index that `place` computes from the selected index and the last one.
+    /// Selects a node of the sorted table. `place` computes its index from the index of the node selected before, if
+    /// any, and the last index.
     fn pick(&mut self, nodes: &Nodes, place: impl Fn(Option<usize>, usize) -> usize) {
         let sorted = self.sorted(nodes);
         if let Some(last) = sorted.len().checked_sub(1) {

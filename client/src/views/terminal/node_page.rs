@@ -58,7 +58,7 @@ fn title(node: &Node) -> Line<'static> {
     Line::from(parts.join("  ")).bold().underlined()
 }
 
-/// Returns every figure of a node with its name and unit.
+/// Returns the lines of a single node's page: the name of each of its figures, and the value as text with its unit.
 fn figures(node: &Node) -> Vec<(&'static str, String)> {
     let record = &node.record;
     // Figures of the last second do not apply to a silent node.

@@ -10,7 +10,7 @@ pub(super) struct AnnouncedLoss {
     pub(super) origin: OriginId,
     pub(super) slot: u32,
     pub(super) loss: f32,
-    /// True if the loss belongs to this round or a later one.
+    /// True if the loss belongs to the round whose contribution factors are computed, or to a later one.
     pub(super) is_of_round: bool,
 }
 

@@ -46,7 +46,8 @@ pub(super) struct Attempt {
     left: usize,
     /// The headers of the round's batches, from the first part that was complete.
     headers: Option<Vec<Header>>,
-    /// The index of the first weight that the round covers, and the number of weights.
+    /// The index of the first weight that the round covers, and the number of weights; `None` if this node adds nothing
+    /// and does not know which weights the round covers.
     window: Option<(usize, usize)>,
     sums: Vec<i32>,
 }

@@ -31,7 +31,8 @@ const WAITING_TICKS: u32 = 20;
 const RETRY_ROUNDS: u64 = 16;
 /// Maximum number of times that `RETRY_ROUNDS` doubles after failed rounds.
 const RETRY_DOUBLINGS: u32 = 6;
-/// Maximum number of batches of rounds that could not be added up which the log is asked not to merge with others.
+/// Maximum number of batches of given-up rounds that are remembered, so that the log does not merge them with other
+/// batches.
 const FAILED_MAX: usize = 64;
 /// Memory for parts of later rounds, which arrive before this node has reached the round, as a multiple of the model's
 /// size. `STASH_BYTES_MIN` is added to it.
@@ -56,7 +57,8 @@ pub(super) struct Bundling {
     /// Parts of later rounds' sums, each with its sender, until this node reaches those rounds.
     stash: VecDeque<(NodeId, RoundPart)>,
     waiting: VecDeque<PendingBatch>,
-    /// The latest batches that were offered to rounds which were given up.
+    /// Batches of rounds that were given up, the newest ones of this node's workers. The log must not merge across
+    /// them, because other nodes may have applied those rounds as sums (bundles).
     failed: VecDeque<(OriginId, u64)>,
     /// The last round that is over: its batches were applied as one sum, or adding them up was given up.
     done: u64,
@@ -66,7 +68,7 @@ pub(super) struct Bundling {
     resumes_at: u64,
     /// Number of rounds whose batches were added up by their members and applied as one sum.
     pub(super) bundled: u64,
-    /// Number of rounds whose bundling was given up.
+    /// Number of rounds whose batches this node gave up adding up, so that they went one by one.
     pub(super) given_up: u64,
 }
 
@@ -91,7 +93,7 @@ struct PendingBatch {
     left: Option<u32>,
 }
 
-/// Actions that a call to bundling leaves to its caller.
+/// Actions that the caller has to carry out after a call to `Bundling`, which adds up the batches of a round.
 #[derive(Debug, Default)]
 pub(super) struct BundlingOutcome {
     /// Parts of a round's sum to send, each with its receiver.
@@ -328,7 +330,7 @@ impl Bundling {
 
 impl Own {
     /// Adds one worker's movements of weights to the sum. Returns false, without a change, if they cover other weights
-    /// than the sum or leave its range.
+    /// than the sum, or if a value of the sum would leave its range.
     fn add(&mut self, dense: Option<Dense>) -> bool {
         let Some(dense) = dense.filter(|dense| !dense.steps().is_empty()) else {
             return true;

@@ -17,12 +17,12 @@ pub enum ReductionPath {
     Star,
     /// The sum goes from member to member, ends at the first, and goes from it to all.
     RingReduce,
-    /// Each part begins at another member, goes once round the ring while it is added up, and once more as the complete
-    /// sum.
+    /// Each part of the round's sum begins at another member, goes once round the ring of members while it is added up,
+    /// and once more as the complete sum.
     Ring,
 }
 
-/// A member's task for one part of a round's sum.
+/// A member's task for one part of a round's sum: from which members it gets values, and to which it sends them on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PartRoute {
     /// The members from which partial sums of this part come.
@@ -45,7 +45,8 @@ impl ReductionPath {
         }
     }
 
-    /// Returns the task of member `me` for a part, among this many members.
+    /// Returns the task of member `me` for one part of a round's sum: from which members it gets values, and to which
+    /// it sends them on. `members` is the number of the round's members.
     pub(super) fn route(self, members: usize, me: usize, part: usize) -> PartRoute {
         let others = || (0..members).filter(|&other| other != me).collect();
         match self {
@@ -85,7 +86,8 @@ impl ReductionPath {
         (0..members).find(|&other| other != me && self.route(members, other, part).hands_to.contains(&me))
     }
 
-    /// Returns a hash of the path and its members in their order, by which nodes check that they mean the same round.
+    /// Returns a hash of this reduction path and of a round's members in their order, by which nodes check that they
+    /// mean the same round.
     pub(super) fn fingerprint(self, members: &[NodeId]) -> u64 {
         members.iter().fold(splitmix64(self as u64), |sum, node| {
             splitmix64(sum ^ splitmix64(node.0))

@@ -46,7 +46,7 @@ fn run(seed: u64, traffic: Traffic) -> u64 {
     world.bundles
 }
 
-/// Traffic in rounds that nodes add up. The seed picks the reduction path.
+/// Returns traffic in rounds that nodes add up, along a reduction path that the seed picks.
 fn bundled(seed: u64) -> Traffic {
     Traffic::Bundled(match seed % 3 {
         0 => ReductionPath::Star,

@@ -6,8 +6,8 @@ use super::world::{Path, World};
 use crate::exchange::Event;
 use protocol::wire::link::Message;
 
-/// Upper bound, per pair of nodes, on the messages that may pass in a calm world before it falls silent. A pair usually
-/// needs a few, and some hundreds if twenty nodes have rounds to make up for.
+/// Upper bound, per pair of nodes, on the messages that may pass in a simulation without new faults before it falls
+/// silent. A pair usually needs a few, and some hundreds if twenty nodes have rounds to make up for.
 const DELIVERIES_MAX: usize = 2_000;
 
 impl World {
@@ -30,14 +30,14 @@ impl World {
         }
     }
 
-    /// Lets the other side of a half-cut link notice that the link is gone.
+    /// Lets the other side of a link that was cut on one side only notice that the link is gone.
     pub(super) fn end_silence(&mut self, a: NodeId, b: NodeId) {
         if self.channels.get(&(a, b)).is_some_and(|channel| channel.dangling) {
             self.cut(a, b);
         }
     }
 
-    /// Cuts all links between two groups of nodes.
+    /// Splits these nodes into two groups at a random place of the list, and cuts all links between the groups.
     pub(super) fn partition(&mut self, alive: &[NodeId]) {
         let border = self.random.below(alive.len() as u64) as usize;
         for &left in &alive[..border] {

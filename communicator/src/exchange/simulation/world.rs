@@ -36,7 +36,7 @@ const PATIENCE: Patience = Patience {
 pub(super) enum Traffic {
     /// Batches go one by one along this routing, and workers do not wait for each other.
     Single(Routing),
-    /// Workers train in rounds that are added up along a reduction path.
+    /// Workers train in rounds, and nodes add up the batches of each round along this path.
     Bundled(ReductionPath),
 }
 
@@ -55,14 +55,14 @@ pub(super) struct Worker {
     pub(super) origin: OriginId,
     pub(super) sequence: u64,
     pub(super) counts: Vec<i32>,
-    /// In worlds with rounds: the last round that the worker has reached.
+    /// In a simulation with rounds: the last round that the worker has reached.
     pub(super) round: u64,
-    /// In worlds with rounds: the newest round that the worker has heard of.
+    /// In a simulation with rounds: the newest round that the worker has heard of.
     pub(super) newest: u64,
     pub(super) waits: bool,
 }
 
-/// One direction of a link.
+/// One direction of a simulated link, with the messages in flight on it.
 #[derive(Default)]
 pub(super) struct Path {
     pub(super) queue: VecDeque<Message>,

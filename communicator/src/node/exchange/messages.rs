@@ -34,7 +34,7 @@ pub(crate) enum ExchangeMessage {
     },
     /// The node's checkpoint has been written, or could not be.
     Checkpointed,
-    /// Periodic clock tick.
+    /// Periodic tick of the actor's clock, by which the exchange measures time.
     Tick,
 }
 
@@ -54,7 +54,7 @@ pub(crate) enum ExchangeNotice {
 pub(crate) struct Report {
     /// Digest (a checksum of weights) that the batches in the node's ledger add up to.
     pub(crate) digest: Digest,
-    /// Figures that the node's records of statistics carry unchanged.
+    /// Figures of the exchange that the node's records of statistics carry unchanged.
     pub(crate) figures: ExchangeFigures,
     /// Bytes and batches exchanged with each peer in this run.
     pub(crate) peers: Vec<PeerRecord>,
@@ -73,7 +73,7 @@ pub(crate) struct ExchangeArguments {
     pub(crate) core: RunExchangeArguments,
     /// Tau release of this node.
     pub(crate) version: String,
-    /// Protection of the connections to peers.
+    /// Protection of the connections to peers: TLS, or plain text within one machine.
     pub(crate) security: Security,
     /// Intervals and time limits of the node.
     pub(crate) timing: Timing,

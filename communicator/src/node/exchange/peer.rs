@@ -16,7 +16,8 @@ pub(super) struct PeerConnection {
     pub(super) link: ActorRef<LinkMessage>,
     pub(super) traffic: Arc<Traffic>,
     pub(super) outbox: Option<(u64, mpsc::Sender<Message>)>,
-    /// Bytes sent to the participant up to the last call of `take_progress`.
+    /// Bytes sent to the participant up to the last call of `take_progress`. The next call tells from them if more have
+    /// been sent.
     progress: u64,
 }
 

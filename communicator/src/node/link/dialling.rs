@@ -13,9 +13,9 @@ use crate::timing::LinkTimes;
 pub(super) enum Step {
     /// No step is needed: the link is up.
     Nothing,
-    /// The link is missing, and the other side is to dial; this side looks again after this time.
+    /// The link is missing, and the other side is to dial: ask for the next step again after this time.
     Wait(Duration),
-    /// The link is missing, and this side dials; if that fails, it looks again after this time.
+    /// The link is missing: dial now and, if that fails, ask for the next step again after this time.
     Dial(Duration),
 }
 

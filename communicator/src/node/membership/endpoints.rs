@@ -13,7 +13,7 @@ pub(super) struct Endpoints<G> {
     /// Endpoints of each node with their sessions. Two nodes that dial each other have two sessions for a moment; the
     /// newest is used.
     open: BTreeMap<NodeId, Vec<(u64, G)>>,
-    /// Sessions whose endpoints have not shown yet, with their nodes and the time since which they wait.
+    /// Sessions whose endpoints are not known yet, with their nodes and the time since which they wait.
     waiting: Vec<(u64, NodeId, Duration)>,
 }
 
@@ -22,7 +22,7 @@ pub(super) struct Endpoints<G> {
 pub(super) struct EndpointScan {
     /// Nodes whose endpoints were found, so that messages can be sent to them now.
     pub(super) ready: Vec<NodeId>,
-    /// Sessions whose endpoints took too long to show.
+    /// Sessions whose endpoints were not found in time.
     pub(super) late: Vec<u64>,
 }
 
@@ -35,7 +35,8 @@ impl<G> Endpoints<G> {
         }
     }
 
-    /// Records that a session with a node is ready, so that its endpoint is looked for; it may show a moment later.
+    /// Records that a session with a node is ready, so that the node's endpoint is looked for. The endpoint may become
+    /// known a moment after the session.
     pub(super) fn expect(&mut self, session: u64, node: NodeId, now: Duration) {
         self.waiting.push((session, node, now));
     }

@@ -52,7 +52,7 @@ pub(crate) enum MembershipMessage {
     Leave(RpcReplyPort<()>),
     /// Report the members of the cluster to a client.
     Nodes(RpcReplyPort<Payload<Reply>>),
-    /// This node's own description has changed.
+    /// This node's own description (name, address, device and number of workers) has changed.
     Me(NodeInfo),
     /// This node's state in a run has changed: send a beat (state message) to all nodes now.
     Run(Vec<RunBeat>, Phase),
@@ -60,16 +60,16 @@ pub(crate) enum MembershipMessage {
     Send { to: NodeId, message: Box<ControlMessage> },
     /// Send a control message to all peers.
     Broadcast(Box<ControlMessage>),
-    /// Periodic clock tick.
+    /// Periodic tick of the actor's clock, at which it looks for silent members, dials members and sends beats.
     Tick,
 }
 
 /// Arguments with which the actor that keeps track of the cluster's members is started.
 pub(crate) struct MembershipArguments {
     pub(crate) me: NodeInfo,
-    /// Sessions of this process.
+    /// Sessions of this process with other processes, over which the actor sends messages to the cluster's members.
     pub(crate) sessions: Sessions,
-    /// Protection of dialled connections.
+    /// Protection of the connections that this node dials: TLS, or plain text within one machine.
     pub(crate) security: Security,
     /// Interval between two ticks of the actor's clock.
     pub(crate) tick: Duration,

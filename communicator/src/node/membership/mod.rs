@@ -40,7 +40,8 @@ pub(crate) struct Membership {
     names: Names,
     /// State of this node's run, and of the one before, which this node's beats carry.
     runs: Vec<RunBeat>,
-    /// Port for the reply when all nodes have heard that this node leaves the cluster.
+    /// Port for the reply to the request that this node leave the cluster; `None` if it does not leave. The reply is
+    /// sent when all nodes have heard of it.
     leaving: Option<RpcReplyPort<()>>,
     state: &'static str,
     start: Instant,
@@ -174,7 +175,8 @@ impl Membership {
         }
     }
 
-    /// Looks for the endpoints of peers whose sessions are new, which may show a moment after the session is ready.
+    /// Looks for the endpoints of peers whose sessions are new, which may become known a moment after the sessions are
+    /// ready. Greets the peers that are found, and closes the sessions that took too long.
     fn find_endpoints(&mut self, now: Duration) {
         let found = self.endpoints.find(now, |session| self.sessions.endpoint(session));
         for id in found.ready {

@@ -14,7 +14,8 @@ pub(super) struct RoundTrips {
 }
 
 impl RoundTrips {
-    /// Records that a beat (state message) of this node is sent now, and returns its number.
+    /// Records that a beat (state message) of this node is sent now. Returns the beat's number, which the answers to it
+    /// repeat.
     pub(super) fn send(&mut self, now: Duration) -> u64 {
         self.last += 1;
         self.sent.insert(self.last, now);

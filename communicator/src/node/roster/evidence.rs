@@ -18,38 +18,44 @@ pub(crate) enum DialOutcome {
     Refused,
     /// A node with another key answered.
     AnotherKey,
-    /// Anything else, such as a timeout.
+    /// Dialling has failed in another way, such as a timeout, which is no evidence of anything.
     Failed,
 }
 
 /// Observations of this node about a member's process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Evidence {
-    /// True if the member's key has ever answered at its address.
+    /// True if the member has ever answered, with its own key, when this node dialled its address. If not, a refused
+    /// dial proves nothing about the member's process.
     reached: bool,
-    /// True if the member's machine has closed or reset the last session.
+    /// True if the member's machine has closed or reset the last session; without that, refused dials prove nothing
+    /// about the member's process.
     broken: bool,
-    /// Time of the first refused dial since the member was last heard.
+    /// Time of the first refused dial since the member was last heard; a refused dial some time after it proves that
+    /// the member's process has ended.
     refused: Option<Duration>,
     /// True if this node's observations prove that the member's process has ended.
     pub(super) dead: bool,
 }
 
 impl Evidence {
-    /// Records that the member has spoken: refusals before that prove nothing. A message may arrive after the end of
-    /// the session that it came by, so the session's end still counts.
+    /// Records that the member has spoken, so that dials refused before that are no evidence that its process has
+    /// ended. The end of a session still counts as evidence, because a message may arrive after the session that it
+    /// came by.
     pub(super) fn heard(&mut self) {
         self.refused = None;
         self.dead = false;
     }
 
-    /// Records that a session with the member is ready, so the end of the one before proves nothing.
+    /// Records that a session with the member is ready, so that the end of the session before is no evidence that the
+    /// member's process has ended.
     pub(super) fn linked(&mut self) {
         self.heard();
         self.broken = false;
     }
 
-    /// Returns true if this node has yet to find out that the member can be dialled.
+    /// Returns true if this node has never reached the member by dialling. It then dials the member even if a session
+    /// exists, because only for a member that it has reached does a refused dial prove anything later.
     pub(super) fn lacks_reach(&self) -> bool {
         !self.reached
     }
@@ -92,7 +98,8 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    /// Returns true if a process is taken for dead after these dials, one every second.
+    /// Returns true if a process is taken for dead after these dials, one every second. `reached` is true if a dial has
+    /// reached it before, `by_peer` if its machine ended the last session.
     fn dies(reached: bool, by_peer: bool, dials: &[DialOutcome]) -> bool {
         let mut evidence = Evidence::default();
         if reached {

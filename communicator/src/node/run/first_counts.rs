@@ -46,7 +46,7 @@ impl FirstCounts {
         first.afresh.extend(afresh);
     }
 
-    /// Drops the pieces of a worker that is gone.
+    /// Drops the pieces of first weights that a worker has sent, because the worker is gone.
     pub(super) fn forget(&mut self, worker: WorkerKey) {
         self.by_worker.remove(&worker);
     }

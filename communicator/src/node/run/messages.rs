@@ -36,9 +36,9 @@ pub(crate) enum RunMessage {
     Status(RpcReplyPort<Payload<Reply>>),
     /// Notice of the worker supervisor about this node's workers.
     Workers(WorkersNotice),
-    /// Notice of the exchange's actor.
+    /// Notice of the actor that exchanges the run's batches with other nodes.
     Exchange(ExchangeNotice),
-    /// Pass an event on to the run's core, the only receiver that has to know it.
+    /// Pass an event on to the run's core, which alone handles it.
     Event(RunEvent),
     /// This node's offer to a run (its data, workers and memory) was worked out.
     Offered {
@@ -72,7 +72,7 @@ pub(crate) enum RunMessage {
         /// Port for the path of a run's model file; `None` if this node does not have the model.
         reply: RpcReplyPort<Option<PathBuf>>,
     },
-    /// Periodic clock tick.
+    /// Periodic clock tick, at which the run's time limits are checked and records of statistics are made.
     Tick,
 }
 

@@ -42,7 +42,7 @@ pub(crate) struct RunArguments {
     pub(crate) me: NodeInfo,
     /// Folder in which the node saves models and checkpoints.
     pub(crate) dir: PathBuf,
-    /// Protection of the connections to peers.
+    /// Protection of the connections to peers: TLS with the cluster's credentials, or plain text within one machine.
     pub(crate) security: Security,
     /// True to keep the final weights of a run in a checkpoint.
     pub(crate) keeps_runs: bool,

@@ -35,10 +35,10 @@ pub(super) enum OfferError {
     StageTooLarge {
         stages: usize,
         error: TooLarge,
-        /// True if the job leaves open where the model is cut.
+        /// True if the job lets Tau choose where the model is cut. Tau has then tried all numbers of stages in vain.
         is_open: bool,
     },
-    /// No worker has sent the weights that the run begins with.
+    /// No worker has sent the weights of the model file at this path, with which the run would begin.
     #[error("the node's worker did not send the weights of {}", .0.display())]
     NoFirstWeights(PathBuf),
 }

@@ -19,7 +19,8 @@ pub(super) struct Records {
     begun: Instant,
     /// Newest figures that the exchange has reported, with their run.
     report: Option<(RunId, Report)>,
-    /// Newest evaluation that a record of this node has carried, as its run and its second in the run.
+    /// Newest evaluation that this node's records have carried so far: its run, and its time in the run in seconds. The
+    /// next record carries only later ones.
     evaluated: Option<(RunId, f64)>,
     /// Sums at this node's last record: statistics of the workers, and time for which they were throttled.
     before: (WorkerStats, Duration),
@@ -67,7 +68,7 @@ impl Records {
     }
 
     /// Makes the record of this node's statistics since the last one. `exchange` is the run whose exchange is running:
-    /// reports of another one are outdated.
+    /// reports of another run's exchange are outdated and left out.
     pub(super) fn make(
         &mut self,
         status: Option<RunReport>,

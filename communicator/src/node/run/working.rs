@@ -32,7 +32,8 @@ impl RunState {
         }
     }
 
-    /// Returns the resources of this node's workers if a run uses this many of them.
+    /// Returns the resources of this node for a run with `count` workers: the machine's memory, and the speed and the
+    /// GPU memory of the worker that has least.
     pub(super) fn workers(&self, count: usize) -> Workers {
         let gpus = self.workers.values().filter_map(|worker| worker.info.gpu_bytes);
         let speeds = self.workers.values().map(|worker| worker.speed);

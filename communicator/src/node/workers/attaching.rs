@@ -89,7 +89,8 @@ pub(super) async fn accept(
     }
 }
 
-/// Serves one worker until its socket closes.
+/// Serves one attached worker until its connection ends: passes its messages to the node's actors, and writes the
+/// node's messages to it.
 async fn serve(
     stream: UnixStream,
     key: WorkerKey,

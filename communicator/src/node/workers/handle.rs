@@ -49,7 +49,8 @@ pub(crate) struct WorkerHandle {
     /// Key of the worker on this node.
     pub(crate) key: WorkerKey,
     pub(crate) info: WorkerInfo,
-    /// Speed that the worker has reported, in million products per second.
+    /// Speed that the worker has measured and reported, in million products of two numbers per second. A model is cut
+    /// into pipeline stages by the nodes' speeds.
     pub(crate) speed: u64,
     pub(super) outbox: mpsc::Sender<Outbound>,
     /// Number of bytes that wait to be written to the worker.

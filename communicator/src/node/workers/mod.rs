@@ -40,7 +40,7 @@ pub(crate) struct WorkersArguments {
     pub(crate) command: WorkerCommand,
     /// Tau release that workers must be of.
     pub(crate) version: String,
-    /// Interval at which the supervisor checks that the socket is still there.
+    /// Interval at which the supervisor checks that the socket to which workers attach still has its file.
     pub(crate) socket_look: Duration,
     /// Intervals and time limits of worker processes.
     pub(crate) times: WorkerTimes,

@@ -33,7 +33,8 @@ impl WorkerSocket {
         })
     }
 
-    /// Waits for the next worker process that attaches. The future may be dropped at any time.
+    /// Waits for the next worker process that attaches to the socket. The future may be dropped at any time without
+    /// loss.
     pub(super) async fn accept(&mut self) -> io::Result<UnixStream> {
         loop {
             tokio::select! {
@@ -69,9 +70,8 @@ fn inode(path: &Path) -> io::Result<u64> {
     std::fs::symlink_metadata(path).map(|found| found.ino())
 }
 
-/// Makes a listening socket, and returns the inode of its file. A socket is made with the rights that the user's mask
-/// leaves, which are taken away a moment later; so it is made in a folder that no other user can enter, and then moved
-/// to its place.
+/// Makes a listening socket to which only this user can connect, and returns the inode of its file. For a moment a new
+/// socket has wider rights, so it is made in a folder that no other user can enter, and then moved to its path.
 fn listen(path: &Path) -> io::Result<(UnixListener, u64)> {
     let folder = path.parent().unwrap_or(Path::new("."));
     // These names are shorter than the names of Tau's sockets, so this path is not too long if the final one is not.

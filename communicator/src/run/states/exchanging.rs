@@ -34,12 +34,14 @@ pub(crate) struct Exchanging {
     pub(crate) checkpointed: Duration,
     /// True if this node's replica was kept in a file because no pipeline is complete without the nodes that have left.
     pub(crate) kept_incomplete: bool,
-    /// Times at which participants were given up or left.
+    /// For each participant that is lost now, the time at which it was given up or left: its replacement is waited for
+    /// until some time after that.
     pub(crate) lost_since: BTreeMap<NodeId, Duration>,
     pub(crate) evaluate_at: u64,
     /// True if workers were told to make no further steps.
     pub(crate) stopped: bool,
-    /// The worker that has measured weights to be kept. It stands by, and restores them when all others have closed.
+    /// The worker that has measured weights to be kept. It stands by until all other workers have made their last
+    /// batches, and then restores these weights.
     pub(crate) stands_by: Option<WorkerKey>,
     /// True if the worker that stands by was told to restore the weights that it has measured.
     pub(crate) goes_back: bool,
@@ -154,7 +156,7 @@ impl Exchanging {
     }
 
     /// Returns true if all of this node's workers have made their last batches or are lost, except the one that stands
-    /// by.
+    /// by to restore weights that it has measured.
     pub(crate) fn is_closed_but_for_it(&self) -> bool {
         let done = |seat: &Seat| seat.closed || seat.worker.is_none() || seat.worker == self.stands_by;
         self.seats.values().all(done)

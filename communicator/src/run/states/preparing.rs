@@ -21,8 +21,8 @@ pub(crate) struct Preparing {
 }
 
 pub(crate) enum OfferState {
-    /// The offer (the data and resources that this node would contribute) is not due: workers are still opening the
-    /// data.
+    /// The offer (the data and resources that this node would contribute) was not asked for yet, because workers are
+    /// still opening the data.
     None,
     /// The offer (the data and resources that this node would contribute) is being worked out.
     Asked,

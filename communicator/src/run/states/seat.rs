@@ -22,11 +22,12 @@ pub(crate) struct Seat {
     /// True if the last worker of this seat (a place in the run) was lost before it closed its origin (stream of
     /// batches).
     pub(crate) lost: bool,
-    /// True if the worker was told that all batches of the run have come.
+    /// True if the worker was ordered to report the digest of its weights, because all batches of the run have come.
     pub(crate) ordered: bool,
     /// True if the worker has applied all batches of the run and reported the digest of its weights.
     pub(crate) finished: bool,
-    /// Digest of the worker's weights at the end of the run; `None` if a weight has left the lattice.
+    /// Digest of the worker's weights at the end of the run; `None` if a weight has left the range of the lattice (the
+    /// grid of values that weights may have).
     pub(crate) digest: Option<Digest>,
 }
 

@@ -169,7 +169,7 @@ impl TableOptions {
         }
     }
 
-    /// Returns the path of the file of test rows, if there is one.
+    /// Returns the path of the file of test rows, so that the caller can change it; `None` if there is no such file.
     pub(super) fn paths_mut(&mut self) -> Option<&mut PathBuf> {
         match &mut self.test_split {
             TestSplit::Share(_) => None,

@@ -95,7 +95,8 @@ pub struct PipelineStage {
     pub cut: Cut,
     /// Layers and tensors of the stage, in an index space of their own.
     pub layout: Layout,
-    /// Parts that the pipeline stage has of the model's layer ranges, in order.
+    /// The stage's parts of all layer ranges (layers computed without a message between machines) that it computes, in
+    /// order.
     pub layer_ranges: Vec<StageSlice>,
     /// Index in the whole model at which each of the stage's tensors begins.
     places: Vec<usize>,
@@ -277,8 +278,8 @@ impl Partition {
     }
 }
 
-/// Returns some rows of a tensor as a tensor of its own (all rows for `None`), and the index in the whole model at
-/// which they begin.
+/// Returns the part of a tensor that a pipeline stage holds, as a tensor of its own: the given rows, or all for `None`.
+/// The number beside it is the index in the whole model at which this part begins.
 fn part_of_tensor(tensor: &TensorSlot, rows: Option<Range<usize>>) -> (TensorSlot, usize) {
     let mut part = tensor.clone();
     let Some((rows, all)) = rows.zip(part.dims.first_mut()) else {
@@ -334,8 +335,8 @@ fn has(layer: &PlacedLayer, key: &str) -> bool {
         .is_some_and(|rest| rest.starts_with('.'))
 }
 
-/// Returns the layers at which groups of layers begin, one group for each speed, such that the slowest group takes as
-/// little time as possible.
+/// Returns the layers at which groups of layers begin. There is one group for each of the machines with these speeds,
+/// and the slowest group takes as little time as possible.
 fn balanced(
     whole: &Layout,
     starts: &[usize],

@@ -73,13 +73,14 @@ pub struct OriginStatus {
 /// Point of a round that a worker has reached, as its batch says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RoundPhase {
-    /// In its round, the worker emits its contribution with this batch.
+    /// Point of a round: with this batch, the worker sends its part of the weight difference that it has learned in the
+    /// round.
     #[default]
     Contributes,
-    /// In its round, the worker has come to the end and announces its loss with this batch. Its contribution follows
-    /// once all losses are known.
+    /// Point of a round: the worker has made its last step and announces its loss with this batch. It sends its part of
+    /// the learned weight difference once the losses of all workers are known.
     Announces,
-    /// In its rounds, the worker has nothing to train for now: other workers do not wait for its next round.
+    /// Point of a round: the worker has nothing to train for now, so the other workers do not wait for its next round.
     Idle,
 }
 

@@ -19,7 +19,8 @@ pub enum Payload {
     Steps {
         /// Distance by which each change of the payload moves its weight.
         tau: Tau,
-        /// Changes, each as `index << 1 | plus`: sorted, in range, one sign per weight.
+        /// Changes of the payload, each as `index << 1 | plus`: sorted, with indices of weights that the model has. A
+        /// weight that is changed several times has the same sign each time.
         changes: Vec<u32>,
     },
     /// Payload of a batch: some weights that move by whole lattice steps, each by a number of its own below 2^24.

@@ -41,7 +41,7 @@ pub struct CursorAdvance {
 /// Span of epochs in which a shard (a part of an epoch's samples) has the same progress.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct EpochSpan {
-    /// Number of the shard among those of each of these epochs.
+    /// Number of the shard among the shards of its epoch, the same in all epochs of this span.
     pub shard: u32,
     /// First epoch of a span of epochs in which a shard has the same progress.
     pub first: u32,
@@ -88,13 +88,13 @@ impl From<CursorAdvance> for EpochSpan {
     }
 }
 
-/// Progress that was new to a set of cursors (the progress of all shards) when it was recorded there.
+/// Result of recording progress in a set of cursors (the progress of all shards): the part of it that was not known
+/// before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct News {
-    /// Number of samples that new progress shows to be done and that were not known to be done.
+    /// Number of samples that were not known to be trained before this progress was recorded.
     pub samples: u64,
-    /// Number of shards (parts of an epoch's samples) that new progress shows to be begun and that were not known to be
-    /// begun.
+    /// Number of shards (parts of an epoch's samples) that had no progress before this progress was recorded.
     pub begun: u64,
 }
 
@@ -178,8 +178,8 @@ impl Cursors {
         self.epoch_spans.iter().map(epoch_span)
     }
 
-    /// Returns the last epoch, at most `limit`, up to which a shard has the same progress as in `epoch`, and that
-    /// progress.
+    /// Returns the last epoch, at most `limit`, up to which the shard has the same progress as in `epoch`, and this
+    /// progress. New progress can thus be recorded for all these epochs at once.
     fn level(&self, shard: u32, epoch: u32, limit: u32) -> (u32, u32) {
         if let Some(here) = self.epoch_span_at(ShardId { epoch, shard }) {
             return (here.last.min(limit), here.done);

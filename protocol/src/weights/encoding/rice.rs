@@ -28,7 +28,7 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Returns the bytes that the encoded changes take.
+    /// Returns the number of bytes that the encoded changes take.
     pub(super) fn bytes(self) -> usize {
         1 + self.bits.div_ceil(8) as usize
     }

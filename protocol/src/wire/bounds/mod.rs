@@ -116,7 +116,8 @@ impl ControlMessage {
         }
     }
 
-    /// Returns true if the message does not name another node than this one as its sender.
+    /// Returns true unless the message names another node than `node` as its sender; a message that names none may come
+    /// from any node. A receiver uses this to refuse messages in a third node's name.
     #[must_use]
     pub fn is_from(&self, node: NodeId) -> bool {
         match self {

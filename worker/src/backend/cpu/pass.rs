@@ -204,7 +204,8 @@ struct Done {
     plain: Plain,
 }
 
-/// Thread time and number of the weights that a pass updated without comparing them with the shared copy.
+/// Thread time that a pass spent on updating weights without comparing them with the shared copy, and the number of
+/// these weights.
 #[derive(Default)]
 struct Plain {
     time: Duration,

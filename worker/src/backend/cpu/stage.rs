@@ -77,7 +77,7 @@ pub struct CpuLayers {
     /// Length of one sample's input to the layers.
     inputs: usize,
     network: Network<CpuLayer>,
-    /// The same layers without dropout, for evaluation.
+    /// The layers of `network` without dropout, for evaluation.
     forward: Network<CpuLayer>,
     /// Micro-batches after their forward and before their backward pass, by `(step, micro-batch)`. Each keeps the
     /// weights that it used.
@@ -96,7 +96,8 @@ impl CpuLayers {
         }
     }
 
-    /// Collects the results of a backward pass, and moves the gradient back into the caller's buffer.
+    /// Returns the loss and the gradients of the inputs from a backward pass, and moves the gradient of the weights
+    /// back into the caller's buffer `gradient`.
     fn returned(
         &self,
         inputs: &ops::Rows,
@@ -117,7 +118,7 @@ impl CpuLayers {
         })
     }
 
-    /// Arranges numbers as rows, one per sample, of these layers' inputs.
+    /// Arranges the inputs of these layers as rows, one for each sample.
     fn rows(&self, inputs: Vec<f32>) -> Result<ops::Rows, OpError> {
         from_rows(&Cpu::default(), inputs.len() / self.inputs.max(1), self.inputs, inputs)
     }

@@ -127,7 +127,8 @@ shared_constants! {
     const SEGMENTS_MAX: u32 = 32;
     /// Most rows of a matrix block that the GPU makes orthogonal (Muon).
     const SIDE: u32 = 64;
-    /// Coefficients of Muon's polynomial iteration, and the constant that keeps a zero gradient zero.
+    /// The coefficients of Muon's polynomial iteration are `MUON_A`, `MUON_B` and `MUON_C`; `MUON_EPSILON` keeps a zero
+    /// gradient zero.
     const MUON_A: f32 = orthogonal::COEFFICIENTS[0];
     const MUON_B: f32 = orthogonal::COEFFICIENTS[1];
     const MUON_C: f32 = orthogonal::COEFFICIENTS[2];
@@ -179,7 +180,7 @@ shared_structs! {
         /// Look-ahead of the own weights: the multiple of the velocity by which they are ahead of the optimiser's
         /// weights.
         ahead: f32,
-        /// Most changes of one weight in one batch.
+        /// Largest number of changes by ±τ that one weight may have in one batch.
         repeats: u32,
         /// First tile (block of weights) that the step compares; `turn_to` is the tile after the last one.
         turn_from: u32,
@@ -212,9 +213,9 @@ shared_structs! {
     /// Some columns of a matrix block (Muon), handled by one thread block.
     struct Run {
         block: u32,
-        /// Index of the run's first column in its matrix block.
+        /// Index in the matrix block of the first column of this run (group of columns).
         first: u32,
-        /// Index after the run's last column in its matrix block.
+        /// Index in the matrix block after the last column of this run (group of columns).
         end: u32,
     }
 
@@ -237,7 +238,8 @@ shared_structs! {
         tau: f32,
     }
 
-    /// Memory layout of a minibatch of images: by channel, then by sample. A row of numbers counts as one channel.
+    /// Sizes of a minibatch of images, and so their layout in memory: by channel, and within a channel by sample.
+    /// Samples that are plain rows of numbers count as images of one channel.
     struct Images {
         channels: u32,
         samples: u32,

@@ -12,7 +12,7 @@ use super::memory::{Pinned, copy_words};
 /// A page-locked host buffer through which numbers are copied to the device and back.
 pub(super) struct Border {
     pinned: Pinned<u32>,
-    /// Words at the start of the buffer that may still be on their way to the device.
+    /// Number of words at the start of the buffer that may still be on their way to the device.
     sent: usize,
     /// Start of the oldest transfer that may still be running; used to measure the time that the host waits for the
     /// GPU.

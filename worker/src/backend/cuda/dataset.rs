@@ -14,7 +14,8 @@ use super::memory::{Array, Pinned, copy_words};
 use crate::dataset::{Answers, Dataset, Scaling, Values};
 use crate::task::augmentation;
 
-/// A dataset may take one part in this many of the free GPU memory; activations need room, too.
+/// A dataset is held in GPU memory if it takes at most the free memory divided by this number; activations need room,
+/// too.
 const SHARE: usize = 2;
 
 enum Samples {

@@ -29,14 +29,14 @@ pub(super) struct Target {
 /// were sent stay in the buffer before the load that is being filled, because the device may still read them.
 pub(super) struct Inbox {
     loads: Pinned<u32>,
-    /// Index in `loads` at which the load being filled begins; `next` is the index of its next free word.
+    /// Index in `loads` of the changes that wait for the device; `next` is the index of the first free word after them.
     from: usize,
     next: usize,
     segments: Vec<Segment>,
     entries: u32,
-    /// Buffer on the device for one load of changes.
+    /// Buffer on the device for the changes that one copy transfers.
     received: Array<u32>,
-    /// Number of words that were copied to the device so far.
+    /// Number of words of other workers' changes that were copied to the device so far.
     pub(super) sent: u64,
 }
 
@@ -53,7 +53,7 @@ impl Inbox {
         })
     }
 
-    /// Returns the number of free words in the load of changes being filled.
+    /// Returns the number of words by which the changes that wait for the device may still grow.
     fn room(&self) -> usize {
         if self.segments.len() < SEGMENTS_MAX as usize {
             self.loads.len() - self.next
@@ -62,7 +62,8 @@ impl Inbox {
         }
     }
 
-    /// Adds changes by ±`tau`, and sends each full load.
+    /// Adds changes by ±`tau` to those that wait for the device; sends the waiting ones whenever there is no room for
+    /// more.
     ///
     /// # Safety
     /// As for [`Inbox::send`]; the words must name weights of the target.
@@ -89,7 +90,8 @@ impl Inbox {
         Ok(())
     }
 
-    /// Adds movements of weights by whole lattice steps. Each weight occurs once.
+    /// Adds movements of weights by whole lattice steps, each weight once, to the changes that wait for the device;
+    /// sends the waiting ones whenever there is no room for more.
     ///
     /// # Safety
     /// As for [`Inbox::send`]; the entries must name weights of the target.

@@ -18,7 +18,7 @@ const FEW_CLASSES_MAX: usize = 128;
 /// Most classes for the loss kernel in which one thread block handles a sample, sixteen classes per thread.
 const MANY_CLASSES_MAX: usize = 8192;
 
-/// The mean loss of a minibatch on the GPU.
+/// The operation that computes the mean loss of a minibatch on the GPU and its gradient, with the buffers for both.
 #[derive(Clone)]
 pub(super) struct CudaLoss(Rc<LossRoom>);
 

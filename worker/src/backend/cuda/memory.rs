@@ -123,7 +123,7 @@ impl<T: DeviceRepr + ValidAsZeroBits> Pinned<T> {
         })
     }
 
-    /// Returns the address for kernels: host and device share one address space.
+    /// Returns the address at which kernels reach this host memory: host and device share one address space.
     pub(super) fn at(&self) -> DeviceAddress<T> {
         DeviceAddress::new(self.first as CUdeviceptr)
     }

@@ -81,7 +81,8 @@ impl CudaModel {
         })
     }
 
-    /// Makes a model of the same layers for another micro-batch in flight. Buffers of the backward pass are shared.
+    /// Makes a second model of the same layers, so that two micro-batches can be in flight at once. It has its own
+    /// buffers for the forward pass, and shares those of the backward pass.
     pub(super) fn beside(&self) -> Result<Self, GpuError> {
         let gpu = &*self.gpu;
         Ok(Self {
@@ -149,7 +150,7 @@ impl CudaModel {
         }))
     }
 
-    /// Returns the first samples at [`CudaModel::x`] as a tensor.
+    /// Returns the first `samples` samples in the model's input buffer ([`CudaModel::x`]) as a tensor.
     fn samples(&self, samples: usize) -> Result<Activations<TensorAddress>, GpuError> {
         Ok(tensor_at(self.x.at(), (samples, self.input.numbers()))?)
     }
@@ -216,7 +217,7 @@ impl CudaModel {
     }
 }
 
-/// Builder of a model's layers.
+/// Settings by which the layers of a model are built on the GPU.
 struct Making<'a> {
     gpu: &'a Gpu,
     minibatch: usize,

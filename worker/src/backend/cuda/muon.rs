@@ -41,7 +41,8 @@ pub(super) struct Directions {
     runs: Array<Run>,
     run_count: usize,
     every: u64,
-    /// Product of each run (some columns of a matrix block) with its own transpose.
+    /// Products of the runs (some columns of a matrix block each) with their own transposes, which Muon's iteration
+    /// begins with.
     products: Array<f32>,
     /// Matrix that each matrix block is multiplied by to become orthogonal.
     factors: Array<f32>,

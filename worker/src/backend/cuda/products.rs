@@ -426,7 +426,8 @@ impl Plan {
     }
 }
 
-/// Returns the value of `cublasOperation_t`, an enum that the bindings lack.
+/// Returns the value of cuBLAS's enum `cublasOperation_t` for a matrix that is read as stored or transposed; the
+/// bindings lack that enum.
 fn operation(transposed: Transposed) -> i32 {
     match transposed {
         Transposed::No => 0,

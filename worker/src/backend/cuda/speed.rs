@@ -7,7 +7,8 @@ use super::gpu::Gpu;
 use super::memory::Array;
 use super::products::{Epilogue, Matrix, Product, Sizes};
 
-/// Rows, columns and inner dimension of the matrix product that is timed, and the number of times that it is computed.
+/// Number of rows and columns of the square matrices whose product is timed; `TRIALS` is the number of times that it is
+/// computed.
 const SIDE: usize = 1024;
 const TRIALS: u32 = 16;
 

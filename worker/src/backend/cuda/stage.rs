@@ -37,8 +37,8 @@ use crate::trainer::TrainError;
 pub type CudaStageTrainer = Replica<CudaBackend<StageModel<CudaLayers>>>;
 
 impl CudaStageTrainer {
-    /// Makes a trainer of a worker's pipeline stage, whose own and shared weights both begin as `counts`. `micro_batch`
-    /// is the largest number of samples in a micro-batch.
+    /// Makes a trainer of a worker's pipeline stage on a GPU. Its own and shared weights both begin as `counts`, the
+    /// initial weights in lattice steps; `micro_batch` is the largest number of samples in a micro-batch.
     pub fn in_pipeline(
         gpu: Gpu,
         membership: Membership,
@@ -158,8 +158,8 @@ impl CudaLayers {
         inputs.len() / self.program.input.numbers().max(1)
     }
 
-    /// Returns the address at which the backward pass writes: the gradient itself, or the buffer from which it is
-    /// added.
+    /// Returns the address at which a micro-batch's backward pass writes its gradient: the minibatch's gradient itself
+    /// or, in mode `Add`, a buffer that is added to it afterwards.
     fn written(&self, write_mode: WriteMode, gradient: DeviceAddress<f32>) -> DeviceAddress<f32> {
         match write_mode {
             WriteMode::Overwrite => gradient,
@@ -167,8 +167,8 @@ impl CudaLayers {
         }
     }
 
-    /// Completes a micro-batch after its backward pass was launched: adds its gradient to the sum in mode `Add`, and
-    /// fetches its input gradients.
+    /// Completes a micro-batch after its backward pass was launched: in mode `Add`, adds its gradient to that of the
+    /// whole minibatch. Returns the gradients of its inputs, fetched from the GPU.
     fn finish(
         &mut self,
         inputs: &Activations<TensorAddress>,

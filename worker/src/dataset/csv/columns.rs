@@ -45,7 +45,7 @@ pub(super) struct ModelColumns<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rule {
     Number {
-        /// True if cells of the column may lack their number; else that is an error.
+        /// True if a cell of the column may be empty or mark a missing number; else such a cell is an error.
         may_miss: bool,
     },
     /// Cells of the column are categories: the different texts that occur in it.
@@ -55,7 +55,7 @@ pub(super) enum Rule {
     /// Cells of the column are texts whose words are hashed to this many inputs.
     Words(u32),
     Date {
-        /// True if cells of the column may lack their date; else that is an error.
+        /// True if a cell of the column may be empty or mark a missing date; else such a cell is an error.
         may_miss: bool,
     },
 }
@@ -73,8 +73,9 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// Finds the columns, and decides if the first row is a header, unless `named` says so. If the model knows its
-    /// columns' names, these columns are taken, wherever they are; all others are ignored.
+    /// Finds a table's label and input columns by its first row, which is a header if `named` is true or if its cells
+    /// show it. A model that knows its columns' names gets the columns of these names, wherever they are; all others
+    /// are ignored.
     pub(super) fn detect(file: &Path, first: &StringRecord, named: bool, wanted: Wanted<'_>) -> Result<Self, CsvError> {
         if first.len() < if wanted.labelled { 2 } else { 1 } {
             return Err(CsvError::TooFewColumns { file: file.to_owned() });
@@ -239,8 +240,8 @@ fn rules(
     all.collect()
 }
 
-/// True if the first row is a header: if a cell that must hold a number holds a text. If any column may hold texts, a
-/// header is a row without numbers. If a column is given by name, there must be a header.
+/// True if a table's first row is a header: if an option names a column, or if a cell that must hold a number holds a
+/// text. If any column may hold texts, it is a header if it holds no number.
 fn has_header(
     first: &StringRecord,
     wanted: Wanted<'_>,

@@ -24,8 +24,8 @@ pub enum Encoding {
         /// Number of model inputs that the column becomes.
         inputs: u32,
     },
-    /// Each word of a text is hashed to an input like a whole text; an input is the square root of the number of its
-    /// words.
+    /// Each word of a text is hashed to an input; an input is the square root of the number of the text's words that
+    /// are hashed to it.
     Words {
         /// Number of model inputs that the column becomes.
         inputs: u32,
@@ -72,7 +72,8 @@ enum Step<'a> {
     Number {
         fill: f32,
     },
-    /// Conversion of a text; `places` maps each different text of the column to its input.
+    /// Conversion of a text to one input per category; `places` maps each different text of the column to the index of
+    /// its input, if it has one.
     OneHot {
         places: Vec<Option<u32>>,
         width: usize,

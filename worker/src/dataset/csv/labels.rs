@@ -151,7 +151,8 @@ impl Labels {
     }
 }
 
-/// True if labels with this many different numbers in this many rows are numbers rather than classes.
+/// True if labels that are numbers are to be predicted as numbers rather than as classes, when this many different ones
+/// occur in this many rows.
 fn is_number(different: usize, rows: usize, fractions: bool) -> bool {
     different > CLASSES_ANYWAY && (fractions || different as f64 > CLASSES_PER_ROW * rows as f64)
 }
@@ -179,7 +180,8 @@ impl Texts {
         gap.filter(|_| is_number(numbers, self.rows.len(), fractions))
     }
 
-    /// Returns the index of a text among the column's different texts, and adds the text if it is new.
+    /// Returns the index of a text among the column's different texts. If the text is new, adds it, with the place of
+    /// its first occurrence from `here`.
     pub(super) fn place(&mut self, cell: &str, here: impl FnOnce() -> Text) -> u32 {
         if let Some(&place) = self.places.get(cell) {
             return place;

@@ -7,7 +7,8 @@ use super::columns::Rule;
 use super::table::Table;
 use crate::dataset::{DatasetError, Scaling};
 
-/// Finds categories, and replacements for missing numbers, in the training rows.
+/// Learns the encodings of a table's columns from the training rows: the categories of texts, and replacements for
+/// missing numbers and dates.
 pub(super) fn learn(table: &Table, options: &TableOptions, train: &[u32]) -> Result<Vec<Encoding>, DatasetError> {
     let mut columns: Vec<Learned> = table.texts.iter().map(|texts| Learned::new(texts.len())).collect();
     let plain = |rule: &Rule| matches!(rule, Rule::Number { may_miss: false } | Rule::Hash(_) | Rule::Words(_));
@@ -49,7 +50,7 @@ pub(super) fn learn(table: &Table, options: &TableOptions, train: &[u32]) -> Res
     Ok(encodings.collect())
 }
 
-/// Facts about one table column, learned from the training rows.
+/// Facts about one table column, learned from the training rows, from which the column's encoding is made.
 struct Learned {
     /// Sum of the column's numbers that are not missing.
     sum: f64,

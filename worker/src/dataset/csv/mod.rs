@@ -192,7 +192,7 @@ fn split(
     Ok(dataset)
 }
 
-/// Makes the inputs of a table's rows, in the given order.
+/// Converts the rows of a table to model inputs, in the given order.
 fn expand(
     source: Source<'_>,
     table: &Table,
@@ -225,7 +225,8 @@ fn scale(file: &Path, inputs: &mut Floats, scaling: &Scaling) -> Result<(), Data
     Err(CsvError::BeyondMeasure { file: file.to_owned() }.into())
 }
 
-/// Decides the target and the expected output of every row. Numbers are standardised by the training rows.
+/// Makes the target (classes or numbers) and the expected output of every row from a table's labels. Numbers are
+/// standardised by the training rows.
 pub(super) fn answers(
     file: &Path,
     found: LabelColumn,

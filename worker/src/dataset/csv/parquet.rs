@@ -25,7 +25,7 @@ const MAGIC: &[u8] = b"PAR1";
 /// Converts a Parquet file row by row to CSV text, and is read like a file.
 struct Text {
     rows: RowIter<'static>,
-    /// The CSV line that was made last; `at` is the number of its bytes that were read.
+    /// CSV line of the row that was converted last; `at` is the number of its bytes that the reader has taken.
     line: String,
     at: usize,
     /// Estimated number of bytes of the file that were read, for progress reports; `row_bytes` is the mean per row.

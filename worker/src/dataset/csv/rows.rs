@@ -21,7 +21,8 @@ const LINE_END: &[u8] = b"\n";
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// Number of bytes of a table that are read at once, and examined to detect the separator.
 const START: usize = 1 << 16;
-/// Bytes of memory per byte of a table's row, if every cell is empty: the cells, and the end of each, twice.
+/// Most bytes of memory that one byte of a table's row needs: it may end an empty cell, and each cell and its end are
+/// counted twice.
 const BYTES_PER_BYTE: u64 = 48;
 /// Bytes of memory for a column besides its cells: its name, its rule and its profile.
 const BYTES_PER_COLUMN: u64 = 512;
@@ -35,7 +36,7 @@ pub(super) struct Rows<'a> {
     pub(super) record: StringRecord,
     /// Line on which the row that was read last starts, from 1.
     pub(super) line: u64,
-    /// True if the first row is known to hold names.
+    /// True if the first row surely holds column names, as in text made from a Parquet file.
     pub(super) named: bool,
     reader: Reader<Chain<Bounded, &'static [u8]>>,
     budget: Budget,

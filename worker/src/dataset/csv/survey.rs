@@ -110,7 +110,8 @@ impl Profile {
         }
     }
 
-    /// Returns the problems, with example cells, of reading the column by this rule.
+    /// Returns the problems of reading the column at position `at` by this rule, each with an example cell; empty if
+    /// the column can be read.
     fn problems(&self, at: usize, rule: Rule) -> Vec<Problem> {
         let problem = |kind, example: &Option<Example>| {
             let Example { line, cell } = example.clone()?;
@@ -204,7 +205,8 @@ impl Kind {
         }
     }
 
-    /// Adds the option that reads the column to the table's options.
+    /// Adds to the table's options the one by which the column can be read, such as `drop=` for identifiers; nothing if
+    /// its cells must be corrected.
     fn apply(self, column: Column, options: &mut TableOptions) {
         match self {
             Self::DecimalCommas | Self::Slip => {}

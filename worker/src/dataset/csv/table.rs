@@ -174,7 +174,8 @@ fn survey(source: Source<'_>, columns: &Columns) -> Result<Vec<Profile>, Dataset
     Ok(profiles)
 }
 
-/// Applies a rule to every column that holds a text and has no rule of its own. Reads the whole file for that.
+/// Sets the reading rule of every column that holds a text and has no rule of its own. Reads the whole file to find
+/// these columns.
 fn apply_to_texts(columns: &mut Columns, source: Source<'_>, rule: TextRule) -> Result<(), DatasetError> {
     let profiles = survey(source, columns)?;
     columns.features.retain_mut(|(at, how)| {

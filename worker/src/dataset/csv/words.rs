@@ -7,7 +7,7 @@ use super::Encoding;
 pub(super) struct Bags {
     /// Indices of the inputs that all words are hashed to, row after row.
     places: Vec<u32>,
-    /// Index in `places` after the last word of each row.
+    /// For each row, the index in `places` just after the row's last word, where the next row's words begin.
     ends: Vec<usize>,
 }
 

@@ -28,7 +28,7 @@ pub enum IdxError {
     #[error("{file} holds elements of type {found:#04x}: convert them to bytes, type 0x08")]
     NotBytes {
         file: PathBuf,
-        /// Type of the elements by the file's header.
+        /// Code of the elements' type in the file's header, which is not the code of bytes.
         found: u8,
     },
     /// The file's array has the wrong number of dimensions, such as labels in place of images.
@@ -47,14 +47,14 @@ pub enum IdxError {
     #[error("{file} holds no data, for its dimensions are {dimensions:?}: give at least one sample")]
     Empty {
         file: PathBuf,
-        /// Dimensions of the array by the file's header.
+        /// Sizes of the array's dimensions, as the file's header states them.
         dimensions: Vec<usize>,
     },
     /// The file's header claims more elements than any real dataset has.
     #[error("{file} claims the dimensions {dimensions:?}, which is too much to load: check the file")]
     TooLarge {
         file: PathBuf,
-        /// Dimensions of the array by the file's header.
+        /// Sizes of the array's dimensions, as the file's header states them.
         dimensions: Vec<usize>,
     },
     /// The file is shorter than its header says.

@@ -37,7 +37,8 @@ pub(super) fn open(
     assemble(part("train")?, part("t10k")?, known)
 }
 
-/// Finds an IDX file under any of the names by which it is distributed.
+/// Returns the path of an IDX file in a directory, such as `train-labels` (stem) with the suffix `idx1-ubyte`, under
+/// any of the names by which such files are distributed.
 fn find(directory: &Path, stem: &str, suffix: &str) -> Result<PathBuf, IdxError> {
     let names = [
         format!("{stem}-{suffix}"),
@@ -126,7 +127,8 @@ pub(super) fn inputs(path: &Path, known: Known<'_>) -> Result<Samples, DatasetEr
     Ok(Samples::unlabelled(input.elements(), Values::Bytes(images.bytes)))
 }
 
-/// Makes a dataset of training and test set after checking that they belong together.
+/// Makes a dataset of training and test set after checking that their images have the same size, and that a known model
+/// takes such data.
 pub(super) fn assemble(
     train: LabelledImages,
     test: LabelledImages,

@@ -24,9 +24,10 @@ static LARGE: Mutex<()> = Mutex::new(());
 /// Largest sizes of images, in bytes after decoding, that memory has room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ImageLimits {
-    /// Largest image, in bytes, of which all threads may decode one at once.
+    /// Size in bytes after decoding up to which all threads may decode images at the same time.
     small: u64,
-    /// Largest image, in bytes, that one thread may decode while the others decode small ones.
+    /// Size in bytes after decoding up to which an image is accepted; above `small`, only one thread at a time decodes
+    /// one.
     large: u64,
 }
 

@@ -92,7 +92,7 @@ pub(super) fn inputs(
     Ok((samples, files))
 }
 
-/// Returns the image files with the label numbers of their classes.
+/// Returns the image files and, for each, its label: the position of its class folder's name among `classes`.
 fn numbered(
     directory: &Path,
     files: Vec<(usize, FoundFolder)>,

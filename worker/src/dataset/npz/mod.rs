@@ -227,7 +227,8 @@ fn channels_first<T: Copy>(all: &mut [T], pixels: usize, channels: usize) {
     }
 }
 
-/// Decides the target and the expected outputs of all samples, by the same rules as for tables.
+/// Makes the target (classes or numbers) and the expected outputs of all samples from an array of labels, by the same
+/// rules as for tables.
 fn answers(
     Archive { file, budget, .. }: &mut Archive<'_>,
     y: &Array,
@@ -261,7 +262,8 @@ fn answers(
     Ok(csv::answers(file, labels.decide(file)?, names, known, train)?)
 }
 
-/// Decides the conversion of inputs: by their shape and, if there is one, by the model that they are for.
+/// Facts that decide how an NPZ file's inputs are converted to stored values: their shape and, if they are for a
+/// trained model, that model's facts.
 struct Form<'a> {
     file: &'a Path,
     input: Shape,
@@ -269,8 +271,8 @@ struct Form<'a> {
 }
 
 impl Form<'_> {
-    /// Converts inputs to values: bytes stay as they are, numbers are standardised by the training samples or the
-    /// model's scaling.
+    /// Converts inputs to the values that are stored, and returns them with their scaling to model inputs: bytes stay
+    /// as they are, numbers are standardised by the training samples or the model's scaling.
     fn scaled(&self, elements: Elements, train: &[u32]) -> Result<(Values, Scaling), DatasetError> {
         let width = self.input.elements();
         let scaling = match (&elements, self.known) {

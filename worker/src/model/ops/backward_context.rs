@@ -38,7 +38,8 @@ pub struct DeferredWeightGradient {
 }
 
 impl BackwardContext {
-    /// Makes the settings of a micro-batch's backward pass.
+    /// Makes settings for a micro-batch's backward pass, which defers the weight gradients of dense layers;
+    /// [`BackwardContext::begins`] completes them.
     #[must_use]
     pub fn of_micro_batch() -> Self {
         Self(Some(Arc::new(Mutex::new(MicroBatchContext {
@@ -48,14 +49,15 @@ impl BackwardContext {
         }))))
     }
 
-    /// Sets, before the backward pass, the write mode of gradients and this micro-batch's fraction of the minibatch.
+    /// Prepares a micro-batch's backward pass: sets if its gradients overwrite memory or are added to it, and `share`,
+    /// the micro-batch's fraction of its minibatch.
     pub fn begins(&self, write_mode: WriteMode, share: f32) {
         if let Some(mut micro_batch) = self.micro_batch() {
             (micro_batch.write_mode, micro_batch.share) = (write_mode, share);
         }
     }
 
-    /// Takes the weight gradients that were deferred in the backward pass.
+    /// Takes the weight gradients that a micro-batch's backward pass has deferred, for the caller to compute.
     #[must_use]
     pub fn take_deferred(&self) -> Vec<DeferredWeightGradient> {
         let micro_batch = self.micro_batch();
@@ -73,7 +75,8 @@ impl BackwardContext {
         self.micro_batch().map_or(1.0, |micro_batch| micro_batch.share)
     }
 
-    /// Defers a weight gradient if this is a micro-batch; else returns it.
+    /// Keeps a dense layer's weight gradient for later and returns `None`, if the pass is that of a micro-batch; else
+    /// returns it, to be computed at once.
     pub(super) fn defer(&self, deferred: DeferredWeightGradient) -> Option<DeferredWeightGradient> {
         match self.micro_batch() {
             Some(mut micro_batch) => {
@@ -91,7 +94,8 @@ impl BackwardContext {
 }
 
 impl DeferredWeightGradient {
-    /// Computes the weight gradient and writes or adds it to the flat gradient.
+    /// Computes the layer's gradients of weights and biases, and writes them to the flat gradient (of all weights in
+    /// one array) or adds them to it.
     pub fn add_to(&self, flat: &mut [f32], write_mode: WriteMode) {
         let Self { dense, x, dy, threads } = self;
         let samples = x.shape().0;

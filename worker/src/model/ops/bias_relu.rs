@@ -4,7 +4,7 @@ use multiversion::multiversion;
 
 use super::matmul::WriteMode;
 
-/// Adds a bias to every row, one number per column; with relu, cuts at zero.
+/// Adds a bias to every row, one number per column; with relu, negative results become zero.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 pub(super) fn add_to_rows(out: &mut [f32], bias: &[f32], relu: bool) {
     for row in out.chunks_exact_mut(bias.len()) {
@@ -45,7 +45,7 @@ pub(super) fn transpose_and_add(columns: &[f32], samples: usize, bias: &[f32], r
     rows
 }
 
-/// Adds one number to a whole plane; with relu, cuts at zero.
+/// Adds a bias to every number of a plane (one channel of one sample); with relu, negative results become zero.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 pub(super) fn add_to_plane(plane: &mut [f32], bias: f32, relu: bool) {
     if relu {

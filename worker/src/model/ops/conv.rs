@@ -16,8 +16,8 @@ use crate::machine::parallel::{Threads, map_parts};
 use crate::model::program::{Conv, Geometry, InputGradient};
 
 impl Geometry {
-    /// Returns the positions of the kernel, of `count`, at which its row or column `offset` lies inside the image,
-    /// which has `side` rows or columns.
+    /// Returns the range of a kernel's positions along one side of an image, of `count` in all, at which the kernel's
+    /// row or column `offset` lies inside the image. The side is `side` numbers long.
     fn inside(&self, offset: usize, side: usize, count: usize) -> Range<usize> {
         let first = self.pad.saturating_sub(offset).div_ceil(self.stride);
         let end = (side + self.pad)
@@ -82,7 +82,8 @@ impl Geometry {
         }
     }
 
-    /// Returns the unfolded image: the filled columns, or the image itself for 1×1 kernels.
+    /// Unfolds an image (im2col) into `columns` and returns them. A 1×1 kernel needs no unfolding: then the image
+    /// itself is returned.
     fn unfolded<'a>(&self, image: &'a [f32], columns: &'a mut [f32]) -> &'a [f32] {
         if self.is_pointwise() {
             return image;

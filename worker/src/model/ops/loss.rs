@@ -96,7 +96,7 @@ fn classes(row: &[f32], label: usize, smoothing: f32, row_gradient: &mut [f32]) 
 }
 
 impl Distance {
-    /// Returns the loss for an error of `off`, and its derivative.
+    /// Returns the loss of an output that is `off` away from the expected number, and the loss's derivative.
     fn of(self, off: f32) -> (f32, f32) {
         match self {
             Self::Squared => (off * off, 2.0 * off),
@@ -158,7 +158,8 @@ pub struct EvalSums {
     pub errors: Vec<Errors>,
 }
 
-/// Error sums of one of the numbers to predict, over some samples, in the number's standard deviations.
+/// Sums over samples from which a model's errors in one of the numbers to predict are computed, in units of the
+/// number's standard deviation.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Errors {
     /// Sum of the squared errors of one number to predict.
@@ -167,7 +168,7 @@ pub struct Errors {
     pub absolute: f64,
     /// Sum of the samples' true values of the number to predict.
     pub sum: f64,
-    /// Sum of the squares of the samples' true values.
+    /// Sum of the squares of the samples' true values of the number to predict.
     pub squares: f64,
 }
 
@@ -199,7 +200,7 @@ impl EvalSums {
     }
 }
 
-/// The lowest R² that is reported for an evaluation.
+/// The lowest R² that is reported for an evaluation, also for a model that has diverged.
 const WORST: f64 = -1e9;
 
 /// Computes the evaluation sums of a minibatch's outputs, one row per answer.

@@ -47,7 +47,7 @@ impl Moments {
         &self.mean
     }
 
-    /// Returns the mean and the scaling factor of a normalised set.
+    /// Returns the mean and the scaling factor of the normalised set number `set`.
     fn of(&self, set: usize) -> (f32, f32) {
         (self.mean[set], self.factor[set])
     }
@@ -84,8 +84,8 @@ fn squares(values: &[f32], mean: f32) -> f64 {
     lanes.iter().map(|&lane| f64::from(lane)).chain(rest).sum()
 }
 
-/// Returns two sums for the backward pass of a normalisation: of gradients, and of gradients times their numbers'
-/// distances from the mean.
+/// Returns two sums that the backward pass of a normalisation needs: of gradients, and of gradients times their
+/// numbers' distances from the mean.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn gradient_sums(dy: &[f32], x: &[f32], mean: f32) -> (f64, f64) {
     let (mut plain, mut leaning) = ([0.0f32; LANES], [0.0f32; LANES]);
@@ -117,7 +117,8 @@ fn normalise(x: &[f32], mean: f32, scale: f32, bias: f32, relu: bool, y: &mut [f
     }
 }
 
-/// Backward pass of the normalisation: `dx += dy · scale − plain − (x − mean) · leaning`.
+/// Backward pass of the normalisation for some numbers: `dx += dy · scale − plain − (x − mean) · leaning`, where
+/// `plain` and `leaning` come from sums over the normalised set.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn normalise_back(dy: &[f32], x: &[f32], mean: f32, [scale, plain, leaning]: [f32; 3], dx: &mut [f32]) {
     for ((dx, dy), x) in dx.iter_mut().zip(dy).zip(x) {
@@ -213,7 +214,8 @@ impl View {
         Moments::measured(mean, totals.iter().map(|total| total / len).collect())
     }
 
-    /// Returns the indices of each normalised set's numbers and of their gains, if each number has its own gain.
+    /// Returns, for each normalised set, the indices of its numbers and the indices of their gains; `None` unless each
+    /// number has its own gain.
     fn runs(self) -> Option<impl Iterator<Item = (Range<usize>, Range<usize>)>> {
         let groups = self.groups.filter(|_| self.plane == 1)?;
         let len = self.channels / groups;

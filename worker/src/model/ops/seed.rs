@@ -22,7 +22,8 @@ pub struct Seed {
 }
 
 impl Seed {
-    /// Wraps output gradients from the next stage, with memory for the flat gradient.
+    /// Makes the start of a pipeline stage's backward pass: the output gradients and the mean loss that the next stage
+    /// has sent. `memory` takes the flat gradient (of all weights in one array).
     #[must_use]
     pub fn new(output_gradients: Vec<f32>, loss: f32, memory: Vec<f32>) -> Self {
         Self {

@@ -42,7 +42,8 @@ pub fn from_rows(device: &Cpu, rows: usize, columns: usize, values: Vec<f32>) ->
     device.try_tensor_from_vec(values, (rows, columns))
 }
 
-/// Takes a tensor's gradient out of its slot. Each gradient is read only once, because each operation runs once.
+/// Takes a tensor's gradient out of the gradients instead of copying it: each gradient is read only once, because each
+/// operation runs once.
 pub(super) fn take_gradient<S: Shape>(
     gradients: &mut Gradients<f32, Cpu>,
     of: &Tensor<S, f32, Cpu>,

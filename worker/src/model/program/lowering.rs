@@ -35,7 +35,7 @@ pub(super) fn lowered_after(before: &[PlacedLayer], layers: &[PlacedLayer]) -> V
 /// State while layers are converted to operations, in order.
 struct Lowering {
     input_gradient: InputGradient,
-    /// Number of operations so far, including those within residual blocks.
+    /// Number of operations so far, including those within residual blocks; a dropout takes its number from it.
     places: u64,
 }
 
@@ -142,7 +142,8 @@ impl Lowering {
     }
 }
 
-/// Returns the operation of a norm layer. The layout always places its weights.
+/// Returns the operation of a norm layer that normalises these sets of numbers; `None` only for a layer without
+/// weights, which no layout contains.
 fn norm(placed: &PlacedLayer, sets: Sets) -> Option<Norm> {
     let (gain, bias) = placed.parameters.clone()?;
     let (channels, plane, flat) = match placed.input {
@@ -174,7 +175,8 @@ pub(super) fn with_turns_to_rows(ops: Vec<Op>, input: Planes) -> Vec<Op> {
     turned
 }
 
-/// Returns the operations with conversions of images to rows inserted, and the planes of their output.
+/// Inserts conversions of images to rows before operations that read rows. Returns all operations, and the planes of
+/// the last one's output.
 fn turned(ops: Vec<Op>, input: Planes) -> (Vec<Op>, Planes) {
     let mut result = Vec::with_capacity(ops.len() + 1);
     let mut planes = input;

@@ -75,9 +75,9 @@ pub struct Residual {
     pub body: Vec<Op>,
     /// Operations of the residual block's skip path; if there are none, the block's input itself is added.
     pub skip: Vec<Op>,
-    /// True if the block's samples are vectors, which every device stores as rows; false for images.
+    /// True if the residual block's samples are vectors, which every device stores as rows; false for images.
     pub flat: bool,
-    /// True if relu is applied to the sum of both paths.
+    /// True if relu is applied to the sum of the residual block's two paths.
     pub relu: bool,
 }
 
@@ -195,7 +195,8 @@ impl Dropout {
         (self.probability * f64::from(1u32 << Self::BITS)).round() as u32
     }
 
-    /// Returns the factor of numbers that are not dropped, which preserves the mean.
+    /// Returns the factor by which dropout multiplies the numbers that it does not drop, so that the mean stays the
+    /// same.
     pub(crate) fn kept(&self) -> f32 {
         (1.0 / (1.0 - self.probability)) as f32
     }
@@ -235,10 +236,10 @@ impl Planes {
 /// Order in which a device stores the images of a minibatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageOrder {
-    /// By sample, then by channel: every minibatch consists of rows already.
+    /// Images are stored by sample, then by channel: every minibatch consists of rows already.
     BySample,
-    /// By channel, then by sample: a convolution is one matrix product for the whole minibatch. Dense layers and the
-    /// loss read rows, so images are converted before them.
+    /// Images are stored by channel, then by sample: a convolution is one matrix product for the whole minibatch. Dense
+    /// layers and the loss read rows, so images are converted before them.
     ByChannel,
 }
 

@@ -5,12 +5,13 @@ use super::proto::{
     TypeProto, ValueInfoProto,
 };
 
-/// ONNX codes of element types.
+/// Code by which ONNX files name the element type of 32-bit floats; the next three constants are codes of other types.
 const FLOAT: i32 = 1;
 const DOUBLE: i32 = 11;
 const INT64: i32 = 7;
 const STRING: i32 = 8;
-/// ONNX codes of attribute types.
+/// Code by which ONNX files name the type of an attribute that is one integer; the next constants are codes of other
+/// attribute types.
 const INT: i32 = 2;
 const INTS: i32 = 7;
 const STRINGS: i32 = 8;

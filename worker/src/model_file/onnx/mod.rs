@@ -24,7 +24,8 @@ const INPUT: &str = "input";
 /// Name of an exported model's output for classes; the next constant is that for numbers.
 const PROBABILITIES: &str = "probabilities";
 const NUMBERS: &str = "numbers";
-/// Versions of the ONNX format and of its operators: those of 2021, which current programs read.
+/// Version of the ONNX format in exported models; the next two constants are the versions of its operators. They are
+/// those of 2021, which current programs read.
 const FORMAT: i64 = 8;
 const OPERATORS: i64 = 15;
 const TABLE_OPERATORS: i64 = 2;

@@ -54,7 +54,8 @@ pub(super) struct SlotState {
 }
 
 impl Board {
-    /// Creates a board on which nothing is done and every slot has a worker. `plan` may be of any epoch.
+    /// Creates the board (progress of all shards) of a run in which no sample is trained and every slot has a worker.
+    /// `plan` gives the lengths of the shards; it may be of any epoch, because these are the same in all.
     pub(super) fn new(plan: &ShardPlan, slots: usize, epochs: u32) -> Self {
         let length = |shard| plan.samples(shard).len() as u32;
         let state = |slot| SlotState {
@@ -164,7 +165,8 @@ impl Board {
         }
     }
 
-    /// Returns the number of entries that the board keeps in memory, for tests that it stays small.
+    /// Returns the number of entries that the board (the progress of all shards) keeps in memory, for tests that it
+    /// stays small.
     #[cfg(test)]
     pub(super) fn entries(&self) -> usize {
         self.done.epoch_spans().count() + self.begun.len()

@@ -59,9 +59,9 @@ impl Board {
             .or_else(|| self.in_the_last_epoch(claimer, slowest))
     }
 
-    /// Returns an unstarted shard of another slot in an epoch that the slot has not reached. The claimer goes down from
-    /// an epoch of its own choice, and then down from the last epoch to there: claimers that hear late of each other
-    /// meet only when they have gone through the epochs between them.
+    /// Returns a shard of the slot `slot` that no worker has begun, for `claimer` to take over. Each claimer begins its
+    /// search at another epoch, goes down from there, and then down from the last epoch: so claimers that hear late of
+    /// each other rarely take the same shard.
     fn in_an_epoch_of_its_own(&mut self, claimer: usize, slot: usize) -> Option<ShardId> {
         let epochs = self.epochs;
         let unclaimed = self.slots[slot]
@@ -91,7 +91,8 @@ impl Board {
         found
     }
 
-    /// Returns an unstarted shard of another slot, in the last epoch that has one.
+    /// Returns a shard of the slot `slot` that no worker has begun, for `claimer` to take over. It is of the last epoch
+    /// that has one.
     fn in_the_last_epoch(&mut self, claimer: usize, slot: usize) -> Option<ShardId> {
         while let Some(epoch) = self.slots[slot].all_started_from.checked_sub(1) {
             let found = self.unstarted_in(claimer, slot, epoch);
@@ -137,7 +138,8 @@ struct Turn {
 }
 
 impl Turn {
-    /// True if a claimer with this turn should take the shard before others.
+    /// True if it is this claimer's turn to take over the shard. Claimers with other turns prefer other shards, so that
+    /// they rarely take the same one.
     fn takes(&self, shard: ShardId) -> bool {
         let from_the_end = SHARDS_PER_SLOT - 1 - shard.shard % SHARDS_PER_SLOT;
         from_the_end as usize % self.count == self.own
@@ -147,7 +149,8 @@ impl Turn {
 /// Returns the ranges of epochs in which a claimer searches for shards of another slot: the last range first, and each
 /// from its end. Claimers begin at different epochs, the first one at the last epoch.
 fn orders(claimer: usize, epochs: u32) -> Vec<Range<u32>> {
-    /// The golden ratio of 2⁶⁴, which puts neighbouring claimers far apart.
+    /// Factor (2⁶⁴ divided by the golden ratio) that scatters the numbers of claimers, so that claimers of neighbouring
+    /// slots begin their search at distant epochs.
     const SCATTER: u64 = 0x9e37_79b9_7f4a_7c15;
     let scattered = (claimer as u64).wrapping_mul(SCATTER) >> 32;
     let begins = epochs - (scattered % u64::from(epochs.max(1))) as u32;

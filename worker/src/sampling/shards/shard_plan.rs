@@ -126,7 +126,8 @@ fn shuffled(seed: u64, epoch: u32, samples: usize) -> Vec<u32> {
     shuffled
 }
 
-/// Returns the owners of samples in the order `now`, given the owners in the order `then`.
+/// Converts a list of samples' owners (worker slots) from one order of the samples to another: `owners_then` belongs to
+/// the samples in the order `then`, and the result to those in the order `now`.
 fn of_then(then: &[u32], owners_then: &[usize], now: &[u32]) -> Vec<usize> {
     let mut owner = vec![0; then.len()];
     for (&sample, &slot) in then.iter().zip(owners_then) {

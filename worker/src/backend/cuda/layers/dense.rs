@@ -8,7 +8,7 @@ use super::sums::{add_parts, parts};
 use super::{BackwardArrays, ForwardArrays};
 use crate::model::program::Dense;
 
-/// Numbers of columns and of rows of the thread blocks that sum up columns of a matrix.
+/// Number of columns that one thread block sums up, in `ROWS` rows of threads, when columns of a matrix are summed.
 const COLUMNS: usize = 32;
 const ROWS: usize = 8;
 

@@ -35,7 +35,7 @@ pub(super) struct CudaLayer(Rc<Layer>);
 
 struct Layer {
     op: Op,
-    /// Length of one sample before the layer; `outputs` is that after the layer.
+    /// Length of one sample's input to the layer; `outputs` is the length of its output.
     inputs: usize,
     outputs: usize,
     y: Array<f32>,

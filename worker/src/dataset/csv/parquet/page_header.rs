@@ -46,7 +46,7 @@ impl PageHeader {
     }
 }
 
-/// Type codes of fields in Thrift's compact protocol.
+/// Code of the field type `true` in Thrift's compact protocol; the next constants are the codes of the other types.
 const TRUE: u8 = 1;
 const FALSE: u8 = 2;
 const BYTE: u8 = 3;

@@ -16,7 +16,8 @@ use crate::dataset::budget::{Budget, size};
 const VALUE_BYTES: u64 = 32;
 /// Bytes of memory for the values of a column that are read at once: 1,024 of them, with their levels.
 const COLUMN_BYTES: u64 = 1024 * 40;
-/// Largest compression ratio of gzip; the next constant is that of LZ4.
+/// Largest compression ratio of gzip, which limits the size that a page can unpack to; the next constant is that of
+/// LZ4.
 const GZIP_RATIO: u64 = 1032;
 const LZ4_RATIO: u64 = 255;
 
@@ -60,9 +61,9 @@ fn column_bytes(opened: &File, column: &ColumnChunkMetaData, budget: Budget) -> 
     Ok(COLUMN_BYTES + 2 * (dictionary + page))
 }
 
-/// Most bytes that a page may unpack to. The library stops at the claimed size, except for gzip and LZ4: their claims
-/// are accepted if they cannot unpack to more than the budget; otherwise gzip is unpacked on trial, and LZ4 counts with
-/// its largest ratio.
+/// Returns a bound on the bytes that a Parquet page unpacks to. The library stops at the size that the page claims,
+/// except for gzip and LZ4: their claims are accepted if they cannot unpack to more than the budget; otherwise gzip is
+/// unpacked on trial, and LZ4 counts with its largest ratio.
 fn unpacked(header: PageHeader, codec: Compression, page: impl io::BufRead, budget: Budget) -> io::Result<u64> {
     let most = match codec {
         Compression::GZIP(_) => header.packed.saturating_mul(GZIP_RATIO),

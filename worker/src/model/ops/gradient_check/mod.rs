@@ -38,7 +38,8 @@ fn random(seed: u64, len: usize) -> Vec<f32> {
         .collect()
 }
 
-/// Returns a weighted sum of the outputs; the weights are its gradient.
+/// Turns outputs into one number, as the gradient check needs: their sum with random weights, which are its gradient at
+/// the outputs.
 fn project(y: Rows<Tape>) -> Result<Tensor<(), f32, Cpu, Tape>, OpError> {
     let (rows, columns) = *y.shape();
     let weights = from_rows(&Cpu::default(), rows, columns, random(5, rows * columns))?;
