@@ -1,4 +1,4 @@
-//! The command line as users and scripts know it, over the real binary.
+//! Tests of the command line as users and scripts use it, with the real binary.
 
 use std::fmt::Write as _;
 
@@ -51,7 +51,7 @@ fn training_ends_with_a_model_that_evaluates_alike() {
 fn the_same_job_gives_the_same_model_to_the_bit() {
     let tau = Tau::new();
     let csv = points_csv(&tau, "points.csv", 300);
-    // Dropout draws numbers too.
+    // Dropout uses random numbers too.
     let model = "dense 16, relu, dropout 0.3, dense 2";
     let digest = |seed: &str| {
         let output = train(&tau, &format!("csv:{csv}"), &["--seed", seed, "--model", model]).ok();
@@ -67,7 +67,7 @@ fn several_threads_train_as_well() {
     let tau = Tau::new();
     let folder = idx_folder(&tau, "images", 6, false);
     let model = "conv 4 3x3, relu, maxpool 2, flatten, dense 40000, relu, dense 2";
-    // A layer this wide takes small steps only.
+    // A layer this wide needs a low learning rate.
     let flags = [
         "--threads",
         "3",
@@ -85,7 +85,7 @@ fn several_threads_train_as_well() {
 fn more_changes_than_a_batch_holds_wait_in_the_residual() {
     let tau = Tau::new();
     let csv = points_csv(&tau, "points.csv", 40);
-    // 4.9 million weights, of which a tiny τ lets nearly all change in every step.
+    // A model of 4.9 million weights, in which a tiny τ lets nearly all weights change in every step.
     let model = "dense 2200, relu, dense 2200, relu, dense 2";
     let flags = [
         "--threads",
@@ -133,13 +133,13 @@ fn a_run_that_diverges_fails_and_leaves_only_what_happened() {
             "tau-out/RUN/metrics.jsonl"
         ]
     );
-    // Neither its model nor its figures are missing without a word.
+    // The absence of a model and of figures is explained.
     let shown = tau.run(&["show", "tau-out/latest/model.safetensors"]);
     shown.fails(2, "has no model, because the run failed");
     tau.must(&["report", "tau-out"]);
     let report = std::fs::read_to_string(tau.path("tau-report/report.md")).unwrap();
     assert!(report.contains("failed: ") && report.contains("diverged"), "{report}");
-    // However many nodes have seen it, it is said once.
+    // The failure is reported once, however many nodes have seen it.
     let flags = [&flags[..], &["--nodes", "3", "--threads", "1"]].concat();
     let output = train(&tau, &format!("csv:{csv}"), &flags);
     let said = output.stderr.matches("diverged").count();
@@ -244,7 +244,7 @@ fn json_is_all_there_is_on_standard_output() {
         assert!(object["event"].is_string(), "{line}");
     }
     let plain = tau.must(&words(&format!("train --data csv:{csv} --model 'dense 2' --threads 1")));
-    // What came out goes to standard output, what is said meanwhile does not.
+    // Results go to standard output, messages to standard error.
     assert!(plain.stdout.starts_with("accuracy "), "{}", plain.stdout);
     assert!(plain.stdout.contains("replicas agree") && !plain.stderr.contains("replicas agree"));
 }
@@ -274,7 +274,7 @@ fn the_help_names_the_defaults() {
     }
 }
 
-/// The page of all job keys.
+/// Returns the text of the page on all job keys.
 fn job_keys() -> String {
     let mut page = String::from(
         "# Job keys\n\nEvery key of a job, as a flag of `tau train` and `tau start`; a job file has the same names with `_` for `-`. A key \
@@ -297,7 +297,7 @@ fn job_keys() -> String {
     page + "\n---\n[README](../README.md) · [usage](usage/jobs.md) · [what open settings become](defaults.md)\n"
 }
 
-/// The page of all figures of records and results.
+/// Returns the text of the page on all figures of records and results.
 fn metrics() -> String {
     let mut page = String::from(
         "# Metrics\n\nThe figures of a node's record, which every node makes once a second: `tau stats --json`, `tau start --json` and \
@@ -336,7 +336,8 @@ fn metrics() -> String {
     page + "\n---\n[README](../README.md) · [usage](usage/clusters.md#metrics) · [architecture](architecture.md)\n"
 }
 
-/// Compares a page with what is written from its table, or writes it where that is asked for.
+/// Checks that a page of the documentation matches the table it is written from, or writes the page if
+/// `TAU_DOCS=write`.
 fn written_from_a_table(name: &str, page: &str) {
     let path = format!("{}/../docs/{name}", env!("CARGO_MANIFEST_DIR"));
     if std::env::var_os("TAU_DOCS").is_some_and(|word| word == "write") {

@@ -1,4 +1,4 @@
-//! What comes of a model after training: it predicts, is shown and taken apart by class, and leaves for other programs.
+//! Tests of the use of a trained model: prediction, description, figures by class, and export to other programs.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::harness::{CANNOT, Tau, idx_folder, points_csv, skip, words};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 
-/// A model that tells two clouds of points apart, and where it lies.
+/// Trains a model that separates two clouds of points, and returns its path.
 fn trained(tau: &Tau) -> String {
     let csv = points_csv(tau, "points.csv", 600);
     let output = train(tau, &format!("csv:{csv}"), &[]).ok();
@@ -23,7 +23,7 @@ fn predictions(tau: &Tau, model: &str, data: &str) -> Vec<Value> {
     output.objects()
 }
 
-/// Whether a command was carried out; if this machine cannot, that is said.
+/// Returns true if a script succeeded, or false, after a message, if this machine lacks something.
 fn is_carried_out(output: &Output) -> bool {
     let errors = String::from_utf8_lossy(&output.stderr);
     if output.status.code() == Some(CANNOT) {
@@ -68,7 +68,7 @@ fn samples_without_labels_are_predicted_in_their_order_wherever_their_columns_ar
     let refused = tau.run(&["predict", &model, "--data", "csv:new.csv", "--id", "name"]);
     refused.fails(2, "no column 'name', which --id names");
 
-    // The labels of the training data do not matter, and its evaluation part is judged as 'evaluate' judges it.
+    // Labels in the data are ignored, and so is its division: all 600 rows are predicted.
     assert_eq!(predictions(&tau, &model, "csv:points.csv").len(), 600);
     write("lacking.csv", "x,z\n1,2\n");
     let refused = tau.run(&["predict", &model, "--data", "csv:lacking.csv"]);
@@ -93,7 +93,7 @@ fn a_model_is_shown_with_its_run_and_taken_apart_by_class() {
     ] {
         assert!(text.contains(part), "{part} is not in {text}");
     }
-    // What another run came to says nothing of this model.
+    // The result of another run must not be shown for this model.
     let result = Path::new(&model).with_file_name("result.json");
     let other = std::fs::read_to_string(&result)
         .unwrap()
@@ -114,7 +114,7 @@ fn a_model_is_shown_with_its_run_and_taken_apart_by_class() {
         (&evaluated["samples"], &evaluated["samples_in_data"]),
         (&120.into(), &600.into())
     );
-    // All rows of a file that was not trained on are measured, unless a test part is asked for.
+    // All rows of a file that was not trained on are evaluated, unless a test part is requested.
     std::fs::copy(tau.path("points.csv"), tau.path("new.csv")).unwrap();
     for (data, says) in [
         ("csv:points.csv", "on 120 test samples of 600 (the test part)"),
@@ -127,7 +127,7 @@ fn a_model_is_shown_with_its_run_and_taken_apart_by_class() {
         let text = tau.run(&["evaluate", &model, "--data", data]).stdout;
         assert!(text.contains(says), "{data}: {text}");
     }
-    // The model knows what it was trained on.
+    // The model knows the data that it was trained on.
     let text = tau.run(&["evaluate", &model, "--confusion"]).stdout;
     assert!(text.starts_with("accuracy ") && text.contains("precision"), "{text}");
 }
@@ -181,7 +181,7 @@ fn an_exported_model_answers_alike() {
     )
     .ok();
     let convolution = output.last()["model"].as_str().unwrap().to_owned();
-    // Texts, gaps and, once, a number to predict: all of that is in the file.
+    // Categories as text, missing values and, once, a numeric target: the model file describes all of them.
     let colours = ["red", "blue", "green"];
     let rows = (0..300usize).map(|row| {
         let size = if row % 9 == 0 {
@@ -222,14 +222,14 @@ fn an_exported_model_answers_alike() {
     }
 }
 
-/// The blocks of Python in a document, as they are printed.
+/// Returns the Python blocks in a document.
 fn python_in(document: &str) -> Vec<String> {
     let text = std::fs::read_to_string(format!("{ROOT}/{document}")).unwrap();
     let blocks = text.split("```python\n").skip(1);
     blocks.map(|block| block.split("```").next().unwrap().into()).collect()
 }
 
-/// Every block of Python in the documents runs as it is printed, on a model that Tau has trained.
+/// Every Python block in the documents runs unchanged, on a model that Tau has trained.
 #[test]
 fn the_python_of_the_documents_runs_as_printed() {
     let Some(python) = [format!("{ROOT}/target/pytorch/bin/python"), "python3".into()]
