@@ -117,7 +117,8 @@ pub(crate) struct Progress {
     pub(crate) complete: bool,
     /// Fingerprint of the frontier, that is of the applied batches.
     pub(crate) fingerprint: u64,
-    /// Number of the freeze order in force, since which no batch is taken; 0 if batches are taken.
+    /// Number that identifies the freeze order in force; 0 if none is. While the exchange is frozen, this node applies no
+    /// batch, so that members can compare their replicas at the end of a run.
     pub(crate) frozen: u64,
     /// Bytes of large transfers, such as snapshots, that came here or that peers have confirmed.
     pub(crate) moved: u64,

@@ -15,8 +15,8 @@ const ANSWER: u64 = 20;
 const TIMEOUT: u64 = 5000;
 
 impl World {
-    /// Records that a node has a session with a peer whose beat (state message) has come. The last beats may come after
-    /// the session's end.
+    /// Records that a node has a session with a peer whose beat (state message) has come, if the peer can be reached: the
+    /// last beats of a cut session may come after its end, and do not open it again.
     pub(super) fn note_session(&mut self, at: NodeId, peer: NodeId) {
         if self.reaches(at, peer) && self.sessions.insert((at, peer)) {
             let now = self.time();

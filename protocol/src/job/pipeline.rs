@@ -37,7 +37,7 @@ pub struct PipelineSpec {
     pub micro: u8,
     /// Number of minibatches that a pipeline has in flight besides the oldest one, if the job sets it.
     pub in_flight: Option<u8>,
-    /// Rule for the size τ of the changes that machines with the same group exchange.
+    /// Rule for τ, the magnitude of the weight changes that machines with the same group of layers exchange.
     pub threshold: Threshold,
 }
 

@@ -119,7 +119,8 @@ pub struct Ballot {
 pub enum GivenUp {
     /// The node was given up because it was silent for too long. If it comes back, it is waited for again.
     Silent,
-    /// The node was given up because it has left, withdrawn, or ended the run without the participant.
+    /// The node was given up because it has left the cluster, withdrawn from the run, or ended the run without waiting for
+    /// the participant that gives it up.
     Gone,
     /// The node was given up because it sent something that no honest node sends.
     Lied,

@@ -20,7 +20,7 @@ pub(super) struct Picture {
 }
 
 /// Function that returns the horizontal position of an evaluation in a chart, such as its seconds.
-type Height = fn(&Point) -> f64;
+type Position = fn(&Point) -> f64;
 
 const TIME: Axis = Axis {
     name: "seconds",
@@ -85,7 +85,7 @@ fn legend(series: &[Series<'_>]) -> Vec<(String, Option<usize>)> {
 /// run.
 fn courses(section: &Section<'_>, nodes: usize) -> Vec<Picture> {
     let (series, metric) = (&section.series, section.quality_metric());
-    let over = |axis: Axis, place: Height| {
+    let over = |axis: Axis, place: Position| {
         let mut lines = Vec::new();
         for (at, one) in series.iter().enumerate() {
             for result in one.at(nodes).iter().flat_map(|group| &group.sound) {

@@ -22,7 +22,7 @@ pub(crate) enum DialOutcome {
     Failed,
 }
 
-/// Observations of this node about a member's process.
+/// Observations of this node from which it concludes whether a member's process is still alive.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Evidence {
     /// True if the member has ever answered, with its own key, when this node dialled its address. If not, a refused

@@ -17,7 +17,7 @@ const LOSSES_MAX: u32 = 3;
 /// Data of a run whose model is measured and saved.
 #[derive(Debug)]
 pub(crate) struct Finishing {
-    /// Members with which this node ends the run.
+    /// Members whose digests of the final weights this node awaits before it ends the run; lost ones are left out.
     pub(crate) members: BTreeSet<NodeId>,
     pub(crate) since: Duration,
     /// Final figures of the exchange, and the time at which they came.

@@ -272,8 +272,8 @@ shared_structs! {
     /// Sets of numbers in a minibatch that are normalised together, and the gain of each number.
     ///
     /// Set `s` begins at `s / inner * outer_step + s % inner * inner_step`, and consists of `chunks` runs of `chunk`
-    /// numbers, each `chunk_step` after the one before. The gains of its numbers begin at `s / gain_sets % gain_groups
-    /// * gain_step`, and each gain applies to `per_gain` numbers.
+    /// numbers, each `chunk_step` after the one before. The gains of its numbers begin at
+    /// `s / gain_sets % gain_groups * gain_step`, and each gain applies to `per_gain` numbers.
     struct NormSets {
         sets: u32,
         inner: u32,
