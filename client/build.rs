@@ -8,7 +8,8 @@ use std::process::Command;
 
 /// Argument of `git rev-parse` for a commit's abbreviated name of nine digits.
 const DIGITS: &str = "--short=9";
-/// Files and folders that the program is built from, as paths relative to the workspace's root.
+/// Files and folders that the program is built from, as paths relative to the workspace's root. Uncommitted changes in
+/// them give the version the ending `-dirty`.
 const SOURCES: [&str; 10] = [
     "Cargo.toml",
     "Cargo.lock",
@@ -37,8 +38,8 @@ fn main() {
     println!("cargo::rustc-env=TAU_VERSION={version}");
 }
 
-/// Returns the abbreviated name of the commit, with `-dirty` if the sources differ from it, or `None` outside Tau's own
-/// repository.
+/// Returns the abbreviated name of the commit that the program is built from, with `-dirty` if the sources differ from
+/// it, or `None` outside Tau's own repository.
 fn commit(root: &Path) -> Option<String> {
     let top = PathBuf::from(git(root, &["rev-parse", "--show-toplevel"])?);
     // The archive may lie inside another project's repository.

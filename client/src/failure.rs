@@ -16,9 +16,10 @@ pub(crate) enum Failure {
     BadInput(Vec<String>),
     /// The command failed because the cluster refused it. One sentence for each reason.
     Refused(Vec<String>),
-    /// The command failed at its work itself, for this reason.
+    /// The command failed during its work, for this reason: for example, a file could not be written.
     Failed(String),
-    /// The command's work is done and reported, but replicas do not agree.
+    /// The command's work is done and reported, but the replicas (the nodes' copies of the model) ended with different
+    /// weights.
     Disagreed,
 }
 
@@ -33,7 +34,8 @@ impl Failure {
         Self::input(sentence(&error))
     }
 
-    /// Returns the failure of a command at its work itself, with the text of an error as the reason.
+    /// Returns the failure of a command during its work, as when a file cannot be written, with the text of an error as
+    /// the reason.
     pub(crate) fn work(error: impl Error) -> Self {
         Self::Failed(sentence(&error))
     }

@@ -39,7 +39,7 @@ pub struct Header {
     #[serde(with = "protocol::job::as_text")]
     pub job: Box<Job>,
     pub data: DataInfo,
-    /// Number of slots to which the run's samples were dealt; a slot is a worker's number in the run.
+    /// Number of slots among which the run's samples were divided; a slot is a worker's number in the run.
     pub slots: usize,
     /// Pipeline stage whose weights the checkpoint holds; 0 if it holds the whole model.
     pub stage: u8,
@@ -69,8 +69,8 @@ struct DataInfo2 {
 }
 
 impl Header2 {
-    /// Converts the header of format version 2 to the present version. In version 2 all workers trained, and the model
-    /// was evaluated on the test rows.
+    /// Converts the header of format version 2 to the present version. Jobs of version 2 lack two settings, which get
+    /// their effect of then: all workers trained, and the model was evaluated on the test rows.
     fn upgraded(self) -> Option<Header> {
         let then = JobDraft {
             trainers: Some("all".into()),
@@ -105,7 +105,7 @@ impl Header2 {
     }
 }
 
-/// State that only one worker had (residual, optimiser state), in a file beside the checkpoint.
+/// A worker's own state (residual and optimiser state), which no other node has, in a file beside the checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     pub origin: OriginId,

@@ -15,7 +15,7 @@ pub enum LinkError {
     /// The link's connection broke.
     #[error("the connection broke")]
     Broken(#[from] io::Error),
-    /// The other side announced a frame that is not accepted.
+    /// The other side announced a frame of an unknown kind, or one that is too long for its kind.
     #[error(transparent)]
     Frame(#[from] FrameError),
     /// A frame held no message that a link may carry.

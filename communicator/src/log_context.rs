@@ -15,7 +15,7 @@ pub(crate) fn set_node(name: &str) {
     let _ = NODE.set(name.into());
 }
 
-/// Sets the run that log lines of this process's node name; `None` between runs.
+/// Sets the run that is given in the log lines of this process; `None` between runs.
 pub(crate) fn set_run(run: Option<RunId>) {
     *RUN.lock().unwrap_or_else(PoisonError::into_inner) = run;
 }

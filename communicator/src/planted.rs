@@ -56,15 +56,15 @@ pub(crate) enum Bug {
     WrongMerge,
     /// Bug: batches kept for peers that are behind are never merged.
     NoMerge,
-    /// Bug: workers wait without a timeout for the rounds of absent nodes.
+    /// Bug: workers wait without a time limit for the workers of absent nodes to reach the same round.
     WaitsForTheDead,
-    /// Bug: workers never wait for each other's rounds.
+    /// Bug: workers never wait for other workers to reach the same round.
     NeverWaits,
     /// Bug: the batches that a node already has are not subtracted from a bundle (a sum of several batches).
     BundleAnywhere,
     /// Bug: one batch of a bundle (a sum of several batches) is not counted as applied.
     ForgottenOrigin,
-    /// Bug: the batches of a round that was given up are never sent.
+    /// Bug: if adding up a round's batches to one sum is given up, the batches are not sent singly either.
     ForgottenRound,
 }
 

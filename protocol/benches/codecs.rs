@@ -13,7 +13,8 @@ use protocol::weights::lattice::Tau;
 
 const WEIGHTS: usize = 10_000_000;
 
-/// Changes at a density, each weight drawn on its own, as training emits them.
+/// Makes the weight changes of one batch: each weight changes with probability `density`, up or down by chance, much
+/// like in training.
 fn changes(density: f64, seed: u64) -> Vec<u32> {
     let random = CounterRng::new(seed, 0);
     let border = (density * 2f64.powi(63)) as u64;
@@ -24,7 +25,8 @@ fn changes(density: f64, seed: u64) -> Vec<u32> {
         .collect()
 }
 
-/// The fastest of many runs: what the machine can do when nothing else disturbs it.
+/// Returns the seconds that the fastest of many repetitions of `work` takes: what the machine can do when nothing else
+/// disturbs it.
 fn fastest(mut work: impl FnMut()) -> f64 {
     let deadline = Instant::now() + Duration::from_millis(400);
     let mut best = f64::INFINITY;

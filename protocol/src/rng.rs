@@ -21,7 +21,8 @@ pub struct CounterRng {
 }
 
 impl CounterRng {
-    /// Creates the stream with this number of a seed. Different streams of one seed are independent.
+    /// Creates the stream of pseudo-random words that has this number among those of a seed. Different streams of one
+    /// seed are independent.
     #[must_use]
     pub const fn new(seed: u64, stream: u64) -> Self {
         Self {
@@ -30,13 +31,14 @@ impl CounterRng {
         }
     }
 
-    /// Returns the 64-bit word at a position of the stream, whatever has been read before.
+    /// Returns the pseudo-random 64-bit word at a position of the stream, regardless of the words that were read
+    /// before.
     #[must_use]
     pub const fn at(&self, position: u64) -> u64 {
         splitmix64(self.key ^ splitmix64(position))
     }
 
-    /// Returns the next 64-bit word of the stream.
+    /// Returns the next pseudo-random 64-bit word of the stream.
     pub const fn next_u64(&mut self) -> u64 {
         let word = self.at(self.counter);
         self.counter += 1;

@@ -17,7 +17,7 @@ use std::path::{Path, PathBuf};
 pub use regular::{OpenError, irregular_kind, is_stream, open};
 use tempfile::NamedTempFile;
 
-/// Size of the write buffer in bytes.
+/// Size in bytes of the buffer through which [`write`] writes a file.
 const BUFFER_BYTES: usize = 1 << 16;
 /// Maximum number of symbolic links that are followed one after another; more are taken for a loop, as the operating
 /// system does.
@@ -55,7 +55,7 @@ impl PartialFile {
         self.file.as_file_mut()
     }
 
-    /// Returns the present path of the partial file.
+    /// Returns the path that the partial file has until [`PartialFile::keep`] moves it to its final place.
     #[must_use]
     pub fn path(&self) -> &Path {
         self.file.path()

@@ -31,7 +31,8 @@ fn timed(work: impl FnOnce()) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-/// Computes the products of a layer with these outputs and inputs: `y = x wᵀ`, `dw = dyᵀ x`, `dx = dy w`.
+/// Computes the matrix products of the forward and backward pass of a dense layer with `rows` outputs and `columns`
+/// inputs: `y = x wᵀ`, `dw = dyᵀ x`, `dx = dy w`. In place of `dy` stands `y`.
 fn gradient(w: &[f32], (rows, columns): (usize, usize), x: &[f32], out: &mut [Vec<f32>; 3]) {
     let [y, dw, dx] = out;
     let w = Matrix::row_major(w, rows, columns);

@@ -147,7 +147,8 @@ fn deliver(cluster: &mut [Training<CpuTrainer>], sender: usize, batch: &Batch) -
     Ok(())
 }
 
-/// Returns a line of a job file. A value that is neither a number nor a truth value is text, and gets its quotes here.
+/// Converts a setting `key=value` to a line of a job file. A value that is neither a number nor a truth value is put in
+/// quotes.
 fn as_toml(setting: &str) -> String {
     let (key, value) = setting.split_once('=').unwrap_or((setting, ""));
     if value.parse::<f64>().is_ok() || value.parse::<bool>().is_ok() {

@@ -129,7 +129,8 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    /// Returns true if this process is a node that a person started: `tau seed` or `tau join` without `--tied`.
+    /// Returns true if this process is a node that a person started: `tau seed` or `tau join` without `--tied`. Such a
+    /// process logs normal events too.
     pub(crate) fn is_a_node(&self) -> bool {
         match self {
             Self::Seed(seed) | Self::Join(Join { seed, .. }) => !seed.tied,
@@ -223,8 +224,8 @@ pub(crate) struct NodeFlags {
     /// Number of runs whose folders are kept under --dir; when a run begins, the folders of older runs are removed
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) keep_runs: u16,
-    /// Seconds that the node may take to leave its run after SIGTERM or Ctrl-C: its workers send their residuals, and
-    /// the other nodes take over its samples
+    /// Seconds that the node may take to leave its run after SIGTERM or Ctrl-C: its workers send the changes that they
+    /// have not sent yet, and the other nodes take over its samples
     #[arg(long, value_name = "SECONDS", default_value_t = 8, value_parser = clap::value_parser!(u16).range(..=3600))]
     pub(crate) grace: u16,
     /// Show the cluster live in a browser, on a page served at this address; its URL, with a token, is printed

@@ -238,7 +238,7 @@ mod tests {
 
     use super::*;
 
-    /// A writer whose reader has closed the pipe.
+    /// A writer that fails like a pipe whose reader has closed it.
     struct Gone;
 
     impl Write for Gone {

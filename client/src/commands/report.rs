@@ -65,7 +65,8 @@ fn not_a_run(folder: &Path, why: &str) -> Failure {
     ))
 }
 
-/// Adds the contents of a folder to the material of a report: a study, a run, or several runs.
+/// Adds the contents of a folder to the material of a report. The folder is that of a study, of one run, or of several
+/// runs.
 fn take(folder: &Path, material: &mut Material) -> Result<(), String> {
     let Some((study, rows)) = store::load(folder)? else {
         let runs = runs_in(folder);

@@ -61,7 +61,8 @@ async fn once(contact: &Contact, json: bool) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints records of nodes as they come, until the reader of standard output has closed it.
+/// Prints records of nodes as they come, until one cannot be written, as after the reader of standard output has closed
+/// it.
 async fn lines(contact: &Contact, json: bool) -> Result<(), Failure> {
     let mut reader = StatsReader::default();
     loop {
@@ -94,7 +95,7 @@ fn print(record: &StatsRecord, json: bool) -> bool {
     ))
 }
 
-/// Shows table, curves and events on the terminal until the user quits.
+/// Shows a cluster on the terminal until the user quits: a table of its nodes, and the curves and events of its run.
 async fn live(contact: Contact) -> Result<(), Failure> {
     let source = Source::Cluster(Arc::new(contact));
     let timeline = Shared::default();
@@ -136,7 +137,8 @@ fn silence(silence: Duration) -> Option<String> {
     (silence > SILENT_AFTER).then(|| format!("no node has answered for {seconds} s: the figures shown are that old"))
 }
 
-/// Captures messages while the live view owns the terminal, and gives the newest one for some seconds.
+/// Captures messages to the user while the live view owns the terminal, so that the view can show the newest one for
+/// some seconds.
 struct Said {
     newest: Arc<Mutex<Option<(Instant, String)>>>,
     _redirected: Redirected,

@@ -230,7 +230,8 @@ fn check(members: &[Member], program: &Program) -> Result<(), Failure> {
     Err(Failure::Refused(wrong))
 }
 
-/// Copies files, starts nodes and waits until they are members. Fails with a sentence for each host where that failed.
+/// Copies files to hosts, starts nodes there and waits until the nodes are members of the cluster. Fails with a
+/// sentence for each host where that failed.
 async fn bring_up(
     fleet: &Arc<Fleet>,
     members: &mut [Member],
@@ -402,8 +403,8 @@ async fn look_after(fleet: &Arc<Fleet>, missing: &[&Member], late: bool) -> Vec<
     looking.join_all().await.into_iter().flatten().collect()
 }
 
-/// Stops and removes the nodes that `tau up` started, because it failed. Returns a sentence for each host where that
-/// failed.
+/// Stops and removes the nodes that `tau up` started, after `tau up` has failed. Returns a sentence for each host on
+/// which they could not be removed.
 async fn take_down(fleet: &Arc<Fleet>, members: &[Member]) -> Vec<String> {
     let mut ending = JoinSet::new();
     for member in members.iter().filter(|member| !member.ran()) {

@@ -48,7 +48,7 @@ impl Directory {
         self.learned = members;
     }
 
-    /// Records that the current node has answered.
+    /// Records that the node that requests are sent to has answered, so that its earlier failures no longer count.
     pub(crate) fn answered(&mut self) {
         self.failed = 0;
     }

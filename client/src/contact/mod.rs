@@ -52,7 +52,7 @@ struct State {
     lines: u64,
     learned: Option<Instant>,
     /// Addresses at which nodes list themselves, mapped to those at which this client reached the same nodes, where the
-    /// two differ.
+    /// two differ: requests to all nodes then reach such a node only once.
     aliases: BTreeMap<SocketAddr, SocketAddr>,
     /// Failed requests of any kind to nodes since the last answer.
     troubles: Troubles,
@@ -133,7 +133,8 @@ impl Contact {
         }
     }
 
-    /// Returns the current connection, or makes one if there is none. Concurrent callers wait for the same attempt.
+    /// Returns the connection to the node that requests are sent to at present, or makes one if there is none.
+    /// Concurrent callers wait for the same attempt.
     async fn current_line(&self) -> Result<Arc<NodeConnection>, AskFailure> {
         let _attempt = self.attempt.lock().await;
         let (line, address) = {
@@ -270,7 +271,8 @@ impl State {
         line
     }
 
-    /// Returns true if it is time to ask for the members of the cluster again.
+    /// Returns true if the list of the cluster's members has not been requested yet, or so long ago that it is
+    /// requested again.
     fn is_due_to_learn(&self) -> bool {
         self.learned.is_none_or(|learned| learned.elapsed() >= LEARN_EVERY)
     }

@@ -55,8 +55,8 @@ impl StatsReader {
     }
 }
 
-/// Hashes a node's record without its time, which every node sets by its own clock. Two records of one node always
-/// differ, if only in processor time.
+/// Hashes a node's record without its time, so that copies of one record that were read from nodes with different
+/// clocks are recognised. Two records of one node always differ, if only in processor time.
 fn fingerprint(record: &StatsRecord) -> u64 {
     let record = StatsRecord {
         time: 0.0,
@@ -73,10 +73,10 @@ fn fingerprint(record: &StatsRecord) -> u64 {
 #[derive(Debug, Default)]
 struct Repeats {
     read: VecDeque<(u64, f64)>,
-    /// Times of the records that were read from another node, by the records' fingerprints: the node read at present
-    /// may send the same records again.
+    /// Times of the records that were read from another node, by the records' fingerprints: the node that records now
+    /// come from may send the same ones again.
     again: HashMap<u64, VecDeque<f64>>,
-    /// Seconds by which the clock of the node read at present is behind the first node's clock.
+    /// Seconds by which the clock of the node that records now come from is behind the first node's clock.
     behind: f64,
 }
 
@@ -90,7 +90,8 @@ impl Repeats {
     }
 
     /// Returns the time of a record by the clock of the node that was read first, or `None` if the record was read
-    /// before. Such a repeat shows by how much the clock of the node read at present differs from the first node's.
+    /// before. The two times of such a repeat give the difference between that clock and the one of the node that
+    /// records now come from.
     fn take(&mut self, fingerprint: u64, time: f64) -> Option<f64> {
         if let Some(known) = self.again.get_mut(&fingerprint).and_then(VecDeque::pop_front) {
             self.behind = known - time;

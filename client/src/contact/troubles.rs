@@ -37,7 +37,8 @@ impl Troubles {
         self.by_address.insert(address, trouble);
     }
 
-    /// Returns the reason of a node's failure, if the user has not been told yet.
+    /// Returns the reason of the node's newest failed request if the user has not been told of it, and counts it as
+    /// told from then on.
     pub(super) fn news(&mut self, address: SocketAddr) -> Option<&str> {
         let trouble = self.by_address.get_mut(&address).filter(|trouble| !trouble.said)?;
         trouble.said = true;
@@ -74,7 +75,7 @@ impl Troubles {
     }
 
     /// Returns the reason for giving up a request that no node has answered for `asked_for`, with the failures of all
-    /// nodes. None if the request is repeated: there is time, and some known node may still answer.
+    /// nodes. None if the request is to be repeated, because time is left and some known node may still answer.
     pub(super) fn end(&self, asked_for: Duration, known: &[SocketAddr]) -> Option<String> {
         let hopeless = |address| self.by_address.get(address).is_some_and(|trouble| trouble.lasting);
         let late = asked_for >= LIMIT;

@@ -21,7 +21,7 @@ use scripts::{COPY, DOWN, LOOK, START, Said};
 const CREDENTIALS: &str = "cluster.pem";
 /// File name of the program on hosts.
 const PROGRAM: &str = "tau";
-/// Folder of the node within Tau's folder on the host.
+/// Folder in Tau's folder on a host that is the node's own: for its socket, models and checkpoints.
 const NODE: &str = "node";
 /// Number of times per second that a script on a host checks on a node while the script waits.
 const LOOKS_A_SECOND: u64 = 5;

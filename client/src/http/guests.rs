@@ -13,7 +13,7 @@ const GUESTS_MAX: usize = 128;
 #[derive(Default)]
 pub(super) struct Guests {
     all: JoinSet<()>,
-    /// Handles of the connections to the web server, oldest first; some may have ended.
+    /// Handles by which the connections to the web server can be closed, oldest first; some connections may have ended.
     oldest: VecDeque<AbortHandle>,
 }
 

@@ -121,7 +121,8 @@ impl Drop for Server {
     }
 }
 
-/// Starts a web server at an address. Requests that have the access token are answered by `answer`.
+/// Starts a web server at an address. Requests that have the access token are answered by `answer`. `flag` is the flag
+/// that set the address, for error messages.
 pub(crate) async fn serve<A, F>(flag: &str, address: SocketAddr, secret: Secret, answer: A) -> Result<Server, Failure>
 where
     A: Fn(Question) -> F + Clone + Send + Sync + 'static,

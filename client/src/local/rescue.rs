@@ -81,8 +81,8 @@ async fn stop(contact: &Contact) -> bool {
         .any(|answer| matches!(answer.reply, Ok(Reply::Ordered(_) | Reply::CalledOff(_))))
 }
 
-/// Marks a scratch folder as the user's until [`salvage`] has copied its files, because the program may end before
-/// that.
+/// Leaves a scratch folder to the user, so that no later run removes it, until [`salvage`] has copied its files: the
+/// program may end before that. Sends a sentence that says where the files are.
 pub(crate) fn keep_until_salvaged(folder: &Path, said: &Sender<String>) {
     remove_secrets(folder);
     if scratch::leave_to_user(folder).is_ok() {
@@ -120,8 +120,8 @@ fn stays_in(folder: &Path, why: Option<&str>) -> String {
     )
 }
 
-/// Copies the newest sound model, else the checkpoints, that nodes left in a folder to the user's folder. Returns one
-/// sentence, or none if there was nothing to copy.
+/// Copies the newest model that can be read, else the checkpoints, from the folder in which nodes left them to the
+/// user's folder. Returns one sentence, or none if there was nothing to copy.
 fn bring(folder: &Path, out: &OutFolder) -> Option<Result<String, Failure>> {
     let found = left_by_nodes(folder);
     let model = found.models.iter().find(|path| model_file::load(path).is_ok());
@@ -141,8 +141,8 @@ fn bring(folder: &Path, out: &OutFolder) -> Option<Result<String, Failure>> {
     }
 }
 
-/// Saves the files that nodes left, after a run failed for `reason`. Returns one sentence, or none if there was nothing
-/// to save.
+/// Saves the files that nodes left to the user's folder, after a run failed for `reason`. Returns one sentence that
+/// says where the files are, or none if there was nothing to save.
 fn files(scratch: &mut Scratch, out: &OutFolder, reason: &str) -> Option<String> {
     match bring(scratch.path(), out)? {
         Ok(saved) => Some(saved),
@@ -204,7 +204,8 @@ fn copy(from: &Path, to: &Path) -> std::io::Result<()> {
     whole_file::write(to, |file| std::io::copy(&mut from, file).map(drop))
 }
 
-/// Copies the checkpoints of the newest run to a folder named after it, as nodes expect. Returns that folder.
+/// Copies the checkpoints of the newest run to the user's folder, into a folder named after the run: nodes look for a
+/// run's checkpoints in a folder of that name. Returns that folder.
 fn copy_checkpoints(checkpoints: &[PathBuf], out: &OutFolder) -> Result<PathBuf, Failure> {
     let newest = checkpoints.first().map_or(RunId(0), |file| run_of(file));
     let folder = out.of_run(newest)?;

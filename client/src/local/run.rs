@@ -88,8 +88,8 @@ impl LocalRun {
         })
     }
 
-    /// Starts the nodes, trains and saves the model. The nodes run until the returned cluster is dropped: callers print
-    /// the result first, because a signal may end the program meanwhile.
+    /// Starts the nodes, trains and saves the model. The nodes end when the returned cluster is dropped: callers print
+    /// the result before that, because ending takes time, in which a signal may end the program.
     pub(crate) async fn run(
         self,
         out: &OutFolder,
@@ -150,7 +150,7 @@ fn open_own_files(job: &mut Job, flags: &mut ComputeFlags) -> Result<(), Failure
     Ok(())
 }
 
-/// Returns the paths of the files that a job names.
+/// Returns the paths of the files that a job names: its data, and the model file that gives the first weights.
 fn named_files(job: &mut Job) -> Vec<&mut PathBuf> {
     job.data.paths_mut().into_iter().chain(&mut job.from).collect()
 }

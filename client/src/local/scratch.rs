@@ -12,8 +12,8 @@ use tempfile::TempDir;
 /// File name of the credentials in a local cluster's temporary folder.
 pub(crate) const CREDENTIALS: &str = "cluster.pem";
 const PREFIX: &str = "tau-train-";
-/// Name of the file in a temporary folder that the owning process keeps locked. The system releases the lock whenever
-/// the process ends.
+/// Name of the file in a scratch folder that the folder's owning process keeps locked, so that other processes do not
+/// remove the folder. The system releases the lock whenever the process ends.
 const OWNER: &str = "owner";
 /// Number of attempts to remove a folder to which processes may still write.
 const ATTEMPTS: u32 = 20;
@@ -27,7 +27,8 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    /// Creates a scratch folder in the system's temporary folder, and removes scratch folders whose owners are gone.
+    /// Creates a scratch folder in the system's temporary folder, and removes scratch folders of processes that have
+    /// ended.
     pub(crate) fn new() -> io::Result<Self> {
         let among = std::env::temp_dir();
         let scratch = Self::within(&among)?;
@@ -76,7 +77,7 @@ pub(crate) fn remove(folder: &Path) {
     }
 }
 
-/// Removes the user's scratch folders whose owners are gone.
+/// Removes those scratch folders of the user whose owning processes have ended.
 fn sweep(among: &Path, own: &Scratch) {
     let Ok(user) = std::fs::metadata(own.path()).map(|own| own.uid()) else {
         return;

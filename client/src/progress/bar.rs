@@ -27,7 +27,7 @@ pub(crate) struct Bar {
     pub(crate) busy: Option<&'static str>,
     /// Newest figures of the run whose progress the bar shows; `None` for other tasks.
     pub(crate) run: Option<Summary>,
-    /// Causes that the run waits for, such as a silent node, which the progress bar shows.
+    /// Reasons why the run waits, such as a silent node, which the progress bar shows.
     pub(crate) waiting: Vec<WaitingFor>,
 }
 

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const DRAWN_EVERY: Duration = Duration::from_millis(200);
 const WRITTEN_EVERY: Duration = Duration::from_secs(10);
 
-/// Opens the dataset to train on, with a progress line on standard error from two seconds on.
+/// Opens the dataset to train on. If that takes longer than two seconds, a progress line is shown on standard error.
 pub(crate) fn open(spec: &DataSpec, seed: u64, data_root: Option<&Path>) -> Result<Dataset, DatasetError> {
     let line = ProgressLine {
         drawn: std::io::stderr().is_terminal(),

@@ -61,7 +61,8 @@ enum FetchError {
     Nobody(String),
 }
 
-/// Fetches a run's model from the node that is followed or, if that node lacks it or breaks off, from any other.
+/// Fetches a run's model from the node that is followed or, if that node lacks it or the transfer breaks off, from any
+/// other.
 async fn fetch(contact: &Contact, run: RunId, digest: Digest, file: &mut PartialFile) -> Result<(), FetchError> {
     let since = Instant::now();
     loop {

@@ -65,7 +65,8 @@ fn newest_model(among: &Path) -> Option<OsString> {
 #[derive(Debug)]
 pub(crate) struct RunFolder {
     path: PathBuf,
-    /// Path of the file or folder that is called `latest` and is not a symbolic link, if there is one.
+    /// Path of `latest` if it is not a symbolic link but another file or folder, which is left unchanged: the user is
+    /// warned of it.
     not_latest: Option<PathBuf>,
 }
 

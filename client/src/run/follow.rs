@@ -21,14 +21,14 @@ use crate::progress::waiting::Waiting;
 use crate::settings::chosen;
 use crate::timeline::{End, Facts, Timeline, TimelineEntry};
 
-/// Interval between requests for the run's state.
+/// Interval at which a client asks for the state of the run that it follows.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 /// Time to wait for the nodes' last records after a run has ended. Nodes out of reach deliver none.
 const LAST_RECORDS_LIMIT: Duration = Duration::from_secs(1);
 /// Time for which the followed node, and then all nodes, are asked for checkpoints after SIGTERM, before the run is
 /// stopped.
 const CHECKPOINT_LIMIT: Duration = Duration::from_secs(1);
-/// Time for which a node that knows the run is searched for, while not all nodes have answered.
+/// Time for which a client searches for a node that knows the run, as long as some nodes have not answered.
 const SEARCH_LIMIT: Duration = Duration::from_mins(1);
 
 /// Follows a run to its end, fetches its model and returns its result.
@@ -237,7 +237,8 @@ async fn until_known(contact: &Contact, run: RunId) -> Result<(), Failure> {
     )))
 }
 
-/// Rank of a node's report on the followed run: where nodes differ, the highest rank counts.
+/// Rank of a node's report on the followed run: if the reports of several nodes differ, the one with the highest rank
+/// counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ReportRank {
     Failed,
@@ -329,8 +330,8 @@ impl Drop for ScopedTask {
     }
 }
 
-/// Stops the run after SIGTERM, in a task beside the follower: little time is left, and the node that the follower
-/// waits for may stand still.
+/// Stops the run after SIGTERM, in a task of its own: little time is left, and the node that this client follows may no
+/// longer answer.
 async fn stop_when_terminated(contact: Arc<Contact>) {
     const CHECKPOINT: Request = Request::Order(RunOrder::Checkpoint);
     interrupt::termination().await;

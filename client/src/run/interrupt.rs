@@ -49,7 +49,7 @@ type CleanUp = Box<dyn FnOnce(&mpsc::Sender<String>) + Send>;
 /// State of a run whose nodes outlive this program, for the message that the program prints if it ends at once.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Leaving {
-    /// Run that goes on without this program, or `None` while the nodes prepare it.
+    /// Run that goes on after this program has ended, or `None` while the nodes still prepare it.
     pub(crate) run: Option<RunId>,
     /// True if a node has accepted the request to stop the run.
     pub(crate) stopping: bool,
@@ -111,7 +111,7 @@ pub(crate) fn watch_within(limit: Duration) -> Result<(), Failure> {
     })
 }
 
-/// Ignores signals, in a process that its parent process ends.
+/// Ignores Ctrl-C and termination signals, for a process that is ended by its parent process instead.
 pub(crate) fn ignore() -> Result<(), Failure> {
     listen(|mut signals| async move {
         loop {
@@ -129,7 +129,7 @@ enum Signal {
     Termination,
 }
 
-/// All signals that ask a program to end.
+/// Receivers of the signals that ask a program to end.
 struct Signals {
     interrupt: unix::Signal,
     terminate: unix::Signal,
@@ -196,7 +196,8 @@ fn whole_clean_up(clean_up: Option<CleanUp>) -> CleanUp {
     })
 }
 
-/// Runs a clean-up in a thread until `by`, and returns the last sentence that it sent.
+/// Runs a clean-up in a thread, and waits for it until `by` at the latest. Returns the last sentence for the user that
+/// the clean-up has sent.
 fn clean(clean_up: CleanUp, by: Instant) -> Option<String> {
     let (sender, said) = mpsc::channel();
     let _ = thread::Builder::new()
@@ -247,8 +248,8 @@ pub(crate) fn leaves_behind(leaving: Leaving) {
     *lock(&LEAVING) = Some(leaving);
 }
 
-/// Records that the result is printed. From then on a signal ends the program at once, with the exit code of the
-/// result: the remaining work is not worth waiting for.
+/// Records that the result is printed; `well` is true if it is a success. From then on a signal ends the program at
+/// once, with the exit code of the result: the remaining work is not worth waiting for.
 pub(crate) fn result_told(well: bool) {
     *lock(&LEAVING) = None;
     *lock(&RESULT) = Some(if well { 0 } else { FAILED });

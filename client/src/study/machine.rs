@@ -11,9 +11,9 @@ use crate::output::quantity;
 /// Properties of a machine that explain the figures measured on it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Machine {
-    /// Name of the machine's processor, or the addresses of the nodes if they are elsewhere.
+    /// Name of the machine's processor, or the addresses of the nodes if they run on other machines.
     pub(crate) processor: String,
-    /// Number of cores that this process may use; 0 if the nodes are elsewhere.
+    /// Number of cores that this process may use; 0 if the nodes run on other machines.
     pub(crate) cores: usize,
     pub(crate) memory_gb: u64,
     /// Device that workers compute on, and the number of threads of each if the user has set it.

@@ -21,10 +21,10 @@ pub(crate) struct Study {
     /// Heading of the study's report.
     pub(crate) title: String,
     /// Seed for the order of a study's runs. The order is random because machines drift over time, for example as they
-    /// heat up, and no strategy may get all the good hours.
+    /// heat up, and this must not favour a strategy.
     #[serde(default = "one")]
     pub(crate) order: u64,
-    /// Experiments of the study, each compared within itself.
+    /// Experiments of the study. Runs are compared only with other runs of the same experiment.
     #[serde(rename = "experiment")]
     pub(crate) experiments: Vec<Experiment>,
 }

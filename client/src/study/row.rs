@@ -15,7 +15,7 @@ pub(crate) struct Row {
     pub(crate) experiment: String,
     /// Number of nodes that the plan of the run asks for.
     pub(crate) nodes: usize,
-    /// Keys and values of the run's job.
+    /// Settings of the run's job, by key.
     pub(crate) job: BTreeMap<String, String>,
     pub(crate) machine: Machine,
     /// Measurements of the run; `None` if it failed.

@@ -23,7 +23,7 @@ pub(crate) struct Group<'a> {
 }
 
 impl Group<'_> {
-    /// Returns a figure of each comparable run in the group that has it.
+    /// Returns the values of one figure, selected by `of`, for those comparable runs of the group that have the figure.
     pub(crate) fn figures(&self, of: impl Fn(&Measured) -> Option<f64>) -> Vec<f64> {
         self.sound.iter().filter_map(|result| of(result)).collect()
     }
@@ -40,9 +40,10 @@ pub(crate) struct Series<'a> {
     /// Label of a series of runs: the values of the job keys in which the series differ, or a run's id where those are
     /// too long for a legend.
     pub(crate) label: String,
-    /// Values of the job keys in which series of runs differ, if the label does not contain them.
+    /// The series' values of those job keys in which series of runs differ, as text, if the label does not contain
+    /// them.
     pub(crate) about: Option<String>,
-    /// Values of the job keys in which series of runs differ, by key.
+    /// The series' values of those job keys in which series of runs differ, by key.
     pub(crate) keys: BTreeMap<&'a str, &'a str>,
     /// Groups of runs in ascending order of their number of nodes.
     pub(crate) groups: Vec<Group<'a>>,
@@ -105,7 +106,8 @@ pub(crate) fn node_counts(series: &[Series<'_>]) -> Vec<usize> {
     all.into_iter().collect()
 }
 
-/// Returns the job keys in which runs differ, without the seed, which is averaged over.
+/// Returns the job keys by which a report tells runs apart, because their values differ. The seed is not among them:
+/// figures are averaged over runs with different seeds.
 pub(crate) fn varying_keys<'a>(rows: &[&'a Row]) -> Vec<&'a str> {
     let names: BTreeSet<&str> = rows.iter().flat_map(|row| row.job.keys()).map(String::as_str).collect();
     let differs = |name: &str| rows.iter().any(|row| row.key(name) != rows[0].key(name));
@@ -116,8 +118,8 @@ pub(crate) fn varying_keys<'a>(rows: &[&'a Row]) -> Vec<&'a str> {
     keys
 }
 
-/// Returns true if only some strategies have this job key, and it has one value for each strategy: the strategy's name
-/// then tells enough.
+/// Returns true if this job key says nothing more than the strategy's name: only some strategies have the key, and it
+/// has one value for each strategy.
 fn follows_exchange(rows: &[&Row], name: &str) -> bool {
     let mut of = BTreeMap::new();
     let mut values = rows.iter().map(|row| (row.key("exchange"), row.key(name)));
@@ -125,8 +127,9 @@ fn follows_exchange(rows: &[&Row], name: &str) -> bool {
     is_the_same && rows.iter().any(|row| row.key(name).is_empty())
 }
 
-/// Returns the label of a new series of runs, and the full text if the label omits it. `row` is the first of the
-/// series' `rows` records.
+/// Returns the label of a series of runs: the values of its `keys`, or for single runs of no study the run's id if
+/// there is only one run or if the values are too long. Values that are too long are returned as the second text. `row`
+/// is the record of the series' first run, and `rows` is the number of runs in all series.
 fn names(keys: &BTreeMap<&str, &str>, row: &Row, rows: usize) -> (String, Option<String>) {
     let full = label(keys);
     // The rows of a study have no id: the study's author has chosen the keys that differ.

@@ -68,7 +68,7 @@ impl TimelineEntry {
         }
     }
 
-    /// Returns true if a replay of the records of the nodes `tellers`, or of the run's end, recreates this event, so
+    /// Returns true if a replay recreates this event from the records of the nodes `tellers`, or from the run's end, so
     /// that the event stored in the run's folder is not shown again.
     pub(crate) fn is_told_by(&self, tellers: &BTreeSet<String>) -> bool {
         match self {

@@ -50,7 +50,8 @@ pub(crate) enum End {
 }
 
 impl Facts {
-    /// Describes a run that trains this job on `train` samples.
+    /// Describes a run that trains this job on `train` samples, as it is during training: nothing is waited for, and
+    /// there is no end yet.
     pub(crate) fn of_job(run: String, job: &Job, train: u64) -> Self {
         Self {
             run,

@@ -33,7 +33,7 @@ const POINT_EVERY: std::ops::RangeInclusive<f64> = 0.05..=1.0;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Timeline {
     run: String,
-    /// Ids of earlier runs, from which some nodes may still send records.
+    /// Ids of earlier runs: late records of these runs do not make the timeline begin anew.
     runs_before: VecDeque<String>,
     facts: Option<Facts>,
     nodes: Nodes,
@@ -56,8 +56,8 @@ pub(crate) struct Timeline {
 }
 
 impl Timeline {
-    /// Creates a timeline for records that come every `seconds` seconds, as in a thinned replay, so that no node counts
-    /// as silent between two of them.
+    /// Creates a timeline for records that come only every `seconds` seconds, as in the replay of a long run: no node
+    /// counts as silent between two of its records.
     pub(crate) fn of_every(seconds: f64) -> Self {
         Self {
             nodes: Nodes::with_silence(SILENT.max(2.0 * seconds)),
@@ -82,15 +82,15 @@ impl Timeline {
         happened
     }
 
-    /// Returns true if a record shows that a new run has begun: its run is neither known nor ended, and the present run
-    /// is no longer under way. An idle node may still report any earlier run.
+    /// Returns true if a record shows that a new run has begun: the record's run is neither known nor ended, and the
+    /// run that the timeline shows is no longer under way. An idle node may still report any earlier run.
     fn begins(&self, record: &StatsRecord) -> bool {
         let under_way = self.facts.as_ref().is_some_and(|facts| facts.end.is_none());
         let is_known = record.run.is_empty() || record.run == self.run || self.runs_before.contains(&record.run);
         !is_known && !under_way && record.state != Phase::Ended.text()
     }
 
-    /// Resets the timeline for a new run, except its events.
+    /// Resets the timeline for a new run, but keeps its list of events.
     fn begin(&mut self, run: &str) {
         let mut runs_before = std::mem::take(&mut self.runs_before);
         runs_before.retain(|before| before != run);
@@ -162,8 +162,8 @@ impl Timeline {
         Some(self.now())
     }
 
-    /// Adds the last point of the run's curve. All nodes' last records come within a moment of each other, too soon
-    /// after the first of them for another point, and that first one may be from a node that trained nothing.
+    /// Adds the run's last state to its curve, if the curve lacks it. The nodes' last records come so close together
+    /// that only the first one can give an ordinary point, and the node that sent it may have trained nothing.
     fn end_curve(&mut self) {
         let Some(latest) = self.latest.take().filter(|latest| latest.seconds > 0.0) else {
             return;
@@ -207,8 +207,8 @@ impl Timeline {
         what.into_iter().map(|what| self.entries.add(time, what)).collect()
     }
 
-    /// Completes the timeline of a run that has ended on all nodes. `evaluations` are those of its result, which may be
-    /// more than records carried: at least that of the final weights.
+    /// Completes the timeline of a run that has ended on all nodes. `evaluations`, which come from the run's result,
+    /// replace those that were collected from records: no record carries the evaluation of the final weights.
     pub(crate) fn close(&mut self, evaluations: &[Evaluation]) {
         self.end_curve();
         if !evaluations.is_empty() {
@@ -249,7 +249,8 @@ impl Timeline {
         &self.curve
     }
 
-    /// Returns the time of the run's first step by the clock of records, in seconds since 1970.
+    /// Returns the time of the run's first step in seconds since 1970, by the same clock as the times of the run's
+    /// records.
     pub(crate) fn begun(&self) -> Option<f64> {
         self.begun
     }
@@ -264,7 +265,8 @@ impl Timeline {
     }
 }
 
-/// Returns a copy of a node's record with the figures of the node and without those of its run.
+/// Returns a copy of a node's record without the figures of a run, for a node that takes no part in the present run and
+/// still reports those of an earlier one.
 fn without_run(record: &StatsRecord) -> StatsRecord {
     StatsRecord {
         node: record.node.clone(),

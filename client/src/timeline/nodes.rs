@@ -161,7 +161,7 @@ impl Nodes {
         });
     }
 
-    /// Marks all nodes of a run that has ended as finished, except those that its result lacks.
+    /// Marks all nodes of a run that has ended as finished, except the nodes `missing`, which the run lost.
     pub(super) fn finish(&mut self, run: &str, missing: &[String]) {
         let nodes = self.by_name.iter_mut();
         let ended = nodes.filter(|(name, node)| node.record.run == run && !missing.contains(name));
@@ -221,8 +221,8 @@ impl Nodes {
     }
 }
 
-/// Returns a node's new record, with counters from the record before if the node has left the exchange of their run in
-/// between: leaving resets the counters, which views still show.
+/// Returns a node's new record, with figures of its run taken from the record before if the new one lacks them: a node
+/// that stops exchanging weight changes in the run resets its counters, but views still show their last values.
 fn kept(before: &StatsRecord, new: &StatsRecord) -> StatsRecord {
     let mut record = new.clone();
     if record.run == before.run && record.samples < before.samples {

@@ -10,7 +10,7 @@ use super::{End, Timeline};
 /// Number of the newest points of a run's curve that its speed is computed from.
 const RECENT: usize = 10;
 
-/// The figures of a run that views show at a glance.
+/// The main figures of a run, such as its progress, speed and losses, for views.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(crate) struct Summary {
     pub(crate) state: String,
@@ -105,7 +105,7 @@ impl Timeline {
         }
     }
 
-    /// Estimates the seconds that this many samples will take, at the speed of the newest points.
+    /// Estimates the seconds that this many samples will take, at the speed of the newest points of the run's curve.
     fn left(&self, samples: f64) -> Option<f64> {
         if self.facts.as_ref().is_none_or(|facts| facts.phase != "training") {
             return None;

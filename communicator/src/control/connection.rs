@@ -29,7 +29,7 @@ pub enum ConnectionError {
     /// The node could not be dialled.
     #[error(transparent)]
     Dial(#[from] DialError),
-    /// The control plane of this process did not start.
+    /// The control plane (the connections for messages and requests) of this process did not start.
     #[error(transparent)]
     Sessions(#[from] StartError),
     /// This process could not draw the key pair that its name follows from.
@@ -72,14 +72,15 @@ impl ConnectionError {
     }
 }
 
-/// A client's end of the control plane, from which it connects to nodes. A process has one.
+/// A client's end of the control plane (the connections for messages and requests), from which it calls nodes. A
+/// process has one.
 pub struct Caller {
     security: Security,
     sessions: Sessions,
 }
 
 impl Caller {
-    /// Starts the control plane of a client.
+    /// Starts a client's end of the control plane (the connections for messages and requests).
     pub async fn start(security: Security) -> Result<Self, ConnectionError> {
         // Sessions are looked up by their connections, so their events are not needed.
         let (events, _) = mpsc::unbounded_channel();

@@ -4,8 +4,8 @@ use ractor::BytesConvertable;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// A value, or the error that it could not be decoded. Decoding cannot fail where `ractor` does it, so the error is
-/// passed on inside.
+/// A decoded value, or the error that its bytes could not be decoded. `ractor` has no way to report an error while it
+/// decodes a message, so the receiver finds the error here.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Payload<T>(pub Result<T, Unreadable>);
 

@@ -47,10 +47,10 @@ pub enum SessionEvent {
     },
 }
 
-/// Reason for which the control plane of a process could not start.
+/// Reason for which the control plane (the connections for messages and requests) of a process could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// The credentials cannot be used.
+    /// The TLS credentials cannot be used.
     #[error("the credentials cannot be used: {0}")]
     Credentials(#[from] tokio_rustls::rustls::Error),
     /// The key pair for the listener that `ractor_cluster` insists on could not be made.

@@ -32,7 +32,7 @@ pub struct Patience {
     /// Ticks to wait, at the beginning of a run, for the first batch of each worker of the founders (nodes with which
     /// the run begins).
     pub first: u32,
-    /// Ticks for which workers of a silent node still count towards the average.
+    /// Ticks after the beginning of a node's silence for which its workers still count towards the average.
     pub counted: u32,
 }
 
@@ -191,7 +191,7 @@ impl Barrier {
         self.patience.late.max(PACES.saturating_mul(self.pace))
     }
 
-    /// Sets the silent nodes. The barrier stops waiting for the workers of these nodes.
+    /// Sets the nodes that are silent (out of reach). The barrier stops waiting for the workers of these nodes.
     pub(super) fn hears(&mut self, silent: &BTreeSet<NodeId>) {
         self.silent.retain(|node, _| silent.contains(node));
         for &node in silent {
@@ -307,8 +307,8 @@ impl Barrier {
             .map(|info| info.origin)
     }
 
-    /// The nodes that can add up a round together, in the order of their workers' slots (numbers in the run). Each is
-    /// heard, and has a worker that has reached a round before and is neither late nor rejoining.
+    /// The nodes that can add up a round together, in the order of their workers' slots (numbers in the run). Each of
+    /// them is within reach, and has a worker that has reached a round before and is neither late nor rejoining.
     pub(super) fn members(&self, origins: &BTreeMap<OriginId, OriginInfo>) -> Vec<NodeId> {
         let mut first: BTreeMap<NodeId, u32> = BTreeMap::new();
         for info in origins.values().filter(|info| self.is_waited_for(info)) {

@@ -12,7 +12,7 @@ pub enum Breach {
     /// A peer sent a batch, a merged range or a bundle that is invalid.
     #[error(transparent)]
     Batch(#[from] BatchError),
-    /// A peer sent a batch that does not belong to the run.
+    /// A peer sent a batch that this node's ledger (its replica) refuses, such as a batch of another run.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
     /// A peer sent a snapshot that is not a ledger (a whole replica) of the run.

@@ -25,8 +25,8 @@ pub(super) enum BundleCheck {
     Cannot,
 }
 
-/// Subtracts from a bundle (the sum of one batch from each of several workers) the batches that a node already has. The
-/// logs tell these batches' changes.
+/// Subtracts from a bundle (the sum of one batch from each of several workers) the batches that a node already has, so
+/// that the rest can be applied. The changes of these batches are looked up in `logs`.
 pub(super) fn rest_of(bundle: Bundle, ledger: &Ledger, logs: &[&Log]) -> BundleCheck {
     if is_early(&bundle, ledger) {
         return BundleCheck::Later;

@@ -34,8 +34,8 @@ use super::strategy::{LetGo, Strategy};
 use crate::ledger::{Ledger, LedgerError, Outcome};
 use crate::planted::{Bug, planted};
 
-/// With bundled rounds, peers wait this many times longer before they resend a missing batch, because the origin's node
-/// detects the gap itself and resends first.
+/// In runs whose rounds are bundled (added up by the nodes), peers wait this many times longer before they resend a
+/// missing batch, because the origin's node detects the gap itself and resends first.
 const BUNDLES_PATIENCE: u32 = 16;
 /// Maximum size of a merged range's header in bytes. The header lists the samples that the range covers.
 const RANGE_HEAD_BYTES_MAX: usize = 16 << 20;
@@ -471,8 +471,8 @@ impl Exchange {
         }
     }
 
-    /// Handles a weight that left the range of the lattice: the run has diverged, unless this node's replica is
-    /// damaged.
+    /// Handles a weight that left the range that weights may have (between −16 and 16): the run has diverged, unless
+    /// this node's replica is damaged.
     fn note_outcome(&mut self, outcome: Outcome, effects: &mut Vec<Effect>) {
         // A flipped bit can take a weight out of the range, too.
         if let Outcome::Diverged(error) = outcome
@@ -928,8 +928,8 @@ impl Exchange {
         }
     }
 
-    /// Tells a peer, every `every` ticks, from which frontier on this node remembers its batches (proposes a mark). A
-    /// node that waits for its first snapshot has no such frontier, and tells the peer that it waits.
+    /// Tells a peer, every `every` ticks, after which point this node's log holds all batches (proposes a mark). A node
+    /// that waits for its first snapshot has no such point, and tells the peer that it waits.
     fn mark(&mut self, node: NodeId, every: u32, effects: &mut Vec<Effect>) {
         if self.snapshots.is_newcomer() {
             self.peers.tell_newcomer(node, every, effects);
@@ -955,7 +955,7 @@ impl Exchange {
         }
     }
 
-    /// Forwards batches that have just come from an origin's node, to the peers that get them from this node.
+    /// Forwards batches that have just come from the node that made them, to those peers that get them from this node.
     fn relay(&mut self, origin_node: NodeId, effects: &mut Vec<Effect>) {
         let goes_on =
             |&(to, peer): &(NodeId, &Peer)| self.strategy.sends(origin_node, to) || peer.is_relayed(origin_node);
@@ -1084,7 +1084,8 @@ impl Exchange {
         self.replica.compact(origin, &points, self.limits.window);
     }
 
-    /// Merges batches that a peer lacks into ranges, if these are much shorter.
+    /// Merges the batches of a worker that a peer lacks, and that this node sends to it, into a range, if they are long
+    /// enough to make that worth while.
     fn merge_for(&mut self, node: NodeId) {
         let Limits {
             window,
@@ -1151,7 +1152,7 @@ impl Exchange {
     }
 
     /// Returns true if the log is within its limits, with an allowance for batches that cannot be merged or are not
-    /// worth merging yet. A log that keeps nothing for any peer may be too long.
+    /// worth merging yet. A log that is kept for no peer passes even if it is too long.
     pub(super) fn is_bounded(&self, batch_bytes_max: usize) -> bool {
         // Merging leaves each worker's recent batches, and batches that stand alone between two members' marks. After
         // that, as many bytes again may come before merging is worth while.

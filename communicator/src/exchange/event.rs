@@ -24,9 +24,10 @@ pub enum Event {
     Left(NodeId),
     /// A worker of this node will send batches under this origin (its stream of batches), or has ended it.
     Origin(OriginInfo),
-    /// The nodes that are silent or gone, all of them: workers do not wait for their rounds.
+    /// The complete set of nodes that are silent (out of reach) or gone, in place of the last one: workers do not wait
+    /// for the rounds of these nodes.
     Silent(BTreeSet<NodeId>),
-    /// A worker of this node has made a batch; its encoded bytes.
+    /// A worker of this node has made this encoded batch.
     Local(Arc<[u8]>),
     /// A worker of this node has reached a sequential averaging step, with the partial sum that holds its own values.
     Pass(Prefix),
@@ -73,7 +74,7 @@ pub enum Effect {
     Mended(usize),
     /// This node's replica is damaged; a peer's replica will replace it.
     Damaged(AuditError),
-    /// A peer's replica has replaced the damaged one.
+    /// This node's replica was damaged, and has been replaced by a peer's.
     Healed,
     /// Restart this node's workers from its replica: a snapshot has replaced the replica, and the log cannot tell the
     /// workers the difference between its old and its new weights.
@@ -83,7 +84,7 @@ pub enum Effect {
     /// An origin (a worker's stream of batches) has ended, because it was closed or its worker is gone: no later batch
     /// of it will come.
     Ended(OriginId),
-    /// End the run: a batch says that its worker was told to stop.
+    /// End the run on this node: the header of a batch says that its worker was told to stop.
     Stop,
     /// Tell people, in a log notice, that a snapshot is being sent to this peer.
     Giving(NodeId),
@@ -98,7 +99,8 @@ pub enum Effect {
     },
     /// A worker of this node sent bytes that are not a batch of this run.
     WorkerFault(String),
-    /// A weight left the range of the lattice: the run has diverged, with this message.
+    /// A weight left the range that weights may have (between −16 and 16): the run has diverged. The text says so to
+    /// people.
     Diverged(String),
 }
 
@@ -107,7 +109,8 @@ pub enum Effect {
 pub struct Jump {
     /// The difference itself: for each weight, the sum of its movements.
     pub sums: Sums,
-    /// The batches, samples and cursors that the movement stands for.
+    /// Facts about the batches that the movement stands for: their number, their samples, and the samples done after
+    /// them.
     pub order: JumpOrder,
 }
 

@@ -14,7 +14,7 @@ pub struct Limits {
     pub patience_ticks: u32,
     /// Ticks without an acknowledgement of data in flight after which a link is taken for dead.
     pub reset_ticks: u32,
-    /// Ticks between two marks for a peer. A mark is a frontier from which on this node remembers its batches.
+    /// Ticks between two marks for a peer. A mark is a point after which this node's log holds all batches.
     pub mark_ticks: u32,
     /// Bytes of single batches that the log keeps for peers that are behind. Beyond this limit they are merged into
     /// ranges.

@@ -137,8 +137,8 @@ impl Log {
     }
 
     /// Returns true if a frontier (the batches that some node has) includes a batch of this origin that is part of a
-    /// bundle (a sum of several workers' batches), but not all batches of that bundle. Such a node has to remember the
-    /// batches that it has, because it may be sent the whole bundle.
+    /// bundle (a sum of several workers' batches), but not all batches of that bundle. Such a node must keep the
+    /// batches in its log to subtract them, because it may be sent the whole bundle.
     pub(super) fn is_cut(&self, origin: OriginId, frontier: &Frontier) -> bool {
         let lacks = |&(origin, sequence): &(OriginId, u64)| frontier.applied(origin) < sequence;
         let entries = self.origins.get(&origin).into_iter().flatten();
@@ -311,8 +311,9 @@ impl Log {
         last.is_none_or(|last| last.to == entry.from)
     }
 
-    /// Returns the part after `newest` of the other log's entry that spans `newest`, by subtraction of the batches in
-    /// this log. `None` if the logs have no common sequence at which entries begin.
+    /// Takes the entry of the other log that spans batch `newest`, and returns the rest of it after `newest`: the
+    /// batches up to there are subtracted by means of this log. `None` if no entries of the two logs begin at a common
+    /// sequence.
     fn bridge(&self, origin: OriginId, newest: u64, theirs: &VecDeque<RetainedEntry>) -> Option<RetainedEntry> {
         let over = theirs
             .iter()

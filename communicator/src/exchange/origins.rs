@@ -44,9 +44,9 @@ impl Origins {
         self.node_of(origin) == Some(self.me)
     }
 
-    /// Records an announced origin (a worker's stream of batches), by a peer or by this node. Returns the origin if it
-    /// is new or has changed. The first announcement counts: no node can take over another node's origin, and an end
-    /// does not move.
+    /// Records an origin (a worker's stream of batches) that this node or a peer announces. Returns the origin if it is
+    /// new or has changed. The first announcement counts: no other node can take the origin over, and its end, once
+    /// announced, does not change.
     pub(super) fn learn(&mut self, from: Option<NodeId>, info: OriginInfo) -> Option<OriginInfo> {
         let before = self.known.get(&info.origin).copied();
         let after = match before {

@@ -31,34 +31,34 @@ pub(super) struct Peer {
     /// True once the peer has sent something that no honest member sends: nothing is taken from it or sent to it any
     /// more, and there is no link to it.
     quarantined: bool,
-    /// The peer's newest mark: the frontier from which on the peer remembers its batches. Merged ranges for the peer
-    /// may begin there.
+    /// The peer's newest mark: the point after which the peer's log holds all batches. Merged ranges for the peer may
+    /// begin there, because the peer can subtract the batches that it has.
     base: Frontier,
-    /// True if `base` is a mark (a frontier from which on the peer remembers its batches) that the peer really made: it
-    /// began with the run, or has sent a mark. Nothing is merged until that is true of all peers, because until then it
-    /// is unknown where ranges for them must begin.
+    /// True if the peer really made the mark in `base` (a point after which the peer's log holds all batches): it began
+    /// with the run, or has sent a mark. Nothing is merged until that is true of all peers, because until then it is
+    /// unknown where ranges for them must begin.
     is_marked: bool,
     /// True once the log for the peer became too large: nothing is kept for it any more, and it will need a snapshot.
     forgotten: bool,
-    /// This node's mark (a frontier from which on it remembers its batches) that the peer has accepted. Ranges from the
+    /// This node's mark (a point after which its log holds all batches) that the peer has accepted. Ranges from the
     /// peer begin there or at the proposed mark.
     mark: Frontier,
-    /// The mark (a frontier from which on this node remembers its batches) that the peer has not confirmed yet.
+    /// The mark (a point after which this node's log holds all batches) that the peer has not confirmed yet.
     proposed: Option<ProposedMark>,
     /// Merged ranges that the peer could not apply: each range's origin (a worker's stream of batches) and start.
     refused: BTreeSet<(OriginId, u64)>,
     /// Number of damaged frames in a row from the peer.
     damaged: u32,
-    /// Number of marks (frontiers from which on this node remembers its batches) that this node has proposed to the
-    /// peer, which numbers them.
+    /// Number of marks (points after which this node's log holds all batches) that this node has proposed to the peer,
+    /// which numbers them.
     marks: u64,
-    /// Ticks since this node last proposed a mark (a frontier from which on it remembers its batches).
+    /// Ticks since this node last proposed a mark (a point after which its log holds all batches).
     mark_age: u32,
     /// Nodes that have no link to the peer: this node relays their workers' batches to it at once.
     relayed: BTreeSet<NodeId>,
 }
 
-/// A mark (a frontier from which on this node remembers its batches) that the peer has not confirmed.
+/// A mark (a point after which this node's log holds all batches) that the peer has not confirmed.
 #[derive(Clone, Debug)]
 pub(super) struct ProposedMark {
     pub(super) number: u64,
@@ -120,7 +120,7 @@ struct Repair {
     seen: u64,
     /// Ticks for which the peer has lacked batches without progress.
     ticks: u32,
-    /// The last sequence that this node has sent the peer as help; `None` while it does not help.
+    /// The last batch of the worker that this node has sent the peer as help; `None` while this node does not help.
     active: Option<u64>,
 }
 
@@ -131,8 +131,8 @@ pub(super) enum LinkState {
     Down,
     /// The peer acknowledges nothing, or has been silent for too long: the link is to be reset.
     Dead,
-    /// The peer has not answered for a while although data is in flight to it. Repairs for it would only queue behind
-    /// that data, so none are started.
+    /// The peer has not answered for a while although data is in flight to it. Batches of other nodes are not resent to
+    /// it by this node, because they would only queue behind that data.
     Mute,
     Alive,
 }
@@ -149,8 +149,8 @@ pub(super) enum Help {
 }
 
 impl Peer {
-    /// Records that the member has taken part since the first batch of the run. It need not send a mark (a frontier
-    /// from which on it remembers its batches).
+    /// Records that the member has taken part since the first batch of the run. It need not send a mark (a point after
+    /// which its log holds all batches).
     pub(super) fn founds(&mut self) {
         self.is_marked = true;
     }
@@ -337,8 +337,8 @@ impl Peer {
         Some(parcel::take(&mut link.incoming, piece))
     }
 
-    /// Records that the peer has this many bytes of the parcel (a large item in pieces) in flight. Returns the number
-    /// of bytes that it had not confirmed before.
+    /// Records that the peer has received this many bytes of the parcel (a large item in pieces) that this node is
+    /// sending to it. Returns the number of bytes that the peer had not confirmed before.
     pub(super) fn got(&mut self, bytes: u64) -> u64 {
         let Some(link) = &mut self.link else {
             return 0;
@@ -411,7 +411,7 @@ impl Peer {
         link.is_some_and(|link| link.is_helped(origin)) && !planted(Bug::DroppedRepair)
     }
 
-    /// Counts a tick. Returns a mark (a frontier from which on this node remembers its batches) to propose, if `every`
+    /// Counts a tick. Returns a mark (a point after which this node's log holds all batches) to propose, if `every`
     /// ticks have passed since the last one and the frontier has changed. An unconfirmed mark is proposed again
     /// unchanged: the peer may already use it, and the log keeps ranges from spanning two marks, not three.
     pub(super) fn propose(&mut self, frontier: &Frontier, every: u32) -> Option<ProposedMark> {
@@ -428,13 +428,13 @@ impl Peer {
         self.proposed.clone()
     }
 
-    /// The mark (a frontier from which on this node remembers its batches) that the peer has not confirmed yet.
+    /// The mark (a point after which this node's log holds all batches) that the peer has not confirmed yet.
     pub(super) fn proposed(&self) -> Option<&ProposedMark> {
         self.proposed.as_ref()
     }
 
-    /// Counts a tick since this node last proposed a mark (a frontier from which on it remembers its batches) or said
-    /// that it waits for a snapshot. Returns true, and starts again, after every `every` ticks.
+    /// Counts a tick since this node last proposed a mark (a point after which its log holds all batches) or said that
+    /// it waits for a snapshot. Returns true, and starts again, after every `every` ticks.
     pub(super) fn count_mark_tick(&mut self, every: u32) -> bool {
         self.mark_age = self.mark_age.saturating_add(1);
         let time = self.mark_age >= every;
@@ -444,7 +444,7 @@ impl Peer {
         time
     }
 
-    /// Records that the peer has accepted the mark (a frontier from which on this node remembers its batches) with this
+    /// Records that the peer has accepted the mark (a point after which this node's log holds all batches) with this
     /// number, except for the batches of some workers.
     pub(super) fn marked(&mut self, number: u64, except: &[OriginId]) {
         if let Some(mark) = self.proposed.take_if(|proposed| proposed.number == number) {
@@ -453,9 +453,9 @@ impl Peer {
         }
     }
 
-    /// Takes a new mark of the peer: a frontier from which on it remembers its batches. Returns the origins (workers'
-    /// streams of batches) for which the mark is useless, because here their batches are merged across it, belong to a
-    /// bundle that goes beyond it, or have not arrived and may come merged across it.
+    /// Takes a new mark of the peer: a point after which the peer's log holds all batches. Returns the origins
+    /// (workers' streams of batches) for which the mark is useless, because here their batches are merged across it,
+    /// belong to a bundle that goes beyond it, or have not arrived and may come merged across it.
     pub(super) fn take_mark(&mut self, frontier: &Frontier, applied: &Frontier, log: &Log) -> Vec<OriginId> {
         self.confirm(frontier);
         self.forgotten = false;
@@ -490,15 +490,16 @@ impl Peer {
         marks.into_iter().flatten().filter(|_| sends).chain(base).min()
     }
 
-    /// The sequences in a worker's stream of batches that merged ranges must not span: both sides' marks (the frontiers
-    /// from which on they remember their batches), and the last batch that the peer has.
+    /// The sequences in a worker's stream of batches that merged ranges must not span: both sides' marks (the points
+    /// after which their logs hold all batches), and the last batch that the peer has.
     pub(super) fn points(&self, origin: OriginId) -> impl Iterator<Item = u64> + '_ {
         let proposed = self.proposed.as_ref().map(|mark| mark.frontier.applied(origin));
         let known = [&self.base, &self.mark, &self.has].map(|frontier| frontier.applied(origin));
         known.into_iter().chain(proposed)
     }
 
-    /// Records which batches the peer has, as it tells. Returns true if this is the first time on this link.
+    /// Records which batches the peer has, according to the peer's own message. Returns true if this is the first such
+    /// message on the present link.
     pub(super) fn confirm(&mut self, frontier: &Frontier) -> bool {
         let is_first = !self.is_heard();
         self.has.merge(frontier);
@@ -516,8 +517,8 @@ impl Peer {
         }
     }
 
-    /// The last batch of a worker that need not be sent to the peer again; `None` until the peer has told which batches
-    /// it has.
+    /// The last batch of a worker that was sent to the peer, or that the peer is known to have; `None` until the peer
+    /// has told which batches it has.
     pub(super) fn sent(&self, origin: OriginId) -> Option<u64> {
         self.link.as_ref()?.sent(origin)
     }
@@ -532,9 +533,9 @@ impl Peer {
         (sent < applied && has_room).then_some(sent)
     }
 
-    /// Chooses what to send the peer after batch `sent` of a worker, of which this node has `applied` batches: a batch,
-    /// a merged range, a bundle or a snapshot. The choice follows from the peer's mark and the ranges that it could not
-    /// apply.
+    /// Chooses the message with which the peer gets a worker's batches after batch `sent`, if this node has `applied`
+    /// of them: a batch, a merged range, a bundle or a snapshot. The choice takes account of the peer's mark (a point
+    /// after which the peer's log holds all batches) and of the ranges that the peer could not apply.
     ///
     /// The peer gets the log's entries as they are, so that it can help every node that this node can help.
     pub(super) fn help(&self, log: &Log, origin: OriginId, sent: u64, applied: u64) -> Help {
@@ -641,8 +642,8 @@ impl PeerLink {
         self.sent.as_ref().map(|sent| sent.applied(origin))
     }
 
-    /// Counts a tick of the reminder: after `every` ticks without a transfer the peer is told again that it needs a
-    /// snapshot.
+    /// Counts a tick since the peer was told that it needs a snapshot. After `every` ticks without a transfer that is
+    /// forgotten, so that the peer is told again.
     fn remind(&mut self, every: u32) {
         let idle = !self.asks && self.outgoing.is_none();
         self.too_far = self.too_far.map(|age| age + 1).filter(|&age| age < every || !idle);
@@ -675,10 +676,10 @@ impl PeerLink {
         }
     }
 
-    /// Counts a tick of silence. Returns true if the link is dead: the peer has acknowledged nothing in flight for
-    /// `ticks_max` ticks, or has not told in that time which batches it has. While bytes still leave, the limit for
-    /// complete silence is longer: they may belong to a large parcel on a slow link, but also to notes that the peer
-    /// does not read.
+    /// Counts a tick of silence. Returns true if the link is dead: for `ticks_max` ticks the peer has acknowledged
+    /// nothing in flight, or has not told which batches it has. These ticks are counted anew whenever bytes leave, as
+    /// on a slow link; but `MUTE_FACTOR` times as many ticks without any message from the peer end the link all the
+    /// same.
     fn count_silence(&mut self, has: &Frontier, ticks_max: u32) -> bool {
         let under_way = self.awaits_word(has);
         let got = self.outgoing.as_ref().map_or(0, Outgoing::got);

@@ -63,8 +63,8 @@ impl Peers {
         self.known.entry(node).or_default().founds();
     }
 
-    /// Adds a node that takes part: one that makes batches, or that another member names. The log keeps the batches
-    /// that it may need until it says that it does not need them.
+    /// Adds a node that takes part in the run: it makes batches, or another member has named it. The log keeps the
+    /// batches that the node may need until the node says that it does not need them.
     pub(super) fn add(&mut self, node: NodeId) {
         // A run never has more members than that: further ones are invented by a dishonest peer.
         if node != self.me && !self.left.contains(&node) && self.known.len() < MEMBERS_MAX {
@@ -120,7 +120,8 @@ impl Peers {
         self.lay_relays();
     }
 
-    /// Records the nodes that a peer says it has links to. Returns the peers to which this node now relays its batches.
+    /// Records the nodes that a peer (`from`) says it has links to. Returns the peers to which this node now relays the
+    /// batches of that peer's workers.
     pub(super) fn take_links(&mut self, from: NodeId, links: Vec<NodeId>) -> Vec<NodeId> {
         if let Some(peer) = self.known.get_mut(&from) {
             peer.take_links(links);
@@ -171,8 +172,8 @@ impl Peers {
         }
     }
 
-    /// Proposes a mark (a frontier from which on this node remembers its batches) to a peer, when the last one is
-    /// `every` ticks old.
+    /// Proposes a mark (a point after which this node's log holds all batches) to a peer, when the last one is `every`
+    /// ticks old.
     pub(super) fn propose_mark(&mut self, to: NodeId, frontier: &Frontier, every: u32, effects: &mut Vec<Effect>) {
         let heard = self.known.get_mut(&to).filter(|peer| peer.is_heard());
         if let Some(mark) = heard.and_then(|peer| peer.propose(frontier, every)) {
@@ -180,16 +181,16 @@ impl Peers {
         }
     }
 
-    /// Proposes a mark (a frontier from which on this node remembers its batches) again, on a new link, if the peer has
+    /// Proposes a mark (a point after which this node's log holds all batches) again, on a new link, if the peer has
     /// not confirmed it on the last one: the peer may have received it or not.
     pub(super) fn repeat_mark(&self, to: NodeId, effects: &mut Vec<Effect>) {
         let proposed = self.get(to).and_then(Peer::proposed).cloned();
         effects.extend(proposed.map(|mark| self.mark(to, mark)));
     }
 
-    /// Makes the message that proposes a mark (a frontier from which on this node remembers its batches) to a peer. It
-    /// names all members that this node may have helped since its previous mark, so that the peer keeps batches for
-    /// them, too.
+    /// Makes the message that proposes a mark (a point after which this node's log holds all batches) to a peer. It
+    /// names all members to which this node may have forwarded batches since its previous mark, so that the peer keeps
+    /// batches for them, too.
     fn mark(&self, to: NodeId, mark: ProposedMark) -> Effect {
         let others = self.iter().filter(|&(node, peer)| node != to && !peer.is_quarantined());
         let members = others.map(|(node, _)| node).take(MEMBERS_MAX).collect();
@@ -246,8 +247,8 @@ impl Peers {
         needless
     }
 
-    /// Returns true if all members have told from where on they remember their batches. Batches may then be merged,
-    /// because it is known where merged ranges must begin.
+    /// Returns true if all members for which batches are kept have told after which point their own logs hold all
+    /// batches. Batches may then be merged, because it is known where merged ranges must begin.
     pub(super) fn have_known_points(&self) -> bool {
         self.known.values().all(Peer::has_known_points)
     }
@@ -258,8 +259,8 @@ impl Peers {
         self.known.values().flat_map(|peer| peer.points(origin)).collect()
     }
 
-    /// Stops keeping batches for peers that have never said from where on they remember their batches; they will need a
-    /// snapshot.
+    /// Stops keeping batches for peers that have never told after which point their own logs hold all batches; they
+    /// will need a snapshot.
     pub(super) fn forget_unmarked(&mut self) {
         let unmarked = self.known.values_mut().filter(|peer| !peer.has_known_points());
         unmarked.for_each(Peer::forget);

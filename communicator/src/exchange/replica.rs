@@ -155,8 +155,9 @@ impl Replica {
         Ok(Snapshot { ledger, log })
     }
 
-    /// Adds this replica's batches to a snapshot that lacks them. Returns `None` if this node's log no longer knows
-    /// them. The snapshot's own log tells which parts of bundles (sums of several workers' batches) it already has.
+    /// Adds to a peer's snapshot the batches of this replica that it lacks. Returns `None` if this node's log no longer
+    /// holds them so that they can be added. The snapshot's own log tells which parts of bundles (sums of several
+    /// workers' batches) it already has.
     pub(super) fn with_own(&self, snapshot: Snapshot) -> Option<Snapshot> {
         let Snapshot { mut ledger, log } = snapshot;
         let mut theirs = Log::new(ledger.run(), ledger.weight_count());
@@ -203,9 +204,9 @@ impl Replica {
         matches!(outcome, Ok(Outcome::Applied(_))).then_some(())
     }
 
-    /// Replaces this replica by a snapshot that includes all of its batches. Returns the movement by which workers
-    /// follow, or `None` if it is unknown. If the old weights are `damaged`, the movement is computed from the log,
-    /// otherwise from the weights.
+    /// Replaces this replica by a snapshot that includes all of its batches. Returns the difference by which workers
+    /// move their weights to follow, or `None` if it is unknown. If the old weights are `damaged`, the difference is
+    /// computed from the log, otherwise from the weights.
     pub(super) fn replace(&mut self, snapshot: Snapshot, damaged: bool) -> Option<Jump> {
         let before = std::mem::replace(&mut self.ledger, snapshot.ledger);
         let mut theirs = by_origin(snapshot.log);
@@ -227,7 +228,7 @@ impl Replica {
         Some(Jump { sums: sums?, order })
     }
 
-    /// Sums up the batches in the log that another replica lacks.
+    /// Returns the sum of the batches in this log that another replica lacks; `None` if the log does not hold them all.
     fn news_since(&self, before: &Ledger) -> Option<Sums> {
         let mut sums = Adder::new(self.weights());
         for news in before.frontier().lacks(self.frontier()) {

@@ -44,8 +44,8 @@ pub(super) fn reduction_path_of(exchange: job::Exchange) -> Option<ReductionPath
 }
 
 impl Routing {
-    /// Returns the path of single batches that a run's job asks for: over a hub, if the job has rounds over a server in
-    /// which no worker waits for others; else from every node to every other.
+    /// Returns the path of single batches in the run of this plan: over a hub, if the job's rounds run over a server
+    /// and no worker waits for others; otherwise from every node to every other.
     #[must_use]
     pub fn of(plan: &RunPlan) -> Self {
         match plan.job.exchange {

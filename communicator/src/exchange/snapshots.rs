@@ -21,9 +21,9 @@ pub(super) struct SnapshotRequest {
 #[derive(Clone, Debug)]
 pub(super) struct Snapshots {
     wanted: Option<SnapshotRequest>,
-    /// True until this node, which joined late, has a first ledger (its replica). It takes a snapshot before anything
-    /// else: then it has the batches of the snapshot's giver, and the nodes that can help the giver can help it, too,
-    /// even if they have not heard from it.
+    /// True until this node, which joined late, has its first ledger (its replica). It gets that from a peer's snapshot
+    /// and takes no batches before: so every node that can send that peer the batches that it lacks can do so for this
+    /// node, too, even if it has not heard from this node.
     newcomer: bool,
 }
 

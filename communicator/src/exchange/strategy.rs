@@ -163,7 +163,8 @@ impl Strategy {
         }
     }
 
-    /// Sets the silent nodes. Workers do not wait for them, and a star chooses its hub among the others.
+    /// Sets the nodes that are silent (out of reach). Workers do not wait for them, and a star chooses its hub among
+    /// the other nodes.
     pub(super) fn hears(&mut self, silent: &BTreeSet<NodeId>) {
         self.routing.lay(silent);
         if let Some(rounds) = &mut self.rounds {

@@ -23,10 +23,11 @@ use protocol::wire::snapshot::{Applied, Head, Snapshot};
 /// The result of applying a batch, or a sum of batches, to a ledger (a node's replica).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// The batch, or sum of batches, has been added to the replica.
+    /// The batch, or sum of batches, has been added to the replica. The range says if a weight has come near the limit
+    /// at which a run has diverged.
     Applied(Range),
-    /// The batch, or sum of batches, has been added to the replica, and a weight has left the range of the lattice: the
-    /// run has diverged, on every node alike.
+    /// The batch, or sum of batches, has been added to the replica, and a weight has left the range that weights may
+    /// have (between −16 and 16): the run has diverged, on every node alike.
     Diverged(RangeError),
     /// The batch, or sum of batches, was in the replica already; nothing changed.
     Duplicate,
@@ -55,7 +56,8 @@ pub enum LedgerError {
         expected: RunId,
         found: RunId,
     },
-    /// A weight has left the range of the lattice before, so the run has diverged and no further batch is taken.
+    /// A weight left the range that weights may have (between −16 and 16) earlier: the run has diverged, and no further
+    /// batch is taken.
     #[error(transparent)]
     Range(#[from] RangeError),
 }
@@ -96,8 +98,8 @@ pub struct Ledger {
     /// batches of an origin have the same sum here, unless they got different batches.
     digests: BTreeMap<OriginId, Digest>,
     samples: u64,
-    /// True once a weight has left the range of the lattice. No further batch is applied then, so that weights cannot
-    /// grow without bound.
+    /// True once a weight has left the range that weights may have (between −16 and 16). No further batch is applied
+    /// then, so that weights cannot grow without bound.
     diverged: bool,
 }
 
@@ -177,7 +179,8 @@ impl Ledger {
 
     /// Applies a batch if it is the next one of its worker. The batch must have been decoded, which checks it.
     ///
-    /// A batch that takes a weight out of the range is the last one applied; later ones are refused.
+    /// A batch that takes a weight out of its range (between −16 and 16) is the last one applied; later ones are
+    /// refused.
     pub fn apply(&mut self, batch: &Batch) -> Result<Outcome, LedgerError> {
         let Header {
             run, origin, sequence, ..
@@ -293,7 +296,8 @@ impl Ledger {
         Ok(Some(index))
     }
 
-    /// Returns true if a weight has left the range of the lattice, so that no further batch is applied.
+    /// Returns true if a weight has left the range that weights may have (between −16 and 16), so that no further batch
+    /// is applied.
     #[must_use]
     pub fn is_diverged(&self) -> bool {
         self.diverged
@@ -311,7 +315,7 @@ impl Ledger {
         self.counts[index] ^= 1 << bit;
     }
 
-    /// The weights in whole steps of 2⁻²⁰, the unit of the lattice.
+    /// The weights as integers: multiples of 2⁻²⁰, the step between two neighbouring values of a weight.
     #[must_use]
     pub fn counts(&self) -> &[i32] {
         &self.counts

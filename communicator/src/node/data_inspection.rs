@@ -36,7 +36,7 @@ impl fmt::Debug for DataReader {
     }
 }
 
-/// Time for which a result is remembered for clients that come back for it; it is short because files change.
+/// Time for which the result of reading data is kept for a client that asks again; it is short because files change.
 const REMEMBERED: Duration = Duration::from_secs(10);
 
 /// Result of reading data for a client, and the time at which it was read; `None` while the data is being read.

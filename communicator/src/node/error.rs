@@ -47,7 +47,7 @@ pub enum NodeError {
     /// The control plane did not start.
     #[error(transparent)]
     Sessions(#[from] StartError),
-    /// The key pair that the node's name follows from could not be drawn.
+    /// The key pair that gives the node its id could not be generated.
     #[error(transparent)]
     NoKey(#[from] NoKey),
     /// An actor of the node did not start.

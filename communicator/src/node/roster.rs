@@ -205,8 +205,8 @@ impl Roster {
         }
     }
 
-    /// Records that a session with a node is ready. If the other side has dialled, this node has yet to find out if it
-    /// can dial the other: otherwise it could not tell later if the other's process has ended.
+    /// Records that a session with a node is ready. If the other side has dialled, this node still dials the other some
+    /// time later: only if that succeeds can it tell later, by dialling, if the other's process has ended.
     pub(crate) fn linked(&mut self, id: NodeId, now: Duration) {
         self.linked.insert(id);
         if let Some(member) = self.members.get_mut(&id) {

@@ -11,7 +11,7 @@ use super::stats::StatsMessage;
 use crate::control::{Payload, Routes};
 use crate::run::RunEvent;
 
-/// The actors to which the endpoint passes messages and requests.
+/// The actors to which messages of other nodes and requests of clients are passed.
 #[derive(Clone)]
 pub(super) struct RouteTargets {
     pub(super) stats: ActorRef<StatsMessage>,

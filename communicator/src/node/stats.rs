@@ -39,11 +39,11 @@ pub(crate) enum StatsMessage {
     Record(Box<StatsRecord>),
     /// A record of another node's statistics.
     Told(NodeId, Box<StatsRecord>),
-    /// A client's request for the records after a given number.
+    /// A client's request for the records of statistics that are newer than those it has.
     Read {
         /// Number of the last record that the client has.
         after: u64,
-        /// Port for the reply, which holds the records after that number.
+        /// Port for the reply, which holds the records whose numbers are greater than `after`.
         reply: RpcReplyPort<Payload<Reply>>,
     },
     /// Periodic clock tick, at which clients that have waited long enough for new records get an answer.

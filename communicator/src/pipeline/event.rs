@@ -12,7 +12,7 @@ use crate::run::{Liveness, WorkerKey};
 pub(crate) enum PipelineEvent {
     /// A worker of this node sends a message to another stage of its pipeline.
     FromWorker { worker: WorkerKey, bytes: Arc<[u8]> },
-    /// A message of a pipeline has come over the link to a peer.
+    /// A message of a pipeline has come from a peer over the link.
     FromPeer { from: NodeId, bytes: Arc<[u8]> },
     /// The link to a peer is up.
     LinkUp(NodeId),

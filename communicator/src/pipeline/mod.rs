@@ -38,7 +38,8 @@ pub(crate) struct PipelineNode {
     liveness: Liveness,
     /// Peers that this node has a link to.
     linked: BTreeSet<NodeId>,
-    /// Slots (workers' numbers, to which samples are dealt) whose samples other workers train instead of their own.
+    /// Slots (workers' numbers, to which samples are dealt) whose samples this node's workers may train, as if the
+    /// slots had no workers.
     taken_over: BTreeSet<usize>,
     /// Slots (workers' numbers, to which samples are dealt) without a worker, as last told to this node's workers.
     dead_slots: BTreeSet<usize>,
@@ -102,8 +103,8 @@ impl PipelineNode {
     }
 
     /// Tells the workers which origins (workers' streams of batches) emit no more batches, if that has changed. Those
-    /// are origins that have ended, and origins whose nodes are out of reach or whose samples other workers train
-    /// instead, so that others finish the rest.
+    /// are origins that have ended, and origins of other nodes that are out of reach or whose samples this node's
+    /// workers train instead.
     pub(crate) fn compare_origins<'a>(
         &mut self,
         origins: impl Iterator<Item = &'a OriginInfo>,
@@ -138,8 +139,8 @@ impl PipelineNode {
         &self.dead_origins
     }
 
-    /// Finds the receiver of a worker's message to another stage of its pipeline. A message that cannot be delivered
-    /// breaks the pipeline, because no answer would come.
+    /// Finds the receiver of a worker's message to another stage of its pipeline. If the receiver cannot be reached,
+    /// the worker has to drop its minibatches in flight, because no answer would come.
     fn route(&self, worker: WorkerKey, bytes: Arc<[u8]>, plan: &RunPlan) -> PipelineEffect {
         let own = plan.topology().place(self.me);
         let to = Flow::addressed(&bytes)
@@ -194,7 +195,8 @@ impl PipelineNode {
         }
     }
 
-    /// Breaks this node's pipeline if a node of it cannot be reached.
+    /// Makes this node's worker drop its minibatches in flight if `node`, which can no longer be reached, belongs to
+    /// the worker's pipeline.
     fn break_with(&self, node: NodeId, plan: &RunPlan, effects: &mut Vec<PipelineEffect>) {
         if plan.topology().are_in_one_pipeline(self.me, node) {
             effects.push(PipelineEffect::Broken);

@@ -140,8 +140,8 @@ impl ActiveRun {
         }
     }
 
-    /// Returns true if this node has the run's plan or has withdrawn from the run. False for a run that was called off
-    /// before it began here.
+    /// Returns true if the run had begun on this node (the node has the run's plan), or if the node has withdrawn from
+    /// it. False for a run that was called off before it began here.
     pub(super) fn took_part(&self) -> bool {
         self.plan().is_some() || self.members.own.withdrawn
     }
@@ -257,8 +257,8 @@ impl ActiveRun {
         }
     }
 
-    /// Orders workers to make no further steps. A worker that has measured weights to be kept stands by to restore
-    /// them.
+    /// Orders workers to make no further steps. A worker that has measured weights with which the run is to end waits
+    /// until it is told to restore them.
     pub(super) fn stop_workers(&mut self, scope: &mut Scope<'_>) {
         if let Some(exchanging) = self.exchanging_mut() {
             exchanging.stopped = true;

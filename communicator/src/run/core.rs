@@ -48,8 +48,8 @@ pub(crate) struct RunCore {
     /// Last beat (state message) about the run before the current one, still sent for slower participants, and the time
     /// at which the current run was entered.
     before: Option<(RunBeat, Duration)>,
-    /// Runs that are over here, with true if this node took part after they had begun: no node takes part twice under
-    /// one id.
+    /// Runs that are over here, each with true if this node took part after the run had begun: it does not join such a
+    /// run again.
     pub(super) ended: Vec<(RunId, bool)>,
     /// Number of the newest beat (periodic state message) of each node; older beats are ignored.
     newest: BTreeMap<NodeId, u64>,

@@ -11,8 +11,8 @@ use crate::usage::{Workers, check_memory};
 const ALIKE: f64 = 2.0;
 
 /// Returns the cut of a model into pipeline stages with which all nodes of a pipeline take about equally long. Offers
-/// are in node order: stage by stage, pipeline by pipeline. Returns `None`, which means groups of layers of equal size,
-/// if the nodes are equally fast or one could not hold its stage.
+/// are ordered by pipeline and, within each pipeline, by stage. Returns `None`, which means groups of layers of equal
+/// size, if the nodes are equally fast or one could not hold its stage.
 pub(super) fn by_speed(job: &Job, offers: &[&Offer]) -> Option<Cut> {
     let pipelines = job.exchange.pipelines()?;
     let (stages, slices) = (pipelines.stages()?, usize::from(pipelines.slices));

@@ -115,10 +115,10 @@ pub(crate) struct Progress {
     pub(crate) stranded: bool,
     /// True if all samples of the run are trained.
     pub(crate) complete: bool,
-    /// Fingerprint of the frontier, that is of the applied batches.
+    /// Fingerprint of the set of batches that this node has applied.
     pub(crate) fingerprint: u64,
-    /// Number that identifies the freeze order in force; 0 if none is. While the exchange is frozen, this node applies no
-    /// batch, so that members can compare their replicas at the end of a run.
+    /// Number that identifies the freeze order in force; 0 if none is. While the exchange is frozen, this node applies
+    /// no batch, so that members can compare their replicas at the end of a run.
     pub(crate) frozen: u64,
     /// Bytes of large transfers, such as snapshots, that came here or that peers have confirmed.
     pub(crate) moved: u64,
@@ -136,7 +136,8 @@ pub(crate) struct Settlement {
     /// Digest recomputed from the weights of this node's replica, or the error if it is not the digest that the batches
     /// imply.
     pub(crate) digest: Result<Digest, AuditError>,
-    /// Share of these weights in the digest of the whole model, if they are one pipeline stage.
+    /// Digest of these weights at their places in the whole model, if they are one pipeline stage. Such digests of all
+    /// stages add up to the digest of the whole model.
     pub(crate) whole: Option<Digest>,
     /// Number of samples in the batches that this node's replica holds.
     pub(crate) samples: u64,
@@ -206,7 +207,7 @@ pub(crate) enum ExchangeOrder {
     /// Take a worker's place in the run from it, because it has disconnected or is to begin anew.
     Unseat(WorkerKey),
     /// Tell workers to make no further steps and to close their origins (streams of batches). The worker in `stands_by`
-    /// leaves its origin open.
+    /// keeps its origin open, because it is still to restore weights that it has measured.
     StopWorkers { stands_by: Option<WorkerKey> },
     /// Tell workers to make no further steps, to send what they have learned, and to close their origins (streams of
     /// batches), while the run goes on.
@@ -225,7 +226,7 @@ pub(crate) enum ExchangeOrder {
     /// Take no further batches, if this node has exactly the batches with this fingerprint. [`RunEvent::Progress`]
     /// confirms it.
     Freeze { number: u64, fingerprint: u64 },
-    /// Take batches again after a freeze.
+    /// Take batches again, after an order to take none (a freeze).
     Thaw,
     /// Audit the ledger (this node's replica), keep it in a checkpoint, and report the final figures:
     /// [`RunEvent::Settlement`] follows.
@@ -255,7 +256,8 @@ impl ExchangeOrder {
 pub(crate) struct Saving {
     /// True to save among the machine's temporary files, because the model's own folder takes no file.
     pub(crate) spare: bool,
-    /// True to measure the whole pipeline before saving. Without pipelines, every model is measured after it is saved.
+    /// True to evaluate the model of the whole pipeline before the worker saves its stage. Without pipelines, every
+    /// model is evaluated after it is saved.
     pub(crate) measures_pipeline: bool,
 }
 
@@ -266,7 +268,7 @@ pub(crate) struct Liveness {
     pub(crate) live: BTreeSet<NodeId>,
     /// Silent participants, whose samples other workers may take.
     pub(crate) silent: BTreeSet<NodeId>,
-    /// Participants that will never come back: nothing is kept for them.
+    /// Participants that will never come back: no batches are kept for them.
     pub(crate) gone: BTreeSet<NodeId>,
 }
 

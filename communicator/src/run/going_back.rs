@@ -10,9 +10,10 @@ use super::active::{ActiveRun, Scope, State};
 use super::event::ExchangeOrder;
 
 impl ActiveRun {
-    /// Lets this node's worker that stands by restore its measured weights. It does so when all others have made their
-    /// last batches and this node has them, so that no batch comes later, or when it has `waited` long enough. Of two
-    /// such workers one restores, and the other closes its origin as all do.
+    /// Lets the worker of this node that has measured weights with which the run is to end restore them. It does so
+    /// when all others have made their last batches and this node has them, so that no batch comes later, or when it
+    /// has `waited` long enough. If a node with a lower id has such a worker, too, this node's worker closes its origin
+    /// (stream of batches) instead.
     pub(super) fn go_back(&mut self, waited: bool, scope: &mut Scope<'_>) {
         let me = scope.me.id;
         let mut others = self.members.waited_for(scope.now, scope.limits);

@@ -17,7 +17,8 @@ pub(super) enum Leaving {
     /// State of leaving: the node stays in the run.
     #[default]
     No,
-    /// State of leaving: the workers are told to close, and this node's replica is being written to a checkpoint.
+    /// State of leaving: workers were told to close their origins (streams of batches), and this node's replica is
+    /// being written to a checkpoint.
     Asked,
     /// State of leaving: the node's checkpoint is written, or could not be written.
     Kept,

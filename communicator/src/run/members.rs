@@ -16,8 +16,8 @@ use protocol::wire::run_plan::{Participant, RunPlan};
 use crate::planted::{Bug, planted};
 use crate::timing::RunLimits;
 
-/// Lead in the number of a participant's state from which on the state counts as forged if another node relays it: no
-/// participant makes this many new states while one of them travels.
+/// If the number of a relayed state exceeds that of a state from the participant itself by more than this, the relayed
+/// one counts as forged: no participant makes this many new states while one of them travels.
 const FAR_AHEAD: u64 = 1000;
 
 /// Newest state of one participant, and the time at which it came.
@@ -397,8 +397,8 @@ impl Members {
         members.iter().all(|&node| self.state(node).is_some_and(here))
     }
 
-    /// Casts this node's ballot (statement) for an end of the run with these members if `is_time`. A different ballot
-    /// that was cast before is taken back for good.
+    /// Casts this node's ballot (its statement that it would end the run with its present batches and these members) if
+    /// `is_time` is true. An earlier ballot is taken back for good if it differs or if `is_time` is false.
     pub(super) fn vote(&mut self, members: &BTreeSet<NodeId>, is_time: bool) {
         let attempts = members
             .iter()

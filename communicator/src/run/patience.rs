@@ -18,8 +18,8 @@ impl Default for Patience {
 }
 
 impl Patience {
-    /// Records an evaluation's loss. Returns true if `limit` evaluations in a row have not lowered the loss; one that
-    /// is not a number never does.
+    /// Records an evaluation's loss. Returns true if `limit` evaluations in a row have not lowered the loss; a loss
+    /// that is not a number does not lower it.
     pub(super) fn note_loss(&mut self, loss: f64, limit: Option<u32>) -> bool {
         if loss < self.best {
             *self = Self { best: loss, in_vain: 0 };

@@ -42,8 +42,8 @@ enum Remedy {
 }
 
 impl Remedy {
-    /// Returns the strongest remedy to try when the run has made no progress for the time `waited`; stronger ones come
-    /// after more times `limit`.
+    /// Returns the strongest remedy to try when the run has made no progress for the time `waited`: the more multiples
+    /// of `limit` that time contains, the stronger the remedy.
     fn due(waited: Duration, limit: Duration) -> Self {
         match waited.as_millis() / limit.as_millis().max(1) {
             0 => Self::None,
@@ -132,7 +132,7 @@ impl ActiveRun {
         }
     }
 
-    /// Returns the missing samples of a stalled run, by the node that holds them back.
+    /// Returns what a stalled run waits for: the number of missing samples for each node to which they were dealt.
     pub(super) fn missing_samples(&self) -> Vec<WaitingFor> {
         let State::Training(exchanging) = &self.state else {
             return Vec::new();

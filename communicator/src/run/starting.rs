@@ -400,7 +400,8 @@ impl RunCore {
         self.enter(entered, now);
     }
 
-    /// Answers a coordinator's request to prepare for a run, also this node's own.
+    /// Answers a request to prepare for a run: by a message to the coordinator or, if this node itself coordinates the
+    /// run's start, directly.
     fn answer(
         &mut self,
         coordinator: NodeId,

@@ -82,8 +82,8 @@ impl ActiveRun {
         }
     }
 
-    /// Advances training as far as possible: gives workers their places, stops, evaluates, writes checkpoints, and goes
-    /// on to the agreement on the end when all is done.
+    /// Advances training as far as possible: gives workers their places, has the model evaluated, writes checkpoints,
+    /// and goes on to the agreement on the end of the run when training is over.
     pub(super) fn train(&mut self, scope: &mut Scope<'_>) {
         if self.go_on_leaving(scope) {
             return;
@@ -180,9 +180,9 @@ impl ActiveRun {
         self.evaluate(scope);
     }
 
-    /// Returns true if this node's stage is led by other nodes and these leaders have no more minibatches, or are gone.
-    /// If all leaders are gone and none had come to its end, returns false: a guest may replace one, for which
-    /// [`Self::train`] waits.
+    /// Returns true if the nodes that choose this node's minibatches (those of the first pipeline stage) have no more
+    /// minibatches, or are gone. If all are gone and none had come to its end, returns false: a guest may replace one,
+    /// for which [`Self::train`] waits.
     pub(super) fn leaders_have_ended(&self, scope: &Scope<'_>) -> bool {
         let Some(plan) = self.plan() else {
             return false;

@@ -84,8 +84,8 @@ impl ActiveRun {
         }
     }
 
-    /// Returns the nodes of pipelines that have lost their worker and still need one. The rest of the pipeline waits
-    /// for that worker in every minibatch and in the measurement.
+    /// Returns an entry for each node of a pipeline that has lost its worker and still needs one. The rest of the
+    /// pipeline waits for that worker in every minibatch and in the measurement.
     fn unmanned<'a>(
         &'a self,
         exchanging: &'a Exchanging,
@@ -100,8 +100,8 @@ impl ActiveRun {
             .chain(others.map(|one| WaitingFor::node(&one.name, NodeTask::RestartWorker)))
     }
 
-    /// Returns the things for which the run waits at these nodes, except this one: that a silent node is heard, and the
-    /// task, if any, that `lacks` finds in the newest state of any other.
+    /// Returns what the run waits for from each of these nodes, except this one: a message, if the node is silent or
+    /// was never heard; else the task, if any, that `lacks` finds in the node's newest state.
     fn lacking<'a>(
         &'a self,
         nodes: impl Iterator<Item = NodeId> + 'a,

@@ -32,7 +32,8 @@ pub(crate) enum RunExchangeEvent {
     Sent(NodeId),
     /// A worker of this node has made a batch; its encoded bytes.
     Batch { worker: WorkerKey, bytes: Arc<[u8]> },
-    /// A worker of this node has reached a sequential averaging step, with the partial sum that holds its own values.
+    /// A worker of this node has reached a step of sequential averaging, in which a partial sum goes from worker to
+    /// worker. `prefix` holds what the worker itself adds to the sum.
     Prefix { worker: WorkerKey, prefix: Prefix },
     /// A worker of this node sends a message to another stage of its pipeline.
     Flow { worker: WorkerKey, bytes: Arc<[u8]> },
@@ -77,7 +78,7 @@ pub(crate) enum RunExchangeEffect {
     Run(RunEvent),
     /// Pass the result of the exchange to the run. The caller must still add the bytes sent over links.
     Settle(Box<Settlement>),
-    /// Send the run the figures for its next record.
+    /// Send the run's actor the exchange's figures, for this node's next record of statistics.
     Report,
     /// Write the current ledger (the node's replica) to a file.
     Write {
@@ -117,7 +118,7 @@ pub(crate) enum ExchangeNews {
     Mended(usize),
     /// This node's replica is damaged.
     Damaged(AuditError),
-    /// A peer's replica has replaced the damaged one.
+    /// A peer's replica has replaced this node's damaged one.
     Healed,
     /// No checkpoint is written, because this node's replica is damaged.
     CheckpointSkipped,

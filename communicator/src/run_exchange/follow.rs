@@ -72,7 +72,8 @@ impl RunExchange {
         }
     }
 
-    /// Lets a worker go on with its averaging step, from the partial sum of the workers before it if there is one.
+    /// Lets a worker take its turn in sequential averaging, where a sum of differences passes from worker to worker.
+    /// `prefix` is the sum of the workers before it, if there are any.
     fn go_on_passing(&mut self, origin: OriginId, prefix: Option<Prefix>) {
         let Some(worker) = self.worker_of(origin) else {
             return;

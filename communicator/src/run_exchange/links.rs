@@ -12,7 +12,8 @@ use crate::pipeline::PipelineEvent;
 use crate::run::RunEvent;
 
 impl RunExchange {
-    /// Sets up a link to a participant, if this node needs one.
+    /// Sets up a link to a participant with which this node has anything to exchange: batches of the same layers, or
+    /// messages of a pipeline.
     pub(super) fn join(&mut self, participant: Participant) {
         let node = participant.node;
         // An earlier process of a node that was started again cannot be reached, so the exchange does not learn of it.
@@ -49,7 +50,8 @@ impl RunExchange {
         }
     }
 
-    /// Records that a link is down; the exchange knows already, or need not know. Returns true if the link was up.
+    /// Records that a link is down, and tells the run's core and the pipeline. The exchange is not told: it knows
+    /// already, or need not know. Returns true if the link was up.
     pub(super) fn drop_link(&mut self, node: NodeId) -> bool {
         let was_linked = self.linked.remove(&node);
         if was_linked {

@@ -192,7 +192,8 @@ impl RunExchange {
         &self.plan
     }
 
-    /// The run's position in samples, and in seconds since the first worker was given its place.
+    /// Returns the point that the run has reached: the number of samples trained, and the seconds since the first
+    /// worker was given its place.
     pub(crate) fn moment(&self, now: Duration) -> Moment {
         let age = self.first.map(|first| now.saturating_sub(first));
         Moment {
@@ -212,8 +213,8 @@ impl RunExchange {
         self.bytes_encoded
     }
 
-    /// Announces the origins (workers' streams of batches) of the checkpoint that a run continues from. All have ended,
-    /// and this node counts as their node.
+    /// Tells the exchange which origins (workers' streams of batches) the checkpoint contains that the run continues
+    /// from. All of them have ended; they are recorded as origins of this node.
     fn restore_origins(&mut self) {
         let applied: Vec<(OriginId, u64)> = self.exchange.ledger().frontier().iter().collect();
         for (origin, sequence) in applied {
@@ -290,7 +291,8 @@ impl RunExchange {
         self.tell_origins();
     }
 
-    /// Freezes the exchange, so that it takes no further batch, if it has exactly the batches with this fingerprint.
+    /// Obeys the order with this number to freeze the exchange, so that it takes no further batch. The order is ignored
+    /// unless this node has exactly the batches with this fingerprint.
     fn freeze(&mut self, number: u64, fingerprint: u64) {
         if self.exchange.fingerprint() == fingerprint {
             self.freeze = number;
@@ -298,7 +300,7 @@ impl RunExchange {
         }
     }
 
-    /// Audits this node's replica and sends the final figures of the exchange to the run's core.
+    /// Checks this node's replica for flipped bits, and sends the final figures of the exchange to the run's core.
     fn settle(&mut self) {
         self.exchange_event(Event::Audit);
         // A damaged ledger may be replaced before the next tick; the run's core must learn of the damage before the
@@ -357,8 +359,8 @@ impl RunExchange {
         }
     }
 
-    /// Tells the workers to pause or to go on, if that has changed. They pause while too few peers keep up with their
-    /// batches.
+    /// Tells the workers to pause or to go on, if that has changed. They pause while fewer than half of this node's
+    /// peers keep up with the batches of these workers.
     fn pace(&mut self) {
         let pause = self.exchange.should_pause();
         if self.pauses.change(pause, self.now) {
@@ -366,8 +368,8 @@ impl RunExchange {
         }
     }
 
-    /// Starts a checkpoint. This node's replica is written once all workers have saved their private states and named
-    /// the batch at which they did.
+    /// Starts a checkpoint: asks all workers to save their private states. This node's replica is written once they
+    /// have saved them and have named the batch at which they did.
     fn checkpoint(&mut self) {
         let path = self.files.checkpoint(self.run);
         // Workers write their states first, and create the folder.

@@ -80,8 +80,8 @@ impl RunExchange {
         }
     }
 
-    /// Takes the file with the private state of some former worker. It must have been saved when the worker had made
-    /// exactly the batches that this node has of it; states that do not fit are dropped.
+    /// Takes, for a new worker, one of the files with the private states of former workers. A state can be used only if
+    /// it was saved right after the last batch of its worker that this node has; all others are dropped.
     fn take_state(&mut self) -> Option<PathBuf> {
         let frontier = self.exchange.ledger().frontier();
         let fits = |state: &State| frontier.applied(state.origin) == state.sequence;

@@ -35,8 +35,8 @@ use world::{World, pair};
 
 /// Number of random seeds with which each test run repeats the simulation.
 const SEEDS: u64 = 1_200;
-/// Seconds after the last fault within which each training worker must reach a further round. Workers wait 30 of them
-/// for the founders of a run.
+/// Seconds after the last fault within which each training worker must reach a further round. 30 of these seconds may
+/// pass while workers wait for founders (the nodes with which the run began).
 const ROUND_SECONDS: u64 = 45;
 /// Maximum number of samples with which a run surely ends by itself within the time limit of a simulation.
 const ENDS_BY_ITSELF: u64 = 420;

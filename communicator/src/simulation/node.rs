@@ -46,8 +46,8 @@ pub(super) struct Node {
     pub(super) data: bool,
     /// The state of the node's disk.
     pub(super) disk: Disk,
-    /// The replica of the first weights that the node has made with its offer to a run. It is kept until the run's
-    /// exchange takes it over.
+    /// The run that the node has offered to take part in, and the replica of the weights with which that run starts. It
+    /// is kept until the run's exchange takes it over.
     pub(super) ledger: Option<(RunId, Ledger)>,
     pub(super) exchange: Option<Open>,
     /// The ledgers (replicas) that the node's disk keeps as checkpoints, by run.
@@ -102,11 +102,10 @@ pub(super) struct Worker {
     pub(super) hangs: bool,
     /// The run whose data the worker has opened.
     pub(super) prepared: Option<RunId>,
-    /// Pieces, received so far, of the weights with which the worker is to begin, in steps of the lattice (the grid of
-    /// values that weights may have).
+    /// Pieces, received so far, of the weights with which the worker is to begin, as counts (whole steps of 2^-20).
     pub(super) counts: Vec<i32>,
     /// Pieces, received so far, of the sum of a merged range of batches or of a snapshot: the movements of single
-    /// weights, each as the weight's index and the steps of the lattice.
+    /// weights, each as the weight's index and a number of steps of 2^-20.
     pub(super) sums: Vec<(u32, i32)>,
     pub(super) training: Option<Training>,
     /// The training loop, if the worker holds a pipeline stage of a network.
@@ -121,9 +120,9 @@ pub(super) struct Training {
     pub(super) sequence: u64,
     pub(super) counts: Vec<i32>,
     pub(super) round: Round,
-    /// Number of samples that the worker has trained and no batch counts yet.
+    /// Number of samples that the worker has trained but not yet counted in a batch.
     pub(super) uncounted: u32,
-    /// Number of samples that the worker's batches have counted.
+    /// Number of samples that the worker has trained and counted in its batches.
     pub(super) counted: u32,
     /// True if the worker has reported that it has no samples to train.
     pub(super) starved: bool,
@@ -133,8 +132,8 @@ pub(super) struct Training {
     pub(super) closed: bool,
     /// True while the worker is throttled: its node has told it to pause.
     pub(super) is_paused: bool,
-    /// The weights that the worker last measured and that reached the target, in steps of the lattice (the grid of
-    /// values that weights may have).
+    /// The weights that the worker last measured and that reached the target accuracy, as counts (whole steps of
+    /// 2^-20).
     pub(super) on_target: Option<Vec<i32>>,
 }
 
@@ -148,8 +147,8 @@ pub(super) struct Round {
     /// True if the worker has announced its loss for the round, so that its next batch carries its share of what it has
     /// learned.
     pub(super) due: bool,
-    /// True from the time when the worker is idle until it has reached two rounds after that: it does not know the
-    /// newest round.
+    /// True from the time when the worker is idle until it has reached two further rounds. Until then it does not know
+    /// the newest round, so the simulation does not expect other workers to wait for it.
     pub(super) returns: bool,
     pub(super) since_idle: u32,
 }

@@ -209,8 +209,9 @@ fn fault_11_a_disk_that_does_not_answer_holds_up_its_own_node_only() {
     assert_eq!(ends(&mut world, run, &[nodes[1]], 35), [[""; 0]]);
 }
 
-/// Runs three nodes in rounds, of which one is frozen for a while and then goes on. Returns the number of times that a
-/// worker then left a round before all had reached it, and of all rounds left, in the last ten seconds.
+/// Runs three nodes that train in rounds. One of them is frozen for five seconds, and then goes on. Returns two numbers
+/// that are counted in the last ten seconds: how often a worker left a round before all workers had reached it, and how
+/// often a worker left a round at all.
 fn rounds_after_a_halt(seed: u64) -> (u32, u32) {
     let mut world = World::cluster(seed, 3);
     assert!(world.in_rounds.is_some());

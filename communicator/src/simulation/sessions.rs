@@ -7,16 +7,16 @@ use super::world::{Due, World, pair};
 use crate::node::roster::DialOutcome;
 use crate::run::MemberChange;
 
-/// Milliseconds until a dial is refused.
+/// Milliseconds from dialling a simulated node until the dial is refused.
 const REFUSAL: u64 = 10;
-/// Milliseconds until a dial is answered.
+/// Milliseconds from dialling a simulated node until it answers.
 const ANSWER: u64 = 20;
-/// Milliseconds until a dial without an answer times out.
+/// Milliseconds from dialling a simulated node that does not answer until the dial times out.
 const TIMEOUT: u64 = 5000;
 
 impl World {
-    /// Records that a node has a session with a peer whose beat (state message) has come, if the peer can be reached: the
-    /// last beats of a cut session may come after its end, and do not open it again.
+    /// Records that a node has a session with a peer whose beat (state message) has come, if the peer can be reached:
+    /// the last beats of a cut session may come after its end, and do not open it again.
     pub(super) fn note_session(&mut self, at: NodeId, peer: NodeId) {
         if self.reaches(at, peer) && self.sessions.insert((at, peer)) {
             let now = self.time();

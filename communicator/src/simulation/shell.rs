@@ -227,8 +227,8 @@ impl World {
         }
     }
 
-    /// Handles the end of a node's background task: makes the first ledger (replica) if the run asked for an offer, and
-    /// passes the event to the run.
+    /// Handles the end of a node's background task by passing its event to the run. If the task prepared the node's
+    /// offer to take part in the run, the node first makes the replica of the weights with which the run starts.
     pub(super) fn found(&mut self, at: NodeId, event: RunEvent) {
         let node = self.nodes.get_mut(&at).unwrap();
         if let RunEvent::Offered { run, .. } = event
@@ -358,7 +358,8 @@ impl World {
         self.carry_out_for_exchange(at, run, effects);
     }
 
-    /// Carries out the effects of a node's exchange. Events for the run's core come last, as from its mailbox.
+    /// Carries out the effects of a node's exchange. Events for the run's core are handled after all others, as in a
+    /// real node, where they wait in a mailbox.
     fn carry_out_for_exchange(&mut self, at: NodeId, run: RunId, effects: Vec<RunExchangeEffect>) {
         let (mut hung_up, mut events) = (Vec::new(), Vec::new());
         for effect in effects {
@@ -441,7 +442,7 @@ impl World {
     }
 }
 
-/// Makes the replica with which every node of a run starts.
+/// Makes the replica of the weights with which every node of a simulated run starts: all weights are 0.
 fn first_ledger(run: RunId) -> Ledger {
     Ledger::new(run, vec![0; WEIGHTS])
 }

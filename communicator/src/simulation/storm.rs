@@ -12,7 +12,7 @@ use crate::run::{RunEvent, Ticket, WorkerKey};
 use crate::run_exchange::RunExchangeEvent;
 use protocol::wire::link::Message;
 
-/// Number of simulation steps in a second.
+/// Number of steps that the simulation's clock takes in one simulated second.
 pub(super) const STEPS: u64 = 20;
 /// Seconds after the last fault within which every run that was stopped, or whose samples are all trained, must be over
 /// on every living node. Silent nodes are given up after 30 s, nodes with which no exchange is possible after 30 s as
@@ -303,7 +303,7 @@ impl World {
         }
     }
 
-    /// Sends a node a message from another one that no honest node sends.
+    /// Lets a node receive, from another node, a message that no honest node would send.
     pub(super) fn lies(&mut self, at: NodeId, from: NodeId) {
         // The version does not exist, but the checksum is right: otherwise the message would count as damaged.
         let mut lie = vec![0];

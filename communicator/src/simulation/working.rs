@@ -369,8 +369,9 @@ impl World {
         trainings.map(|training| u64::from(training.uncounted)).sum()
     }
 
-    /// Lets a node's workers train samples that others hold back because these hang or are cut off. Panics if a worker
-    /// that itself waits for samples holds some back.
+    /// Tells a node's workers to train samples that other workers have taken but cannot deliver, because they hang or
+    /// are cut off. Panics if a running worker has reported that it has no samples to train, but keeps some that it
+    /// trained and did not count in a batch.
     pub(super) fn take_over(&mut self, at: NodeId, slots: &BTreeSet<usize>) {
         let waits = |worker: &Worker| {
             let training = worker.training.as_ref().filter(|_| !worker.hangs);
@@ -409,7 +410,7 @@ impl World {
         self.worker_says(at, key, delay, FromWorker::Evaluated { run, evaluation });
     }
 
-    /// Lets the first worker of a node measure weights that reach the target accuracy.
+    /// Lets the first worker of a node measure its weights and report that they reach the target accuracy.
     pub(super) fn reach_target(&mut self, at: NodeId) {
         let open = self.nodes[&at].exchange.as_ref();
         if let Some(key) = open.and_then(|open| Some(*open.core.seats().first_key_value()?.0)) {
@@ -423,8 +424,7 @@ impl World {
     }
 }
 
-/// Makes a payload (the content of a batch) that moves one weight by one step of the lattice (the grid of values that
-/// weights may have).
+/// Makes a payload (the content of a batch) that moves one weight by the smallest possible distance, 2^-20.
 fn one_step(sequence: u64) -> Payload {
     Payload::Steps {
         tau: Tau::ONE_STEP,
@@ -432,8 +432,7 @@ fn one_step(sequence: u64) -> Payload {
     }
 }
 
-/// Makes a payload (the content of a batch) that moves each weight by up to three steps of the lattice (the grid of
-/// values that weights may have).
+/// Makes a payload (the content of a batch) that moves each weight by up to three steps of 2^-20 up or down.
 fn dense_steps(sequence: u64) -> Payload {
     let steps = (0..WEIGHTS as u64).map(|weight| (splitmix64(sequence ^ weight << 40) % 7) as i32 - 3);
     Dense::checked(0, steps.collect(), WEIGHTS).map_or_else(Payload::default, Payload::Dense)

@@ -79,7 +79,7 @@ pub(super) enum Due {
         at: NodeId,
         event: RunEvent,
     },
-    /// The exchange of a run starts.
+    /// A node's exchange of batches in a run starts.
     Open {
         at: NodeId,
         run: RunId,
@@ -125,7 +125,7 @@ pub(super) enum Due {
 /// A link between two nodes of the simulation, which the world keeps under their names, the lower one first.
 pub(super) struct Link {
     pub(super) number: u64,
-    /// The nodes that take this link for up.
+    /// Those of the two nodes at whose end the link counts as up.
     pub(super) up: BTreeSet<NodeId>,
     /// Arrival time of the last message to each of the two nodes. Later messages to that node arrive after it, because
     /// links keep the order.
@@ -156,7 +156,8 @@ pub(super) struct World {
     pub(super) sessions: BTreeSet<(NodeId, NodeId)>,
     /// Pairs (node, peer) of which the node has reached the peer by dialling.
     pub(super) reached: BTreeSet<(NodeId, NodeId)>,
-    /// For each origin (a worker's stream of batches), the sums of the batches' digests up to each sequence.
+    /// For each origin (a worker's stream of batches), the sums of its batches' digests: entry n is the sum over the
+    /// first n batches.
     pub(super) made: BTreeMap<OriginId, Vec<Digest>>,
     /// Accusations (run, accuser, accused): in this run, the first node has found the second one lying.
     pub(super) accused: BTreeSet<(RunId, NodeId, NodeId)>,

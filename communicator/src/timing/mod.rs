@@ -84,8 +84,8 @@ impl Timing {
         self.clocks.record.saturating_add(Duration::from_millis(500))
     }
 
-    /// Returns the time for which a client waits for the reply to a simple request. Requests for news count as simple,
-    /// and a node without news takes its time to say so.
+    /// Returns the time for which a client waits for the reply to a simple request. It is longer than a node that has
+    /// no new records holds back its reply to a client that asks for some.
     #[must_use]
     pub const fn answer_limit(&self) -> Duration {
         self.calls.news.saturating_add(Duration::from_secs(3))

@@ -39,10 +39,10 @@ times! {
     ClockTimes {
         /// Period at which the membership looks for silent members, and for members to dial.
         membership_tick = Duration::from_millis(100),
-        /// Period of the clock ticks that the run's core gets.
+        /// Period of the clock ticks at which a node's run checks its time limits.
         run_tick = Duration::from_millis(200),
-        /// Period of the clock ticks that the exchange's core gets. Acknowledgements of a trickle of batches wait for
-        /// this tick at most.
+        /// Period of the clock ticks for the exchange of batches. If few batches arrive, their acknowledgements wait
+        /// for the next tick.
         exchange_tick = Duration::from_millis(50),
         /// Interval between two records, in which this node tells all others what its workers did.
         record = Duration::from_secs(1),
@@ -96,13 +96,14 @@ times! {
         dial_pause = Duration::from_millis(200),
         /// Longest pause between two attempts to reach a member.
         dial_pause_max = Duration::from_secs(10),
-        /// Time for which the node with the higher id leaves dialling to the other one.
+        /// Of two nodes without a session, the one with the lower id dials first. The other one waits this long before
+        /// it dials, too.
         dial_patience = Duration::from_secs(1),
-        /// Time that a member whose last session broke gets to make a new one, or to send state messages another way,
-        /// before it is silent.
+        /// Time that a member whose last session broke gets to make a new one, or to send state messages over other
+        /// nodes. After that it counts as silent.
         broken_after = Duration::from_secs(1),
-        /// Minimum time between two refused dials of a member that prove, after its session broke, that its process has
-        /// ended.
+        /// Minimum time between two refused dials of a member whose session broke. Only refusals so far apart prove
+        /// that the member's process has ended.
         refused_apart = Duration::from_secs(1),
         /// Time without beats (periodic state messages) after which a member loses its name to another living node that
         /// has it.
@@ -117,38 +118,40 @@ times! {
     RunLimits {
         /// Interval between two state messages about this node's runs when nothing has changed.
         beat_every = Duration::from_millis(450),
-        /// Time without a new state, directly or over others, after which a participant is silent: others may take its
-        /// samples.
+        /// Time without a new state message of a participant, its own or relayed by other nodes, after which the
+        /// participant counts as silent: others may take its samples.
         silent_after = Duration::from_millis(2500),
-        /// Time without a new state, even over other nodes, after which a participant whose process has ended is given
-        /// up.
+        /// Time without a new state message of a participant, even one relayed by other nodes, after which the
+        /// participant is given up if this node has evidence that its process has ended.
         dead_after = Duration::from_millis(1200),
-        /// Time without a new state after which a participant whose process has ended by this node's evidence is given
-        /// up, if a new state of it came over other nodes after that evidence: it may live where only they reach it.
+        /// Time without a new state message of a participant after which the participant is given up, if this node has
+        /// evidence that its process has ended, but other nodes have relayed a new state message since. It may live
+        /// where only they reach it.
         doubtful_after = Duration::from_secs(5),
-        /// Time without a new state after which a participant is given up: the run does not wait for it. A job may set
-        /// another time.
+        /// Time without a new state message of a participant after which the participant is given up: the run no longer
+        /// waits for it. A job may set another time.
         give_up_after = Duration::from_secs(30),
         /// Time after a participant's own message for which states of that participant that other nodes relay are
         /// ignored.
         direct_is_fresh = Duration::from_secs(2),
         /// Gap between two clock ticks of this node from which it concludes that its own process stood still.
         stood_still_after = Duration::from_secs(1),
-        /// Time for which this node waits for workers to attach before it answers a prepare request.
+        /// Time for which this node waits for workers to attach before it answers a request to prepare a run.
         workers_attach = Duration::from_secs(15),
-        /// Interval at which nodes that have not answered a prepare request are asked again.
+        /// Interval at which nodes that have not answered a request to prepare a run are asked again.
         ask_again = Duration::from_secs(3),
-        /// Time that may pass between the prepare request and the beginning of the run.
+        /// Time that may pass between the request to prepare a run and the beginning of the run. After that the run has
+        /// failed.
         begin = Duration::from_mins(10),
-        /// Time for which a node that prepares a run waits when nothing is heard of the coordinator; another node may
-        /// know of it.
+        /// Time without news of the coordinator, even from other nodes, after which a node that prepares a run calls
+        /// the run off.
         orphaned = Duration::from_secs(8),
-        /// Time that nodes may take to look for checkpoints.
+        /// Time that nodes may take to look for checkpoints from which a run can be resumed.
         search = Duration::from_secs(20),
         /// Time for which training waits for links between nodes: workers that train without links learn apart from
         /// each other.
         links = Duration::from_secs(3),
-        /// Time without any training, though samples are missing, after which others take the missing samples over.
+        /// Time for which no participant trains, though samples are missing, before others train the missing samples.
         stalled = Duration::from_secs(5),
         /// Time since its last progress for which a large transfer between nodes counts as under way.
         moving = Duration::from_secs(2),
@@ -160,10 +163,11 @@ times! {
         settle = Duration::from_secs(30),
         /// Time that workers may take to report the digests of their weights at the end of a run.
         digests = Duration::from_secs(30),
-        /// Time for which a node waits for its own model file if another node has measured the model's quality.
+        /// Time for which a node waits until its own worker has saved the model, if another node has measured the
+        /// model's quality.
         save = Duration::from_secs(30),
-        /// Time for which a node waits for a model file if no node has measured the model's quality: that takes long
-        /// for large models.
+        /// Time for which a node waits until a worker has measured the model's quality and saved the model: for large
+        /// models that takes long.
         measure = Duration::from_mins(15),
         /// Time that a worker may take to drop a run that is over.
         dismiss = Duration::from_secs(10),
@@ -196,10 +200,12 @@ times! {
         pause = Duration::from_millis(25),
         /// Longest pause between two attempts to make a link.
         pause_max = Duration::from_secs(2),
-        /// Time for which the node with the higher id leaves dialling to the other one.
+        /// Of two nodes without a link, the one with the lower id dials first. The other one waits this long before it
+        /// dials, too.
         patience = Duration::from_secs(2),
-        /// Age up to which a connection that the lower id has dialled is not displaced by one that the higher id has
-        /// dialled: both may have dialled at the same time, and would displace each other's.
+        /// Age up to which a connection that the node with the lower id has dialled is kept if the one with the higher
+        /// id dials, too. Without this rule, two nodes that dial at the same time would replace each other's
+        /// connection.
         young = Duration::from_secs(5),
         /// Time after which a missing link is logged.
         say_after = Duration::from_secs(5),
@@ -209,7 +215,8 @@ times! {
 times! {
     /// Intervals and time limits of worker processes.
     WorkerTimes {
-        /// Time that a process may take to say who it is after it has attached.
+        /// Time that a worker process may take to send its first message, which describes it, after it has connected to
+        /// its node.
         hello = Duration::from_secs(5),
         /// Silence after which a worker is taken for stuck and started again; workers say every second that they are
         /// alive.
@@ -230,8 +237,8 @@ times! {
     CallTimes {
         /// Time that the other side of a new connection may take to prove that it holds the cluster's credentials.
         handshake = Duration::from_secs(5),
-        /// Time that a caller on the data plane may take to say what it wants, and this node to find out if it can
-        /// serve that.
+        /// Time that a caller on the data plane (for batches and models) may take to say what it wants. This node takes
+        /// at most as long to find out if it can serve that.
         hello = Duration::from_secs(5),
         /// Time that a client may take to receive one piece of a model.
         piece = Duration::from_secs(30),
@@ -243,19 +250,19 @@ times! {
 times! {
     /// Intervals and time limits of the connections of the control plane.
     ControlTimes {
-        /// Time that both ends of a connection may take to prove their names.
+        /// Time that the two ends of a connection may take to prove their names (of nodes or clients) to each other.
         session_hello = Duration::from_secs(5),
         /// Time that a new connection may take until its session can carry messages.
         ready = Duration::from_secs(5),
-        /// Time that a node may be silent before its connection is closed, though state messages should come twice a
-        /// second. The membership takes a node for silent much sooner; this limit is for nodes that were never heard at
-        /// all.
+        /// Silence after which the connection of a node is closed. A node sends state messages twice a second, and one
+        /// that was heard and falls silent is noticed much sooner by the membership; this limit is for nodes that were
+        /// never heard at all.
         node_silence = Duration::from_secs(10),
         /// Time that a client may stay connected without a request.
         client_silence = Duration::from_mins(1),
         /// Time for which a process that was banned for invalid messages is kept out.
         banned_for = Duration::from_mins(1),
-        /// Time that one frame on the control plane may take to arrive.
+        /// Time that one frame (message) on the control plane may take to arrive as a whole.
         frame = Duration::from_secs(30),
         /// Time that a peer may take to read the bytes that this node writes to its connection in one go. If it takes
         /// longer, the connection is ended.

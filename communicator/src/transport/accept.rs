@@ -26,15 +26,16 @@ use crate::timing::Timing;
 /// Limits for connections that have not proven membership yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AcceptLimits {
-    /// Maximum number of half-open connections. Each takes a task and TLS's buffers, some tens of kilobytes.
+    /// Maximum number of connections that have not proven membership yet. Each takes a task and TLS's buffers, some
+    /// tens of kilobytes.
     pub half_open_max: usize,
     /// Time limit of a handshake.
     pub handshake: Duration,
 }
 
 impl AcceptLimits {
-    /// Returns the limits on half-open connections for a process that may have this many descriptors: strangers take no
-    /// more than a quarter of them.
+    /// Returns the limits for a process that may have this many files and sockets open: connections that have not
+    /// proven membership take no more than a quarter of them.
     #[must_use]
     pub fn within(descriptors: usize) -> Self {
         let usual = Self::default();
@@ -84,7 +85,7 @@ fn out_of_descriptors(error: &std::io::Error) -> bool {
 }
 
 impl Acceptor {
-    /// Creates an acceptor on a bound port.
+    /// Creates an acceptor of connections for a port that is already bound.
     pub fn new(listener: TcpListener, security: &Security, limits: AcceptLimits) -> Result<Self, rustls::Error> {
         Ok(Self {
             listener,
@@ -94,7 +95,7 @@ impl Acceptor {
     }
 
     /// Accepts connections and passes those of members to `accepted`, until its receiver is gone. Dropping the future
-    /// ends everything that is half-open.
+    /// ends all connections that have not yet proven membership.
     pub async fn run(self, accepted: mpsc::Sender<Accepted>) {
         let Self { listener, tls, limits } = self;
         let mut handshakes = JoinSet::new();

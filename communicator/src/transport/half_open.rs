@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Flag that is set once the first message on a half-open connection has come.
+/// Flag that is set once the first message on a half-open connection (not yet proven or heard) has come.
 pub(crate) type HelloReceived = Arc<AtomicBool>;
 
 /// A limited number of half-open connections (accepted, and not yet proven or heard), oldest first, each with the
@@ -29,13 +29,13 @@ struct HalfOpenEntry<T> {
 }
 
 impl<T> HalfOpen<T> {
-    /// Creates an empty table with room for `max` half-open connections.
+    /// Creates an empty table with room for `max` half-open connections (not yet proven or heard).
     pub(crate) fn new(max: usize) -> Self {
         Self { max, open: Vec::new() }
     }
 
-    /// Adds a half-open connection. Returns the handle of the connection that has to be ended for it, if the limit is
-    /// exceeded.
+    /// Adds a half-open connection (not yet proven or heard). If there are now too many, takes one out of the table and
+    /// returns its handle, so that the caller ends it.
     pub(crate) fn add(&mut self, address: IpAddr, hello_received: HelloReceived, handle: T) -> Option<T> {
         self.open.push(HalfOpenEntry {
             place: place(address),
@@ -49,9 +49,9 @@ impl<T> HalfOpen<T> {
         }
     }
 
-    /// Removes a connection to make room, and returns its handle: the oldest connection of the address (or IPv6
-    /// network) that has most connections. Those on which a first message has come are spared as long as there are
-    /// others.
+    /// Removes a half-open connection (not yet proven or heard) to make room, and returns its handle: the oldest one of
+    /// the address (or IPv6 network) that has most such connections. Those that have sent a first message are spared as
+    /// long as there are others.
     pub(crate) fn displace(&mut self) -> Option<T> {
         let silent = |open: &HalfOpenEntry<T>| !open.hello_received.load(Ordering::Relaxed);
         let any_silent = self.open.iter().any(silent);

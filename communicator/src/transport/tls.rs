@@ -61,7 +61,8 @@ pub(crate) fn acceptor(security: &Security) -> Result<Option<TlsAcceptor>, Error
     }
 }
 
-/// Returns a TLS acceptor that accepts no connection, because no process holds its credentials.
+/// Returns a TLS acceptor that refuses every connection, because it asks for credentials that no process holds. It is
+/// for a listener that a library opens and that is never to be used.
 pub(crate) fn locked() -> Result<TlsAcceptor, CredentialsError> {
     let config = server(&Credentials::unknown()?).map_err(|error| CredentialsError::Make(error.to_string()))?;
     Ok(TlsAcceptor::from(config))
@@ -135,7 +136,8 @@ impl Pinned {
     }
 }
 
-/// Returns the error for TLS 1.2, whose signatures rustls's traits ask for. No version older than 1.3 is ever offered.
+/// Returns the error for a signature of TLS 1.2. The traits of rustls ask for a check of such signatures, but no
+/// version older than 1.3 is ever offered.
 fn only_tls13() -> Error {
     Error::General("only TLS 1.3 is supported".into())
 }

@@ -27,8 +27,9 @@ pub enum Density {
 /// Fraction of weights that a batch changes where ten workers or fewer train.
 const FRACTION: f64 = 0.002;
 /// Number of workers above which a batch changes a larger fraction of the weights: `FRACTION` times a power of the
-/// number of workers divided by `WORKERS`. The exponent is `POWER_ORTHOGONAL` for orthogonal updates (five times the
-/// fraction for 32 workers) and `POWER` for others (twice the fraction), which overshoot if more changes leave at once.
+/// number of workers divided by `WORKERS`. The exponent is `POWER_ORTHOGONAL` for Muon (five times the fraction for 32
+/// workers) and `POWER` for other update rules (twice the fraction), whose sum of batches overshoots if each changes
+/// more.
 const WORKERS: f64 = 10.0;
 const POWER: f64 = 0.6;
 const POWER_ORTHOGONAL: f64 = 1.4;
@@ -42,7 +43,8 @@ const FRACTION_OF_SMALL: f64 = 0.01;
 const CHANGES_PER_WEIGHT: f64 = 1.8;
 /// Largest fraction of weights per batch that is chosen automatically, because the encoding saves too little above it.
 const FRACTION_MAX: f64 = 1.0 / 16.0;
-/// Smallest fraction of weights per batch, which wins over the limit of bytes: fewer changes would carry too little.
+/// Smallest fraction of the weights that a batch changes. A job's limit on the bytes of a batch lowers the fraction no
+/// further, because a batch with fewer changes would carry too little.
 const FRACTION_MIN: f64 = 1e-5;
 /// Expected bytes of a batch besides its changes.
 const HEADER_BYTES: f64 = 60.0;

@@ -15,8 +15,8 @@ pub enum Exchange {
     /// Strategy: after a number of steps or an epoch, each worker sends the whole difference of its own weights from
     /// the shared ones.
     Rounds(Rounds),
-    /// Strategy: the layers of one network lie on several machines. Machines that hold the same layers exchange changes
-    /// of ±τ.
+    /// Strategy: the layers of one network lie on several machines. Machines that hold the same layers exchange weight
+    /// changes of ±τ.
     Layers(PipelineSpec),
 }
 
@@ -96,9 +96,11 @@ pub enum Threshold {
     Fixed(Tau),
 }
 
-/// Default length of a round of the strategy `mesh`: a dense batch then costs less than the steps before it.
+/// Default length of a round of the strategy `mesh`. A batch that moves all weights then costs less than the steps of
+/// its round.
 const EVERY_ON_MESH: RoundLength = RoundLength::Steps(16);
-/// Default length of a round after which the weights of the best worker count.
+/// Default length of a round in the strategy `best`, in which only the worker with the lowest loss emits what it has
+/// learned.
 const EVERY_OF_BEST: RoundLength = RoundLength::Steps(64);
 const EVERY_STEP: RoundLength = RoundLength::Steps(1);
 const EVERY_MAX: f64 = 65_536.0;
@@ -259,7 +261,7 @@ impl Exchange {
         self.pipelines().is_some()
     }
 
-    /// Returns the number of copies of the model that `nodes` nodes with `workers` workers each hold.
+    /// Returns the number of copies of the model that are held by `nodes` nodes with `workers` workers on each.
     #[must_use]
     pub fn copies(&self, nodes: usize, workers: usize) -> usize {
         match self.pipelines() {

@@ -159,7 +159,8 @@ macro_rules! job_keys {
         }
 
         impl CheckedKeys {
-            /// Checks a draft in which the defaults have been filled in.
+            /// Checks the values of a draft in which the defaults have been filled in, and adds those that are invalid
+            /// to `mistakes`.
             pub(super) fn new(draft: &JobDraft, mistakes: &mut Mistakes) -> Self {
                 Self {
                     $($($key: mistakes.check::<$kind>(stringify!($key), draft.$key.clone()),)?)+

@@ -68,7 +68,8 @@ pub struct Muon {
     pub block: u32,
     /// Number of Newton–Schulz iterations by which Muon makes a block of rows orthogonal.
     pub steps: u32,
-    /// Number of steps in which each of Muon's blocks of rows moves once, this many times as far: blocks take turns.
+    /// Number of steps in which each block of rows moves once. Blocks take turns, and each moves this many times as far
+    /// as it would if it moved in every step.
     pub every: u32,
 }
 
@@ -128,11 +129,11 @@ impl Rule {
     }
 }
 
-/// Number of steps of a run at which a learning rate that the job leaves open has its default: about that of five
-/// epochs of MNIST.
+/// Number of steps of a run from which on a learning rate that the job does not set has its default; in shorter runs it
+/// is higher. The number is about that of five epochs of MNIST.
 const USUAL_STEPS: f64 = 4600.0;
-/// Largest factor on a learning rate that the job leaves open, however few steps a run has. In a wide layer of two
-/// inputs, a step ten times as long takes weights out of their range.
+/// Largest factor by which a learning rate that the job does not set is raised in a run of few steps. In a wide layer
+/// of two inputs, a step ten times as long takes weights out of their range.
 const LONGEST_STEPS: f64 = 4.0;
 
 impl Optimiser {

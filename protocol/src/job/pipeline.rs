@@ -18,12 +18,12 @@ pub const SLICES_MAX: u8 = 16;
 pub const STAGES_MAX: usize = 64;
 /// Most micro-batches that a minibatch can be cut into.
 pub const MICRO_MAX: u8 = 64;
-/// Default number of micro-batches of a minibatch. `MICRO_OF_SLICES` is the default for slices of a single group: there
-/// all machines have something to do anyway, and a second micro-batch is enough to compute on while the first one is on
-/// its way.
+/// Default number of micro-batches of a minibatch. `MICRO_OF_SLICES` is the default for a model that is only cut into
+/// slices (parts of the same layers): all its machines compute at the same time anyway, and a second micro-batch is
+/// enough to compute on while the first one's results are on their way.
 const MICRO: u8 = 4;
 const MICRO_OF_SLICES: u8 = 2;
-/// Most minibatches that a pipeline may have in flight besides the oldest one.
+/// Most minibatches that a pipeline may have in flight (begun and not finished) besides the oldest one.
 pub const IN_FLIGHT_MAX: u8 = 4;
 
 /// Settings by which a model is spread over the machines of a pipeline.
@@ -35,7 +35,8 @@ pub struct PipelineSpec {
     pub slices: u8,
     /// Number of micro-batches that a minibatch is cut into, so that all machines of a pipeline have something to do.
     pub micro: u8,
-    /// Number of minibatches that a pipeline has in flight besides the oldest one, if the job sets it.
+    /// Number of minibatches that a pipeline has in flight (begun and not finished) besides the oldest one; none if the
+    /// job leaves the number to be decided.
     pub in_flight: Option<u8>,
     /// Rule for τ, the magnitude of the weight changes that machines with the same group of layers exchange.
     pub threshold: Threshold,
@@ -90,7 +91,8 @@ impl Cut {
         }
     }
 
-    /// Returns this cut, or the cut that nodes have decided on if this one is [`Cut::Auto`].
+    /// Returns the layers at which the model is cut: those of this setting, or `cut`, on which the nodes have decided,
+    /// if the job left them open ([`Cut::Auto`]).
     #[must_use]
     pub fn decided(self, cut: Self) -> Self {
         match self {

@@ -66,9 +66,11 @@ const MINIBATCH_OF_TABLES: u64 = 32;
 const MINIBATCH_OF_IMAGES: u64 = 64;
 /// Largest default minibatch, for tables of many rows.
 const MINIBATCH_OF_LARGE_TABLES: u64 = 128;
-/// Largest number of steps of an epoch up to which minibatches of tables keep their smallest default size.
+/// Number of steps in an epoch for which default minibatches of tables are chosen, within a smallest and a largest
+/// size.
 const STEPS_OF_AN_EPOCH: u64 = 625;
-/// Smallest default number of steps in an epoch of a tiny table; it limits the minibatch.
+/// Number by which the rows of a tiny table are divided for its largest default minibatch, so that an epoch has several
+/// steps.
 const STEPS_OF_A_TINY_EPOCH: u64 = 3;
 const MINIBATCH_MIN: u64 = 4;
 /// Number of steps of a run below which default minibatches become smaller, where the job sets the number of epochs.
@@ -85,10 +87,10 @@ const RATE_MAX: f64 = 0.01;
 const STEPS_OF_RATE: f64 = 1000.0;
 const RATE_FACTOR_MAX: f64 = 4.0;
 const RATE_OF_FEW_STEPS_MAX: f64 = 0.02;
-/// Number of rows from which on tables are trained with orthogonal updates, like images.
+/// Number of rows from which on tables are trained with orthogonal updates by default, like images.
 const ROWS_OF_ORTHOGONAL: u64 = 8000;
-/// Number of steps of all workers together below which tables are trained with Adam, among several workers, too, and
-/// whatever their number of rows.
+/// Number of training steps of all workers together below which tables are trained with Adam by default, regardless of
+/// the numbers of workers and rows.
 const STEPS_OF_ADAM: u64 = 2000;
 /// Default weight decay over a whole run: the natural logarithm of the factor by which it alone would shrink a weight.
 /// Numbers to predict contain more noise than classes, so `DECAY_OF_NUMBERS` is larger.

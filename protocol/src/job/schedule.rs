@@ -37,7 +37,7 @@ pub enum Curve {
 }
 
 impl Schedule {
-    /// Returns the factor on the learning rate at a progress between 0 and 1.
+    /// Returns the factor on the learning rate at a progress of the run, from 0 (beginning) to 1 (end).
     #[must_use]
     pub fn factor(&self, progress: f64) -> f64 {
         let progress = progress.clamp(0.0, 1.0);

@@ -25,7 +25,7 @@ pub const BUNDLED_MAX: usize = 4096;
 pub struct Bundle {
     /// Headers of the bundled batches, which are all of one run and each of a different worker.
     pub headers: Vec<Header>,
-    /// Sum, for each weight, of the lattice steps in the bundled batches.
+    /// Sum of the bundled batches: the multiple of the smallest step by which they move each weight together.
     pub dense: Dense,
 }
 
@@ -40,7 +40,8 @@ impl Bundle {
         self.headers.iter().map(|header| (header.origin, header.sequence))
     }
 
-    /// Returns the amount that the bundle adds to a replica's digest according to its headers.
+    /// Returns the amount that the bundle adds to a replica's digest (checksum of all weights), according to its
+    /// headers.
     #[must_use]
     pub fn digest(&self) -> Digest {
         digest_of(&self.headers)
@@ -99,7 +100,7 @@ impl Bundle {
     }
 }
 
-/// Returns the amount that batches with these headers add to a replica's digest.
+/// Returns the amount that batches with these headers add to a replica's digest (checksum of all weights).
 #[must_use]
 pub fn digest_of(headers: &[Header]) -> Digest {
     headers

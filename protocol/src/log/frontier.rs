@@ -45,7 +45,7 @@ pub enum Position {
 pub struct SequenceRange {
     /// Origin (one life of a worker) that emitted the batches of the range.
     pub origin: OriginId,
-    /// Sequence number before the first batch of the range.
+    /// Sequence number of the last batch before the range; 0 if the range begins with the first batch.
     pub from: u64,
     /// Sequence number of the last batch of the range.
     pub to: u64,

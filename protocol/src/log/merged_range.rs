@@ -24,11 +24,11 @@ pub struct RangeHeader {
     pub run: RunId,
     /// Origin (one life of a worker) that emitted the batches of the merged range.
     pub origin: OriginId,
-    /// Sequence number before the first batch in the merged range.
+    /// Sequence number of the last batch before the merged range; 0 if the range begins with the worker's first batch.
     pub from: u64,
     /// Sequence number of the last batch in the merged range.
     pub to: u64,
-    /// Amount that the batches of the merged range add to a replica's digest.
+    /// Amount that the batches of the merged range add to a replica's digest (checksum of all weights).
     pub digest: Digest,
     /// Progress in shards (parts of the samples) once the merged range is applied: the positions up to which their
     /// samples are trained.
@@ -43,7 +43,8 @@ pub struct RangeHeader {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MergedRange {
     pub header: RangeHeader,
-    /// Sum, for each weight, of the lattice steps in the batches of the merged range.
+    /// Sum of the batches of the merged range: the multiple of the smallest step by which they move each weight
+    /// together.
     pub sums: Sums,
 }
 

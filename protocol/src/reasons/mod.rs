@@ -314,7 +314,7 @@ pub struct Divergence {
     pub optimiser: Sentence,
     /// The same optimiser settings with a lower learning rate, which the remedy recommends.
     pub calmer: Sentence,
-    /// The run that trains the job again with the lower learning rate, if there is one.
+    /// The run that trains the job again with a lower learning rate; none if there is no such run.
     pub successor: Option<RunId>,
 }
 

@@ -27,7 +27,7 @@ pub enum WaitingFor {
     OwnExchange,
     /// A pipeline waits for a new worker of this node, whose worker is gone.
     OwnWorkerRestart,
-    /// The run waits until this node's worker has undone all changes after the measured weights that the run keeps. It
+    /// The run waits until this node's worker has returned to the measured weights that the run keeps as its result. It
     /// does this once all other workers have made their last batches.
     OwnMeasuredWeights,
     /// The run waits for the last batches of this node's workers.
@@ -41,7 +41,8 @@ pub enum WaitingFor {
     OwnModel,
     /// The run waits for samples that a worker of this node has trained but not sent.
     OwnSamples,
-    /// The run waits for any node with workers: this node joined without, and all nodes that had workers are gone.
+    /// The run waits for any node with workers to join: this node joined without workers, and all nodes that had
+    /// workers are gone.
     AnyWorker,
     /// The run waits for another node to finish a task.
     Node {
@@ -69,7 +70,8 @@ pub enum WaitingFor {
         /// The number of samples that are not trained yet.
         samples: u64,
     },
-    /// A thing that the run waited for, as text from a file of an earlier run. Nodes never send this variant.
+    /// A thing that the run waited for, as a text that was read from a file about an earlier run. Nodes never send this
+    /// variant.
     #[serde(skip)]
     Told(Sentence),
 }
@@ -81,7 +83,7 @@ pub enum NodeTask {
     GetReady,
     /// The other node has to start a worker in place of one that is gone.
     RestartWorker,
-    /// The other node's worker has to undo all changes after the measured weights that the run keeps.
+    /// The other node's worker has to return to the measured weights that the run keeps as its result.
     RestoreMeasuredWeights,
     /// The other node has to let its workers make their last batches.
     MakeLastBatches,

@@ -63,7 +63,7 @@ macro_rules! figures {
             )?)?)+
         }
 
-        /// The figures of a whole run.
+        /// The figures of a whole run, such as times, bytes and samples, as its result reports them.
         #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
         #[serde(default)]
         pub struct RunFigures {

@@ -128,26 +128,27 @@ impl Course {
 pub struct ProcessUsage {
     /// Name of the process: `node`, or `worker` with the worker's number.
     pub process: String,
-    /// Seconds of processor time since the run began here.
+    /// Seconds of processor time that the process has used since the run began on its node.
     pub cpu_seconds: f64,
     /// Peak memory in bytes since the process started.
     pub memory_peak_bytes: u64,
-    /// Bytes read from disks since the run began here; data in the system's cache does not count.
+    /// Bytes that the process has read from disks since the run began on its node; data in the system's cache does not
+    /// count.
     pub disk_read_bytes: u64,
-    /// Bytes written to disks since the run began here.
+    /// Bytes that the process has written to disks since the run began on its node.
     pub disk_write_bytes: u64,
 }
 
-/// Resources of its machine that a node has used since the run began there.
+/// Resources of its machine that a node has used since the run began on the node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NodeUsage {
     /// Name of the node.
     pub node: String,
-    /// Bytes received over all of the node's sockets since the run began there, including encryption, control messages
-    /// and handshakes.
+    /// Bytes received over all of the node's sockets since the run began on the node, including encryption, control
+    /// messages and handshakes.
     pub wire_in: u64,
-    /// Bytes sent over all of the node's sockets since the run began there, including encryption, control messages
-    /// and handshakes.
+    /// Bytes sent over all of the node's sockets since the run began on the node, including encryption, control
+    /// messages and handshakes.
     pub wire_out: u64,
     /// Usage of the node's processes: the node's own first, then its workers.
     pub processes: Vec<ProcessUsage>,

@@ -30,7 +30,7 @@ pub fn ratio(part: f64, whole: f64) -> f64 {
 pub struct EventLine<'a, R> {
     /// Name of the event that this JSON line reports.
     pub event: &'static str,
-    /// The event's record, whose fields stand beside the event's name.
+    /// The event's record, whose fields stand beside the event's name in the JSON line.
     #[serde(flatten)]
     pub record: &'a R,
 }
@@ -97,7 +97,7 @@ impl StatsRecord {
     /// Maximum number of log notices (sentences for people) in one record.
     pub const SAID_MAX: usize = 8;
 
-    /// Returns all evaluations in the record, oldest first. The newest one may have been in an earlier record, too.
+    /// Returns all evaluations in the record, oldest first. The newest of them may have been in an earlier record, too.
     pub fn told_evaluations(&self) -> impl Iterator<Item = Evaluation> + '_ {
         self.evaluations.iter().copied().chain(self.evaluation)
     }
@@ -149,15 +149,15 @@ pub struct Finished {
     pub nodes: usize,
     /// Names of the nodes that took part to the end.
     pub participants: Vec<String>,
-    /// Names of the nodes without which the run ended.
+    /// Names of the nodes that took part in the run, but did not end it with the others.
     pub missing: Vec<String>,
     /// A sentence for each node that could not take part and was left out.
     pub left_out: Vec<String>,
     /// True if all participants ended with the same weights to the bit.
     pub replicas_agree: bool,
-    /// Digest of the saved weights.
+    /// Digest (checksum) of the saved weights.
     pub digest: String,
-    /// Bytes that all nodes sent on the data plane.
+    /// Bytes of batches, and of messages about them, that all nodes sent to each other.
     pub bytes_sent: u64,
     /// Bytes that sending every step's gradient as `f32` to every peer would have taken.
     pub bytes_dense: u64,

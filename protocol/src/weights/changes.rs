@@ -42,7 +42,8 @@ pub enum ChangesError {
     TooMany(usize),
 }
 
-/// Checks all conditions that changes must meet before they are applied to a replica of `weights` weights.
+/// Checks all conditions that changes must meet before they are applied to a replica of `weights` weights: they are
+/// sorted and not too many, name weights that exist, and move each weight in one direction and not too far.
 pub fn check(changes: &[u32], weights: usize, tau: Tau) -> Result<(), ChangesError> {
     if changes.len() > CHANGES_MAX {
         return Err(ChangesError::TooMany(changes.len()));
@@ -105,8 +106,8 @@ fn prefetch<T>(items: &[T], index: usize) {
     let _ = (items, index);
 }
 
-/// Moves the weights in `items`: calls `move_by` for one change after another, and returns the largest magnitude of a
-/// moved weight. `fetch` prefetches a weight that will be moved soon.
+/// Moves the weights in `items`: calls `move_by` with index and sign of one change after another, and returns the
+/// largest magnitude that it returned. `fetch` prefetches a weight that will be moved soon.
 #[inline(always)]
 fn scatter<I: ?Sized>(
     changes: &[u32],
@@ -124,20 +125,20 @@ fn scatter<I: ?Sized>(
     largest
 }
 
-/// Returns plus or minus τ by the lowest bit of a change, without a branch.
+/// Returns plus τ if the lowest bit of a change (`plus`) is 1, else minus τ. It has no branch.
 #[inline(always)]
 fn signed_tau(tau: Tau, plus: u32) -> f32 {
     f32::from_bits(tau.value().to_bits() | (plus ^ 1) << 31)
 }
 
-/// Returns a weight's magnitude as bits. Positive floats compare as their bits do, so the largest is found without
+/// Returns the bits of a weight's magnitude. They compare as the magnitudes do, so the largest is found without
 /// branches.
 #[inline(always)]
 fn magnitude_bits(weight: f32) -> u32 {
     weight.to_bits() & 0x7fff_ffff
 }
 
-/// Checks that a replica would stay within its range if these ±τ changes were applied. Applies nothing.
+/// Checks that a replica would stay within ±16 if these changes of plus or minus τ were applied. Applies nothing.
 ///
 /// # Panics
 /// If an index is not below `weights.len()`: call [`check`] first.
@@ -150,7 +151,8 @@ pub fn check_range(changes: &[u32], tau: Tau, weights: &[f32]) -> Result<(), Ran
     Range::of_weight(largest).map(drop)
 }
 
-/// Adds checked changes of ±τ to a replica held as floats, which stay on the lattice.
+/// Adds checked changes of plus or minus τ to a replica held as floats, which remain multiples of the smallest step
+/// that weights can make.
 ///
 /// # Panics
 /// If an index is not below `weights.len()`: call [`check`] first.
@@ -162,8 +164,8 @@ pub fn apply_to_weights(changes: &[u32], tau: Tau, weights: &mut [f32]) -> Resul
     Range::of_weight(f32::from_bits(largest))
 }
 
-/// Adds checked changes to the shared copy `weights` and to a worker's own copy, which need not lie on the lattice or
-/// stay in its range. A single pass over both keeps twice as many cache misses in flight.
+/// Adds checked changes to the shared copy `weights` of a worker and to its own copy, whose weights need not be
+/// multiples of the smallest step or within ±16. A single pass over both keeps twice as many cache misses in flight.
 ///
 /// # Panics
 /// If an index is not below the length of either copy: call [`check`] first.
@@ -180,7 +182,8 @@ pub fn apply_to_both(changes: &[u32], tau: Tau, weights: &mut [f32], own: &mut [
     Range::of_weight(f32::from_bits(largest))
 }
 
-/// Adds checked changes of ±τ to a replica held as counts (whole lattice steps).
+/// Adds checked changes of plus or minus τ to a replica held as counts (weights as whole multiples of the smallest
+/// step).
 ///
 /// # Panics
 /// If an index is not below `counts.len()`: call [`check`] first.

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 pub struct Contribution(u64);
 
 impl Contribution {
-    /// Contribution to a round: the worker's whole difference.
+    /// Contribution to a round: the worker sends the whole difference of its own weights from the shared ones.
     pub const ALL: Self = Self(1 << 32);
-    /// Contribution to a round: none of the worker's difference.
+    /// Contribution to a round: the worker sends nothing of the difference of its own weights from the shared ones.
     pub const NOTHING: Self = Self(0);
 
     /// Returns an equal share: the contribution of each of `workers` workers whose differences are to be averaged.
@@ -21,14 +21,15 @@ impl Contribution {
         Self((Self::ALL.0 + workers / 2) / workers)
     }
 
-    /// Returns the contribution nearest to a fraction of the worker's difference: all of it above 1, and nothing below
-    /// 0 or for NaN.
+    /// Returns the contribution that is nearest to this fraction of the worker's difference: the whole for more than 1,
+    /// and nothing for less than 0 or NaN.
     #[must_use]
     pub fn nearest(fraction: f64) -> Self {
         Self::from((fraction * Self::ALL.0 as f64).round() as u64)
     }
 
-    /// Returns this contribution, raised to `of` divided by `part` if it is smaller than that.
+    /// Returns the larger of this contribution and a part of another one: `of` divided by `part`. It keeps the
+    /// contribution of a worker from becoming too small.
     #[must_use]
     pub fn at_least(self, part: u64, of: Self) -> Self {
         self.max(Self(of.0 / part))
@@ -40,14 +41,15 @@ impl Contribution {
         self.0 as f64 / Self::ALL.0 as f64
     }
 
-    /// Returns the inverse of the contribution's fraction, which turns emitted steps back into the whole difference.
+    /// Returns one divided by the contribution's fraction: the factor that turns the emitted part of the worker's
+    /// difference back into the whole.
     #[must_use]
     pub fn inverse(self) -> f64 {
         Self::ALL.0 as f64 / self.0 as f64
     }
 }
 
-/// Makes a contribution from units of 2⁻³², at most the whole difference.
+/// Reads a contribution from its number of units of 2⁻³². A number above the whole difference counts as the whole.
 impl From<u64> for Contribution {
     fn from(parts: u64) -> Self {
         Self(parts.min(Self::ALL.0))

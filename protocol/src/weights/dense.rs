@@ -5,7 +5,7 @@ use multiversion::multiversion;
 use crate::weights::digest::Digest;
 use crate::weights::lattice::{BATCH_STEPS_MAX, LATTICE_STEP, Range, RangeError};
 
-/// Number of lattice steps by which each of some neighbouring weights moves within one batch.
+/// Movement of some neighbouring weights within one batch: each moves by its own multiple of the smallest step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dense {
     first: u32,
@@ -13,8 +13,9 @@ pub struct Dense {
 }
 
 impl Dense {
-    /// Creates steps of neighbouring weights from `first` on, for a model of `weights` weights. `None` if the model has
-    /// too few weights, or if a weight moves further than a batch may move it.
+    /// Creates a movement of neighbouring weights, from the weight `first` on, each by its own multiple of the smallest
+    /// step, for a model of `weights` weights. `None` if the model has too few weights, or if a weight moves further
+    /// than a batch may move it.
     #[must_use]
     pub fn checked(first: u32, steps: Vec<i32>, weights: usize) -> Option<Self> {
         let in_range = (first as usize)
@@ -23,38 +24,41 @@ impl Dense {
         (in_range && farthest(&steps) < BATCH_STEPS_MAX).then_some(Self { first, steps })
     }
 
-    /// Creates steps of neighbouring weights that are known to lie within the model and to be small enough for a batch.
+    /// Creates a movement of neighbouring weights, from the weight `first` on, without a check: callers know that it
+    /// lies within the model and that no weight moves too far for a batch.
     pub(crate) fn trusted(first: u32, steps: Vec<i32>) -> Self {
         debug_assert!(farthest(&steps) < BATCH_STEPS_MAX);
         Self { first, steps }
     }
 
-    /// Returns the index of the first weight that these steps are for.
+    /// Returns the index of the first of the neighbouring weights that are moved.
     #[must_use]
     pub fn first(&self) -> u32 {
         self.first
     }
 
-    /// Returns the number of lattice steps of each weight, from the first one on.
+    /// Returns the distance by which each of the neighbouring weights moves, in order, as a multiple of the smallest
+    /// step.
     #[must_use]
     pub fn steps(&self) -> &[i32] {
         &self.steps
     }
 
-    /// Returns the lattice steps alone, without the index of the first weight.
+    /// Returns the distance by which each weight moves, as a multiple of the smallest step, without the index of the
+    /// first weight.
     #[must_use]
     pub fn into_steps(self) -> Vec<i32> {
         self.steps
     }
 
-    /// Returns the amount that these lattice steps add to a replica's digest.
+    /// Returns the amount that this movement of weights adds to a replica's digest (checksum of all weights).
     #[must_use]
     pub fn digest(&self) -> Digest {
         Digest::of_neighbours(u64::from(self.first), &self.steps)
     }
 
-    /// Adds the steps to a replica held as counts (whole lattice steps). A count that would overflow is far out of
-    /// range and stays unchanged, which the digest reveals.
+    /// Moves the weights of a replica held as counts (weights as whole multiples of the smallest step). A count that
+    /// would overflow is far out of range and stays unchanged, which the digest reveals.
     ///
     /// # Panics
     /// If the steps are of a model with more weights.
@@ -68,8 +72,9 @@ impl Dense {
         }
     }
 
-    /// Adds the steps to a replica held as floats and to a worker's own copy. Weights and steps are whole lattice steps
-    /// that floats hold, and so is their sum within the range, so the addition is exact.
+    /// Moves the weights of a replica held as floats, and those of a worker's own copy. Within the range, all of the
+    /// replica's weights before and after are multiples of the smallest step that floats hold, so the addition to it is
+    /// exact.
     ///
     /// # Panics
     /// If the steps are of a model with more weights.
@@ -80,7 +85,7 @@ impl Dense {
     }
 }
 
-/// Adds steps to `sums` or subtracts them. Returns `true` if no sum has overflowed.
+/// Adds numbers of steps to the `sums` of the same weights, or subtracts them. Returns `true` if no sum has overflowed.
 #[must_use]
 pub fn add_up(sums: &mut [i32], steps: &[i32], sign: Sign) -> bool {
     match sign {
@@ -89,7 +94,7 @@ pub fn add_up(sums: &mut [i32], steps: &[i32], sign: Sign) -> bool {
     }
 }
 
-/// Sign with which [`add_up`] applies lattice steps to sums: added or subtracted.
+/// Choice for [`add_up`]: to add or to subtract numbers of steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sign {
     Plus,
@@ -107,7 +112,7 @@ fn subtract(sums: &mut [i32], steps: &[i32]) -> bool {
     leaves >= 0
 }
 
-/// Returns the largest number of lattice steps that any weight moves.
+/// Returns the farthest distance by which any weight moves, as a multiple of the smallest step.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 pub(crate) fn farthest(steps: &[i32]) -> u32 {
     steps
@@ -115,8 +120,8 @@ pub(crate) fn farthest(steps: &[i32]) -> u32 {
         .fold(0, |farthest, steps| steps.unsigned_abs().max(farthest))
 }
 
-/// Adds lattice steps to counts. Returns the largest magnitude of a count, and `true` if no count would have
-/// overflowed.
+/// Adds numbers of steps to the counts of the same weights. Returns the largest magnitude of a count, and `true` if no
+/// count would have overflowed.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn add_to_counts(counts: &mut [i32], steps: &[i32]) -> (u32, bool) {
     let mut largest = 0;
@@ -133,7 +138,8 @@ fn add_to_counts(counts: &mut [i32], steps: &[i32]) -> (u32, bool) {
     (largest, leaves == 0)
 }
 
-/// Adds lattice steps to a worker's shared copy `weights` and own copy, and returns the largest magnitude in `weights`.
+/// Moves the weights of a worker's shared copy `weights` and of its own copy `own` by multiples of the smallest step.
+/// Returns the largest magnitude in `weights`.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn add_to_both(weights: &mut [f32], own: &mut [f32], steps: &[i32]) -> f32 {
     const SIGN: u32 = 1 << 31;

@@ -13,12 +13,13 @@ use serde::{Deserialize, Serialize};
 use crate::rng::splitmix64;
 use crate::weights::lattice::{RANGE_ERROR_STEPS, Tau, count_of};
 
-/// Digest of a replica, by which replicas are compared, or the amount that a batch adds to it.
+/// Digest (checksum) of all weights of a replica, by which replicas are compared; or the amount that a batch adds to
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Digest(pub u64);
 
-/// Returns the factor of weight `index` in the digest of a replica. The factor is odd, so that only the count 0 adds
-/// nothing.
+/// Returns the number by which the count of weight `index` is multiplied in a digest, the sum over all weights. It is
+/// odd, so that only the count 0 adds nothing.
 #[must_use]
 pub const fn factor(index: u64) -> u64 {
     splitmix64(index) | 1
@@ -35,20 +36,21 @@ fn sum_of_neighbours(first: u64, counts: &[i32]) -> u64 {
 }
 
 impl Digest {
-    /// Returns the digest of a replica held as counts (whole lattice steps).
+    /// Returns the digest of a replica held as counts (weights as whole multiples of the smallest step).
     #[must_use]
     pub fn of_counts(counts: &[i32]) -> Self {
         Self::of_neighbours(0, counts)
     }
 
-    /// Returns the part of a digest that neighbouring weights from `first` on make up, by their counts or by steps that
-    /// are added to these.
+    /// Returns the part of a digest that comes from the neighbouring weights from `first` on. With their movement in
+    /// steps instead of their counts, it returns the amount that this movement adds to the digest.
     #[must_use]
     pub fn of_neighbours(first: u64, counts: &[i32]) -> Self {
         Self(sum_of_neighbours(first, counts))
     }
 
-    /// Returns the digest of a replica held as floats; `None` if a weight is not on the lattice.
+    /// Returns the digest of a replica held as floats; `None` if a weight is not a multiple of the smallest step that
+    /// weights can make.
     #[must_use]
     pub fn of_weights(weights: &[f32]) -> Option<Self> {
         let mut sum = 0u64;
@@ -58,7 +60,8 @@ impl Digest {
         Some(Self(sum))
     }
 
-    /// Returns the amount that changes (`index << 1 | plus`) of size τ add to a digest.
+    /// Returns the amount that changes add to a replica's digest. Each change, `index << 1 | plus`, moves a weight by
+    /// plus or minus τ.
     #[must_use]
     pub fn of_changes(changes: &[u32], tau: Tau) -> Self {
         let steps = u64::from(tau.steps());
@@ -77,8 +80,9 @@ impl Digest {
 /// Finds the only weight of a replica in which one bit has flipped, by the digest that the replica should have. Returns
 /// the weight's index and its count before the flip; `None` if more than one bit is wrong, or none.
 ///
-/// Factors are odd, so the lowest bit in which the digests differ is the flipped one. The flipped weight is the one
-/// whose factor explains the whole difference: of 2^64 differences only two per weight are of this kind.
+/// In a digest, each weight's count is multiplied by an odd factor, so the lowest bit in which the digests differ is
+/// the flipped one. The flipped weight is the one whose factor explains the whole difference: of 2^64 differences only
+/// two per weight are of this kind.
 #[must_use]
 pub fn flipped_bit(counts: &[i32], expected: Digest) -> Option<(usize, i32)> {
     let difference = Digest::of_counts(counts).0.wrapping_sub(expected.0);

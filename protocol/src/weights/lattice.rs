@@ -22,23 +22,25 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-/// Number of lattice steps in a weight of 1: a power of two, so that scaling by it never rounds.
+/// Number of smallest steps (see [`LATTICE_STEP`]) in a weight of 1: a power of two, so that scaling by it never
+/// rounds.
 pub const STEPS_PER_UNIT: i32 = 1 << 20;
-/// Size of a lattice step: the distance between two neighbouring points of the lattice.
+/// Smallest step that a weight can make. Every weight is a whole multiple of it, so that sums of weights are exact.
 pub const LATTICE_STEP: f32 = 1.0 / STEPS_PER_UNIT as f32;
-/// Magnitude in lattice steps (±8) above which people are warned, because a weight is close to the end of exactness.
+/// Magnitude of a weight (±8), counted in smallest steps, above which people are warned: sums are exact only up to ±16.
 pub const RANGE_ALARM_STEPS: i32 = 8 * STEPS_PER_UNIT;
-/// Magnitude in lattice steps (±16) at which `f32` stops holding every count: the run has diverged and stops.
+/// Magnitude of a weight (±16), counted in smallest steps, at which `f32` stops holding every count: the run has
+/// diverged and stops.
 ///
 /// The border itself is outside the range: a float sum that leaves the range rounds to ±16 or beyond, never back
 /// inside, so a replica of floats and a replica of counts give the same verdict.
 pub const RANGE_ERROR_STEPS: i32 = 16 * STEPS_PER_UNIT;
-/// Number of lattice steps below which a weight's move in one batch must stay, so that a count cannot leave `i32`
-/// before it is checked.
+/// Number of smallest steps below which a weight's move in one batch must stay, so that the count cannot overflow an
+/// `i32` before its range is checked.
 pub const BATCH_STEPS_MAX: u32 = 1 << 24;
 
-/// Returns the count (whole number of lattice steps) of the weight nearest to `value`. Values beyond the lattice's
-/// range are clamped to it.
+/// Returns the count of the possible weight nearest to `value`: its whole number of smallest steps. Values beyond the
+/// range of weights (±16) are clamped to it.
 ///
 /// The count 0 stands for both zeros, so the weight −0.0 does not exist.
 #[must_use]
@@ -47,13 +49,14 @@ pub fn nearest_count(value: f32) -> i32 {
     (steps as i32).clamp(1 - RANGE_ERROR_STEPS, RANGE_ERROR_STEPS - 1)
 }
 
-/// Returns the weight of a count (whole number of lattice steps). It is exact for every count within the range.
+/// Returns the weight of a count, its whole number of smallest steps. It is exact for every weight within ±16.
 #[must_use]
 pub fn weight_of(count: i32) -> f32 {
     count as f32 * LATTICE_STEP
 }
 
-/// Returns the count of a weight, its whole number of lattice steps; `None` for a float that is not on the lattice.
+/// Returns the count of a weight, its whole number of smallest steps; `None` for a float that is no such multiple or is
+/// beyond ±16.
 #[must_use]
 pub fn count_of(weight: f32) -> Option<i32> {
     let steps = weight * STEPS_PER_UNIT as f32;
@@ -62,18 +65,18 @@ pub fn count_of(weight: f32) -> Option<i32> {
     (on_lattice && count.unsigned_abs() <= RANGE_ERROR_STEPS as u32).then_some(count)
 }
 
-/// τ in whole lattice steps: the distance by which one change moves a weight.
+/// τ, the distance by which one change moves a weight, as a whole number of the smallest steps that a weight can make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
 pub struct Tau(u32);
 
 impl Tau {
-    /// Smallest τ: one lattice step.
+    /// Smallest τ (distance by which one change moves a weight): the smallest step that a weight can make.
     pub const ONE_STEP: Self = Self(1);
-    /// Largest τ that a batch may carry.
+    /// Largest τ (distance by which one change moves a weight) that a batch may have.
     pub const MAX: Self = Self(BATCH_STEPS_MAX - 1);
 
-    /// Creates τ of `steps` lattice steps; `None` outside `1..2^24`.
+    /// Creates a τ (distance by which one change moves a weight) of `steps` smallest steps; `None` outside `1..2^24`.
     #[must_use]
     pub const fn from_steps(steps: u32) -> Option<Self> {
         if steps >= 1 && steps < BATCH_STEPS_MAX {
@@ -83,7 +86,7 @@ impl Tau {
         }
     }
 
-    /// Returns the τ on the lattice that is nearest to a real number, at least one step.
+    /// Returns the possible τ that is nearest to a real number: a whole number of smallest steps, at least one.
     #[must_use]
     pub fn nearest(value: f64) -> Self {
         let steps = (value * f64::from(STEPS_PER_UNIT)).round_ties_even();
@@ -95,7 +98,7 @@ impl Tau {
         self.0
     }
 
-    /// Returns τ as a float, exactly.
+    /// Returns τ, the distance by which one change moves a weight, as a float. The conversion is exact.
     #[must_use]
     pub fn value(self) -> f32 {
         self.0 as f32 * LATTICE_STEP
@@ -138,8 +141,8 @@ pub enum Range {
 pub struct RangeError;
 
 impl Range {
-    /// Checks the range of a replica held as counts, by the largest magnitude of a count in lattice steps, after a
-    /// batch was applied.
+    /// Checks that a replica held as counts is within ±16, after a batch was applied. `largest` is the largest
+    /// magnitude of a count, in smallest steps.
     pub fn of_steps(largest: u32) -> Result<Self, RangeError> {
         if largest >= RANGE_ERROR_STEPS as u32 {
             Err(RangeError)
@@ -150,7 +153,8 @@ impl Range {
         }
     }
 
-    /// Checks the range of a replica held as floats, by the largest magnitude of a weight. NaN counts as divergence.
+    /// Checks that a replica held as floats is within ±16. `largest` is the largest magnitude of a weight; NaN counts
+    /// as divergence.
     pub fn of_weight(largest: f32) -> Result<Self, RangeError> {
         if largest <= weight_of(RANGE_ALARM_STEPS) {
             Ok(Self::Safe)

@@ -5,8 +5,8 @@ use crate::weights::dense::Dense;
 use crate::weights::digest::{Digest, factor};
 use crate::weights::lattice::{LATTICE_STEP, Range, RangeError, STEPS_PER_UNIT, Tau, weight_of};
 
-/// Exact sum of several batches: the weights that it moves, each with its lattice steps; sorted by index, without
-/// zeros.
+/// Exact sum of several batches: the weights that it moves, each with the multiple of the smallest step by which it
+/// moves; sorted by index, without weights that do not move.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
     entries: Vec<(u32, i32)>,
@@ -18,8 +18,9 @@ impl Sums {
         Self { entries }
     }
 
-    /// Creates a sum of batches from untrusted entries of index and steps, for a model of `weights` weights. `None` if
-    /// they are not sorted, in range and without zeros.
+    /// Creates a sum of batches from entries that another process sent: the index of a weight and the number of steps
+    /// by which it moves. `None` if they are not sorted, name a weight that a model of `weights` weights does not have,
+    /// or move a weight by zero or by more than can be negated.
     #[must_use]
     pub fn checked(entries: Vec<(u32, i32)>, weights: usize) -> Option<Self> {
         let in_range = entries.last().is_none_or(|last| (last.0 as usize) < weights);
@@ -28,8 +29,8 @@ impl Sums {
         (in_range && sound && sorted).then_some(Self { entries })
     }
 
-    /// Returns the weight movements that turn the counts `before` into the counts `after`, of the same length; `None`
-    /// if a difference is too large.
+    /// Returns the movement of weights that turns a replica with the counts `before` into one with the counts `after`,
+    /// of the same length; `None` if a difference is too large.
     #[must_use]
     pub fn between(before: &[i32], after: &[i32]) -> Option<Self> {
         let mut entries = Vec::new();
@@ -43,14 +44,15 @@ impl Sums {
         Some(Self { entries })
     }
 
-    /// Returns the weights that move, sorted by index: the index and the number of lattice steps of each.
+    /// Returns the weights that move, sorted by index: the index of each, and the multiple of the smallest step by
+    /// which it moves.
     #[must_use]
     pub fn entries(&self) -> &[(u32, i32)] {
         &self.entries
     }
 
-    /// Adds a sum of batches to a replica held as counts (whole lattice steps). A count that would overflow is far out
-    /// of range and stays unchanged, which the digest reveals.
+    /// Adds a sum of batches to a replica held as counts (weights as whole multiples of the smallest step). At a count
+    /// that would overflow, which is far out of range, it stops with an error.
     ///
     /// # Panics
     /// If an index is not below `counts.len()`.
@@ -64,9 +66,9 @@ impl Sums {
         Range::of_steps(largest)
     }
 
-    /// Adds a sum of batches to a replica held as floats and to a worker's own copy. To the replica, whose weights lie
-    /// on the lattice, it is added as integers, because it may move a weight by more steps than a float addition keeps
-    /// exact.
+    /// Adds a sum of batches to a replica held as floats and to a worker's own copy. In the replica, whose weights are
+    /// multiples of the smallest step, it is added as integers, because it may move a weight by more steps than a float
+    /// addition keeps exact.
     ///
     /// # Panics
     /// If an index is not below the length of either copy.
@@ -83,7 +85,7 @@ impl Sums {
         Range::of_steps(largest)
     }
 
-    /// Returns the amount that this sum of batches adds to a replica's digest.
+    /// Returns the amount that this sum of batches adds to a replica's digest (checksum of all weights).
     #[must_use]
     pub fn digest(&self) -> Digest {
         let sum = self
@@ -95,7 +97,7 @@ impl Sums {
     }
 }
 
-/// Converts steps of neighbouring weights to a sum, without the weights that do not move.
+/// Converts the movement of neighbouring weights to a sum, which lists only the weights that move.
 impl From<&Dense> for Sums {
     fn from(dense: &Dense) -> Self {
         let entries = (dense.first()..).zip(dense.steps().iter().copied());
@@ -103,7 +105,8 @@ impl From<&Dense> for Sums {
     }
 }
 
-/// Adds up batches of one model, and sums of batches.
+/// Builder of the exact sum of several batches of one model, which moves each weight at once as the batches do one by
+/// one.
 #[derive(Debug)]
 pub struct Adder {
     steps: Vec<i32>,
@@ -112,7 +115,7 @@ pub struct Adder {
 }
 
 impl Adder {
-    /// Starts a sum of batches at zero, for a model of `weights` weights.
+    /// Starts a sum without batches, in which no weight moves, for a model of `weights` weights.
     #[must_use]
     pub fn new(weights: usize) -> Self {
         Self {
@@ -121,7 +124,8 @@ impl Adder {
         }
     }
 
-    /// Adds a batch of checked changes of size `tau` to the sum.
+    /// Adds a batch to the sum: changes that have passed the check, each of which moves a weight by plus or minus
+    /// `tau`.
     ///
     /// # Panics
     /// If an index is not below the number of weights.
@@ -142,7 +146,7 @@ impl Adder {
         }
     }
 
-    /// Adds a batch of dense steps to the sum.
+    /// Adds a dense batch, which moves neighbouring weights, to the sum.
     ///
     /// # Panics
     /// If the steps are of a model with more weights.
@@ -163,8 +167,8 @@ impl Adder {
         }
     }
 
-    /// Returns the total of all added batches; `None` if it is more than a sum can hold, which does not happen to a run
-    /// within its range.
+    /// Returns the total of all added batches; `None` if it moves a weight by more steps than an `i32` holds, which
+    /// does not happen to a run within its range.
     #[must_use]
     pub fn finish(self) -> Option<Sums> {
         let entries = (0u32..).zip(self.steps).filter(|&(_, steps)| steps != 0);

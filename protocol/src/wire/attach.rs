@@ -48,20 +48,20 @@ pub enum ToWorker {
     /// Lets a worker that waits in a round go on. All messages of the workers that it waited for were sent before this
     /// one.
     GoOn(GoOn),
-    /// Lets a worker go on in sequential averaging without a sum: no worker is before it in this pass, or is waited
-    /// for.
+    /// Lets a worker that waits in sequential averaging go on alone, without a partial sum of the workers' differences:
+    /// no worker comes before it in this pass, or the one before it is absent or late.
     GoOnPassing,
     /// Reports that an origin (one life of a worker) sends no batches any more, or does so again. The shards of samples
     /// that a dead origin began may be claimed.
     Origin {
         origin: OriginId,
-        /// True if the origin goes on with the shards of samples that it began.
+        /// True if the origin (one life of a worker) goes on with the shards of samples that it began.
         alive: bool,
     },
     /// Reports that a slot, to which samples were dealt, has lost its worker, or has one again.
     Slot {
         slot: usize,
-        /// True if a worker trains the samples of the slot.
+        /// True if the slot has a worker, which trains its samples.
         alive: bool,
     },
     /// Asks the worker to measure the quality of its present weights on the evaluation samples, and to report the
@@ -103,8 +103,9 @@ pub enum ToWorker {
 pub struct GoOn {
     /// Number of the round (exchange of all workers' differences) that the worker waits in.
     pub round: u64,
-    /// The share of the difference between its own and the shared weights that the worker is to emit now, as all losses
-    /// are announced. None if it has emitted its share, and trains on because those of all workers have come.
+    /// Share of the difference between its own and the shared weights that the worker is to send now, because the
+    /// losses of all workers are known. None if it has sent its share already, and trains on because the shares of all
+    /// workers have come.
     pub contribution: Option<Contribution>,
     /// Number of the newest round (exchange of all workers' differences) that any worker has reached.
     pub newest: u64,
@@ -144,10 +145,11 @@ pub struct Assignment {
     /// The job, with all settings decided.
     #[serde(with = "crate::job::as_text")]
     pub job: Box<Job>,
-    /// Evaluations that the worker makes without being asked, if it alone decides which samples are trained next.
+    /// Rate of the evaluations that the worker makes without being asked; none if the node asks for evaluations. A
+    /// worker makes them itself only if it alone decides which samples are trained next.
     pub paced: Option<Pace>,
-    /// Number of slots (numbers of workers) at the run's beginning. If the job limits the number of workers that train,
-    /// those in the lowest slots do, and the others only when lower slots lose their workers.
+    /// Number of slots (numbers of workers) at the run's beginning. A job may limit the number of workers that train:
+    /// then those in the lowest slots train, and the others only once workers in lower slots are lost.
     pub founders: usize,
     /// Id of the worker's stream of batches, by which other nodes know it.
     pub origin: OriginId,
@@ -172,7 +174,7 @@ pub struct Assignment {
     pub pipeline: Option<PipelineAssignment>,
 }
 
-/// Evaluations that a worker makes between two of its steps without being asked.
+/// Rate of the evaluations that a worker makes by itself, between two of its steps, instead of waiting to be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Pace {
     /// Number of samples that the worker trains between two evaluations.
@@ -204,7 +206,7 @@ pub enum FromWorker {
         run: RunId,
         /// Description of the job's data, which the worker has opened.
         data: DataInfo,
-        /// The worker's approximate speed in million products per second; 0 if it is not needed.
+        /// The worker's approximate speed in million multiplications per second; 0 if it is not needed.
         speed: u64,
     },
     /// Reports that the worker cannot take part in the run, in answer to [`ToWorker::Prepare`].
@@ -219,7 +221,7 @@ pub enum FromWorker {
     /// Reports that the worker has had no samples to train for a second. Lists the samples that other workers hold, by
     /// slot; if there are none, all samples are trained as far as the worker knows.
     Starved(Vec<Missing>),
-    /// Reports that the worker trains again after it was starved.
+    /// Reports that the worker, which had no samples to train, trains again.
     Fed,
     /// Reports the scores of an evaluation that the node asked for or that the worker makes by itself.
     Evaluated {
@@ -244,8 +246,8 @@ pub enum FromWorker {
     /// Reports that the worker has applied all batches of the run. Sent before anything is saved, so that a disk that
     /// hangs does not keep nodes from comparing digests.
     Finished {
-        /// The digest recomputed from the worker's weights; none if a weight has left the lattice (the grid of exact
-        /// values).
+        /// The digest recomputed from the worker's weights; none if a weight is not a multiple of the smallest step
+        /// that weights can make.
         digest: Option<Digest>,
     },
     /// Reports that the model is saved and its quality measured, as [`ToWorker::Finish`] ordered. May come late, even

@@ -129,14 +129,14 @@ pub struct FoundCheckpoint {
 pub struct Offer {
     /// Description of the node's data.
     pub data: DataInfo,
-    /// Digest of the node's initial weights.
+    /// Digest (checksum) of the node's initial weights.
     pub digest: Digest,
     /// Number of workers that the node has for the run.
     pub workers: usize,
     /// The smallest number of groups of layers at which the node has enough memory for any one group, if the network is
     /// spread over nodes; else 1.
     pub groups: u8,
-    /// Approximate speed of one of the node's workers in million products per second; 0 if it is not needed.
+    /// Approximate speed of one of the node's workers in million multiplications per second; 0 if it is not needed.
     pub speed: u64,
     /// Bytes of the node's memory, if the node knows.
     pub memory_bytes: Option<u64>,
@@ -264,7 +264,7 @@ pub const SILENT: &str = "silent";
 pub struct RunResult {
     /// Names of the nodes that took part to the end.
     pub participants: Vec<String>,
-    /// Names of the nodes without which the run ended.
+    /// Names of the nodes that took part in the run, but did not end it with the others.
     pub missing: Vec<String>,
     /// Nodes that could not take part and were left out.
     pub left_out: AllLeftOut,
@@ -289,7 +289,7 @@ pub struct RunResult {
     pub weights: u64,
     /// Seconds from the first step to the last batch applied.
     pub seconds: f64,
-    /// Bytes that all nodes sent on the data plane.
+    /// Bytes of batches, and of messages about them, that all nodes sent to each other.
     pub bytes_sent: u64,
     /// Resources that each node used on its machine.
     pub usage: Vec<NodeUsage>,

@@ -24,7 +24,7 @@ pub enum Kind {
     Have = 2,
     /// The announcement of an origin (a worker's stream of batches), or of its end.
     Origin = 3,
-    /// The first message on every connection of the data plane.
+    /// Kind of the first message on every connection of the data plane, which carries batches and model files.
     Hello = 4,
     /// Kind of a message between a node and one of its workers.
     Message = 5,

@@ -13,12 +13,14 @@ use super::part::RoundPart;
 use super::prefix::Prefix;
 use super::{Unreadable, decode, encode};
 
-/// The first message on a connection of the data plane, which says what the connection is for.
+/// The first message on a connection of the data plane, which carries batches and model files. It says which of these
+/// the connection is for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Hello {
-    /// Asks to set up a link for a run.
+    /// Asks to set up a link for a run: a connection on which two nodes exchange batches and other messages.
     Link {
-        /// The caller's release: with another release, the same bytes may have another meaning.
+        /// Release of Tau on the calling node. A node with another release accepts no link, because the same bytes may
+        /// have another meaning there.
         version: String,
         run: RunId,
         /// Id of the node that opened the connection.
@@ -66,7 +68,8 @@ pub enum Message {
     Have(Frontier),
     /// A piece of a parcel (a merged range, snapshot or bundle), which is too large to be sent whole.
     Piece(Piece),
-    /// A section of the weights for which the batches of a round are being added up along the reduction path.
+    /// A part of a round: the sum of the round's batches for one section of the weights, which is added up from node to
+    /// node.
     Part(RoundPart),
     /// The sum of some workers' differences in sequential averaging, on its way to the next worker.
     Prefix(Prefix),
@@ -83,7 +86,7 @@ pub enum Note {
     /// consecutive batches of a worker) that begin there, whatever it receives meanwhile. Answered with
     /// [`Note::Marked`].
     Mark {
-        /// Number of the mark, which the sender counts for each receiver; the answer repeats it.
+        /// Number of the mark (of this frontier), which the sender counts for each receiver; the answer repeats it.
         number: u64,
         /// The sender's frontier at the mark: the last batch that it has applied of each worker.
         frontier: Frontier,
@@ -96,8 +99,9 @@ pub enum Note {
     Marked {
         /// Number of the mark (a [`Note::Mark`] that the receiver has sent) that is accepted.
         number: u64,
-        /// Origins (workers) for which the mark is not accepted, as the sender of this note has merged their batches
-        /// across it or lacks them: their merged ranges begin at the previous mark.
+        /// Origins (workers) for which the mark is not accepted, because the sender of this note has merged their
+        /// batches across the mark into one sum, or lacks their batches: their merged ranges begin at the previous
+        /// mark.
         except: Vec<OriginId>,
     },
     /// Number of bytes that have arrived of the parcel (a large message in pieces) that the receiver is sending.
@@ -135,20 +139,20 @@ pub enum ParcelKind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Piece {
     pub kind: ParcelKind,
-    /// Length in bytes of the whole parcel, of which this is a piece.
+    /// Length in bytes of the whole parcel (a large message in pieces) that this piece belongs to.
     pub total: u64,
     /// Position of the piece's first byte within the parcel.
     pub offset: u64,
     pub bytes: Arc<[u8]>,
 }
 
-/// Reason why a frame is not a valid message of a link.
+/// Reason why a frame is not a valid message on a link between two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum MessageError {
     /// The contents of the frame cannot be decoded.
     #[error(transparent)]
     Unreadable(#[from] Unreadable),
-    /// The kind of the frame does not belong on a link.
+    /// The frame has a kind that is never sent on a link between two nodes.
     #[error("received a message of a kind that links between nodes do not carry")]
     OutOfPlace,
 }
@@ -173,7 +177,7 @@ impl Message {
         })
     }
 
-    /// Decodes a link's message from the kind and contents of a frame.
+    /// Decodes a message on a link between two nodes from the kind and contents of a frame.
     pub fn decode(kind: Kind, contents: Vec<u8>) -> Result<Self, MessageError> {
         Ok(match kind {
             Kind::Batch => Self::Batch(contents.into()),

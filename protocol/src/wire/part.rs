@@ -12,9 +12,10 @@ use crate::log::bundle::BUNDLED_MAX;
 /// it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PartHead {
-    /// Number of the round whose batches are added up.
+    /// Number of the round (some training steps, after which every worker makes a batch) whose batches are added up.
     pub round: u64,
-    /// Fingerprint of the members among whom the round is added up, and of the reduction path.
+    /// Fingerprint of the members whose batches are added up, and of the path that the sum takes from node to node.
+    /// Nodes compare it to check that they agree on both.
     pub members: u64,
     /// Number, from 0, of the section of the weights that the part is about: the part sums up the round's changes of
     /// these weights.
@@ -25,12 +26,13 @@ pub struct PartHead {
     pub headers: Vec<Header>,
 }
 
-/// A part of a round: the sum of its batches for a section of the weights, on its way from node to node.
+/// The sum of a round's batches for one section of the weights, on its way from node to node. A round is some training
+/// steps, after which every worker makes a batch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RoundPart {
     pub head: PartHead,
-    /// The encoded sum: the steps by which each weight of the section moves. Passed on unchanged once the part is
-    /// whole.
+    /// The encoded sum: the movement of each weight of the section. Nodes add their batches to it until the part is
+    /// whole, and from then on pass it on unchanged.
     pub steps: Arc<[u8]>,
 }
 

@@ -18,7 +18,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// Returns the word for the run's phase in records and for people.
+    /// Returns the word for the run's phase, for statistics and for people.
     #[must_use]
     pub const fn text(self) -> &'static str {
         match self {

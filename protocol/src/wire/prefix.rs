@@ -15,8 +15,8 @@ pub struct PrefixHead {
     /// Number of the pass (one walk of the sum through all workers) that the sum belongs to, as counted by the worker
     /// that sends it.
     pub pass: u64,
-    /// Digest of the shared weights to which the differences are relative. A worker with other shared weights cannot
-    /// use the sum.
+    /// Digest (checksum) of the shared weights that the workers' own weights were compared with. A worker with other
+    /// shared weights cannot use the sum.
     pub shared: Digest,
     /// The origin (worker) that added its difference to the sum last.
     pub from: OriginId,
@@ -30,19 +30,19 @@ pub struct PrefixHead {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prefix {
     pub head: PrefixHead,
-    /// The sum as encoded dense steps: the movement of each weight.
+    /// The encoded sum of the differences, as a movement of each weight.
     pub steps: Arc<[u8]>,
 }
 
 impl Prefix {
-    /// Encodes the sum and its header as the contents of a frame.
+    /// Encodes the sum of differences and its header as the contents of a frame.
     pub fn encode(&self) -> Result<Vec<u8>, Unreadable> {
         let mut contents = super::encode(&self.head)?;
         contents.extend_from_slice(&self.steps);
         Ok(contents)
     }
 
-    /// Decodes a sum and its header from the contents of a frame. The steps stay encoded.
+    /// Decodes a sum of differences and its header from the contents of a frame. The sum itself stays encoded.
     pub fn decode(contents: &[u8]) -> Result<Self, Unreadable> {
         let (head, steps) = postcard::take_from_bytes(contents).map_err(|_| Unreadable)?;
         Ok(Self {

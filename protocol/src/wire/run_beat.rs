@@ -53,7 +53,8 @@ impl RunBeat {
     reason = "the flags are independent, and several can be true at once"
 )]
 pub struct ParticipantState {
-    /// Number of the participant's state, which it counts up with every change.
+    /// Number of this state. The participant counts it up with every change, and other nodes keep the state with the
+    /// highest number.
     pub number: u64,
     /// True once all workers of the participant have ended their streams of batches and will make no further batch.
     pub closed: bool,
@@ -75,7 +76,8 @@ pub struct ParticipantState {
     /// The participant's ballot on how it would end the run: it does so as soon as all members in the ballot cast the
     /// same one.
     pub ballot: Option<Ballot>,
-    /// True once the participant has seen only equal ballots on the end of the run, and takes no further batch.
+    /// True once the participant has seen only equal ballots (votes) on the end of the run: from then on it takes no
+    /// further batch.
     pub frozen: bool,
     /// True once the participant has seen that all members that end the run with it take no further batch. Cannot be
     /// taken back.
@@ -105,7 +107,8 @@ impl ParticipantState {
 /// A participant's vote on the end of a run: the batches and the members with which it would end the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ballot {
-    /// Fingerprint of the frontier to end with, which stands for the batches that the model contains.
+    /// Fingerprint of the frontier (the last batch of each worker) with which the participant would end the run; it
+    /// stands for the batches that the model contains.
     pub fingerprint: u64,
     /// Fingerprint of the members that end the run together.
     pub members: u64,
@@ -119,8 +122,8 @@ pub struct Ballot {
 pub enum GivenUp {
     /// The node was given up because it was silent for too long. If it comes back, it is waited for again.
     Silent,
-    /// The node was given up because it has left the cluster, withdrawn from the run, or ended the run without waiting for
-    /// the participant that gives it up.
+    /// The node was given up because it has left the cluster, withdrawn from the run, or ended the run without waiting
+    /// for the participant that gives it up.
     Gone,
     /// The node was given up because it sent something that no honest node sends.
     Lied,
@@ -160,7 +163,7 @@ pub enum StopReason {
     PatienceOver,
     /// The run ends because its time limit is over.
     TimeUp,
-    /// The run ends because the other nodes ended it while this node was unreachable.
+    /// The run ends at a node because the other nodes ended it while that node was unreachable.
     OthersEnded,
 }
 
@@ -194,7 +197,7 @@ pub struct Settled {
     pub samples: u64,
     /// Number of samples that were trained more than once, in all batches that the node has applied.
     pub repeated: u64,
-    /// Bytes that the node sent on the data plane.
+    /// Number of bytes that the node sent to other nodes on the links of the run.
     pub bytes_sent: u64,
     /// Seconds from the first step to the last batch applied.
     pub seconds: f64,

@@ -13,7 +13,8 @@ use crate::weights::digest::Digest;
 use crate::wire::flow::StageAddress;
 use crate::wire::topology::Topology;
 
-/// Maximum number of settings that a run's plan can list as chosen; a job has fewer.
+/// Maximum length of a run plan's list of the settings that the job left to be decided ([`RunPlan::chosen`]); a job has
+/// fewer settings.
 pub const CHOSEN_MAX: usize = 64;
 
 /// The plan of a run: job, data, and the participants.
@@ -21,7 +22,7 @@ pub const CHOSEN_MAX: usize = 64;
 pub struct RunPlan {
     #[serde(with = "crate::job::as_text")]
     pub job: Box<Job>,
-    /// Description of the data, which all participants have in common.
+    /// Properties of the dataset that all participants must agree on, because they train on copies of the same data.
     pub data: DataInfo,
     /// Digest (checksum) of the weights that the run begins with.
     pub first: Digest,

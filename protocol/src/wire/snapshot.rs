@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 
 /// Length in bytes of the field of a snapshot that holds its head's length.
 const LENGTH_BYTES: usize = 4;
-/// Maximum length of a snapshot's head in bytes: a few megabytes of cursors, the origins, and the list of log entries.
+/// Maximum length of a snapshot's head in bytes. A head holds the numbers of samples done in each shard (a few
+/// megabytes), the origins (workers' streams of batches), and the list of log entries.
 pub(crate) const HEAD_BYTES_MAX: usize = 64 << 20;
 const COUNT_BYTES: usize = size_of::<i32>();
 
@@ -82,9 +83,10 @@ pub struct LogEntry {
 /// A replica with its log of batches, as one node gives it to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The batches that the counts are the sum of, and the samples in them.
+    /// Everything of the replica but its weights and log: the batches that add up to the weights in `counts`, and the
+    /// samples in them.
     pub head: Head,
-    /// The weights as counts: whole numbers of steps of the lattice.
+    /// The weights, each as a multiple of the step between two neighbouring values.
     pub counts: Vec<i32>,
     /// Log of the batches that some member may still need.
     pub log: Vec<LogEntry>,
@@ -111,7 +113,7 @@ enum WireKind {
     Batch,
     Range,
     Bundle,
-    /// The same bundle as the earlier log entry at this position, so its bytes are not repeated.
+    /// The log entry is the same bundle as the earlier log entry at this position, so its bytes are not repeated.
     SameBundle(u32),
 }
 
@@ -139,7 +141,7 @@ impl WireKind {
 #[derive(Clone, Debug)]
 pub struct Encoded {
     chunks: Vec<Chunk>,
-    /// Position of the next byte to produce: the chunk, and (`read`) the number of bytes of that chunk already
+    /// Index of the chunk that holds the next byte to produce; `read` is the number of bytes of that chunk already
     /// produced.
     chunk: usize,
     read: usize,

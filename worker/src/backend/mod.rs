@@ -108,10 +108,11 @@ pub trait Backend {
     /// emit, and applies these to the shared weights. Returns the result of the range check of the shared weights.
     fn release(&mut self, compare: &Compare, changes: &mut Vec<u32>) -> Result<Range, TrainError>;
 
-    /// Moves the shared weights of a window towards the own ones by a fraction (`contribution`) of their difference,
-    /// and returns the movement of each in lattice steps. `ahead` is the look-ahead of the own weights. If the
-    /// contribution is not the whole difference, the own weights are moved back to where they would be had all workers
-    /// moved as far. If a value is not finite or out of range, the call fails and changes nothing.
+    /// Moves the shared weights of a window (a range of indices) towards the own ones by a fraction (`contribution`) of
+    /// their difference, and returns the movement of each as a multiple of the step between two neighbouring values.
+    /// `ahead` is the look-ahead of the own weights. If the contribution is not the whole difference, the own weights
+    /// are moved back to where they would be had all workers moved as far. If a value is not finite or out of range,
+    /// the call fails and changes nothing.
     fn take(
         &mut self,
         window: Indices<usize>,
@@ -124,17 +125,18 @@ pub trait Backend {
     /// of the range check of the weights, which may be that of the last step.
     fn apply(&mut self, changes: &[u32], tau: Tau) -> Result<Range, TrainError>;
 
-    /// Moves own and shared weights alike by a sum of batches: exactly, in whole lattice steps. A backend may delay
-    /// this like [`Backend::apply`].
+    /// Moves own and shared weights alike by a sum of batches: exactly, because each movement is a multiple of the step
+    /// between two neighbouring values of a shared weight. A backend may delay this like [`Backend::apply`].
     fn jump(&mut self, sums: &Sums) -> Result<Range, TrainError>;
 
-    /// Does the same as [`Backend::jump`] for neighbouring weights, nearly all of which move.
+    /// Does the same as [`Backend::jump`] with the movements of a range of neighbouring weights, nearly all of which
+    /// move.
     fn shift(&mut self, dense: &Dense) -> Result<Range, TrainError> {
         self.jump(&Sums::from(dense))
     }
 
     /// Computes the digest (checksum) of the shared weights, which must equal the one that the applied batches imply;
-    /// `None` if a weight is no multiple of a lattice step.
+    /// `None` if a weight is no multiple of the step between two neighbouring values.
     fn digest(&self) -> Result<Option<Digest>, TrainError>;
 
     /// Returns the residual (own minus shared copy) of every `step`-th weight. `ahead` is the look-ahead of the own

@@ -295,7 +295,8 @@ impl<B: Backend> Trainer for Replica<B> {
         Ok(residual::norm(&self.residual_sample()?, self.backend.weights()))
     }
 
-    /// Returns the state to save: the residual, its rounding remainder and the optimiser's arrays.
+    /// Returns the state to save: the residual (own minus shared weights), its rounding remainder and the optimiser's
+    /// arrays.
     fn state(&self) -> Result<TrainerState, TrainError> {
         let (own, shared) = (self.backend.read(Array::Own)?, self.backend.read(Array::Shared)?);
         let (residual, rest) = residual::taken_apart(&own, &shared);

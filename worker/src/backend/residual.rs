@@ -2,10 +2,12 @@
 
 use crate::learning::clip::sum_of_squares;
 
-/// Number of weights whose residual is sampled to estimate its size: enough to measure a density of 1/1000.
+/// Number of weights whose residuals (own minus shared copy) are sampled to estimate the sizes of all residuals: enough
+/// to find the size that one in 1000 reaches.
 const SAMPLE: usize = 1 << 17;
 
-/// Returns the step between sampled weights: only residuals at multiples of it are examined.
+/// Returns the distance `n` between sampled weights: the residual (own minus shared copy) of every `n`-th weight is
+/// examined.
 pub(super) fn sample_step(weights: usize) -> usize {
     weights.div_ceil(SAMPLE).max(1)
 }

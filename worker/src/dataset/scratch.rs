@@ -22,7 +22,7 @@ const PIECE: usize = 1 << 16;
 pub(crate) struct ScratchFloats {
     file: Arc<File>,
     folder: Arc<PathBuf>,
-    /// Index in the scratch file of the range's first number.
+    /// Index in the scratch file of the first number of this range.
     start: usize,
     len: usize,
 }

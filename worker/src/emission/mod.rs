@@ -42,8 +42,8 @@ pub enum Plan {
     Keep,
     /// Plan: a batch leaves after the step.
     Leave {
-        /// The τ at which the device compares both copies of the weights while it updates them, which saves a separate
-        /// pass. `None` if the device compares nothing in this step.
+        /// The τ for which the device, while it updates the worker's own weights, also looks for differences of τ or
+        /// more from the shared weights; this saves a separate pass. `None` if it compares nothing in this step.
         compare: Option<Tau>,
     },
 }
@@ -63,18 +63,19 @@ pub trait Emission<T> {
     /// workers' updates: a sum or a mean.
     fn settings(&self, job: &Job, slots: usize) -> Settings;
 
-    /// True if the next step can be made without a batch after it, with its changes kept in the residual: the worker
-    /// does so while its batches are not taken.
+    /// True if the worker may make its next step without sending a batch after it: the step's changes then stay in the
+    /// residual. A worker does so while its node takes no batches.
     fn can_keep(&self) -> bool;
 
     fn plan(&mut self, next: NextStep) -> Plan;
 
-    /// Makes the batch that leaves after a step for which [`Emission::plan`] returned [`Plan::Leave`]. `changes` are
-    /// the changes that the device found by comparing at `compared`; the shared weights contain them already.
+    /// Makes the batch that the worker sends after a step for which [`Emission::plan`] returned [`Plan::Leave`]. If the
+    /// device compared own and shared weights during the step, `compared` is the τ of that comparison, and `changes`
+    /// are the changes that it found and already applied to the shared weights.
     fn leave(&mut self, trainer: &mut T, compared: Option<Tau>, changes: Vec<u32>) -> Result<Leaving, TrainError>;
 
-    /// Returns the rule that sets the worker's contribution to a round; `None` if the worker does not wait for other
-    /// workers' rounds after its own batch.
+    /// Returns the rule that decides which fraction of its changes each worker contributes to a round; `None` if a
+    /// worker trains on after its batch without waiting for the other workers' batches of the round.
     fn weighting(&self) -> Option<RoundWeighting> {
         None
     }
@@ -103,8 +104,8 @@ pub trait Emission<T> {
         false
     }
 
-    /// Returns the emission's internal numbers for the worker's saved state, from which [`Emission::restore`]
-    /// continues.
+    /// Returns the numbers that this rule must remember when the worker saves its state; [`Emission::restore`] takes
+    /// them back.
     fn state(&self) -> Vec<f64>;
 
     /// Continues from the numbers of [`Emission::state`] when a worker resumes from its saved state; invalid numbers

@@ -24,11 +24,12 @@ pub(super) struct InRounds {
     weights: usize,
     /// Number of workers whose contributions are combined in this round.
     workers: u32,
-    /// Fraction of its difference that the worker sends in this round, as it follows from the losses of all workers;
-    /// `None` until these are known, and after the fraction was used.
+    /// Fraction of the difference between its own and the shared weights that the worker sends in this round; it
+    /// follows from the losses of all workers. `None` until these are known, and after the fraction was used.
     agreed: Option<Contribution>,
     steps: u32,
-    /// True if an epoch has ended since the worker's last batch: where a round lasts an epoch, the next batch is due.
+    /// True if an epoch has ended since the worker's last batch. In rounds that last an epoch, this ends the round, and
+    /// the worker sends its next batch.
     ended_epoch: bool,
     /// Index of the window of weights that leaves in the next batch; a large model is sent in several windows, one per
     /// batch.
@@ -57,8 +58,8 @@ impl InRounds {
         self.weights.div_ceil(DENSE_MAX).max(1)
     }
 
-    /// Makes a batch of the worker's contribution to a round, for the window of weights whose turn it is: takes that
-    /// fraction of the window's residual (own minus shared weights).
+    /// Makes the batch with the worker's contribution to a round for the next window of weights. It takes the agreed
+    /// fraction of the difference between own and shared weights out of that window.
     fn take_turn<T: Trainer>(&mut self, trainer: &mut T) -> Result<Leaving, TrainError> {
         let first = self.window * DENSE_MAX;
         self.window = (self.window + 1) % self.windows();

@@ -16,7 +16,8 @@ const SMOOTHING: f64 = 0.2;
 const GAIN: f64 = 0.12;
 /// Largest factor by which one batch moves τ, however far the density is from its target.
 const FACTOR_MAX: f64 = 1.25;
-/// Largest factor by which the learning rate moves τ in one step: the residual still holds older, larger updates.
+/// Largest factor by which a change of the learning rate moves τ in one step. It is small because the residual still
+/// holds updates that were made at the old learning rate.
 const RATE_FACTOR_MAX: f64 = 1.1;
 
 /// Controller that moves τ, the size of one weight change, so that batches change about the target fraction (density)
@@ -62,8 +63,8 @@ impl TauController {
         }
     }
 
-    /// Sets the first τ: the one at which the target fraction of the first residual leaves. `rate` is the learning rate
-    /// that the residual was made at.
+    /// Sets the first τ, chosen so that a first batch that sends every change of size τ or more changes the target
+    /// fraction of the weights. `rate` is the learning rate of the steps made so far.
     pub(super) fn start(&mut self, tau: f64, target: f64, rate: f64) {
         if self.mode == Mode::Unset {
             self.mode = Mode::Following(Following {
@@ -97,7 +98,8 @@ impl TauController {
         }
     }
 
-    /// Scales τ with the learning rate, because updates are proportional to it: the density would show that only later.
+    /// Scales τ with the learning rate at once, because updates are proportional to it. The density of batches, by
+    /// which τ is otherwise corrected, would show the change only some batches later.
     pub(super) fn follow_rate(&mut self, next: f64) {
         if let Mode::Following(Following { tau, rate, .. }) = &mut self.mode {
             let factor = (next / *rate).clamp(1.0 / RATE_FACTOR_MAX, RATE_FACTOR_MAX);
@@ -131,8 +133,8 @@ mod tests {
     use super::*;
     use protocol::rng::CounterRng;
 
-    /// Simulates batches whose residuals are fed by a steady pull and by noise, both shrinking with the learning rate,
-    /// and returns the fraction of weights that each batch changes.
+    /// Simulates batches under a controller: in every step each weight's residual grows by a constant update and by
+    /// noise, both proportional to the learning rate. Returns the fraction of weights that each batch changes.
     fn densities(target: f64, steps: usize, rate_at: fn(f64) -> f64) -> Vec<f64> {
         const WEIGHTS: usize = 4000;
         let mut random = CounterRng::new(11, 0);

@@ -18,16 +18,16 @@ const NORM: f64 = 1.0;
 const LOOK_AHEAD: f64 = 2.0;
 /// Factor on the learning rate of several workers: looking ahead along the velocity allows longer steps.
 const RATE_FACTOR: f64 = 1.5;
-/// Factor on the learning rate of orthogonal updates with several workers: shortened momentum, and other workers'
-/// updates in other directions, calm them more than with one worker alone.
+/// Factor on the learning rate of Muon's orthogonal updates with several workers. It makes up for the smaller progress
+/// of each step: the momentum is shorter than with one worker, and the workers' updates partly cancel.
 const ORTHOGONAL_RATE_FACTOR: f64 = 2.0;
 
-/// Largest number of steps over which one comparison of all weights with the shared copy is spread, a part per step.
-/// With four steps, three quarters of the changes leave later, which costs little where few workers make many steps
-/// each.
+/// Largest number of steps over which one comparison of all weights with the shared weights is spread, a part per step.
+/// With four steps, three quarters of the changes are found and sent one to three steps later, which costs little where
+/// few workers make many steps each.
 pub const TURNS_MAX: usize = 4;
-/// Largest number of workers that compare their weights in [`TURNS_MAX`] turns; more workers, which make fewer steps
-/// each, use fewer turns.
+/// Largest number of workers that spread a comparison of all their weights over [`TURNS_MAX`] steps. With more workers,
+/// each makes fewer steps and spreads it over fewer.
 const WORKERS_TAKING_TURNS: usize = 10;
 
 /// Training settings of one worker, adapted to the number of workers of the run.
@@ -40,7 +40,8 @@ pub struct Settings {
     /// Number of updates by which the worker looks ahead: it computes gradients where its velocity would take the
     /// weights.
     pub look_ahead: f64,
-    /// Number of steps over which one comparison of all own weights with the shared copy is spread, a part per step.
+    /// Number of steps over which the worker spreads one comparison of all its own weights with the shared weights: in
+    /// each step it compares a part of them.
     pub turns: usize,
     /// True if the staleness guard shortens steps when other workers' batches arrive late.
     pub is_guarded: bool,
@@ -56,8 +57,8 @@ impl Settings {
         }
     }
 
-    /// Returns the training settings of one of `slots` workers whose updates add up: with more workers, momentum,
-    /// clipping, look-ahead and turns differ.
+    /// Returns the training settings of one of `slots` workers whose updates add up. Momentum, clipping, look-ahead and
+    /// the number of steps per comparison of all weights depend on the number of workers.
     #[must_use]
     pub fn adding_up(job: &Job, slots: usize) -> Self {
         Self {

@@ -78,8 +78,8 @@ impl MuonBlocks {
         }
     }
 
-    /// Returns the blocks and ranges that lie in a stage of the model, at the stage's own indices. If a stage holds
-    /// only part of a block, that part is made orthogonal by itself.
+    /// Returns the blocks and ranges that lie in a stage of the model, with indices that count from the stage's first
+    /// weight. If a stage holds only part of a block, that part is made orthogonal by itself.
     pub(crate) fn of_stage(self, stage: &PipelineStage) -> Self {
         let local = |range: Range<usize>| {
             stage.tensors().find_map(|(tensor, place)| {
@@ -102,7 +102,8 @@ impl MuonBlocks {
         }
     }
 
-    /// True if the block moves in this step: blocks take turns.
+    /// True if this block of weights is updated in step number `step`. Blocks take turns: each is updated once in
+    /// `every` steps.
     pub(crate) fn has_turn(&self, block: &Block, step: u64) -> bool {
         (block.number + step).is_multiple_of(self.every)
     }

@@ -66,9 +66,9 @@ pub(crate) struct Factors {
 /// them if it lasts. An update moves the weights from their old look-ahead position to the new one.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Ahead {
-    /// Multiple of the velocity by which the stored weights are ahead before the update.
+    /// Multiple `ahead` of the velocity by which the stored weights differ from the true weights `w` before the update.
     pub(crate) before: f32,
-    /// Multiple of the velocity by which the stored weights are ahead after the update.
+    /// Multiple `ahead` of the velocity by which the stored weights differ from the true weights `w` after the update.
     pub(crate) after: f32,
 }
 

@@ -24,7 +24,8 @@ fn thread_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Returns the time since the first call, where the system has no clock of a thread's processor time.
+/// Returns the time since this function's first call. It stands in for the thread's processor time, which systems other
+/// than Unix do not offer here.
 #[cfg(not(unix))]
 fn thread_time() -> Duration {
     use std::sync::OnceLock;

@@ -9,7 +9,8 @@ use crate::task::objective::Objective;
 pub(crate) const MINIBATCH: usize = 128;
 /// Fewest samples from which an evaluation in progress may predict that it misses its target.
 const SURE_SAMPLES: usize = 1000;
-/// Standard deviations below its target from which on an evaluation in progress is sure to miss the target.
+/// An evaluation in progress is sure to miss its target if its accuracy so far is more than this many standard
+/// deviations below the target.
 const SURE_DEVIATIONS: f64 = 4.0;
 
 /// Quality of a model on samples that it was not trained on.

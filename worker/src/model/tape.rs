@@ -20,7 +20,7 @@ pub type Forward<O, To = (usize, usize)> =
 
 /// An operation on a minibatch on some device: a layer, whose output is again a minibatch, or a loss.
 pub trait Operation<To: Shape = (usize, usize)>: Clone + 'static {
-    /// Stored type of the tensors: numbers, or addresses on a GPU.
+    /// Type of a tensor's elements: the numbers themselves or, on a GPU, the address of the array that holds them.
     type Unit: Unit;
     /// Context shared by all operations of one pass through a network: weights, and the seed of dropout.
     type Pass: Clone + 'static;
@@ -31,8 +31,8 @@ pub trait Operation<To: Shape = (usize, usize)>: Clone + 'static {
     /// Computes the output and, if `taped`, the values to save for the backward pass.
     fn forward(&self, pass: &Self::Pass, x: &Activations<Self::Unit>, taped: bool) -> Forward<Self, To>;
 
-    /// Runs the backward pass: takes the output's gradient from its slot, writes the gradient of the weights, and adds
-    /// to that of the input.
+    /// Runs the operation's backward pass: takes the gradient of its output out of `gradients`, writes the gradient of
+    /// its weights there, and adds to the gradient of its input.
     fn backward(
         &self,
         pass: &Self::Pass,
@@ -53,7 +53,7 @@ pub type Branches<E> = [Activations<E>; 2];
 
 /// The two ends of a residual block on some device: two paths get the same input, and their outputs are added.
 pub trait Junction: Clone + 'static {
-    /// Stored type of the tensors: numbers, or addresses on a GPU.
+    /// Type of a tensor's elements: the numbers themselves or, on a GPU, the address of the array that holds them.
     type Unit: Unit;
     /// Context shared by all operations of one pass through a network: weights, and the seed of dropout.
     type Pass: Clone + 'static;
@@ -109,12 +109,12 @@ impl<E: From<OpError>> Failure<E> {
         })
     }
 
-    /// Returns another handle to the same stored error, for the tape.
+    /// Returns another handle to the same stored error, through which a backward pass on the tape can report its error.
     fn share(&self) -> Self {
         Self(Rc::clone(&self.0))
     }
 
-    /// Returns the stored error if there is one, else dfdx's.
+    /// Returns the operation's original error, if one was stored; otherwise converts the given error of dfdx.
     pub(crate) fn behind(&self, error: OpError) -> E {
         self.0.take().unwrap_or_else(|| error.into())
     }
@@ -145,7 +145,7 @@ where
     Ok(y.put_tape(tape))
 }
 
-/// Begins a residual block: splits a tensor for two paths and records the backward pass of that.
+/// Begins a residual block: gives its input to two paths and records the backward pass of this split on the tape.
 pub(crate) fn part<J: Junction, T: Tape<J::Unit, Cpu>>(
     junction: &J,
     pass: &J::Pass,
@@ -161,7 +161,7 @@ pub(crate) fn part<J: Junction, T: Tape<J::Unit, Cpu>>(
     Ok((ways, tape))
 }
 
-/// Ends a residual block: adds the outputs of its two paths and records the backward pass of that.
+/// Ends a residual block: adds the outputs of its two paths and records the backward pass of this addition on the tape.
 pub(crate) fn join<J: Junction, T: Tape<J::Unit, Cpu>>(
     junction: &J,
     pass: &J::Pass,
@@ -183,9 +183,9 @@ pub(crate) fn join<J: Junction, T: Tape<J::Unit, Cpu>>(
 #[derive(Clone, Debug)]
 pub struct Parameters<E: Unit = f32> {
     pub(crate) flat: Tensor<(usize,), E, Cpu>,
-    /// Key of the flat gradient in a tape's [`Gradients`]. `flat` itself is not the key, because dfdx would clear a
-    /// slot of its size in every step; instead this tensor is small, and the memory of the gradient, which operations
-    /// overwrite, is lent to the tape.
+    /// Key under which a tape's [`Gradients`] hold the gradient of all weights. It is a tensor of one number: under the
+    /// weights' own key, dfdx would clear the memory of the whole gradient in every step, although operations overwrite
+    /// it anyway.
     gradient_key: Tensor<(), E, Cpu>,
 }
 
@@ -196,7 +196,8 @@ impl<E: Unit> Parameters<E> {
         Ok(Self { flat, gradient_key })
     }
 
-    /// Returns gradients for a tape, whose operations write the flat gradient into the given memory.
+    /// Returns gradients for a tape, whose operations write the gradient of all weights into the given memory instead
+    /// of new memory.
     pub fn lend_gradient(&self, gradient: Vec<E>) -> Result<Gradients<E, Cpu>, OpError> {
         let mut gradients = Gradients::leaky();
         **gradients.get_or_alloc_mut(&self.gradient_key)? = gradient;
@@ -208,7 +209,7 @@ impl<E: Unit> Parameters<E> {
         Ok(&mut **gradients.get_or_alloc_mut(&self.gradient_key)?)
     }
 
-    /// Takes the flat gradient out of a tape's gradients, in the memory that was lent for it.
+    /// Takes the gradient of all weights out of a tape's gradients, in the memory that was lent for it.
     pub fn take_gradient(&self, mut gradients: Gradients<E, Cpu>) -> Result<Vec<E>, OpError> {
         self.gradient(&mut gradients).map(std::mem::take)
     }

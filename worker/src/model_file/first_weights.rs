@@ -19,7 +19,7 @@ const WEIGHT_MAX: f32 = (RANGE_ALARM_STEPS / STEPS_PER_UNIT) as f32;
 /// Initial weights of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FirstWeights {
-    /// All weights, as counts: whole numbers of lattice steps.
+    /// All weights, as whole multiples of the step between two neighbouring values that a weight can have.
     pub counts: Vec<i32>,
     /// Keys of the tensors that begin at random, because the file does not have them or has them in another form.
     pub afresh: Vec<String>,

@@ -30,7 +30,7 @@ pub struct Metadata {
     /// Job that trained the model.
     pub job: JobDraft,
     pub input: Shape,
-    /// The class or the numbers that the model predicts: an entry `classes` or `numbers`.
+    /// The class or the numbers that the model predicts. In the file this is an entry `classes` or `numbers`.
     #[serde(flatten)]
     pub target: Target,
     /// Names of the table columns that the model was trained on, if they had names.
@@ -106,9 +106,10 @@ pub struct Model {
     pub job: Job,
     /// Shapes and indices of the model's tensors.
     pub layout: Layout,
-    /// Weights of the model, in the order of the flat index space.
+    /// Weights of the model in one list, in the order in which the layout numbers them.
     pub weights: Vec<f32>,
-    /// Means and variances measured for batch norms, in an index space of their own.
+    /// Means and variances measured for batch norms, in the order in which the layout numbers them, apart from the
+    /// weights.
     pub statistics: Vec<f32>,
 }
 
@@ -129,7 +130,7 @@ impl Model {
 pub struct Numbers<'a> {
     /// Shapes and indices of the model's tensors.
     pub layout: &'a Layout,
-    /// Weights of the model, in the order of the flat index space.
+    /// Weights of the model in one list, in the order in which the layout numbers them.
     pub weights: &'a [f32],
     /// Means and variances measured for the model's batch norms.
     pub statistics: &'a [f32],
@@ -227,7 +228,7 @@ pub fn is_own(bytes: &[u8]) -> bool {
     entries.is_some_and(|entries| entries.contains_key(METADATA_KEY))
 }
 
-/// Parses the bytes of a model file and checks that they are complete and undamaged. The path is for messages.
+/// Parses the bytes of a model file and checks that they are complete and undamaged. `path` is only for error messages.
 pub fn parse(path: &Path, bytes: &[u8]) -> Result<Model, ModelFileError> {
     let not_a_model = |why: String| ModelFileError::NotAModel { file: path.into(), why };
     let metadata = metadata_of(bytes).map_err(not_a_model)?;
@@ -295,8 +296,8 @@ pub(crate) fn metadata_of(bytes: &[u8]) -> Result<Metadata, String> {
     serde_json::from_str(text).map_err(|error| error.to_string())
 }
 
-/// Returns the numbers of tensors, in the order of their index space. Memory grows with the tensors that exist, not
-/// with the metadata's claims.
+/// Returns the numbers of tensors in one list, in the order of `slots`. Memory grows with the tensors that exist in the
+/// file, not with the sizes that its metadata claims.
 pub(crate) fn numbers_of(tensors: &SafeTensors<'_>, slots: &[TensorSlot]) -> Result<Vec<f32>, String> {
     let mut numbers = Vec::new();
     for slot in slots {

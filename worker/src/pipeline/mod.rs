@@ -156,7 +156,8 @@ impl Pipeline {
         self.over
     }
 
-    /// Resets the time that [`Pipeline::joining_for`] counts, while a missing worker makes calls pointless.
+    /// Resets the time that [`Pipeline::joining_for`] counts, because a worker of the pipeline is missing and cannot
+    /// answer.
     pub fn stop_joining(&mut self) {
         self.joining_since = None;
     }
@@ -297,10 +298,10 @@ impl Pipeline {
         self.reset()
     }
 
-    /// Tells all stages that this generation of the pipeline is over, if this leader makes no further steps and so does
-    /// not call again: a worker that has not completed the last step may be waiting for another one that has given it
-    /// up. Sends this only once, because each message to an unreachable worker comes back as the event that the
-    /// pipeline is broken.
+    /// If this leader makes no further steps and so does not ask the others to join again, tells all stages that this
+    /// generation of the pipeline is over: a worker that has not completed the last step may be waiting for another one
+    /// that has given it up. Sends this only once, because each message to an unreachable worker comes back as the
+    /// event that the pipeline is broken.
     fn release(&mut self) {
         if self.closed && self.generation != 0 {
             self.say_to_all(&FlowBody::Reset);
@@ -425,8 +426,9 @@ impl Pipeline {
         Heard::Nothing
     }
 
-    /// Returns the largest number of minibatches that an honest leader has begun and this worker has not completed:
-    /// those in flight at the leader, and as many that the leader has completed already.
+    /// Returns the largest number of minibatches that can be begun by the leader and not completed by this worker, if
+    /// the leader keeps to the protocol: those in flight at the leader, and as many that the leader has completed
+    /// already.
     fn begun_max(&self) -> usize {
         2 * (1 + self.in_flight)
     }

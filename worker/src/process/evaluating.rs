@@ -20,7 +20,8 @@ use crate::training::ToTraining;
 /// and ends.
 pub(super) struct Evaluating {
     orders: SyncSender<Order>,
-    /// True while an evaluation is in progress: only one runs at a time, and the next order brings newer weights.
+    /// True while an evaluation is in progress. Weights that come meanwhile are not evaluated, unless they must be:
+    /// newer ones will follow.
     busy: Arc<AtomicBool>,
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Largest number of files that are written at the same time. Each holds a copy of its contents in memory; more are
 /// pending only if a disk hangs.
 const FILES_MAX: usize = 3;
-/// Longest time to wait for the removal of an old file: the batches behind it wait for that.
+/// Longest time to wait for the removal of an old file: messages to the node, such as batches, wait meanwhile.
 const REMOVAL_LIMIT: Duration = Duration::from_secs(1);
 
 /// All files that this process is writing. They outlive their run, and no two threads write the same one.
@@ -21,7 +21,8 @@ pub(super) struct Files(Arc<Mutex<Vec<Writing>>>);
 #[derive(Debug)]
 struct Writing {
     path: PathBuf,
-    /// True once the file is complete. Set before that is reported, because the file may be written again at once.
+    /// True once the file is completely written. Set before the file is reported as complete, because it may be written
+    /// again right after that.
     written: Arc<AtomicBool>,
     thread: JoinHandle<()>,
 }
@@ -68,8 +69,9 @@ impl Files {
         Ok(())
     }
 
-    /// Replaces a file in the background, unless another file is being written. Removes the old file first and then
-    /// calls `tell`, with `false` if nothing will be written. So a file under this name is the announced one.
+    /// Replaces a file in the background. While another file is being written, only calls `tell` with `false`. Else
+    /// removes the old file, calls `tell` with `true` (or `false` if that failed or takes long), and writes the new
+    /// file only after `true`. So a file that exists under this name is the announced one.
     pub(super) fn replace(
         &self,
         path: &Path,

@@ -63,7 +63,7 @@ pub struct Options {
     pub version: String,
     pub device: Device,
     pub threads: Threads,
-    /// Folder outside of which no data is opened, and to which relative paths refer.
+    /// Folder in which all data must be; relative paths of data refer to it.
     pub data_root: PathBuf,
 }
 
@@ -153,8 +153,8 @@ struct Process {
     /// Weights of the node's ledger (its exact integer copy of the model) that have arrived so far; they come in
     /// pieces.
     counts: Vec<i32>,
-    /// Lattice steps by which weights move in the next order to catch up, as far as they have arrived; they come in
-    /// pieces.
+    /// Changes of weights for the next order to catch up, as far as they have arrived, because they come in pieces:
+    /// index of the weight, and multiple of the step between two neighbouring values.
     sums: Vec<(u32, i32)>,
     running: Option<Running>,
 }
@@ -311,8 +311,8 @@ impl Process {
         })
     }
 
-    /// Asks the training thread for the worker's own state (residual and optimiser state). The reporter writes it to
-    /// the path, in order with the batches; if no run trains, this thread answers at once.
+    /// Orders the training thread to report the worker's own state (residual and optimiser state), which the reporter
+    /// then writes to the path. If no run is in progress, answers the node at once that nothing is saved.
     fn save(&self, path: PathBuf) -> io::Result<()> {
         if let Some(running) = &self.running
             && running.inbound.send(ToTraining::Save(path.clone())).is_ok()
@@ -342,7 +342,8 @@ impl Process {
         }
     }
 
-    /// Ends a run in progress, at any point. Files are still written: their disk may never answer.
+    /// Ends a run in progress, at any point. Does not wait for files that are still being written, because a disk may
+    /// never answer.
     fn end(&mut self) {
         self.counts.clear();
         self.sums.clear();

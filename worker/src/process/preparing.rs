@@ -95,7 +95,8 @@ impl Preparing {
     }
 }
 
-/// Sends the initial weights of the run to the node, if they come from a model file and so do not follow from the job.
+/// Sends the initial weights of the run to the node if they come from a model file, because the node cannot compute
+/// those from the job alone.
 fn tell_first(run: RunId, prepared: &Prepared, writer: &Writer) {
     let Some(FirstWeights { counts, mut afresh }) = prepared.take_first() else {
         return;

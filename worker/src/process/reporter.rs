@@ -32,8 +32,8 @@ use crate::training::thread::Outbound;
 use crate::training::{FromTraining, State, Step, StepTime, TrainingError};
 
 const STATS_EVERY: Duration = Duration::from_secs(1);
-/// One in this many evaluations of a run with a target accuracy is completed and reported in any case, however far the
-/// accuracy is from the target.
+/// One in this many evaluations of a run with a target accuracy is completed and its result reported. The others end as
+/// soon as the target is clearly missed.
 const REPORTED_IN: u32 = 4;
 
 pub(super) struct Reporter {

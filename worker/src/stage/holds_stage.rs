@@ -20,6 +20,6 @@ pub trait HoldsStage {
     /// Begins an evaluation of the whole pipeline with the present shared weights.
     fn begin_evaluation(&mut self) -> Result<(), TrainError>;
 
-    /// Advances an evaluation by one piece of work, between two minibatches.
+    /// Advances an evaluation of the whole pipeline by one piece of work, between two minibatches.
     fn advance_evaluation(&mut self) -> Result<Advance, TrainError>;
 }

@@ -101,7 +101,7 @@ impl<W> Measuring<W> {
 }
 
 impl<L: Layers> StageModel<L> {
-    /// Advances a pipeline evaluation by one piece of work, between two minibatches.
+    /// Advances an evaluation of the whole pipeline by one piece of work, between two minibatches.
     pub(super) fn advance_measuring(&mut self, shared: &L::Shared) -> Result<Advance, TrainError> {
         if let Some((samples, numbers)) = self.measuring.own.pop_front() {
             self.measure_piece(samples, self.stage.number, numbers, shared)?;

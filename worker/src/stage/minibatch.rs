@@ -75,7 +75,8 @@ impl MinibatchProgress {
         self.done.iter().all(|&done| done >= self.lead.micro_batches)
     }
 
-    /// Returns the write mode for the next micro-batch that comes back through a layer range: the first one overwrites.
+    /// Returns the write mode for the weight gradient of the next micro-batch that comes back through a layer range:
+    /// the first one overwrites the gradient, later ones are added.
     fn written(&self, at: usize) -> WriteMode {
         if self.done[at] > 0 {
             WriteMode::Add

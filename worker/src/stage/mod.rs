@@ -59,7 +59,8 @@ impl Membership {
         self.partition.stage(usize::from(self.pipeline.stage()))
     }
 
-    /// Creates the membership of a worker for a job on this data, with a placeholder dropout seed.
+    /// Creates the membership of a worker in a pipeline, for a job on this data. The dropout seed is a placeholder, for
+    /// the caller to replace.
     pub(crate) fn of_job(
         job: &Job,
         dataset: &Arc<Dataset>,
@@ -274,7 +275,8 @@ impl<L: Layers> StageModel<L> {
         std::mem::take(&mut self.held)
     }
 
-    /// Keeps activations or gradients that have arrived, or gives the pipeline up if they cannot be for this worker.
+    /// Keeps activations or gradients that have arrived until they are processed. If they cannot be meant for this
+    /// worker, gives up the work in flight.
     fn receive(&mut self, flow: &Flow) {
         match self.read(flow) {
             None => self.refuse(PipelineViolation::Numbers),
@@ -311,8 +313,8 @@ impl<L: Layers> StageModel<L> {
         self.unless_broken(advanced)
     }
 
-    /// Advances an evaluation by one piece of work, between two minibatches. Returns [`Advance::Done`] at the leader,
-    /// once all evaluation samples are counted.
+    /// Advances an evaluation of the whole pipeline by one piece of work, between two minibatches. Returns
+    /// [`Advance::Done`] at the leader, once all evaluation samples are counted.
     pub fn advance_evaluation(&mut self, shared: &L::Shared) -> Result<Advance, TrainError> {
         let advanced = self.advance_measuring(shared);
         self.unless_broken(advanced)

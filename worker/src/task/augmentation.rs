@@ -32,11 +32,9 @@ pub(crate) fn gathered(
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct View {
     flip: bool,
-    /// Vertical shift of an augmented image in pixels: distance of the visible window below the image's top edge;
-    /// negative means above.
+    /// Pixels by which the visible window is moved down over the original image; negative means up.
     down: i8,
-    /// Horizontal shift of an augmented image in pixels: distance of the visible window to the right of the image's
-    /// left edge; negative means to the left.
+    /// Pixels by which the visible window is moved to the right over the original image; negative means to the left.
     right: i8,
 }
 

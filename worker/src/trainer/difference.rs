@@ -8,10 +8,10 @@ use protocol::weights::lattice::{BATCH_STEPS_MAX, LATTICE_STEP, Range, RangeErro
 use crate::trainer::TrainError;
 use crate::trainer::quantise::Reached;
 
-/// Takes a worker's contribution (a fraction of the difference between its own and the shared weights) out of the
-/// weights, to be sent. The shared weights move by it; the own ones move to where they would be if all other workers
-/// had come as far, so rounding errors stay in the difference. The first weight has index `offset`. A call that fails
-/// has moved nothing.
+/// Takes a worker's contribution (a fraction of the difference between its own and the shared weights), to be sent, and
+/// adds it to the shared weights. Subtracts from the own weights the contributions that the other workers are expected
+/// to make; rounding errors stay in the difference. The first weight has index `offset`. A call that fails has moved
+/// nothing.
 pub fn take_contribution(
     own: &mut [f32],
     shared: &mut [f32],
@@ -29,8 +29,9 @@ pub fn take_contribution(
     Ok((dense, range))
 }
 
-/// Converts a residual (own minus shared weights) to lattice steps, for the weights from `offset` on; `None` if a value
-/// is not a number or too large for a batch.
+/// Converts a residual (own minus shared weights) to a form that can be sent: multiples of the step between two
+/// neighbouring values of a shared weight. The first weight has index `offset`. Returns `None` if a value is not a
+/// number or too large for a batch.
 pub fn of_residual(residual: &[f32], offset: usize) -> Option<Dense> {
     let mut steps = vec![0; residual.len()];
     let zeros = vec![0.0; residual.len()];
@@ -39,12 +40,14 @@ pub fn of_residual(residual: &[f32], offset: usize) -> Option<Dense> {
         .flatten()
 }
 
-/// Largest contribution of one weight, in lattice steps; the remainder stays for later rounds. Floats represent
-/// integers and halves up to here.
+/// Largest contribution of one weight to a round, in steps between two neighbouring values of a shared weight; the
+/// remainder stays for later rounds. Up to here, 32-bit floats represent all integers and halves, so that rounding is
+/// exact.
 const SHARE_MAX: f32 = 4_000_000.0;
 
-/// Multiplies the differences between own and shared weights by `contribution` and rounds them to lattice steps.
-/// Returns the largest difference, and the largest weight after its contribution.
+/// Multiplies the differences between own and shared weights by `contribution`, and rounds the products to multiples of
+/// the step between two neighbouring values of a shared weight. Returns the largest product, in such steps, and the
+/// largest magnitude of a shared weight after its contribution.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn contributions_between(own: &[f32], shared: &[f32], contribution: f32, contributions: &mut [i32]) -> (f32, f32) {
     const SIGN: u32 = 1 << 31;
@@ -63,9 +66,9 @@ fn contributions_between(own: &[f32], shared: &[f32], contribution: f32, contrib
     (f32::from_bits(farthest), f32::from_bits(largest))
 }
 
-/// Moves shared weights to the lattice points nearest to a worker's own weights, and returns the number of steps that
-/// each has moved. The first weight has index `offset`. A weight that is further away than a batch can encode moves as
-/// far as one can. A call that fails has moved nothing.
+/// Moves shared weights to the possible values nearest to a worker's own weights. Returns by how many steps between
+/// neighbouring values each has moved. The first weight has index `offset`. A weight that is further away than a batch
+/// can encode moves as far as one can. A call that fails has moved nothing.
 pub fn take(own: Reached<'_>, shared: &mut [f32], offset: usize) -> Result<(Dense, Range), TrainError> {
     let mut steps = vec![0; shared.len()];
     if !all_between(&own.values(), shared, &mut steps) {
@@ -74,8 +77,8 @@ pub fn take(own: Reached<'_>, shared: &mut [f32], offset: usize) -> Result<(Dens
     move_shared(shared, offset, steps)
 }
 
-/// Returns the number of lattice steps between an own and a shared weight, limited to the range of a batch; `None` if
-/// not finite.
+/// Returns the difference of an own and a shared weight as a multiple of the step between two neighbouring values of a
+/// shared weight, limited to the range of a batch; `None` if it is not finite.
 #[inline]
 fn steps_between(own: f32, shared: f32) -> Option<i32> {
     const FARTHEST: f64 = (BATCH_STEPS_MAX - 1) as f64;
@@ -126,7 +129,8 @@ fn take_back_any(own: &mut [f32], shared: &mut [f32], contributions: &[i32], inv
     }
 }
 
-/// Returns the largest magnitude of a weight after each has moved by its steps.
+/// Returns the largest magnitude that a weight would have after it is moved by its number of steps between neighbouring
+/// values, so that the range can be checked before anything moves.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn largest_moved(shared: &[f32], steps: &[i32]) -> f32 {
     const SIGN: u32 = 1 << 31;
@@ -138,7 +142,8 @@ fn largest_moved(shared: &[f32], steps: &[i32]) -> f32 {
     f32::from_bits(largest)
 }
 
-/// Moves weights by whole lattice steps; exact, because all are within the range.
+/// Moves weights by multiples of the step between two neighbouring values of a shared weight. The sums are exact,
+/// because all of them are within the range.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn move_all(shared: &mut [f32], steps: &[i32]) {
     for (shared, &steps) in shared.iter_mut().zip(steps) {
@@ -146,7 +151,8 @@ fn move_all(shared: &mut [f32], steps: &[i32]) {
     }
 }
 
-/// Moves shared weights by these lattice steps, or none of them if one weight would leave the range.
+/// Moves shared weights by multiples of the step between two neighbouring values, or none of them if one weight would
+/// leave the range. The first weight has index `offset`.
 fn move_shared(shared: &mut [f32], offset: usize, steps: Vec<i32>) -> Result<(Dense, Range), TrainError> {
     let range = Range::of_weight(largest_moved(shared, &steps))?;
     move_all(shared, &steps);

@@ -36,7 +36,7 @@ pub enum PipelineViolation {
     /// Protocol violation in a pipeline: the values of a message are not for this stage, or their number is wrong.
     #[error("numbers that this stage does not compute with")]
     Numbers,
-    /// Protocol violation in a pipeline: the same values have come before.
+    /// Protocol violation in a pipeline: a worker has sent its part of a result twice.
     #[error("the same numbers twice")]
     Repeated,
 }

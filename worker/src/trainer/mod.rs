@@ -31,7 +31,7 @@ pub struct StepControl {
     /// Rule that turns the gradient into an update. It must keep the same state arrays as the rule that the trainer was
     /// made with.
     pub rule: Rule,
-    /// Learning rate of the step, with the schedule's factor.
+    /// Learning rate of the step, already multiplied by the factor of the learning-rate schedule.
     pub learning_rate: f64,
     /// Weight decay of the step: every weight shrinks by this fraction of itself times the learning rate.
     pub weight_decay: f64,
@@ -40,7 +40,8 @@ pub struct StepControl {
     /// Number of updates by which the step looks ahead: the gradient is computed where the velocity would take the
     /// weights.
     pub look_ahead: f64,
-    /// Number of steps over which one comparison of all own weights with the shared copy is spread, a part per step.
+    /// Number of steps in which all own weights are compared with the shared copy once: each step compares one part of
+    /// them.
     pub turns: usize,
     /// Number of the training step, from 1.
     pub step: u64,
@@ -158,17 +159,19 @@ pub trait Trainer {
         Ok(())
     }
 
-    /// True if [`Trainer::begin`] (early start of a step on the device) does anything for this trainer. Only then
-    /// callers choose samples one step early, because that lets less recent batches enter the gradient.
+    /// True if [`Trainer::begin`] (early start of a step on the device) does anything for this trainer. Only for such
+    /// trainers are samples chosen one step early, because a gradient that begins early lacks the newest batches of
+    /// other workers.
     const BEGINS: bool = false;
 
-    /// Replaces the contents of `changes` by the changes of ±τ that leave the residual without a step; these are
-    /// applied already.
+    /// Takes changes of ±τ out of the residual without a training step, and replaces the contents of `changes` by them.
+    /// They are applied to the shared weights already.
     fn release(&mut self, tau: Tau, changes: &mut Vec<u32>) -> Result<Range, TrainError>;
 
-    /// Takes a contribution (a fraction of the difference between own and shared weights) in a window of weights,
-    /// rounded to the lattice. The shared weights contain it afterwards, and the own ones are where they would be if
-    /// all other workers had come as far. If a value is out of range, the call fails and leaves both copies unchanged.
+    /// Takes a contribution (a fraction of the difference between own and shared weights) in a window of weights, to be
+    /// sent, rounded to multiples of the step between two neighbouring values of a shared weight. Adds it to the shared
+    /// weights, and subtracts from the own ones the contributions that the other workers are expected to make. If a
+    /// value is out of range, the call fails and leaves both copies unchanged.
     fn take(
         &mut self,
         window: std::ops::Range<usize>,
@@ -187,12 +190,12 @@ pub trait Trainer {
     /// Adds another worker's changes of ±τ, which have been checked, to own and shared weights.
     fn apply(&mut self, changes: &[u32], tau: Tau) -> Result<Range, TrainError>;
 
-    /// Moves weights by whole lattice steps, exactly, in own and shared weights alike, so that their difference (the
-    /// residual) stays.
+    /// Moves weights by multiples of the step between two neighbouring values of a shared weight, exactly. Own and
+    /// shared weights move alike, so that their difference (the residual) stays.
     fn jump(&mut self, sums: &Sums) -> Result<Range, TrainError>;
 
-    /// Moves own and shared weights by whole lattice steps, as [`Trainer::jump`] does, for a range of neighbouring
-    /// weights nearly all of which move.
+    /// Moves own and shared weights by multiples of the step between two neighbouring values of a shared weight, as
+    /// [`Trainer::jump`] does, for a range of neighbouring weights nearly all of which move.
     fn shift(&mut self, dense: &Dense) -> Result<Range, TrainError> {
         self.jump(&Sums::from(dense))
     }
@@ -200,7 +203,8 @@ pub trait Trainer {
     /// Returns a copy of the shared weights.
     fn copy_weights(&self) -> Result<Vec<f32>, TrainError>;
 
-    /// Recomputes the digest (checksum of a replica) from the shared weights; `None` if a weight has left the lattice.
+    /// Recomputes the digest (checksum of a replica) from the shared weights; `None` if one of them is not a possible
+    /// value of a shared weight.
     fn digest(&self) -> Result<Option<Digest>, TrainError>;
 
     /// Returns the magnitude that this fraction of the residual's values (own minus shared weights) reaches: the τ at

@@ -159,7 +159,8 @@ fn emit_lanes(residual: &[f32; LANES], limits: Limits, index: usize, changes: &m
     Ok(())
 }
 
-/// Returns a number's magnitude as an integer that compares alike. NaN is larger than all numbers.
+/// Returns a number's magnitude as an integer: the larger the magnitude, the larger the integer, so that integers can
+/// be compared instead. NaN is larger than all numbers.
 #[inline(always)]
 fn magnitude_bits(number: f32) -> i32 {
     (number.to_bits() & 0x7fff_ffff) as i32

@@ -81,7 +81,7 @@ impl Applied {
         self.count_own(header);
     }
 
-    /// Adds many batches to the totals that came as one sum.
+    /// Adds many batches, which came as one sum, to the totals.
     pub(super) fn jump(&mut self, sums: &Sums, order: &JumpOrder) {
         self.batches += order.batches;
         self.samples += order.samples;

@@ -38,8 +38,8 @@ impl Finish {
         is_ordered && self.breaks < BREAKS_MAX && now.saturating_sub(self.advanced) < SILENCE_MAX
     }
 
-    /// Records the time at which the evaluation of the final weights, which precedes the end of the run, began or
-    /// advanced. It is given up if it does not advance for long.
+    /// Records that the evaluation of the final weights, which precedes the end of the run, began or made progress at
+    /// this time. The evaluation is given up if it makes no progress for long.
     pub(super) fn advanced(&mut self, now: Duration) {
         self.advanced = now;
     }

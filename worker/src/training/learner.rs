@@ -43,9 +43,9 @@ pub(super) struct Learner<T> {
     /// Samples, loss and shard positions of the steps since the last batch, which the next batch will count.
     pub(super) pending: Pending,
     pub(super) ending: Ending,
-    /// Weight changes that the last step found; kept so that the memory is used again.
+    /// Weight changes of the last step; kept so that the next step can use the same memory.
     pub(super) changes: Vec<u32>,
-    /// Files to save the worker's state in, at the next moment at which a batch has counted every step.
+    /// Files to save the worker's state in, as soon as a batch has counted all steps so far.
     saves: Vec<PathBuf>,
     norm_told: Duration,
     audited: Duration,
@@ -164,9 +164,9 @@ impl<T: Trainer> Learner<T> {
         Ok(())
     }
 
-    /// Takes the answer to an order to save the worker's own state, if one is pending and the state can be saved now:
-    /// not while the worker waits to drop its difference (`drops`). Batches go the same way, so their reader knows
-    /// between which two batches the state belongs.
+    /// Takes the answer to an order to save the worker's own state, if such an order is pending and the state can be
+    /// saved now: not while the worker waits to drop its difference from the shared weights (`drops`). The answer is
+    /// sent in order with the batches, so its reader knows between which two batches the state was taken.
     pub(super) fn answer_save(&mut self, is_closed: bool, drops: bool) -> Result<Option<FromTraining>, TrainingError> {
         let Some(path) = self.saves.pop() else {
             return Ok(None);
@@ -254,8 +254,9 @@ impl<T: Trainer> Learner<T> {
     /// Returns the learning rate and the clipping norm of the next step, after the learning-rate schedule and the
     /// staleness guard, which shortens steps when other workers' batches arrive late.
     ///
-    /// The guard lowers the norm where that shortens steps: long steps early in a run overshoot, and a lower rate would
-    /// slow down the rest of the run because of them.
+    /// If steps follow the size of the gradient, the guard lowers the clipping norm and not the rate. That shortens
+    /// only long steps, which overshoot early in a run; a lower rate would slow down the rest of the run because of
+    /// them.
     pub(super) fn rate_and_clip(&self) -> (f64, Option<f64>) {
         let Settings {
             optimiser,
@@ -283,7 +284,8 @@ impl<T: Trainer> Learner<T> {
         })
     }
 
-    /// Returns the trainer's settings for the present step, which the step counter counts already.
+    /// Returns the trainer's settings for the step that is about to be made. Call it after the step was counted,
+    /// because the settings contain the step's number.
     pub(super) fn control(&self, learning_rate: f64, clip: Option<f64>, compare: Option<Tau>) -> StepControl {
         StepControl {
             rule: self.settings.optimiser.rule,
@@ -420,8 +422,9 @@ impl<T: Trainer> Learner<T> {
 
     /// Applies another worker's batch, which was decoded and so is valid.
     ///
-    /// If other workers' changes drive a weight out of the range, the run has diverged, though the node's ledger has
-    /// applied the same changes: this worker's own changes reach its weights before they reach the ledger.
+    /// If this drives a weight out of the range, the run has diverged, even where the node's ledger (its exact copy of
+    /// the weights) could apply the same batch: this worker's weights may already contain changes of its own that have
+    /// not reached the ledger.
     pub(super) fn apply(&mut self, batch: &Batch) -> Result<Range, TrainingError> {
         self.count(&batch.header);
         Ok(self.trainer.add(&batch.payload)?)

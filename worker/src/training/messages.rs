@@ -25,7 +25,7 @@ pub struct StepTime {
     pub training: Duration,
     /// Thread time since the last step that was not training, waits included.
     pub exchange: Duration,
-    /// The part of `exchange` in which the worker waited for other workers' rounds.
+    /// Part of `exchange` (the time that is not training) in which the worker waited for the rounds of other workers.
     pub waited: Duration,
 }
 
@@ -80,7 +80,7 @@ pub enum ToTraining {
     /// Order to the training thread, after all batches have come: report the digest of the weights once the stream of
     /// batches has ended, and send the weights if they are to be saved.
     Finish(Option<SaveOrder>),
-    /// Event for the training thread in the pipeline that this worker belongs to.
+    /// Message to the training thread: an event in the pipeline that this worker belongs to.
     Pipeline(PipelineEvent),
 }
 
@@ -128,11 +128,13 @@ pub enum FromTraining {
     Closed(Closing),
     /// Message from the training thread: all batches are applied. This answers [`ToTraining::Finish`].
     Finished {
-        /// Digest (checksum of a replica) recomputed from the weights; `None` if a weight has left the lattice.
+        /// Digest (checksum of a replica) recomputed from the weights; `None` if one of them is not a possible value of
+        /// a shared weight.
         digest: Option<Digest>,
         /// Order to save the final model, with its weights; `None` if this worker does not save it.
         save: Option<(SaveOrder, Vec<f32>)>,
-        /// Scores of the final weights, if these are a pipeline stage and the pipeline could be evaluated.
+        /// Scores of the whole model with the final weights, if this worker holds a pipeline stage and the pipeline
+        /// could be evaluated.
         scores: Option<Scores>,
     },
     Failed(TrainingError),

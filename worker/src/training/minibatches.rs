@@ -22,7 +22,7 @@ pub(super) struct Minibatches {
     /// may be lost.
     are_outstanding: bool,
     present: Minibatch,
-    /// True if the present minibatch is still to be trained; its device may have begun with it.
+    /// True if the present minibatch is chosen and not trained yet; the device may already compute its gradient.
     is_chosen: bool,
     /// Minibatches after the present one that were chosen early because a pipeline may begin them, in their order.
     upcoming: VecDeque<Minibatch>,

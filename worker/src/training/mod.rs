@@ -63,7 +63,7 @@ pub struct Identity {
     /// Number of the worker in its run, by which samples are dealt to it.
     pub slot: usize,
     pub slots: usize,
-    /// Number of workers that began the run, trainers or not; their slots come first.
+    /// Number of workers that began the run, including those that do not train. They have the lowest slots.
     pub founders: usize,
 }
 
@@ -295,7 +295,7 @@ impl<T: Trainer> Training<T> {
         self.minibatches.is_chosen() || self.learner.plan.has_more()
     }
 
-    /// Returns the status that a batch carries with the number of this worker's present round filled in.
+    /// Returns the status for a batch to carry: the given one, with the number of this worker's present round.
     fn status(&self, status: OriginStatus) -> OriginStatus {
         OriginStatus {
             round: self.round.number(),
@@ -328,8 +328,8 @@ impl<T: Trainer> Training<T> {
         self.round.waits()
     }
 
-    /// Goes on in a round, because all workers that this one waits for have come as far: emits the contribution, or
-    /// begins the next round.
+    /// Goes on in a round, because all workers that this one waits for have reached the same point of it: emits the
+    /// contribution, or begins the next round.
     pub fn go_on(&mut self, order: GoOn) -> Result<(), TrainingError> {
         match self.round.go_on(&order) {
             Advance::Nothing => {}

@@ -25,7 +25,8 @@ impl Pending {
         }
     }
 
-    /// Returns the mean loss that the next batch states: of its samples or, without samples, the loss to announce.
+    /// Returns the mean loss that the next batch states: that of its samples or, if it counts no samples, the loss that
+    /// it announces.
     pub(super) fn mean_loss(&self) -> f32 {
         (self.loss / f64::from(self.samples.max(1))) as f32
     }
@@ -50,14 +51,15 @@ impl Pending {
         epoch(&self.cursors).is_some_and(|own| Some(own) != epoch(advances))
     }
 
-    /// Returns the number of cursors (shard positions) that the next minibatch may move. One more is left for the
-    /// minibatch after it, should this step be throttled.
+    /// Returns the number of cursors (shard positions) that the next minibatch may move. One is kept free for the
+    /// minibatch after it, in case no batch leaves between the two.
     pub(super) fn cursors_left(&self) -> usize {
         (CURSORS_MAX - 1).saturating_sub(self.cursors.len()).max(1)
     }
 
-    /// True if another step can be made before a batch must count the steps so far. A minibatch moves one cursor (shard
-    /// position) or two, and rarely many: half of all cursors are left for it, so that it need not be made smaller.
+    /// True if another step can be made before a batch must count the steps so far. For that step's minibatch, half of
+    /// all cursors (shard positions) that a batch holds are kept free: it moves one or two, and rarely many, so it need
+    /// not be made smaller.
     pub(super) fn may_grow(&self) -> bool {
         self.cursors.len() < CURSORS_MAX / 2
     }

@@ -42,7 +42,8 @@ enum Wait {
     Prefix,
     /// In its round, the worker waits for the contributions of the other workers; its own has left.
     Contributions {
-        /// True if the worker contributed nothing to the round, so that its own difference is dropped for the others'.
+        /// True if the worker's contribution to the round was empty. The worker will then drop its own difference from
+        /// the shared weights, and go on from the contributions of the others.
         lost: bool,
     },
 }
@@ -120,14 +121,14 @@ impl Round {
         self.wait = Wait::Losses;
     }
 
-    /// Records that the worker's contribution has left, after which it waits for the others'. If the contribution was
-    /// empty, the worker's difference since the round before is `lost`.
+    /// Records that the worker's contribution has left, after which it waits for the others'. `lost` says that the
+    /// contribution was empty, so the worker will drop its own difference from the shared weights.
     pub(super) fn contributed(&mut self, lost: bool) {
         self.wait = Wait::Contributions { lost };
     }
 
-    /// Handles the order to go on: all workers that the barrier waits for have come as far. Returns the worker's next
-    /// action.
+    /// Handles the node's order to go on in a round: all workers that this one waits for have reached the same point of
+    /// it. Returns the worker's next action.
     pub(super) fn go_on(&mut self, order: &GoOn) -> Advance {
         if order.round != self.number {
             return Advance::Nothing;

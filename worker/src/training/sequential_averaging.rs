@@ -39,8 +39,8 @@ pub(super) fn own_prefix(
     })
 }
 
-/// Replaces a window of a residual by the mean of this many workers' differences. Returns `false` for a trainer without
-/// a residual.
+/// Replaces the residual (own minus shared weights) in a window of weights by the mean of the workers' differences,
+/// which is `sum` divided by `workers`. Returns `false` for a trainer without a residual.
 pub(super) fn replace_by_mean(state: &mut TrainerState, sum: &Dense, workers: u32) -> bool {
     let place = sum.first() as usize..sum.first() as usize + sum.steps().len();
     // The second array of a residual holds its rounding remainders.

@@ -71,7 +71,8 @@ pub struct StageTraining<T> {
     measuring: Option<Moment>,
     /// Orders to finish the run, each of which may wait for an evaluation of the pipeline.
     finishes: VecDeque<Finish>,
-    /// Time at which a follower that is told to stop began to wait for its leader without a message of its pipeline.
+    /// Start of the time in which a follower (a worker that does not lead its pipeline) that was told to stop has heard
+    /// nothing from its pipeline. After a limit it gives up waiting for its leader.
     stopping_since: Option<Duration>,
     is_closed: bool,
     /// Messages from the training thread that are to be sent, in their order.

@@ -32,7 +32,7 @@ pub struct Step {
     pub loss: f32,
     /// Number of samples in the minibatch.
     pub samples: usize,
-    /// Number of weight changes that left with the step.
+    /// Number of weight changes in the batch that left after the step.
     pub changes: usize,
     /// True if no batch left because the node has enough to send.
     pub throttled: bool,

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-/// Largest number of steps in a row without a batch; the gradients of all of them are of the same shared weights.
+/// Largest number of steps in a row without a batch; after them the worker waits. None of these steps moves the shared
+/// weights.
 const THROTTLED_MAX: usize = 16;
 /// Time for which a worker waits for a full queue of batches to empty before it makes steps without sending.
 const FULL_LIMIT: Duration = Duration::from_millis(100);
 
-/// The throttling of a worker whose batches are not taken: it first goes on training while changes stay in the
-/// residual, and later waits.
+/// The throttling of a worker whose node takes no batches for now: at first the worker goes on training, and its
+/// changes stay in the residual (learned, not sent yet); later it waits.
 #[derive(Debug, Default)]
 pub(crate) struct Throttle {
     /// True if the node has enough to send, and has told the worker to send no batches.

@@ -17,8 +17,8 @@ use crate::output::notice;
 /// reads, so rounds take longer than this.
 const PAUSE: Duration = Duration::from_millis(300);
 
-/// Number of rounds in which `tau doctor` asks a node about the data before it reports that the node, which other nodes
-/// hear, does not answer.
+/// Number of rounds in which `tau doctor` asks the nodes about the data. A node that other nodes have contact with, but
+/// that has not answered by then, is reported.
 const ASKED_MAX: u32 = 3;
 
 /// Description of the data on each node, by the node's name, or the reason why the node cannot read it.

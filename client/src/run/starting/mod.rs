@@ -31,8 +31,8 @@ const SILENCE_LIMIT: Duration = Duration::from_mins(1);
 /// node may read the request late.
 const CERTAIN: u32 = 2;
 
-/// Asks a cluster to start a run, and returns the run's id when the nodes have begun. Until then calls `waits` with the
-/// reasons for which the nodes wait.
+/// Asks a cluster to start a run, and returns the run's id when the nodes have begun it. Until then calls `waits` with
+/// the reasons for which the nodes wait.
 pub(crate) async fn start(
     contact: &Contact,
     request: &Request,
@@ -148,8 +148,8 @@ impl Attempt<'_> {
         }
     }
 
-    /// Tells the user that the asked node does not answer but another one reports the run, and makes that node the
-    /// preferred one.
+    /// Tells the user that the asked node does not answer but the node at `at` reports the run, and sends further
+    /// requests to that node.
     fn found(&self, run: RunId, at: SocketAddr) -> RunId {
         notice::say(&format!(
             "the node at {} does not answer, but run {run} has begun: following it through the node at {at}",
@@ -180,7 +180,7 @@ pub(crate) enum What {
     Resume(RunId, Box<JobDraft>),
 }
 
-/// Starts a run, with a progress display, and returns its id when the nodes have begun.
+/// Starts a run, with a progress display, and returns its id when the nodes have begun it.
 pub(crate) async fn begin(
     contact: &Contact,
     what: What,

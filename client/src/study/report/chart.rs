@@ -86,7 +86,8 @@ pub(crate) fn escape(text: &str) -> String {
     out
 }
 
-/// Returns the first tick, the step and the number of about five round ticks of an axis that span a range.
+/// Returns the first tick of a chart's axis, the step between two ticks, and their number: about five ticks at round
+/// values that cover a range.
 fn ticks(low: f64, high: f64) -> (f64, f64, usize) {
     const WANTED: f64 = 5.0;
     let span = (high - low).max(high.abs() * 1e-6).max(1e-9);

@@ -180,8 +180,8 @@ fn data_name(data: &str, others: &[&str]) -> String {
     }
 }
 
-/// Returns a sentence that names the best strategy of a report's section on the largest number of nodes, or `None` if
-/// there is only one strategy.
+/// Returns a sentence that names the strategy with the best quality of models, among the runs of a report's section on
+/// the largest number of nodes, and the fastest one. `None` if there is only one strategy.
 fn winner(section: &Section<'_>) -> Option<String> {
     let nodes = *node_counts(&section.series).last()?;
     let good = how_good(section.quality_metric());
@@ -254,8 +254,8 @@ fn common(section: &Section<'_>) -> String {
     parts.collect::<Vec<_>>().join("; ")
 }
 
-/// Formats the number of cores per node, for each number of nodes: below one core per node, that explains more than any
-/// strategy.
+/// Formats the number of cores per node, for each number of nodes. Where a node has less than one core, the lack of
+/// cores explains a run's figures better than any strategy does.
 fn cores_by_nodes(section: &Section<'_>) -> String {
     let mut all: Vec<(usize, usize)> = section.rows.iter().map(|row| (row.nodes, row.machine.cores)).collect();
     all.sort_unstable();

@@ -76,7 +76,8 @@ impl Model {
         }
     }
 
-    /// Returns true if a page can show the whole end of a run: the run failed, or the path of its model is known.
+    /// Returns true if a page can already show everything about the end of a run: the run failed, or the path of its
+    /// model is known.
     fn is_known(&self, end: &End) -> bool {
         matches!(end, End::Failed { .. }) || self.saved().is_none_or(|saved| !saved.is_empty())
     }
@@ -208,7 +209,7 @@ pub(crate) fn announce(page: &Page, json: bool) {
     }
 }
 
-/// Settings with which a page is served.
+/// Settings with which a page is served, such as its address, its access token and the users' rights.
 pub(crate) struct Flags {
     pub(crate) address: SocketAddr,
     /// Address at which other machines reach this one, for a page that is served on all interfaces.

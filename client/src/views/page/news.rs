@@ -48,7 +48,7 @@ pub(super) struct News<'a> {
     /// the page.
     #[serde(skip_serializing_if = "Option::is_none")]
     model: Option<String>,
-    /// Position of the slider on the page of an ended run; `None` for a live run.
+    /// Position of the time slider on the page of an ended run; `None` for a live run, whose page has no slider.
     #[serde(skip_serializing_if = "Option::is_none")]
     past: Option<Past>,
     /// Settings and figures of an ended run, if its folder is available.

@@ -30,7 +30,7 @@ pub(crate) struct Replay {
     told: ReplayState,
 }
 
-/// Position of the replay of a run, with the timeline up to it.
+/// The moment that the replay of a run has reached, with the timeline up to it.
 struct ReplayState {
     timeline: Timeline,
     at: f64,

@@ -159,7 +159,7 @@ pub(super) struct VisibleColumn {
     pub(super) width: usize,
 }
 
-/// Returns the columns of the table that apply to these nodes.
+/// Returns the columns of the table of nodes, without those of figures that do not apply to these nodes.
 pub(super) fn telling(nodes: &Nodes) -> Vec<Column> {
     let numbers = nodes.iter().any(|node| node.record.mae.is_some());
     let figures = nodes.figures().filter_map(|figure| Column::of_figure(figure, numbers));

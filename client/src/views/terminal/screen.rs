@@ -26,7 +26,7 @@ pub(crate) struct Screen {
 }
 
 impl Screen {
-    /// Takes over the terminal. Fails if there is none.
+    /// Puts the terminal into raw mode with the alternate screen, for the live view. Fails if there is no terminal.
     pub(crate) fn enter() -> io::Result<Self> {
         give_back_on_panic();
         TAKEN.store(true, Ordering::SeqCst);
@@ -71,8 +71,8 @@ fn take() -> io::Result<Screen> {
     Ok(Screen { terminal })
 }
 
-/// Restores the terminal after [`take`], even if that failed half-way. Does nothing the second time, such as in a drop
-/// after a panic.
+/// Takes the terminal out of raw mode and the alternate screen, even if it was only half-way there. Does nothing the
+/// second time, such as in a drop after a panic.
 fn give_back() {
     if TAKEN.swap(false, Ordering::SeqCst) {
         // Errors are ignored: the terminal may be gone.

@@ -2,9 +2,10 @@
 
 use super::charts;
 
-/// Fewest lines of the table of nodes, with its titles, beside charts; with less room the charts are omitted.
+/// Fewest lines of the table of nodes, with its titles, where charts are shown as well; with less room the charts are
+/// omitted.
 const TABLE_LINES: u16 = 5;
-/// Fewest lines of the list of events, with the title above them; `EVENTS_LINES_MAX` is the most beside charts.
+/// Fewest lines of the list of events, with its title; `EVENTS_LINES_MAX` is the most where charts are shown as well.
 const EVENTS_LINES: u16 = 3;
 const EVENTS_LINES_MAX: u16 = 31;
 

@@ -98,8 +98,8 @@ pub(super) fn known<T>(value: Option<T>, format: impl Fn(T) -> String) -> String
     value.map_or_else(|| UNKNOWN.into(), format)
 }
 
-/// Returns the number of decimals: `decimals`, less one for every digit before the point beyond the first, including a
-/// digit that rounding adds.
+/// Returns the number of decimals with which a number keeps its width: `decimals`, less one for every digit before the
+/// point beyond the first, including a digit that rounding adds.
 fn decimals_within(value: f64, decimals: usize) -> usize {
     let mut decimals = decimals;
     let mut limit = 10.0;

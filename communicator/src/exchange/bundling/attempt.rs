@@ -27,7 +27,8 @@ pub(super) enum PartOutcome {
     Part,
     /// All parts of the round's sum are complete: a bundle (one sum with all headers) of the other nodes' batches.
     Whole(Bundle),
-    /// The round's sum cannot be completed: a member means another round by the same number.
+    /// The round's sum cannot be completed: what a member sent does not fit this round, as if it meant another round
+    /// with the same number.
     Failed,
 }
 

@@ -63,8 +63,7 @@ pub(super) struct Bundling {
     /// The last round that is over: its batches were applied as one sum, or adding them up was given up.
     done: u64,
     failures: u32,
-    /// First round whose batches nodes add up again: an earlier round failed, so the batches of those before this one
-    /// go one by one.
+    /// First round that nodes add up again after a round that failed: until then batches go one by one.
     resumes_at: u64,
     /// Number of rounds whose batches were added up by their members and applied as one sum.
     pub(super) bundled: u64,
@@ -143,8 +142,8 @@ impl Bundling {
         self.offer.as_ref().map(|offer| (offer.round, &*offer.members))
     }
 
-    /// Offers a batch of this node's worker to its round, which has these members. The batch is withheld if the round
-    /// is to be added up.
+    /// Offers a batch of this node's worker to be added up with those of the round's other members. If its round is to
+    /// be added up, the batch is not sent by itself.
     pub(super) fn offer(&mut self, batch: Batch, members: &[NodeId], follows: &mut BundlingOutcome) {
         let Batch { header, payload } = batch;
         let round = header.status.round;

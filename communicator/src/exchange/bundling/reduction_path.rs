@@ -15,7 +15,8 @@ const PART_WEIGHTS: usize = 128 << 10;
 pub enum ReductionPath {
     /// All members send to the first member, which sends the sum to all.
     Star,
-    /// The sum goes from member to member, ends at the first, and goes from it to all.
+    /// A partial sum goes from each member to the next; the first member comes last, completes the sum and sends it to
+    /// all.
     RingReduce,
     /// Each part of the round's sum begins at another member, goes once round the ring of members while it is added up,
     /// and once more as the complete sum.

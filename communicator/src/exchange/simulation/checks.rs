@@ -41,7 +41,7 @@ impl World {
         );
     }
 
-    /// The batches that at least one survivor has applied.
+    /// The batches that at least one living node of the simulation has applied.
     pub(super) fn learned(&self) -> Frontier {
         let mut learned = Frontier::default();
         for node in self.nodes.values().filter(|node| node.alive) {
@@ -65,8 +65,9 @@ impl World {
         alive.iter().copied().find(|id| vain(&self.nodes[id]))
     }
 
-    /// Checks that all survivors have the same batches, and all those that a survivor had applied before the calm. More
-    /// are allowed: the sum of a round that was in flight when the storm ended brings the contribution of a dead node.
+    /// Checks that all surviving nodes have the same batches, and all those that one of them had applied when the
+    /// random faults ended. More are allowed: the sum of a round that was in flight at that moment brings the
+    /// contribution of a dead node.
     pub(super) fn check_agreement(&self, learned: &Frontier) {
         let mut agreed = None;
         for (id, node) in self.nodes.iter().filter(|(_, node)| node.alive) {

@@ -30,7 +30,7 @@ impl World {
         }
     }
 
-    /// Lets the other side of a link that was cut on one side only notice that the link is gone.
+    /// Lets node `b` notice that its link with `a` is gone, if the link was cut so that only `a` noticed.
     pub(super) fn end_silence(&mut self, a: NodeId, b: NodeId) {
         if self.channels.get(&(a, b)).is_some_and(|channel| channel.dangling) {
             self.cut(a, b);
@@ -70,8 +70,8 @@ impl World {
         }
     }
 
-    /// Delivers one message. A lossy network may drop or repeat the message, or let another overtake it. Returns false
-    /// if there is none.
+    /// Delivers one message in flight, chosen at random. A lossy network may drop or repeat the message, or let another
+    /// overtake it. Returns false if no message is in flight.
     pub(super) fn deliver(&mut self) -> bool {
         let busy: Vec<(NodeId, NodeId)> = self
             .channels

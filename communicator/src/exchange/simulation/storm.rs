@@ -67,7 +67,7 @@ impl World {
         }
     }
 
-    /// Pauses the faults for some steps, so that rounds can be completed.
+    /// Pauses the random faults for a few simulated steps, so that rounds can be completed.
     fn lull(&mut self) {
         if self.random.below(4) == 0 {
             self.mend_all();

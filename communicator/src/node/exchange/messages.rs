@@ -62,13 +62,13 @@ pub(crate) struct Report {
     pub(crate) weights: u64,
     /// Bytes of all batches that this node's workers have made.
     pub(crate) bytes_encoded: u64,
-    /// Total time for which this node's workers were throttled because enough was waiting to be sent.
+    /// Total time for which this node's workers were throttled because enough data already waited to be sent.
     pub(crate) paused: Duration,
     /// Progress of the run so far: samples and seconds.
     pub(crate) moment: Moment,
 }
 
-/// Arguments with which the exchange's actor is started.
+/// Arguments with which the actor that exchanges a run's batches is started.
 pub(crate) struct ExchangeArguments {
     pub(crate) core: RunExchangeArguments,
     /// Tau release of this node.

@@ -13,9 +13,9 @@ use crate::timing::LinkTimes;
 pub(super) enum Step {
     /// No step is needed: the link is up.
     Nothing,
-    /// The link is missing, and the other side is to dial: ask for the next step again after this time.
+    /// The link is missing, and the other side is to dial: decide on the next step after this time.
     Wait(Duration),
-    /// The link is missing: dial now and, if that fails, ask for the next step again after this time.
+    /// The link is missing: dial now. If that fails, decide on the next step after this time.
     Dial(Duration),
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Dialling {
     /// Pause after the next attempt to dial the peer, if that fails.
     pause: Duration,
     missing_since: Duration,
-    /// True if the peer is silent or gone; a missing link then says nothing about the peer's address.
+    /// True if the peer is silent or gone: the log then does not warn that the link is missing.
     absent: bool,
     /// Time at which the peer was last heard again after it had been silent or gone.
     back_since: Duration,
@@ -44,7 +44,8 @@ pub(super) struct Dialling {
 #[derive(Debug)]
 struct Present {
     since: Duration,
-    /// True if the node with the lower id has dialled the connection.
+    /// True if the node with the lower id has dialled the connection. While such a connection is new, one that the
+    /// other node has dialled does not replace it.
     by_lower: bool,
 }
 

@@ -107,7 +107,7 @@ impl Link {
         }
     }
 
-    /// Dials the peer in a task; if that fails, asks for the next step again after the pause.
+    /// Dials the peer in a task of its own. If that fails, the next attempt follows after the pause.
     fn call(&self, pause: Duration) {
         let LinkArguments {
             me,

@@ -5,24 +5,26 @@ use std::time::Duration;
 
 use protocol::ids::NodeId;
 
-/// The endpoints of peers, and the sessions that lead to them.
+/// The endpoints through which messages are sent to peers, and the sessions (connections with peers) that they belong
+/// to.
 #[derive(Debug)]
 pub(super) struct Endpoints<G> {
-    /// Time that a node with a session may take until its endpoint is known.
+    /// Maximum time from the beginning of a session until the endpoint, through which messages are sent, is known.
     limit: Duration,
-    /// Endpoints of each node with their sessions. Two nodes that dial each other have two sessions for a moment; the
-    /// newest is used.
+    /// Endpoints of each node, through which it is sent messages, with their sessions. Two nodes that dial each other
+    /// have two sessions for a moment; the newest is used.
     open: BTreeMap<NodeId, Vec<(u64, G)>>,
-    /// Sessions whose endpoints are not known yet, with their nodes and the time since which they wait.
+    /// Sessions to whose nodes no message can be sent yet, because their endpoints are unknown: the session's number,
+    /// its node, and the time since which the endpoint is looked for.
     waiting: Vec<(u64, NodeId, Duration)>,
 }
 
-/// Result of looking for the endpoints of peers whose sessions are new.
+/// Result of looking for the endpoints (through which messages are sent) of peers whose sessions are new.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct EndpointScan {
     /// Nodes whose endpoints were found, so that messages can be sent to them now.
     pub(super) ready: Vec<NodeId>,
-    /// Sessions whose endpoints were not found in time.
+    /// Sessions whose endpoints were not found in time; the caller closes these sessions.
     pub(super) late: Vec<u64>,
 }
 
@@ -35,13 +37,14 @@ impl<G> Endpoints<G> {
         }
     }
 
-    /// Records that a session with a node is ready, so that the node's endpoint is looked for. The endpoint may become
-    /// known a moment after the session.
+    /// Records that a session with a node is ready, so that its endpoint, through which messages are sent to the node,
+    /// is looked for. The endpoint may become known a moment after the session.
     pub(super) fn expect(&mut self, session: u64, node: NodeId, now: Duration) {
         self.waiting.push((session, node, now));
     }
 
-    /// Looks for the endpoints of peers whose sessions are new.
+    /// Looks for the endpoints of peers whose sessions are new. Returns the nodes that can be sent messages from now
+    /// on, and the sessions whose endpoints were not found in time.
     pub(super) fn find(&mut self, now: Duration, endpoint: impl Fn(u64) -> Option<G>) -> EndpointScan {
         let mut found = EndpointScan::default();
         for (session, node, since) in std::mem::take(&mut self.waiting) {
@@ -72,7 +75,8 @@ impl<G> Endpoints<G> {
         Some(node)
     }
 
-    /// Removes all endpoints of a node. Returns their sessions, if there were any.
+    /// Removes all endpoints of a node, so that no more messages are sent to it. Returns their sessions, if there were
+    /// any.
     pub(super) fn take(&mut self, node: NodeId) -> Option<Vec<u64>> {
         let endpoints = self.open.remove(&node)?;
         Some(endpoints.into_iter().map(|(session, _)| session).collect())
@@ -83,7 +87,7 @@ impl<G> Endpoints<G> {
         self.open.get(&node).into_iter().flatten().map(|(session, _)| *session)
     }
 
-    /// Returns the endpoint of a node's newest session.
+    /// Returns the endpoint through which messages are sent to a node: that of the node's newest session.
     pub(super) fn of(&self, node: NodeId) -> Option<&G> {
         self.open.get(&node)?.last().map(|(_, endpoint)| endpoint)
     }

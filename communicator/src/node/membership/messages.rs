@@ -23,7 +23,7 @@ pub(crate) enum JoinState {
     Alone,
     /// Another node has this node's name, and this node waits for the name; the text is one sentence.
     Waits(String),
-    /// This node has joined: beats of a member of the cluster come.
+    /// This node has joined: it receives beats (periodic state messages) from a member of the cluster.
     Member,
     /// The cluster does not accept this node as a member.
     Refused(Unwelcome),

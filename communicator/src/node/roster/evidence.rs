@@ -12,11 +12,11 @@ use crate::planted::{Bug, planted};
 /// The outcome of dialling a member's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DialOutcome {
-    /// The member's own key answered.
+    /// The member was reached: the node that answered has the member's key.
     Reached,
     /// The machine refused the connection: no process listens there, or a firewall rejects it.
     Refused,
-    /// A node with another key answered.
+    /// A node with another key than the member's answered.
     AnotherKey,
     /// Dialling has failed in another way, such as a timeout, which is no evidence of anything.
     Failed,
@@ -39,9 +39,9 @@ pub(super) struct Evidence {
 }
 
 impl Evidence {
-    /// Records that the member has spoken, so that dials refused before that are no evidence that its process has
-    /// ended. The end of a session still counts as evidence, because a message may arrive after the session that it
-    /// came by.
+    /// Records that the member has spoken, so that earlier refused dials no longer count as evidence that its process
+    /// has ended. The end of the last session still counts, because a message that came over a session may be handled
+    /// after the session's end.
     pub(super) fn heard(&mut self) {
         self.refused = None;
         self.dead = false;

@@ -80,8 +80,8 @@ impl RunState {
         }
     }
 
-    /// Passes an order of the run's core to the exchange's actor, with the handle of a worker that the exchange does
-    /// not have yet.
+    /// Passes an order of the run's core to the exchange's actor. If the order names a worker that the exchange does
+    /// not know yet, the worker's handle goes with it.
     fn order(&self, order: ExchangeOrder) {
         let worker = match order.new_worker().map(|key| self.workers.get(&key)) {
             // The worker is gone, and the core will hear of it.

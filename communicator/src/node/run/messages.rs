@@ -20,7 +20,8 @@ use crate::transport::Stream;
 /// Message to the actor that leads this node through its runs.
 #[derive(RactorMessage)]
 pub(crate) enum RunMessage {
-    /// The actor that knows the cluster's members and sends messages to them; this message comes first.
+    /// The actor that knows the cluster's members and sends messages to them. The run's actor gets this message before
+    /// all others.
     Membership(ActorRef<MembershipMessage>),
     /// A client's request about runs.
     Request {
@@ -52,17 +53,17 @@ pub(crate) enum RunMessage {
         run: RunId,
         opened: Result<ActorRef<ExchangeMessage>, Excluded>,
     },
-    /// Answer true if a node's call for a link would be accepted.
+    /// Answer true if this node would accept a link for which another node asks.
     Expects {
         run: RunId,
-        /// Node that calls for the link.
+        /// Node that asks for the link.
         from: NodeId,
         reply: RpcReplyPort<bool>,
     },
-    /// A peer has called for a link, and was told that the link is up.
+    /// A peer has opened a connection for its link to this node, and was told that the link is accepted.
     Link {
         run: RunId,
-        /// Node that has called for the link.
+        /// Node that has opened the connection.
         from: NodeId,
         stream: Stream,
     },

@@ -35,7 +35,8 @@ pub(super) enum OfferError {
     StageTooLarge {
         stages: usize,
         error: TooLarge,
-        /// True if the job lets Tau choose where the model is cut. Tau has then tried all numbers of stages in vain.
+        /// True if the job lets Tau choose where the model is cut into stages. Tau has then tried all numbers of
+        /// stages, and with each of them a stage exceeds the node's memory.
         is_open: bool,
     },
     /// No worker has sent the weights of the model file at this path, with which the run would begin.

@@ -15,7 +15,7 @@ use crate::run::RunReport;
 pub(super) struct Records {
     every: Duration,
     recorded: Instant,
-    /// Time of the first step of the run that the newest report is about.
+    /// Time at which the run that the newest report is about made its first step.
     begun: Instant,
     /// Newest figures that the exchange has reported, with their run.
     report: Option<(RunId, Report)>,

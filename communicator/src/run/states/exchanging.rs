@@ -43,7 +43,7 @@ pub(crate) struct Exchanging {
     /// The worker that has measured weights to be kept. It stands by until all other workers have made their last
     /// batches, and then restores these weights.
     pub(crate) stands_by: Option<WorkerKey>,
-    /// True if the worker that stands by was told to restore the weights that it has measured.
+    /// True if the worker in `stands_by` was told to restore the weights that it has measured; it is told once.
     pub(crate) goes_back: bool,
     /// Time since which no node has been able to give this node a replica, of which it has none.
     pub(crate) stranded: Option<Duration>,
@@ -141,8 +141,8 @@ impl Exchanging {
         self.seats.values().any(|seat| seat.worker.is_none() && seat.lost)
     }
 
-    /// Makes a worker that has measured weights to be kept stand by, so that it restores them at the end. If workers
-    /// were told to stop already, it is too late.
+    /// Records that a worker has measured weights with which the run may end (the best, or weights that reach the
+    /// target accuracy), so that it restores them at the end. If workers were told to stop already, it is too late.
     pub(crate) fn note_measured(&mut self, worker: WorkerKey) {
         if !self.stopped && self.seat_of(worker).is_some() {
             self.stands_by = Some(worker);

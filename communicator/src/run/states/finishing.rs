@@ -74,8 +74,8 @@ impl Finishing {
         !matches!(self.saver, Saver::Done(_))
     }
 
-    /// Handles the loss of the worker that saves. Another one has to, and gets the full time for it unless too many
-    /// were lost.
+    /// Handles the loss of a worker. If the worker was to save the model, another one has to, which gets the full time
+    /// for it unless too many were lost.
     pub(crate) fn detached(&mut self, worker: WorkerKey, now: Duration) {
         if matches!(self.saver, Saver::Ordered(saver) if saver == worker) {
             self.saver = Saver::None;

@@ -13,7 +13,8 @@ use crate::run::event::WorkerKey;
 /// Data of a run that has not begun on this node.
 pub(crate) struct Preparing {
     pub(crate) since: Duration,
-    /// Workers that were asked to open the run's data, with their answers; `None` for a worker that is still at it.
+    /// Workers that were asked to open the run's data, with their answers; `None` for a worker that has not answered
+    /// yet.
     pub(crate) workers: BTreeMap<WorkerKey, Option<Result<DataInfo, Excluded>>>,
     pub(crate) offer: OfferState,
     /// Plan of a run that others have begun and that this node is going to join as a guest (late).

@@ -15,7 +15,7 @@ pub(crate) struct Seat {
     before: WorkerStats,
     /// Statistics of the worker that has this seat (a place in the run) now.
     now: WorkerStats,
-    /// Samples that the present worker waits for; `None` if it has some to train.
+    /// Samples for which this seat's worker waits, because it has none to train; `None` if it has some.
     pub(crate) starved: Option<Vec<Missing>>,
     /// True if the present worker's origin (its stream of batches) is closed.
     pub(crate) closed: bool,

@@ -51,7 +51,7 @@ impl Activation {
         }
     }
 
-    /// Returns the activation with this slope below zero, if the activation has one.
+    /// Returns this activation with another slope below zero. An activation without a slope is returned unchanged.
     pub(super) fn with_slope(self, slope: f64) -> Self {
         match self {
             Self::LeakyRelu(_) => Self::LeakyRelu(slope),

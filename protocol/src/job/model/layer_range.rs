@@ -42,7 +42,7 @@ impl LayerRange {
         &self.shares
     }
 
-    /// Returns the number of values that these layers output for one sample.
+    /// Returns the number of values that this layer range outputs for one sample.
     #[must_use]
     pub fn outputs(&self) -> usize {
         self.shares.last().map_or(0, |share| share.end)

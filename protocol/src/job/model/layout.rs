@@ -96,8 +96,8 @@ pub struct Layout {
     /// Trained tensors of a model in the order of its weights, which is that of a model file: sorted by key.
     pub tensors: Vec<TensorSlot>,
     pub weights: usize,
-    /// Tensors of a model that are measured and not trained (batchnorm statistics), sorted by key, in an index space of
-    /// their own.
+    /// Tensors of a model that are measured and not trained (batchnorm statistics), sorted by key. Their offsets count
+    /// these statistics only, from 0, and not the weights.
     pub statistics: Vec<TensorSlot>,
 }
 
@@ -415,8 +415,8 @@ fn tell(layers: &mut [PlacedLayer], found: &LayoutTensors) {
     }
 }
 
-/// Returns the layout of a pipeline stage: some layers of a whole model and their tensors, in an index space of their
-/// own. The whole model has been checked, so the number of weights is within its limit.
+/// Returns the layout of a pipeline stage, which has some layers of a whole model and their tensors. Indices count the
+/// stage's own weights only, from 0. The whole model has been checked, so the number of weights is within its limit.
 pub(super) fn placed(mut layers: Vec<PlacedLayer>, tensors: Vec<TensorSlot>) -> Layout {
     let mut found = LayoutTensors {
         tensors,

@@ -66,7 +66,7 @@ pub enum PartitionError {
     Undivided {
         /// Number, from 1, of the group of layers that cannot be divided.
         group: usize,
-        /// Number of slices that the job asks for in each group.
+        /// Number of slices that the job asks for in each group of layers.
         slices: usize,
     },
     /// Reason why a model cannot be cut: the job asks for more stages than a pipeline can have.
@@ -74,7 +74,7 @@ pub enum PartitionError {
     TooMany {
         /// Number of groups of layers that the job asks for.
         groups: usize,
-        /// Number of slices of each group that the job asks for.
+        /// Number of slices that the job asks for in each group of layers.
         slices: usize,
     },
     /// Reason why a model cannot be cut: it has more layer ranges (layers without a message between machines) than
@@ -93,7 +93,7 @@ pub struct PipelineStage {
     pub number: usize,
     /// Choice of the layers at which the whole model is cut.
     pub cut: Cut,
-    /// Layers and tensors of the stage, in an index space of their own.
+    /// Layers and tensors of the stage. Its indices count the stage's own weights only, from 0.
     pub layout: Layout,
     /// The stage's parts of all layer ranges (layers computed without a message between machines) that it computes, in
     /// order.
@@ -105,7 +105,8 @@ pub struct PipelineStage {
 /// A pipeline stage's part of a layer range, with the place of its layers in the stage and in the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StageSlice {
-    /// Number of the layer range (layers computed without a message between machines) among all of the model.
+    /// Number of the layer range (layers computed without a message between machines): its place, from 0, in the list
+    /// of all layer ranges of the model.
     pub number: usize,
     /// Layers of the layer range, as indices into the pipeline stage's layers.
     pub layers: Range<usize>,

@@ -142,7 +142,7 @@ pub struct Header {
     /// Number of batches, of all workers, in the weights at which the gradient was computed. The receiver derives the
     /// batch's staleness from it.
     pub seen: u64,
-    /// Amount that the batch adds to a replica's digest, by which the receiver checks it.
+    /// Amount that the batch adds to a replica's digest (checksum of all weights). The receiver checks the batch by it.
     pub digest: Digest,
     /// Positions in shards (parts of the samples) up to which the samples are done, once the batch is applied.
     #[serde(deserialize_with = "bounded_cursors")]

@@ -15,7 +15,8 @@ use crate::weights::sums::Sums;
 /// Changes of a batch, valid for the model that they were decoded for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Payload {
-    /// Payload of a batch: weights that move by plus or minus τ. A change that repeats moves its weight again.
+    /// Payload of a batch: changes, each of which moves a weight by plus or minus τ. A change that repeats moves its
+    /// weight again.
     Steps {
         /// Distance by which each change of the payload moves its weight.
         tau: Tau,
@@ -23,10 +24,10 @@ pub enum Payload {
         /// weight that is changed several times has the same sign each time.
         changes: Vec<u32>,
     },
-    /// Payload of a batch: some weights that move by whole lattice steps, each by a number of its own below 2^24.
+    /// Payload of a batch: some weights, each of which moves by its own multiple of the smallest step, below 2^24.
     Sums(Sums),
-    /// Payload of a batch: neighbouring weights, of which nearly all move, each by a number of lattice steps of its
-    /// own.
+    /// Payload of a batch: neighbouring weights, of which nearly all move, each by its own multiple of the smallest
+    /// step.
     Dense(Dense),
 }
 
@@ -48,7 +49,7 @@ impl Default for Payload {
 }
 
 impl Payload {
-    /// Returns the amount that a batch's payload adds to a replica's digest.
+    /// Returns the amount that a batch's payload adds to a replica's digest (checksum of all weights).
     #[must_use]
     pub fn digest(&self) -> Digest {
         match self {
@@ -58,7 +59,8 @@ impl Payload {
         }
     }
 
-    /// True if the payload is dense: it holds steps of nearly all weights.
+    /// True if the payload is dense: it has a number of steps for each of some neighbouring weights, of which nearly
+    /// all move.
     #[must_use]
     pub fn is_dense(&self) -> bool {
         matches!(self, Self::Dense(_))
@@ -80,7 +82,7 @@ impl Payload {
         self.len() == 0
     }
 
-    /// Adds a batch's payload to a replica held as counts (whole lattice steps).
+    /// Adds a batch's payload to a replica held as counts (weights as whole multiples of the smallest step).
     ///
     /// # Panics
     /// If the payload is of a model with more weights.

@@ -12,8 +12,8 @@ const MINUS: u8 = 2;
 const PER_BYTE: usize = 4;
 const INDEX_BYTES: usize = 4;
 
-/// Returns the number of bytes that changes take as a bitmap; `None` if a weight moves more than once, for which a
-/// symbol has no room.
+/// Returns the number of bytes that changes take in the bitmap encoding; `None` if a weight moves more than once, which
+/// two bits for each weight cannot say.
 pub(super) fn encoded_len(changes: &[u32]) -> Option<usize> {
     let (Some(first), Some(last)) = (changes.first(), changes.last()) else {
         return Some(0);

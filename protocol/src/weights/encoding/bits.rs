@@ -71,7 +71,7 @@ impl<'a> BitReader<'a> {
         u64::from_le_bytes(eight)
     }
 
-    /// Checks that only zeros remain, and only those that fill the last byte.
+    /// Checks that everything was read: what remains must be fewer than eight bits, all zero, which fill the last byte.
     pub(super) fn finish(self) -> Result<(), PayloadError> {
         let rest = (self.bytes.len() * 8)
             .checked_sub(self.position)

@@ -17,25 +17,27 @@ use crate::weights::changes::{self, CHANGES_MAX, ChangesError};
 use crate::weights::dense::Dense;
 use crate::weights::lattice::Tau;
 
-/// Most weights in a batch of sums: however large the sums are, they then fit into 16 MiB.
+/// Most weights that a batch of sums may move: however far they move, its payload then fits into 16 MiB.
 pub const SUMS_MAX: usize = 1 << 21;
 
-/// Most neighbouring weights whose steps a batch carries: however large the steps are, they then fit into 16 MiB.
+/// Most neighbouring weights that a dense batch may move: however far they move, its payload then fits into 16 MiB.
 pub const DENSE_MAX: usize = 4_000_000;
 
-/// Appends the number of `steps` and the lattice steps of the weights from `first` on, for messages other than batches.
+/// Appends the movement of neighbouring weights in the form for messages other than batches: the number of weights,
+/// then the encoded steps by which the weights from `first` on move.
 pub fn write_steps(first: u32, steps: &[i32], out: &mut Vec<u8>) {
     out.extend((steps.len() as u32).to_le_bytes());
     plain::encode(first, steps, out);
 }
 
-/// Appends the steps of neighbouring weights and their number, for messages other than batches.
+/// Appends the movement of neighbouring weights in the form for messages other than batches, which [`read_dense`]
+/// reads.
 pub fn write_dense(dense: &Dense, out: &mut Vec<u8>) {
     write_steps(dense.first(), dense.steps(), out);
 }
 
-/// Decodes bytes that [`write_dense`] has written, all of them, for a model of `weights` weights. Everything that the
-/// bytes claim is checked.
+/// Decodes a movement of neighbouring weights from all the bytes that [`write_dense`] has appended, for a model of
+/// `weights` weights. Everything that the bytes claim is checked.
 pub fn read_dense(bytes: &[u8], weights: usize) -> Result<Dense, PayloadError> {
     let (count, payload) = bytes.split_first_chunk().ok_or(PayloadError::Truncated)?;
     let count = u32::from_le_bytes(*count) as usize;
@@ -45,7 +47,7 @@ pub fn read_dense(bytes: &[u8], weights: usize) -> Result<Dense, PayloadError> {
     plain::decode(payload, count, weights)
 }
 
-/// Encoding of ±τ changes in a batch, as the batch's header names it.
+/// Encoding of a batch's changes, each of which moves a weight by plus or minus τ; the batch's header names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Encoding {
     /// Encoding of changes: one `u32` for each, with index and sign.
@@ -78,10 +80,11 @@ pub enum PayloadError {
     /// shortest is valid.
     #[error("the payload is not in its shortest form")]
     Padded,
-    /// Reason why a batch's payload is refused: it has more sums than a batch may carry.
+    /// Reason why a batch's payload is refused: as a batch of sums, it moves more weights than such a batch may.
     #[error("a batch holds {0} sums, but at most {SUMS_MAX} are allowed")]
     TooManySums(usize),
-    /// Reason why a batch's payload is refused: it has more dense steps than a batch may carry.
+    /// Reason why a batch's payload is refused: as a dense batch, it moves more neighbouring weights than such a batch
+    /// may.
     #[error("a dense batch changes {0} neighbouring weights, but at most {DENSE_MAX} are allowed")]
     TooManySteps(usize),
     /// Reason why a batch's payload is refused: the decoded changes are invalid.
@@ -89,7 +92,8 @@ pub enum PayloadError {
     Changes(#[from] ChangesError),
 }
 
-/// Appends changes of ±τ to `out` in the shortest encoding that can hold them, and returns this encoding.
+/// Appends changes, each of which moves a weight by plus or minus τ, to `out` in the shortest encoding that can hold
+/// them, and returns this encoding.
 ///
 /// The changes must have passed [`changes::check`].
 pub fn encode_shortest(changes: &[u32], out: &mut Vec<u8>) -> Encoding {

@@ -12,16 +12,19 @@ use crate::weights::changes::ChangesError;
 use crate::weights::dense::{Dense, farthest};
 use crate::weights::lattice::BATCH_STEPS_MAX;
 
-/// Bytes before the numbers of an encoded window of weights: their width, the first index and the number of exceptions.
+/// Bytes before the numbers of encoded neighbouring weights: the numbers' width, the first weight's index and the
+/// number of exceptions (numbers that need more than the width).
 const HEAD_BYTES: usize = 9;
-/// Bytes of an exception (a number that needs more than the common width): its place in the window and the number.
+/// Bytes of an exception (a number that needs more than the common width) in encoded neighbouring weights: its place
+/// among them, and the number.
 const EXCEPTION_BYTES: usize = 8;
 
-/// Cost of an exception (a number that needs more than the common width) in bytes when that width is chosen: more than
-/// its length, because exceptions are written and read one by one.
+/// Bytes that an exception (a number that needs more than the common width) counts for in the choice of that width. It
+/// is more than it takes, because exceptions are slow: they are written and read one by one.
 const EXCEPTION_COST: usize = 24;
 
-/// Common width in which the numbers of a window are written; wider numbers are exceptions.
+/// Number of bytes in which the movement of each of some neighbouring weights is written. Numbers that need more are
+/// written apart, as exceptions.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Width {
     One,
@@ -56,7 +59,8 @@ impl Width {
     }
 }
 
-/// Returns the number of lattice steps that need more than one byte, and the number of those that need more than two.
+/// Returns the number of weights whose movement needs more than one byte, and the number of those whose movement needs
+/// more than two.
 #[multiversion(targets("x86_64+avx512f+avx512bw", "x86_64+avx2"))]
 fn count_wide(steps: &[i32]) -> (u32, u32) {
     let (mut one, mut two) = (0, 0);
@@ -67,7 +71,8 @@ fn count_wide(steps: &[i32]) -> (u32, u32) {
     (one, two)
 }
 
-/// Appends each number as one byte; numbers that need more are written as zeros here and apart as exceptions.
+/// Appends each weight's number of steps as one byte. Numbers that need more are zeros here, and are written apart as
+/// exceptions.
 #[multiversion(targets("x86_64+avx512f+avx512bw", "x86_64+avx2"))]
 fn write_ones(steps: &[i32], out: &mut Vec<u8>) {
     out.extend(steps.iter().map(|&steps| {
@@ -76,7 +81,8 @@ fn write_ones(steps: &[i32], out: &mut Vec<u8>) {
     }));
 }
 
-/// Writes each number as two bytes; numbers that need more are written as zeros here and apart as exceptions.
+/// Writes each weight's number of steps as two bytes. Numbers that need more are zeros here, and are written apart as
+/// exceptions.
 #[multiversion(targets("x86_64+avx512f+avx512bw", "x86_64+avx2"))]
 fn write_twos(steps: &[i32], out: &mut [[u8; 2]]) {
     for (bytes, &steps) in out.iter_mut().zip(steps) {
@@ -85,19 +91,20 @@ fn write_twos(steps: &[i32], out: &mut [[u8; 2]]) {
     }
 }
 
-/// Reads the encoded lattice steps of neighbouring weights, one byte each.
+/// Reads the movement of neighbouring weights: for each, a multiple of the smallest step in one byte.
 #[multiversion(targets("x86_64+avx512f+avx512bw", "x86_64+avx2"))]
 fn read_ones(bytes: &[u8], steps: &mut Vec<i32>) {
     steps.extend(bytes.iter().map(|&byte| i32::from(byte as i8)));
 }
 
-/// Reads the encoded lattice steps of neighbouring weights, two bytes each.
+/// Reads the movement of neighbouring weights: for each, a multiple of the smallest step in two bytes.
 #[multiversion(targets("x86_64+avx512f+avx512bw", "x86_64+avx2"))]
 fn read_twos(bytes: &[[u8; 2]], steps: &mut Vec<i32>) {
     steps.extend(bytes.iter().map(|&bytes| i32::from(i16::from_le_bytes(bytes))));
 }
 
-/// Appends the encoded lattice steps of the weights from `first` on, in the width with the lowest cost.
+/// Appends the encoded movement of the weights from `first` on, in the number of bytes per weight that costs least.
+/// `steps` has each weight's multiple of the smallest step.
 pub(crate) fn encode(first: u32, steps: &[i32], out: &mut Vec<u8>) {
     let (beyond_one, beyond_two) = count_wide(steps);
     let widths = [(Width::One, beyond_one), (Width::Two, beyond_two), (Width::Four, 0)];
@@ -125,7 +132,8 @@ pub(crate) fn encode(first: u32, steps: &[i32], out: &mut Vec<u8>) {
     }
 }
 
-/// Appends the exceptions: numbers that need more than `width`, each with its place. Most blocks have no such numbers.
+/// Appends the exceptions: the movements of weights that need more bytes than `width`, each with its place. They are
+/// rare, so whole blocks of weights without one are skipped at a time.
 #[multiversion(targets("x86_64+avx512f+avx512bw", "x86_64+avx2"))]
 fn write_exceptions(steps: &[i32], width: Width, out: &mut Vec<u8>) {
     const BLOCK: usize = 16;
@@ -145,7 +153,8 @@ fn write_exceptions(steps: &[i32], width: Width, out: &mut Vec<u8>) {
     }
 }
 
-/// Decodes the lattice steps of `count` neighbouring weights, for a model of `weights` weights.
+/// Decodes the movement of `count` neighbouring weights (each by a multiple of the smallest step), for a model of
+/// `weights` weights.
 pub(crate) fn decode(payload: &[u8], count: usize, weights: usize) -> Result<Dense, PayloadError> {
     let (head, rest) = payload.split_at_checked(HEAD_BYTES).ok_or(PayloadError::Truncated)?;
     let width = Width::of(head[0]).ok_or(PayloadError::BadParameter)?;

@@ -20,8 +20,8 @@ struct Code {
 }
 
 impl Code {
-    /// Chooses the parameter of a Rice code for `count` symbols with this sum: a Rice code halves its symbols'
-    /// probability every 2^k, a geometric distribution every mean·ln 2.
+    /// Chooses the parameter `k` of a Rice code for `count` symbols of this sum, so that the code suits symbols of this
+    /// mean: it halves its symbols' probability every 2^k, a geometric distribution every mean·ln 2.
     fn fitted(sum: u64, count: usize) -> Self {
         let mean = sum as f64 / count.max(1) as f64;
         let parameter = (mean * std::f64::consts::LN_2).max(1.0).log2().round() as u32;
@@ -70,8 +70,8 @@ impl Code {
     }
 }
 
-/// Returns the gap between indices, magnitude and sign of each entry, as symbols to be encoded; gaps and magnitudes
-/// start at 0.
+/// Returns for each weight that moves the symbols to be encoded: the gap to the index before, the magnitude and the
+/// sign of its movement. Gaps and magnitudes start at 0.
 fn symbols(entries: &[(u32, i32)]) -> impl Iterator<Item = (u64, u64, bool)> + '_ {
     let mut next = 0;
     entries.iter().map(move |&(index, steps)| {
@@ -81,7 +81,8 @@ fn symbols(entries: &[(u32, i32)]) -> impl Iterator<Item = (u64, u64, bool)> + '
     })
 }
 
-/// Appends the encoded sums of a batch: entries of index and steps, sorted by index and without zeros.
+/// Appends the encoded payload of a batch of sums: the index of each weight that moves, and the number of steps by
+/// which it moves; sorted by index and without zeros.
 pub(crate) fn encode(entries: &[(u32, i32)], out: &mut Vec<u8>) {
     let (gaps, magnitudes) = symbols(entries).fold((0, 0), |(gaps, magnitudes), (gap, magnitude, _)| {
         (gaps + gap, magnitudes + magnitude)
@@ -107,7 +108,8 @@ pub(crate) fn encode(entries: &[(u32, i32)], out: &mut Vec<u8>) {
     out.truncate(start + bytes);
 }
 
-/// Decodes the sums of a batch: entries of index and steps, sorted, in range and without zeros.
+/// Decodes the payload of a batch of sums: the index of each weight that moves, and the number of steps by which it
+/// moves. Checks that they are sorted, in range and without zeros.
 pub(crate) fn decode(payload: &[u8], count: usize, weights: usize) -> Result<Vec<(u32, i32)>, PayloadError> {
     let [gap_code, size_code, bytes @ ..] = payload else {
         return Err(PayloadError::Truncated);

@@ -78,7 +78,8 @@ pub struct Model {
 }
 
 impl CpuTrainer {
-    /// Makes a trainer whose own and shared weights both begin as `counts`, the initial weights in lattice steps.
+    /// Makes a trainer whose own and shared weights both begin as `counts`: the initial weights as multiples of the
+    /// step between two neighbouring values.
     pub fn new(
         task: impl std::convert::Into<Task>,
         layout: &Layout,
@@ -174,7 +175,8 @@ impl Model {
 }
 
 impl<S: CpuGradientSource> CpuBackend<S> {
-    /// Makes a backend for weights that begin as `counts`. `parts` cuts the model's matrices into blocks for Muon.
+    /// Makes a backend whose own and shared weights both begin as `counts`: the initial weights as multiples of the
+    /// step between two neighbouring values. `parts` cuts the model's matrices into blocks for Muon.
     pub(crate) fn of(
         gradient_source: S,
         layout: &Layout,

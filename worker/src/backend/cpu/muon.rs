@@ -37,8 +37,8 @@ impl Directions {
         }
     }
 
-    /// Replaces a gradient by the direction that, times minus the learning rate, moves the weights. The gradient is
-    /// scaled by `clip` first; the optimiser's state arrays are updated.
+    /// Replaces a gradient, scaled by `clip`, by the direction in which Muon moves the weights: they then move by minus
+    /// the learning rate times this direction. The optimiser's state arrays are updated, too.
     pub(super) fn replace(
         &mut self,
         gradient: &mut [f32],
@@ -133,7 +133,8 @@ impl Work<'_> {
     }
 }
 
-/// `v = μ v + g`: adds a gradient to the velocity of a block that does not move in this step.
+/// Adds a gradient, times `clip`, to the velocity of a matrix block that does not move in this step: `v = μ v + g`,
+/// where `μ` is the momentum.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn gather(momentum: f32, clip: f32, gradient: &[f32], velocity: &mut [f32]) {
     for (g, v) in gradient.iter().zip(velocity) {
@@ -141,7 +142,8 @@ fn gather(momentum: f32, clip: f32, gradient: &[f32], velocity: &mut [f32]) {
     }
 }
 
-/// `v = μ v + g`, `g = g + μ v` (Nesterov): `g` becomes the velocity that a second gradient like this one would give.
+/// Adds a gradient, times `clip`, to the velocity (`v = μ v + g`, where `μ` is the momentum), and replaces the gradient
+/// by the velocity that a second gradient like this one would give (Nesterov: `g = g + μ v`).
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 fn look_on(momentum: f32, clip: f32, gradient: &mut [f32], velocity: &mut [f32]) {
     for (g, v) in gradient.iter_mut().zip(velocity) {

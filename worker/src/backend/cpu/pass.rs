@@ -19,7 +19,7 @@ const WEIGHTS_PER_THREAD_MIN: usize = 1 << 16;
 /// Fewest consecutive blocks of weights whose update is timed. For fewer, reading the clock would distort the time.
 const TIMED_BLOCKS_MIN: usize = 16;
 /// Slices of both copies of the weights. The worker's own copy moves with every step, and gradients are computed at it;
-/// the shared copy lies on the lattice and moves by batches only. Their difference is the residual.
+/// the shared copy moves by batches only, and holds multiples of a fixed step. Their difference is the residual.
 pub(super) struct Copies<'a> {
     pub(super) own: &'a mut [f32],
     pub(super) shared: &'a [f32],
@@ -213,7 +213,7 @@ struct Plain {
 }
 
 impl Plain {
-    /// Extrapolates the time of the measured weights to this many weights; `None` if none were measured.
+    /// Extrapolates the measured time of the update to this many weights; `None` if it was measured on none.
     fn scaled_to(&self, weights: usize) -> Option<Duration> {
         (self.weights > 0).then(|| self.time.mul_f64(weights as f64 / self.weights as f64))
     }

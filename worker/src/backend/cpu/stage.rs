@@ -25,7 +25,8 @@ use crate::trainer::TrainError;
 pub type CpuStageTrainer = Replica<CpuBackend<StageModel<CpuLayers>>>;
 
 impl CpuStageTrainer {
-    /// Makes a trainer of a worker's pipeline stage, whose own and shared weights both begin as `counts`.
+    /// Makes a trainer of a worker's pipeline stage on the CPU. Its own and shared weights both begin as `counts`: the
+    /// initial weights as multiples of the step between two neighbouring values.
     pub fn in_pipeline(
         membership: Membership,
         counts: &[i32],
@@ -71,7 +72,8 @@ impl HoldsStage for CpuBackend<StageModel<CpuLayers>> {
     }
 }
 
-/// A worker's slice of some consecutive layers (a layer range) of its pipeline stage, on the CPU.
+/// Some consecutive layers (a layer range) of a worker's pipeline stage on the CPU: all of their neurons, or the slice
+/// of them that the worker holds.
 pub struct CpuLayers {
     number: usize,
     /// Length of one sample's input to the layers.

@@ -133,13 +133,14 @@ shared_constants! {
     const MUON_B: f32 = orthogonal::COEFFICIENTS[1];
     const MUON_C: f32 = orthogonal::COEFFICIENTS[2];
     const MUON_EPSILON: f32 = orthogonal::EPSILON;
-    /// Magnitude below which a number of the optimiser's state is set to zero.
+    /// Magnitude below which a number of the optimiser's state is set to zero, as on the CPU, which is slow with tiny
+    /// numbers.
     const NEGLIGIBLE: f32 = optimiser::NEGLIGIBLE;
     /// Magnitude of a weight from which on sums of weights are no longer exact, so the run fails.
     const RANGE_ERROR: f32 = protocol::weights::lattice::RANGE_ERROR_STEPS as f32 * protocol::weights::lattice::LATTICE_STEP;
-    /// Number of lattice steps in a weight of 1.
+    /// Number of steps of `LATTICE_STEP` in a weight of 1.
     const STEPS_PER_UNIT: f32 = protocol::weights::lattice::STEPS_PER_UNIT as f32;
-    /// Size of one lattice step: shared weights are multiples of it.
+    /// Step between two neighbouring values of a shared weight: shared weights are multiples of it.
     const LATTICE_STEP: f32 = protocol::weights::lattice::LATTICE_STEP;
 }
 
@@ -150,7 +151,8 @@ shared_structs! {
         words: u32,
         /// Nonzero if the step met an infinite number or NaN; then the step emits nothing.
         not_finite: u32,
-        /// Largest magnitude of the shared weights that moved, as the bits of a float.
+        /// Largest magnitude of the shared weights that moved, as the bits of a float. By it the host checks that the
+        /// weights are within the safe range.
         largest: u32,
         /// Mean loss of the minibatch.
         loss: f32,
@@ -227,7 +229,7 @@ shared_structs! {
     }
 
     /// A piece of other workers' changes, sorted by weight. Its entries are changes by τ or, if `tau` is 0, indices of
-    /// weights followed by as many numbers of lattice steps.
+    /// weights followed by the movement of each, as multiples of `LATTICE_STEP`.
     struct Segment {
         /// Number of entries (movements of weights) in all segments before this one.
         entries_before: u32,

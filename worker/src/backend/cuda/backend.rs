@@ -53,7 +53,7 @@ pub struct CudaBackend<S> {
     gradient: Array<f32>,
     /// Loss of the minibatch that `gradient` was computed on.
     loss: Loss,
-    /// The optimiser's state arrays; empty if the rule keeps none.
+    /// The optimiser's first state array, and `second` is its second one; each is empty if the rule does not keep it.
     first: Array<f32>,
     second: Array<f32>,
     /// Makes gradients orthogonal if the optimiser needs that (Muon); else `None`.
@@ -94,7 +94,8 @@ fn eager_bits(layout: &Layout) -> Vec<u32> {
 }
 
 impl<S: CudaGradientSource> CudaBackend<S> {
-    /// Makes a backend for weights that begin as `counts`. `parts` cuts the model's matrices into blocks for Muon.
+    /// Makes a backend whose own and shared weights both begin as `counts`: the initial weights as multiples of the
+    /// step between two neighbouring values. `parts` cuts the model's matrices into blocks for Muon.
     pub(super) fn of(
         gpu: &Rc<Gpu>,
         gradient_source: impl FnOnce() -> Result<S, TrainError>,

@@ -30,7 +30,7 @@ impl Border {
         })
     }
 
-    /// Makes room in the buffer for `count` more words.
+    /// Makes room in the page-locked host buffer for `count` more words.
     fn reserve(&mut self, count: usize) -> Result<(), GpuError> {
         if self.pinned.len() < self.sent + count {
             // The device may still read the old buffer.

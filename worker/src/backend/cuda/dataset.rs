@@ -58,7 +58,8 @@ pub(super) struct DeviceDataset {
     /// Inputs of a minibatch that the host has gathered.
     inputs: Vec<f32>,
     augment: Augment,
-    /// Augmentation of each image in a minibatch, on the device and in host memory; empty without augmentation.
+    /// Augmentation (random change) of each image in a minibatch as one word, on the device; `pinned_views` is its copy
+    /// in host memory. Both are empty without augmentation.
     views: Array<u32>,
     pinned_views: Pinned<u32>,
 }

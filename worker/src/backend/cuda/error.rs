@@ -36,9 +36,9 @@ pub enum GpuError {
          use a smaller --minibatch"
     )]
     TooLarge {
-        /// Samples in the minibatch.
+        /// Number of samples in the minibatch.
         minibatch: usize,
-        /// Outputs of the layer for one sample.
+        /// Number of outputs of the layer for one sample.
         outputs: usize,
     },
     /// A block to be made orthogonal (Muon) has too many rows; holds the largest number allowed.

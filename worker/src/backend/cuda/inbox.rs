@@ -90,8 +90,8 @@ impl Inbox {
         Ok(())
     }
 
-    /// Adds movements of weights by whole lattice steps, each weight once, to the changes that wait for the device;
-    /// sends the waiting ones whenever there is no room for more.
+    /// Adds movements of weights, each weight once and by a multiple of the step between two neighbouring values, to
+    /// the changes that wait for the device; sends the waiting ones whenever there is no room for more.
     ///
     /// # Safety
     /// As for [`Inbox::send`]; the entries must name weights of the target.
@@ -147,10 +147,10 @@ impl Inbox {
         Ok(())
     }
 
-    /// Launches one copy and one kernel that apply all collected changes.
+    /// Launches one copy and one kernel that apply all collected changes of other workers to the target's weights.
     ///
     /// # Safety
-    /// The target's arrays must include all named weights, and live until the kernel has run.
+    /// The target's arrays must include all weights that the changes name, and live until the kernel has run.
     pub(super) unsafe fn send(&mut self, gpu: &Gpu, target: Target) -> Result<(), GpuError> {
         if self.segments.is_empty() {
             return Ok(());

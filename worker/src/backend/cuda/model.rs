@@ -20,12 +20,12 @@ use crate::task::objective::Objective;
 /// The use of a model, which decides the buffers that it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// Training of a whole network: one minibatch at a time, forward and backward.
+    /// The model is a whole network in training: one minibatch at a time goes forward and backward.
     Training,
-    /// Training of a pipeline stage: several micro-batches are in flight, each in a model of its own. The argument says
-    /// whether the stage before needs the input gradient.
+    /// The model is a pipeline stage in training: several micro-batches are in flight, each in a model of its own. The
+    /// argument says whether the stage before needs the input gradient.
     Passing(InputGradient),
-    /// Evaluation of a model: forward passes only.
+    /// The model is evaluated: it runs forward passes only.
     Evaluation,
 }
 
@@ -203,7 +203,8 @@ impl CudaModel {
         Ok((forward, pass))
     }
 
-    /// Launches the forward pass alone. Returns the address of the logits and their number per sample.
+    /// Launches a forward pass without a backward pass after it. Returns the address of the model's outputs (logits)
+    /// and their number per sample.
     pub(super) fn logits(
         &self,
         parameters: &Parameters<TensorAddress>,
@@ -227,8 +228,8 @@ struct Making<'a> {
 }
 
 impl Making<'_> {
-    /// Builds layers for a sequence of operations, and returns them with the numbers per sample after the last one.
-    /// `wanted` says whether the first layer needs an input gradient; layers after the first weights always do.
+    /// Builds layers for a sequence of operations, and returns them with the number of outputs per sample of the last
+    /// one. `wanted` says whether the first layer needs an input gradient; layers after the first weights always do.
     fn parts(
         &self,
         ops: &[Op],

@@ -24,7 +24,8 @@ const ITERATING_THREADS: usize = {
     let squares = (SIDE / 4) as usize;
     (squares * (squares + 1)).next_multiple_of(32)
 };
-/// Number of chunks ([`SIDE`] columns of a matrix block) that keeps any GPU busy. With more chunks, runs become longer.
+/// Number of chunks ([`SIDE`] columns of a matrix block) that keeps any GPU busy. With more chunks, each thread block
+/// handles more of them.
 const CHUNKS_ENOUGH: usize = 264;
 /// Most chunks ([`SIDE`] columns) in a run, the columns that one thread block handles; longer runs would be too few to
 /// keep the GPU busy.
@@ -34,7 +35,8 @@ const RUNS_MAX: usize = 36;
 /// Number of elements of the [`SIDE`] by [`SIDE`] matrices in which Muon's intermediate results lie.
 const SQUARE: usize = (SIDE * SIDE) as usize;
 
-/// Division of a model's weights into blocks and runs for Muon, on the GPU, with buffers for intermediate results.
+/// The parts of a model that Muon updates on the GPU: matrix blocks, and the runs (groups of columns) that they are cut
+/// into, with buffers for intermediate results.
 pub(super) struct Directions {
     blocks: Array<abi::Block>,
     block_count: usize,
@@ -89,8 +91,8 @@ impl Directions {
         })
     }
 
-    /// Launches the kernels that replace a gradient by the direction that, times minus the learning rate, moves the
-    /// weights.
+    /// Launches Muon's kernels, which replace a gradient by the direction in which the weights are to move: they then
+    /// move by minus the learning rate times this direction.
     ///
     /// # Safety
     /// The arrays must have all weights, and live until the kernels have run.

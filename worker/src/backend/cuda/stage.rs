@@ -37,8 +37,9 @@ use crate::trainer::TrainError;
 pub type CudaStageTrainer = Replica<CudaBackend<StageModel<CudaLayers>>>;
 
 impl CudaStageTrainer {
-    /// Makes a trainer of a worker's pipeline stage on a GPU. Its own and shared weights both begin as `counts`, the
-    /// initial weights in lattice steps; `micro_batch` is the largest number of samples in a micro-batch.
+    /// Makes a trainer of a worker's pipeline stage on a GPU. Its own and shared weights both begin as `counts`: the
+    /// initial weights as multiples of the step between two neighbouring values. `micro_batch` is the largest number of
+    /// samples in a micro-batch.
     pub fn in_pipeline(
         gpu: Gpu,
         membership: Membership,
@@ -70,7 +71,8 @@ impl CudaStageTrainer {
     }
 }
 
-/// A worker's slice of some consecutive layers (a layer range) of its pipeline stage, on a GPU.
+/// Some consecutive layers (a layer range) of a worker's pipeline stage on a GPU: all of their neurons, or the slice of
+/// them that the worker holds.
 pub struct CudaLayers {
     number: usize,
     program: Program,
@@ -205,7 +207,8 @@ impl Layers for CudaLayers {
     type Weights = Weights;
     type Shared = Array<f32>;
     type Gradient = DeviceAddress<f32>;
-    /// No deferred weight gradients: the GPU computes weight gradients faster than messages travel.
+    /// Weight gradients whose computation is postponed: none, because the GPU computes them faster than messages
+    /// travel.
     type Deferred = Infallible;
 
     fn number(&self) -> usize {

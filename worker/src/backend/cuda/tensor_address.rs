@@ -54,7 +54,7 @@ pub(super) fn place_of<S: Shape, T>(tensor: &Tensor<S, TensorAddress, Cpu, T>) -
     tensor[S::Concrete::default()].into()
 }
 
-/// Returns the place among the gradients that holds the address of this tensor's gradient.
+/// Returns the entry among the gradients that holds the address of this tensor's gradient.
 pub(super) fn slot<'a, S: Shape>(
     gradients: &'a mut Gradients<TensorAddress, Cpu>,
     of: &Tensor<S, TensorAddress, Cpu>,

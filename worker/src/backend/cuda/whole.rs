@@ -25,7 +25,8 @@ use crate::trainer::gradient_source::GradientSource;
 pub type CudaTrainer = Replica<CudaBackend<Whole>>;
 
 impl CudaTrainer {
-    /// Makes a trainer whose own and shared weights both begin as `counts`, the initial weights in lattice steps.
+    /// Makes a trainer whose own and shared weights both begin as `counts`: the initial weights as multiples of the
+    /// step between two neighbouring values.
     pub fn new(
         gpu: Gpu,
         task: impl Into<Task>,

@@ -2,7 +2,8 @@
 
 use std::io::{self, Read};
 
-/// Passes text through, and fails with [`io::ErrorKind::FileTooLarge`] if a row is longer than the limit.
+/// A reader that passes a table's text through, and fails with [`io::ErrorKind::FileTooLarge`] if a row is longer than
+/// the limit.
 pub(super) struct Bounded {
     text: Box<dyn Read>,
     row_max: u64,

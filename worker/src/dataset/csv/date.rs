@@ -93,8 +93,8 @@ fn year_phase(days: f64) -> f64 {
     (days - start(year)) / (start(year + 1) - start(year))
 }
 
-/// A smooth wave from -1 to 1 with a period of 1: a sine to within 0.06, made of parabolas, so that all machines
-/// compute the same bits.
+/// Returns a smooth wave from -1 to 1 with a period of 1, for a position that repeats, such as that of a day in the
+/// week. It is a sine to within 0.06, made of parabolas, so that all machines compute the same bits.
 fn wave(phase: f64) -> f32 {
     let x = 2.0 * (phase - phase.floor()) - 1.0;
     (-4.0 * x * (1.0 - x.abs())) as f32

@@ -5,7 +5,7 @@ use super::Encoding;
 /// The words of every row of a column, as the inputs that they are hashed to.
 #[derive(Default)]
 pub(super) struct Bags {
-    /// Indices of the inputs that all words are hashed to, row after row.
+    /// For each word of the column, row after row, the index of the input that it is hashed to.
     places: Vec<u32>,
     /// For each row, the index in `places` just after the row's last word, where the next row's words begin.
     ends: Vec<usize>,

@@ -25,9 +25,10 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// Expected contents of an IDX file.
 #[derive(Clone, Copy)]
 pub(super) enum Content {
-    /// Labels are expected: one dimension, a number for each sample.
+    /// The file should hold labels. It has one dimension, with a number for each sample.
     Labels,
-    /// Images are expected: samples, then optionally channels, then rows and columns; or samples and features.
+    /// The file should hold images. Its dimensions are samples, then optionally channels, then rows and columns; or
+    /// samples and features.
     Images,
 }
 

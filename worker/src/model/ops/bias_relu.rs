@@ -23,7 +23,8 @@ pub(super) fn add_to_rows(out: &mut [f32], bias: &[f32], relu: bool) {
 /// Transposes a matrix with one row per output to one row per sample, and adds each output's bias.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
 pub(super) fn transpose_and_add(columns: &[f32], samples: usize, bias: &[f32], relu: bool) -> Vec<f32> {
-    /// Side of the tiles of the matrix that are read and written as a whole, so that no cache line is fetched twice.
+    /// Side of the square tiles in which the matrix is transposed: 16 floats are as long as a cache line, so that
+    /// hardly any line is fetched twice.
     const SIDE: usize = 16;
     let outputs = bias.len();
     assert_eq!(columns.len(), samples * outputs);

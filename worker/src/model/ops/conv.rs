@@ -16,8 +16,9 @@ use crate::machine::parallel::{Threads, map_parts};
 use crate::model::program::{Conv, Geometry, InputGradient};
 
 impl Geometry {
-    /// Returns the range of a kernel's positions along one side of an image, of `count` in all, at which the kernel's
-    /// row or column `offset` lies inside the image. The side is `side` numbers long.
+    /// Returns the positions of a convolution kernel, counted along one side of the image, at which the kernel's row or
+    /// column number `offset` lies on the image and not on its padding. The kernel has `count` positions along this
+    /// side, and the image is `side` numbers long.
     fn inside(&self, offset: usize, side: usize, count: usize) -> Range<usize> {
         let first = self.pad.saturating_sub(offset).div_ceil(self.stride);
         let end = (side + self.pad)

@@ -67,11 +67,11 @@ impl Pass {
 /// Values that a layer saves for its backward pass, besides input and output.
 pub enum Saved {
     Nothing,
-    /// Max pooling saves the index of the largest number in each window.
+    /// Values that max pooling saves for its backward pass: the index of the largest number in each window.
     Winners(Vec<u32>),
-    /// Dropout saves the factor of each number: 0 if it was dropped.
+    /// Values that dropout saves for its backward pass: the factor of each number, which is 0 if it was dropped.
     Factors(Vec<f32>),
-    /// Normalisation saves the mean and scaling factor of each set of numbers.
+    /// Values that normalisation saves for its backward pass: the mean and scaling factor of each set of numbers.
     Moments(Moments),
 }
 

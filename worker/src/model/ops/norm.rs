@@ -42,12 +42,13 @@ impl Moments {
         (Self { mean, factor }, variance)
     }
 
-    /// Returns the means of all normalised sets.
+    /// Returns the mean of each set of numbers that are normalised together.
     pub(super) fn means(&self) -> &[f32] {
         &self.mean
     }
 
-    /// Returns the mean and the scaling factor of the normalised set number `set`.
+    /// Returns the mean and the scaling factor of one of the sets of numbers that are normalised together; `set` is its
+    /// index.
     fn of(&self, set: usize) -> (f32, f32) {
         (self.mean[set], self.factor[set])
     }
@@ -155,18 +156,20 @@ fn gradient_sums_each(
     }
 }
 
-/// Dimensions of a minibatch for normalisation: samples, channels and planes. All numbers of a plane have one gain.
+/// Dimensions of a minibatch as the normalisation sees them: samples, channels per sample, and numbers per plane. All
+/// numbers of a plane (one channel of one sample) have the same gain.
 #[derive(Clone, Copy)]
 struct View {
     samples: usize,
     channels: usize,
     plane: usize,
-    /// Number of normalised sets per sample; `None` if sets extend over all samples.
+    /// Number of sets of numbers normalised together in each sample; `None` if each set extends over all samples.
     groups: Option<usize>,
 }
 
 impl View {
-    /// Returns the indices of each plane (a sample's channel), with its normalised set and its channel.
+    /// Returns for each plane (one channel of one sample) the indices of its numbers, the number of the set that it is
+    /// normalised with, and its channel.
     fn planes(self) -> impl Iterator<Item = (Range<usize>, usize, usize)> {
         let Self {
             samples,
@@ -185,12 +188,13 @@ impl View {
         self.groups.map_or(self.channels, |groups| self.samples * groups)
     }
 
-    /// Returns the size of a normalised set, at least 1.
+    /// Returns the number of values that are normalised together as one set, at least 1.
     fn set_len(self) -> f64 {
         ((self.samples * self.channels * self.plane) as f64 / self.sets().max(1) as f64).max(1.0)
     }
 
-    /// Measures the mean and scaling factor of each normalised set, and returns the variances, too.
+    /// Measures the mean and scaling factor of each set of numbers that are normalised together, and returns the
+    /// variances, too.
     fn measure(self, x: &[f32]) -> (Moments, Vec<f64>) {
         let len = self.set_len();
         if self.groups.is_some() {
@@ -214,8 +218,8 @@ impl View {
         Moments::measured(mean, totals.iter().map(|total| total / len).collect())
     }
 
-    /// Returns, for each normalised set, the indices of its numbers and the indices of their gains; `None` unless each
-    /// number has its own gain.
+    /// Returns, for each set of numbers that are normalised together, the indices of its numbers and the indices of
+    /// their gains; `None` unless each number has its own gain.
     fn runs(self) -> Option<impl Iterator<Item = (Range<usize>, Range<usize>)>> {
         let groups = self.groups.filter(|_| self.plane == 1)?;
         let len = self.channels / groups;
@@ -300,9 +304,9 @@ impl View {
 }
 
 impl Norm {
-    /// Returns a minibatch's dimensions for normalisation, and its numbers in that order. Vectors are transposed if
-    /// sets extend over all samples, so that each set is a contiguous run. If each number has its own gain, it counts
-    /// as a plane of its own.
+    /// Returns a minibatch's dimensions for normalisation, and its numbers in the order of these dimensions. Vectors
+    /// are transposed if sets extend over all samples, so that each set is contiguous. A number with its own gain
+    /// counts as a plane.
     fn view<'a>(&self, x: &'a [f32], samples: usize) -> (View, Cow<'a, [f32]>) {
         let view = |samples, channels, plane, groups| View {
             samples,
@@ -325,7 +329,8 @@ impl Norm {
         self.sets == Sets::Channels && self.plane == 1
     }
 
-    /// Measures the mean and scaling factor of each normalised set of a minibatch, and returns the variances, too.
+    /// Measures the mean and scaling factor of each set of a minibatch's numbers that are normalised together, and
+    /// returns the variances, too.
     pub(super) fn measure(&self, x: &Rows) -> (Moments, Vec<f64>) {
         let (view, x) = self.view(values(x), x.shape().0);
         view.measure(&x)

@@ -16,8 +16,8 @@ pub struct Seed {
     output_gradients: Rc<[f32]>,
     /// Mean loss of the micro-batch, as the last pipeline stage has computed it.
     loss: f32,
-    /// Memory for the flat gradient. It is lent to the tape when the backward pass begins: several micro-batches of a
-    /// minibatch may be in flight, and only one of them writes at a time.
+    /// Memory for the gradient of all weights. It is lent to the tape when the backward pass begins: several
+    /// micro-batches of a minibatch may be in flight, and only one of them writes at a time.
     memory: Rc<Cell<Vec<f32>>>,
 }
 

@@ -35,7 +35,8 @@ pub(super) fn lowered_after(before: &[PlacedLayer], layers: &[PlacedLayer]) -> V
 /// State while layers are converted to operations, in order.
 struct Lowering {
     input_gradient: InputGradient,
-    /// Number of operations so far, including those within residual blocks; a dropout takes its number from it.
+    /// Number of operations made so far, including those within residual blocks. A dropout stores it as its own number,
+    /// so that its random decisions differ from those of other dropouts.
     places: u64,
 }
 

@@ -307,8 +307,8 @@ impl Program {
     }
 
     /// Converts this worker's slice of a layer range (consecutive layers of a pipeline stage) to operations. Their
-    /// input and output are rows on every device, because neighbouring ranges may be on other nodes. Dropout has the
-    /// same keys wherever a model is cut, except that different slices have different ones.
+    /// input and output are rows on every device, because neighbouring ranges may be on other nodes. A dropout gets the
+    /// same random key wherever the model is cut into stages, but a different one in each slice.
     #[must_use]
     pub fn of_layer_range(partition: &Partition, stage: &PipelineStage, own: &StageSlice, order: ImageOrder) -> Self {
         let layers = &stage.layout.layers[own.layers.clone()];

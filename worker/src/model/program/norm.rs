@@ -6,11 +6,12 @@ use std::ops::Range;
 /// Choice of the sets of a minibatch's numbers that are normalised together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sets {
-    /// Batch norm: one set per channel, across all samples.
+    /// Batch norm: the numbers of each channel are normalised together, across all samples.
     Channels,
-    /// Layer norm: one set per sample.
+    /// Layer norm: all numbers of a sample are normalised together.
     Samples,
-    /// Group norm: one set per sample and group of channels, with this many groups.
+    /// Group norm: each sample's channels are divided into this many groups, and the numbers of a group are normalised
+    /// together.
     Groups(usize),
 }
 
@@ -39,7 +40,7 @@ impl Norm {
     /// Added to each variance, so that equal numbers do not lead to a division by zero.
     pub(crate) const EPSILON: f32 = 1e-5;
 
-    /// Returns the number of values in a normalised set that belong to one sample.
+    /// Returns the number of values of one sample that are normalised together as part of one set.
     pub(crate) fn members(&self) -> usize {
         match self.sets {
             Sets::Channels => self.plane,
@@ -48,7 +49,7 @@ impl Norm {
         }
     }
 
-    /// Returns the number of normalised sets in a minibatch.
+    /// Returns the number of sets of numbers that the layer normalises separately in a minibatch.
     #[cfg(feature = "cuda")]
     pub(crate) fn count(&self, samples: usize) -> usize {
         match self.sets {
@@ -58,7 +59,7 @@ impl Norm {
         }
     }
 
-    /// Returns the size of a normalised set in a minibatch of this many samples.
+    /// Returns the number of values in a minibatch of this many samples that are normalised together as one set.
     pub(crate) fn set_len(&self, samples: usize) -> usize {
         match self.sets {
             Sets::Channels => samples * self.plane,

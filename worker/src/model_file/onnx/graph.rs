@@ -184,7 +184,8 @@ pub(super) fn numbers(name: &str, values: &[usize]) -> AttributeProto {
     }
 }
 
-/// Describes an input or output of a graph for any number of samples, each of the port's dimensions.
+/// Describes an input or output of an ONNX graph: its first dimension is the number of samples, which may vary, and the
+/// port's own dimensions follow.
 fn samples(Port { name, dims, texts }: &Port) -> ValueInfoProto {
     let any = Size::Named("samples".into());
     let fixed = dims.iter().map(|&dim| Size::Fixed(dim as i64));

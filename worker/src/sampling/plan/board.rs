@@ -25,8 +25,9 @@ pub(super) struct Board {
     /// For each shard, the number of samples that this slot has handed out or has heard are done. Never beyond the end
     /// of a shard, so that the sum shows when all samples are done.
     done: Cursors,
-    /// Shard (part of an epoch) that this slot began itself and trains until it leaves it to another worker. Never more
-    /// than one: a shard is begun only when the one before has no samples left, or is left to another.
+    /// Shard (part of an epoch) that the worker of this slot has begun itself, and trains until it leaves it to another
+    /// worker. Never more than one: a shard is begun only when the one before has no samples left, or is left to
+    /// another worker.
     mine: Option<ShardId>,
     /// Unfinished shards that others began, with the origin (one life of a worker) that last advanced them. A begun
     /// shard without an entry was begun by an unknown origin, probably the worker of the slot that owns it.
@@ -45,11 +46,12 @@ pub(super) struct SlotState {
     pub(super) alive: bool,
     /// Number of samples in shards of the slot that no worker has begun, over all epochs.
     pub(super) unstarted: u64,
-    /// First epoch from which on all of the slot's shards are begun. Lowered only by searches, so it may be higher than
-    /// necessary.
+    /// First epoch from which on all of the slot's shards are begun, so that other slots need not search there. Lowered
+    /// only by searches, so it may be higher than necessary.
     pub(super) all_started_from: u32,
-    /// Ranges of epochs in which idle slots that take over shards still have to search for some that this slot has not
-    /// begun: the last range first, each from its end. `None` before the first search.
+    /// Ranges of epochs in which this slot may still have shards that no worker has begun, for idle slots that look for
+    /// shards to take over. They search the last range first, and each from its last epoch down. `None` before the
+    /// first search.
     pub(super) unclaimed: Option<Vec<Range<u32>>>,
 }
 
@@ -209,8 +211,8 @@ impl Board {
         missing.map(|(slot, samples)| Missing { slot, samples }).collect()
     }
 
-    /// Records the progress of a shard in some epochs, cut to the samples and epochs that exist. Returns the part that
-    /// is new.
+    /// Records the progress of a shard in a span of epochs. Ignores samples that the shard does not have and epochs
+    /// that the run does not have. Returns the part that was not known before.
     fn learn(&mut self, epoch_span: EpochSpan) -> News {
         let Some(&length) = self
             .lengths

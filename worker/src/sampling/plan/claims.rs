@@ -32,8 +32,9 @@ impl Board {
         })
     }
 
-    /// Returns the claimer's turn among the slots that have a worker: turns divide the shards of slots without one.
-    /// Claimers that know of the same deaths have different turns.
+    /// Returns the claimer's place among the slots that have a worker. By their places, claimers (idle slots that take
+    /// over shards) divide the shards of slots without a worker between them; the places of two claimers differ if both
+    /// know of the same dead workers.
     fn turn_of(&self, claimer: usize) -> Turn {
         let living = |(slot, state): (usize, &SlotState)| (state.alive || slot == claimer).then_some(slot);
         let claimers = self.slots.iter().enumerate().filter_map(living);
@@ -105,10 +106,10 @@ impl Board {
         None
     }
 
-    /// Returns an unstarted shard of another slot in one epoch. Claimers come from the end and the owner from the
-    /// front, and no claimer takes the owner's next shard while there are others. Workers that go in step, as in
-    /// rounds, claim at the same moment and hear late of each other's claims, so each picks a different shard; among
-    /// shards of a slot without a worker, first those of its own turn.
+    /// Returns a shard of another slot in one epoch that no worker has begun, for `claimer` to take over. Claimers take
+    /// shards from the end and the owner from the front, and a claimer takes the owner's next shard only if there is no
+    /// other. Claimers that search at the same moment, as in rounds, hear too late of each other's choice, so each
+    /// picks a different shard; if the slot has no worker, a claimer prefers the shards of its own turn.
     fn unstarted_in(&self, claimer: usize, slot: usize, epoch: u32) -> Option<ShardId> {
         let first = first_of(slot);
         let shards = (first..first + SHARDS_PER_SLOT).map(|shard| ShardId { epoch, shard });
@@ -146,8 +147,9 @@ impl Turn {
     }
 }
 
-/// Returns the ranges of epochs in which a claimer searches for shards of another slot: the last range first, and each
-/// from its end. Claimers begin at different epochs, the first one at the last epoch.
+/// Returns the ranges of epochs in which a claimer (an idle slot that takes over shards) searches for shards of another
+/// slot: the last range first, and each from its last epoch down. Claimers begin at different epochs, the first one at
+/// the last epoch.
 fn orders(claimer: usize, epochs: u32) -> Vec<Range<u32>> {
     /// Factor (2⁶⁴ divided by the golden ratio) that scatters the numbers of claimers, so that claimers of neighbouring
     /// slots begin their search at distant epochs.

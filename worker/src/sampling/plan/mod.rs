@@ -81,11 +81,11 @@ impl SamplePlan {
         self
     }
 
-    /// Skips samples that are done already, so that a worker that was started again goes on where its work was last
-    /// seen.
+    /// Skips samples that are done already, so that a worker that was started again does not train them a second time.
     ///
-    /// The cursors do not name their workers. Half-done shards of this slot are taken to be left by an earlier worker
-    /// of the slot, and are completed; those of other slots are taken to be in progress at their owners.
+    /// The cursors (shard positions) do not name the workers that trained the samples. A half-done shard of this slot
+    /// is taken to be left over from an earlier worker of the slot, and this worker completes it. A half-done shard of
+    /// another slot is taken to be in progress at that slot's worker.
     pub fn skip_done(&mut self, cursors: &Cursors) {
         for epoch_span in cursors.epoch_spans() {
             self.board.skip(epoch_span);
@@ -132,7 +132,8 @@ impl SamplePlan {
         self.outstanding.retain(|one| !advances.contains(one));
     }
 
-    /// True if a minibatch that was handed out is still to be trained.
+    /// True if a minibatch that was recorded as outstanding ([`SamplePlan::add_outstanding`]) is not known to be
+    /// trained yet, so that the plan is not complete.
     #[must_use]
     pub fn is_in_arrears(&self) -> bool {
         !self.outstanding.is_empty()
@@ -173,8 +174,8 @@ impl SamplePlan {
         lower - vacant < most as usize
     }
 
-    /// True if every sample of every epoch is done. Samples handed out by [`SamplePlan::next_minibatch`] count as done
-    /// unless they are outstanding.
+    /// True if every sample of every epoch is done. Samples count as done once [`SamplePlan::next_minibatch`] has
+    /// handed them out; those of outstanding minibatches ([`SamplePlan::add_outstanding`]) only once they are trained.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         !self.is_in_arrears()
@@ -274,8 +275,8 @@ impl SamplePlan {
         }
     }
 
-    /// Returns the first shard of the queue with samples left for this slot, and drops the shards before it. A shard
-    /// that another origin is training is dropped, too: if that origin dies, it can be claimed.
+    /// Returns the first shard of the queue with samples left for this slot, and drops the shards before it. Drops also
+    /// a shard that another worker is training; if that worker dies, the shard can be taken over.
     fn queued_shard(&mut self) -> Option<ShardId> {
         while let Some(&shard) = self.queue.front() {
             if self.board.is_unfinished(shard) && !self.board.is_taken(shard) {

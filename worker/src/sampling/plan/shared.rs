@@ -25,8 +25,8 @@ pub struct SharedPlan {
     pub epochs: u32,
     /// Samples per minibatch.
     pub minibatch: usize,
-    /// True if a slot knows only right after a batch has left which shards others have begun, as in rounds of an epoch.
-    /// Only then it claims shards that others may have begun.
+    /// True if a slot learns which shards other slots have begun only when it has sent a batch, as in rounds of an
+    /// epoch. Then only right after a batch does it take over shards that others may have begun.
     pub claims_after_batches: bool,
     /// Number of workers that train at the same time: those of the lowest slots that have one. The others take over no
     /// shards.

@@ -177,8 +177,8 @@ proptest! {
         }
     }
 
-    /// At place x of the shard, each class is within half a sample of its share of x, and so all classes together are
-    /// within half a sample per class of the length so far.
+    /// Up to any place in a balanced shard, each class has at most half a sample more or less than its proportion in
+    /// the whole shard requires. So the place itself may be off by half a sample for each class.
     #[test]
     fn every_beginning_of_a_balanced_shard_has_the_mix_of_the_shard(case in cases(any_split())) {
         let plan = Case { balanced: true, ..case.clone() }.plan();

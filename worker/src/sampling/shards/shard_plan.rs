@@ -18,8 +18,8 @@ const TIE_STREAMS: u64 = 0x7469_6573 << 32;
 /// worker slot's samples are cut.
 ///
 /// A pure function of its arguments. Shards are numbered slot by slot, and the number of samples in a shard depends on
-/// the labels, the split and the number of slots, but neither on the seed nor on the epoch: a cursor can be judged
-/// complete without building the plan of its epoch.
+/// the labels, the split and the number of slots, but neither on the seed nor on the epoch. So it is known if a cursor
+/// (shard position) completes its shard without building the plan of its epoch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardPlan {
     epoch: u32,
@@ -126,8 +126,8 @@ fn shuffled(seed: u64, epoch: u32, samples: usize) -> Vec<u32> {
     shuffled
 }
 
-/// Converts a list of samples' owners (worker slots) from one order of the samples to another: `owners_then` belongs to
-/// the samples in the order `then`, and the result to those in the order `now`.
+/// Returns the owners (worker slots) of samples in the order `now`, from the owners of the same samples in the order
+/// `then`.
 fn of_then(then: &[u32], owners_then: &[usize], now: &[u32]) -> Vec<usize> {
     let mut owner = vec![0; then.len()];
     for (&sample, &slot) in then.iter().zip(owners_then) {

@@ -61,7 +61,7 @@ impl<E: Into<TrainingError>> From<E> for LoopEnd {
 /// Schedule of the evaluations that a worker makes without being asked by its node.
 struct Pacing {
     pace: Pace,
-    /// Number of samples in the weights at which the next evaluation is due.
+    /// Number of samples trained by all workers, as contained in the weights, at which the next evaluation is due.
     due_at: u64,
     begun: Instant,
 }
@@ -75,7 +75,8 @@ impl Pacing {
         }
     }
 
-    /// Returns the present moment, if an evaluation is due with this many samples in the weights.
+    /// Returns the present moment (samples and time of the run) for an evaluation, if one is due with this many samples
+    /// in the weights.
     fn due(&mut self, samples: u64) -> Option<Moment> {
         if samples < self.due_at {
             return None;

@@ -10,12 +10,13 @@ use super::super::kernels::{Activate, ActivateBack, Drop, SwapOuter};
 use super::BackwardArrays;
 use crate::model::program::Dropout;
 
-/// Slope parameter of an activation; 0 if it has none.
+/// Returns the slope below zero of an activation function; 0 if it has none that can be set.
 fn slope(activation: Activation) -> f32 {
     activation.slope().unwrap_or_default() as f32
 }
 
-/// Launches an activation.
+/// Launches the kernel that applies an activation function to the numbers of one array, and writes the results to
+/// another.
 ///
 /// # Safety
 /// Both arrays must have `total` numbers.

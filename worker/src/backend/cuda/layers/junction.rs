@@ -19,8 +19,8 @@ pub(in super::super) struct CudaJunction(Rc<Room>);
 
 struct Room {
     relu: bool,
-    /// True if the last layer of one of the block's two paths overwrites its gradient: then each path gets its own
-    /// copy.
+    /// True if the last layer of one of the block's two paths overwrites the gradient at its output: then each path
+    /// gets its own copy of that gradient.
     twice: bool,
     y: Array<f32>,
     /// Buffers for the gradients of a residual block's two paths; empty if the paths use the gradient of their sum.

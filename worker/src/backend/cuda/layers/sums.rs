@@ -10,7 +10,8 @@ pub(in super::super) const PARTS_MAX: usize = 32;
 /// Number of GPU thread blocks that keeps a large GPU busy.
 pub(super) const BLOCKS_BUSY: usize = 512;
 
-/// Returns the number of parts into which a sum is divided, so that enough thread blocks run and each has enough work.
+/// Returns the number of parts into which each sum is divided, with `blocks` thread blocks for each part, so that
+/// enough thread blocks run. With more than `parts_useful` parts, each would have too little work.
 pub(super) fn parts(blocks: usize, parts_useful: usize) -> usize {
     (BLOCKS_BUSY / blocks.max(1)).clamp(1, PARTS_MAX).min(parts_useful)
 }

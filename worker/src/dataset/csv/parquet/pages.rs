@@ -14,7 +14,8 @@ use crate::dataset::budget::{Budget, size};
 
 /// Bytes of memory for a value in a Parquet column's dictionary, besides the value's contents.
 const VALUE_BYTES: u64 = 32;
-/// Bytes of memory for the values of a column that are read at once: 1,024 of them, with their levels.
+/// Bytes of memory for the values of a column that are read at once: 1,024 values with their definition and repetition
+/// levels.
 const COLUMN_BYTES: u64 = 1024 * 40;
 /// Largest compression ratio of gzip, which limits the size that a page can unpack to; the next constant is that of
 /// LZ4.

@@ -38,8 +38,8 @@ fn random(seed: u64, len: usize) -> Vec<f32> {
         .collect()
 }
 
-/// Turns outputs into one number, as the gradient check needs: their sum with random weights, which are its gradient at
-/// the outputs.
+/// Reduces outputs to one number, of which the gradient check takes the derivatives: the sum of all outputs, each
+/// multiplied by a fixed random number.
 fn project(y: Rows<Tape>) -> Result<Tensor<(), f32, Cpu, Tape>, OpError> {
     let (rows, columns) = *y.shape();
     let weights = from_rows(&Cpu::default(), rows, columns, random(5, rows * columns))?;
