@@ -102,7 +102,8 @@ pub struct Barrier {
     /// The last phase of a round from which a worker of this node was released. Phases of all rounds are numbered in
     /// order.
     gone: u64,
-    /// Ticks since the first of this node's workers was released into the present phase of a round.
+    /// Ticks (calls at a fixed interval) since the first of this node's workers was released into the present phase of a
+    /// round. It becomes `pace` at the round's end, by which slow workers are recognised.
     since: u32,
     /// Ticks that this node's workers took for their last round.
     pace: u32,

@@ -81,7 +81,8 @@ pub(super) struct Checkpoint {
 pub(super) struct Open {
     pub(super) run: RunId,
     pub(super) core: RunExchange,
-    /// True if this node's workers train samples that workers of other nodes hold back.
+    /// True if this node's simulated workers also train samples that other workers have taken but cannot deliver, because
+    /// they hang or are cut off.
     pub(super) takes_over: bool,
 }
 

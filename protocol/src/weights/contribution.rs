@@ -49,7 +49,8 @@ impl Contribution {
     }
 }
 
-/// Reads a contribution from its number of units of 2⁻³². A number above the whole difference counts as the whole.
+/// Reads a contribution (the share of a worker's difference that it emits in a round) from its number of units of
+/// 2⁻³². A number above 2³² counts as the whole difference.
 impl From<u64> for Contribution {
     fn from(parts: u64) -> Self {
         Self(parts.min(Self::ALL.0))

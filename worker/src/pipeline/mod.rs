@@ -72,8 +72,8 @@ pub struct Pipeline {
     last_join: Option<Duration>,
     /// Time since which this leader has asked the others to join without an answer; `None` if it does not ask.
     joining_since: Option<Duration>,
-    /// Time before the leader's next request to join. It doubles with each request, since the path to the last stage
-    /// may be long.
+    /// Time that a leader waits for an answer before it repeats its request to the other workers to join the pipeline.
+    /// It doubles with each request, since the answer passes through all stages.
     pause: Duration,
     /// Seed of the generation numbers that this leader draws for its pipeline, so that two leaders never start the same
     /// generation.

@@ -56,7 +56,8 @@ pub enum StageProgress {
 pub struct StageTraining<T> {
     pub(super) learner: Learner<T>,
     minibatches: Minibatches,
-    /// True if a worker of the pipeline is missing, so that other pipelines take its samples.
+    /// True if a worker of this pipeline is missing: then the pipeline trains nothing, and other pipelines train its
+    /// samples.
     stands_alone: bool,
     /// True if the leader has begun its present minibatch, which is neither done nor lost.
     has_led: bool,

@@ -228,8 +228,9 @@ shared_structs! {
         every: u32,
     }
 
-    /// A piece of other workers' changes, sorted by weight. Its entries are changes by τ or, if `tau` is 0, indices of
-    /// weights followed by the movement of each, as multiples of `LATTICE_STEP`.
+    /// A piece of other workers' weight changes on the GPU, sorted by index of the weight. If `tau` is not 0, all its
+    /// weights move by ±`tau` and an entry is an index with a sign; if it is 0, an entry is an index and its own
+    /// movement, as a multiple of `LATTICE_STEP`.
     struct Segment {
         /// Number of entries (movements of weights) in all segments before this one.
         entries_before: u32,
