@@ -249,7 +249,7 @@ fn chaos_ends_in_agreement() {
     let Some(mut world) = World::new() else {
         return;
     };
-    let (seed, seconds) = (variable("TAU_CHAOS_SEED", 1), variable("TAU_CHAOS_SECONDS", 30));
+    let (seed, seconds) = (variable("TAU_CHAOS_SEED", 1), variable("TAU_CHAOS_SECONDS", 20));
     println!("replay with TAU_CHAOS_SEED={seed} TAU_CHAOS_SECONDS={seconds}");
     let mut random = CounterRng::new(seed, 0);
     train(&world, seconds, &["--detach"]).ok();

@@ -34,7 +34,7 @@ use worker::pipeline::planted as worker;
 use world::{World, pair};
 
 /// Number of random seeds with which each test run repeats the simulation.
-const SEEDS: u64 = 1_200;
+const SEEDS: u64 = 900;
 /// Seconds after the last fault within which each training worker must reach a further round. 30 of these seconds may
 /// pass while workers wait for founders (the nodes with which the run began).
 const ROUND_SECONDS: u64 = 45;
@@ -52,7 +52,7 @@ const CUTS: [&str; 5] = [
     "groups=2,micro=1,ahead=2",
 ];
 /// Number of random seeds with which each test run repeats the simulation of pipelines.
-const PIPELINE_SEEDS: u64 = 240;
+const PIPELINE_SEEDS: u64 = 180;
 /// Seconds after the last fault until all nodes know which node holds each pipeline stage.
 const HEARD_SECONDS: u64 = 10;
 /// Number of seconds, counted from the end of `HEARD_SECONDS`, within which each pipeline whose workers are all running

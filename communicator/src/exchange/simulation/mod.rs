@@ -27,10 +27,10 @@ use crate::seeds;
 use world::{Traffic, World};
 
 /// Number of random seeds with which each test simulates nodes that send every batch to all others.
-const SEEDS: u64 = 2_400;
+const SEEDS: u64 = 1_800;
 /// Number of random seeds with which each test simulates rounds that nodes add up. It is below `SEEDS` because such a
 /// simulation takes four times as long as one of single batches.
-const BUNDLED_SEEDS: u64 = 1_200;
+const BUNDLED_SEEDS: u64 = 900;
 
 /// Simulates a storm of random faults and the calm after it, from one seed. Returns the number of bundles (sums of a
 /// round's batches) that were applied.
