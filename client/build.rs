@@ -10,7 +10,7 @@ use std::process::Command;
 const DIGITS: &str = "--short=9";
 /// Files and folders that the program is built from, as paths relative to the workspace's root. Uncommitted changes in
 /// them give the version the ending `-dirty`.
-const SOURCES: [&str; 10] = [
+const SOURCES: [&str; 11] = [
     "Cargo.toml",
     "Cargo.lock",
     "client/Cargo.toml",
@@ -19,6 +19,7 @@ const SOURCES: [&str; 10] = [
     "client/presets",
     "communicator",
     "protocol",
+    "python",
     "whole_file",
     "worker",
 ];

@@ -19,6 +19,7 @@ mod layers;
 #[cfg(target_os = "linux")]
 mod liar;
 mod mnist;
+mod modules;
 mod network;
 mod networks;
 mod older;

@@ -7,6 +7,7 @@ pub(crate) mod liar;
 #[cfg(target_os = "linux")]
 pub(crate) mod memory;
 pub(crate) mod netlab;
+pub(crate) mod python;
 pub(crate) mod terminal;
 pub(crate) mod watching;
 

@@ -4,7 +4,8 @@
 //!
 //! - `machine`: threads and memory of this machine
 //! - [`dataset`]: samples, read from files into memory; `task`: the loss on these samples
-//! - [`model`]: a network as operations on dfdx's [tape](model::tape), on a CPU; [`model_file`]: saved models
+//! - [`model`]: a network as operations on dfdx's [tape](model::tape), on a CPU; [`module`]: networks that are the user's
+//!   code; [`model_file`]: saved models
 //! - [`trainer`]: the interface between the training loop and a device; [`learning`], [`emission`], [`sampling`]: the
 //!   decisions of a worker: how a gradient moves the weights, which part of the residual leaves and when, which samples
 //!   come next
@@ -22,6 +23,7 @@ pub mod learning;
 pub mod machine;
 pub mod model;
 pub mod model_file;
+pub mod module;
 pub mod pipeline;
 pub mod process;
 pub mod sampling;

@@ -262,6 +262,11 @@ pub(crate) struct ComputeFlags {
     /// no restriction]
     #[arg(long, value_name = "DIR")]
     pub(crate) data_root: Option<PathBuf>,
+    /// Run models that are Python code (--model py:FILE) by this interpreter, in which Tau's wheel is installed; a node
+    /// then needs --data-root [default: none; for 'tau train' of such a model that of `TAU_PYTHON`, else the python beside
+    /// this program, else python3]
+    #[arg(long, value_name = "INTERPRETER")]
+    pub(crate) python: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Args)]

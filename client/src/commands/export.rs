@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::output::{self, notice, printable, quantity};
 
 pub(crate) fn run(arguments: &Export) -> Result<(), Failure> {
-    let model = model_file::load(&arguments.model).map_err(Failure::bad)?;
+    let model = model_file::load_to_compute(&arguments.model).map_err(Failure::bad)?;
     let bytes = onnx::encode(&model).map_err(Failure::bad)?;
     let path = &arguments.onnx;
     let is_stream = whole_file::is_stream(path);

@@ -20,7 +20,7 @@ use super::access;
 use crate::args::{ComputeFlags, PORT, Seed};
 use crate::failure::Failure;
 use crate::http::{self, Secret, Server};
-use crate::local::{cluster, compute};
+use crate::local::{cluster, compute, interpreter};
 use crate::node::{dead_sockets, journal, metrics};
 use crate::output::{self, notice};
 use crate::run::interrupt;
@@ -46,6 +46,7 @@ struct Listening<'a> {
 /// Runs a node, which joins a cluster if `seeds` names any nodes.
 pub(crate) fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
     let device = compute::check_compute(&arguments.node.compute)?;
+    check_python(arguments)?;
     let dir = arguments.node.dir.clone().unwrap_or_else(|| DIR.into());
     let workers = worker_command(&arguments.node.compute, &device)?;
     let threads = compute::threads(arguments.node.compute.threads, workers.count)?;
@@ -102,6 +103,22 @@ pub(crate) fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
         node.stop().await;
         worked
     })
+}
+
+/// Checks the interpreter that a node is to run Python code with. Members of the cluster choose which files are run, so
+/// the user must name the folder that holds them.
+fn check_python(arguments: &Seed) -> Result<(), Failure> {
+    let flags = &arguments.node.compute;
+    match &flags.python {
+        // The process that starts tied nodes has checked it for all of them.
+        Some(_) if arguments.tied => Ok(()),
+        Some(_) if flags.data_root.is_none() => Err(Failure::input(
+            "--python lets members of the cluster run the models in the folder of the data: name that folder with \
+             --data-root",
+        )),
+        Some(python) => interpreter::find(Some(python)).map(|_| ()),
+        None => Ok(()),
+    }
 }
 
 #[derive(Serialize)]
@@ -238,8 +255,15 @@ fn worker_command(flags: &ComputeFlags, device: &Device) -> Result<WorkerCommand
     }
     let root = compute::data_root(flags.data_root.as_deref())?;
     arguments.extend(["--data-root".into(), root.into()]);
+    let program = match &flags.python {
+        None => cluster::program()?,
+        Some(python) => {
+            arguments.splice(..1, ["-I", "-m", "tau.worker"].map(OsString::from));
+            python.clone()
+        }
+    };
     Ok(WorkerCommand {
-        program: cluster::program()?,
+        program,
         arguments,
         environment: worker::machine::memory::large_pages().into_iter().collect(),
         count: flags.workers,

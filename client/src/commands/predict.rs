@@ -20,7 +20,7 @@ use crate::progress::View;
 pub(crate) fn run(arguments: &Predict) -> Result<(), Failure> {
     let threads = compute::threads(arguments.threads, 1)?;
     let spec: DataSpec = arguments.data.parse().map_err(Failure::bad)?;
-    let model = model_file::load(&arguments.model).map_err(Failure::bad)?;
+    let model = model_file::load_to_compute(&arguments.model).map_err(Failure::bad)?;
     let id: Option<Column> = parsed(arguments.id.as_deref())?;
     let inputs = Dataset::named_inputs(&spec, model.metadata.known(), id.as_ref()).map_err(Failure::bad)?;
     let (target, outputs) = (&model.metadata.target, model.layout.outputs());

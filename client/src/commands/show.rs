@@ -92,7 +92,18 @@ pub(crate) fn run(arguments: &Show) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Returns the layers of a model or, if they are code, its tensors.
 fn layers(model: &Model) -> Vec<ShownLayer> {
+    if model.job.model.module().is_some() {
+        let tensors = model.layout.tensors.iter();
+        let shown = tensors.map(|tensor| ShownLayer {
+            layer: tensor.key.clone(),
+            input: String::new(),
+            output: tensor.size(),
+            weights: tensor.elements(),
+        });
+        return shown.collect();
+    }
     let layers = model.layout.layers.iter();
     let shown = layers.map(|placed| ShownLayer {
         layer: placed.layer.to_string(),

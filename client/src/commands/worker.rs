@@ -14,6 +14,7 @@ pub(crate) fn run(arguments: &Worker) -> Result<(), Failure> {
         device: compute::device(&arguments.device, arguments.precision.as_deref())?,
         threads: compute::threads(arguments.threads, 1)?,
         data_root: compute::data_root(arguments.data_root.as_deref())?,
+        modules: None,
     };
     if arguments.tied {
         // A signal to all processes of a service is for the node, which ends its workers once they have sent their

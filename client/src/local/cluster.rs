@@ -182,6 +182,9 @@ fn node_command(
     if let Some(root) = &flags.data_root {
         command.arg("--data-root").arg(root);
     }
+    if let Some(python) = &flags.python {
+        command.arg("--python").arg(python);
+    }
     // Ctrl-C in a terminal is for this process, which then ends its nodes in good order.
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
     Ok(command)

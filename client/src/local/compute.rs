@@ -55,7 +55,16 @@ pub(crate) fn check_compute(flags: &ComputeFlags) -> Result<Device, Failure> {
             flags.workers
         )));
     }
-    device(&flags.device, flags.precision.as_deref())
+    if flags.python.is_none() {
+        return device(&flags.device, flags.precision.as_deref());
+    }
+    // Workers that run Python compute on CPUs.
+    match flags.device.as_str() {
+        "auto" | "cpu" => Ok(Device::Cpu),
+        other => Err(Failure::input(format!(
+            "--python needs CPUs, but --device is {other}: use --device cpu"
+        ))),
+    }
 }
 
 /// Returns the device (CPU or a GPU) that flags name.

@@ -2,6 +2,7 @@
 
 pub(crate) mod cluster;
 pub(crate) mod compute;
+pub(crate) mod interpreter;
 pub(crate) mod rescue;
 pub(crate) mod run;
 pub(crate) mod scratch;

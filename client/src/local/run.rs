@@ -5,12 +5,14 @@ use std::sync::Arc;
 
 use communicator::usage::{Workers, check_memory};
 use protocol::job::Job;
+use protocol::job::model::initial_counts;
 use protocol::stats::Finished;
+use worker::dataset::Dataset;
 use worker::model_file::first_weights;
 use worker::task::job_layout;
 
 use super::cluster::LocalCluster;
-use super::{compute, rescue};
+use super::{compute, interpreter, rescue};
 use crate::args::{ComputeFlags, RunPage};
 use crate::failure::Failure;
 use crate::output::{Audience, quantity};
@@ -62,6 +64,15 @@ impl LocalRun {
                 quantity::of(cores, "core")
             )));
         }
+        // Only this user's own code is run here, so the user need not say more than that the model is code.
+        let python = match job.model.module() {
+            Some(_) => Some(interpreter::find(flags.python.as_deref())?),
+            None => None,
+        };
+        let flags = &ComputeFlags {
+            python,
+            ..flags.clone()
+        };
         let device = compute::check_compute(flags)?;
         let workers = nodes * flags.workers;
         let threads = compute::threads(flags.threads, workers)?.0;
@@ -150,9 +161,11 @@ fn open_own_files(job: &mut Job, flags: &mut ComputeFlags) -> Result<(), Failure
     Ok(())
 }
 
-/// Returns the paths of the files that a job names: its data, and the model file that gives the first weights.
+/// Returns the paths of the files that a job names: its data, the model file that gives the first weights, and the code
+/// of its model.
 fn named_files(job: &mut Job) -> Vec<&mut PathBuf> {
-    job.data.paths_mut().into_iter().chain(&mut job.from).collect()
+    let paths = job.data.paths_mut().into_iter().chain(&mut job.from);
+    paths.chain(job.model.module_mut()).collect()
 }
 
 /// Checks before a local run that the data can be read, that the model fits the data and that the memory is sufficient.
@@ -163,15 +176,13 @@ fn check(job: &Job, flags: &ComputeFlags, nodes: usize) -> Result<String, Failur
         .with_validation(job.validation_share(), job.seed)
         .map_err(Failure::bad)?;
     let job = &job.for_data(dataset.input);
-    let layout = job_layout::layout_for(job, &dataset).map_err(Failure::bad)?;
-    let first = first_weights::open(job, &layout, flags.data_root.as_deref()).map_err(Failure::bad)?;
-    let workers = Workers::here(job.exchange.copies(nodes, flags.workers), None);
-    check_memory(job, &layout, workers).map_err(|error| {
-        Failure::input(format!(
-            "{error}: use fewer --nodes, a smaller model or a smaller --minibatch"
-        ))
-    })?;
-    let begins = first.map_or_else(String::new, |first| begins_with(job, &first.afresh));
+    let model = match job.model.module() {
+        Some(file) => {
+            job_layout::check(job, &dataset).map_err(Failure::bad)?;
+            format!("the model is the code in {}", file.display())
+        }
+        None => check_model(job, &dataset, flags, nodes)?,
+    };
     let parts = match &tested {
         None => format!(
             "{} training and {} test samples",
@@ -186,15 +197,30 @@ fn check(job: &Job, flags: &ComputeFlags, nodes: usize) -> Result<String, Failur
         ),
     };
     let said = format!(
-        "{}: {parts}; {} weights{begins}; {} with {} of {} each",
+        "{}: {parts}; {model}; {} with {} of {} each",
         job.data,
-        layout.weights,
         quantity::of(nodes, "node"),
         quantity::of(flags.workers, "worker"),
         quantity::of(flags.threads.unwrap_or(1), "thread")
     );
     let lines = [said].into_iter().chain(dataset.remarks);
     Ok(lines.collect::<Vec<_>>().join("\n"))
+}
+
+/// Checks before a local run that a model of layers fits the data, and that the memory is sufficient. Returns a
+/// description of the model for people.
+fn check_model(job: &Job, dataset: &Dataset, flags: &ComputeFlags, nodes: usize) -> Result<String, Failure> {
+    let layout = job_layout::layout_for(job, dataset).map_err(Failure::bad)?;
+    let initial = initial_counts(&layout, job.seed);
+    let first = first_weights::open(job, &layout, initial, flags.data_root.as_deref()).map_err(Failure::bad)?;
+    let workers = Workers::here(job.exchange.copies(nodes, flags.workers), None);
+    check_memory(job, &layout, workers).map_err(|error| {
+        Failure::input(format!(
+            "{error}: use fewer --nodes, a smaller model or a smaller --minibatch"
+        ))
+    })?;
+    let begins = first.map_or_else(String::new, |first| begins_with(job, &first.afresh));
+    Ok(format!("{} weights{begins}", layout.weights))
 }
 
 /// Describes for people the model file from which the run's weights are initialised; `afresh` are the names of the

@@ -163,7 +163,10 @@ impl Coordination {
             chosen: self.job.open.names().map(Name::from).collect(),
             succeeds: self.going_on.succeeds,
         };
-        match plan.job.decided_for(&plan.data, plan.topology().workers()) {
+        match plan
+            .job
+            .decided_for(&plan.data, usual.weights as usize, plan.topology().workers())
+        {
             Ok(job) => *plan.job = job,
             Err(error) => return Some(Decision::Refuse(vec![Refusal::Job(error.to_string().into())])),
         }
@@ -236,6 +239,7 @@ mod tests {
     #[expect(clippy::unnecessary_wraps, reason = "answers have this type")]
     fn offer(hash: u8) -> Answer {
         Ok(Offer {
+            weights: 0,
             data: DataInfo {
                 hash: [hash; 32],
                 input: Shape::Flat(3),

@@ -65,6 +65,7 @@ mod tests {
 
     fn offer(speed: u64) -> Offer {
         Offer {
+            weights: 0,
             data: DataInfo {
                 hash: [0; 32],
                 input: Shape::Flat(512),

@@ -51,8 +51,8 @@ impl RunExchange {
         let (ledger, topology) = (self.exchange.ledger(), self.plan.topology());
         let (round, workers) = self.exchange.rounds().unwrap_or((0, self.plan.slots() as u32));
         let mut messages = Vec::new();
-        // Without batches and a model to start from, the weights follow from the seed, which the worker knows.
-        if ledger.batches() > 0 || self.plan.job.from.is_some() {
+        // Without batches, the weights may follow from the seed, which the worker knows.
+        if ledger.batches() > 0 || self.plan.job.begins_with_told_weights() {
             let pieces = ledger.counts().chunks(COUNTS_PER_PIECE);
             messages.extend(pieces.map(|piece| ToWorker::Counts(piece.to_vec())));
         }

@@ -117,6 +117,7 @@ impl World {
             RunEffect::HangUp(worker) => self.after(1, Due::Killed { at, key: worker }),
             RunEffect::Offer { run, data, workers, .. } => {
                 let offer = Ok(Offer {
+                    weights: 0,
                     groups: 1,
                     speed: 0,
                     memory_bytes: None,

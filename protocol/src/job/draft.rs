@@ -3,6 +3,7 @@
 use super::key::Text;
 use super::keys::CheckedKeys;
 use super::mistakes::Mistakes;
+use super::model::ModelSpec;
 use super::{Density, Job, JobDraft, JobError, JobErrors, MINIBATCH_MAX, OpenKey, Threshold, Validation};
 
 impl JobDraft {
@@ -72,6 +73,9 @@ impl JobDraft {
         if exchange.is_some_and(|exchange| exchange.pipelines().is_some()) {
             let has_target = keys.target_accuracy.flatten().is_some();
             mistakes.spread(draft.from.is_some(), keys.keep.unwrap_or_default(), has_target);
+            if let Some(file) = keys.model.as_ref().and_then(ModelSpec::module) {
+                mistakes.uncut(file);
+            }
         }
         match exchange.and_then(|exchange| keys.job(exchange, open)) {
             Some(job) if mistakes.0.is_empty() => job.if_short(),

@@ -1,5 +1,7 @@
 //! Collection of the mistakes in a job while it is checked.
 
+use std::path::Path;
+
 use super::key::JobKey;
 use super::{Density, Exchange, JobError, Keep, Threshold};
 use crate::weights::lattice::{STEPS_PER_UNIT, Tau};
@@ -55,6 +57,15 @@ impl Mistakes {
                 self.add::<()>(key, format!("{key} {whole}"));
             }
         }
+    }
+
+    /// Records the mistake that a network of Python code is to be spread over nodes (`--exchange layers`).
+    pub(super) fn uncut(&mut self, file: &Path) {
+        let message = format!(
+            "the layers of {} are Python code, which cannot be cut: choose another exchange than layers",
+            file.display()
+        );
+        self.add::<()>("model", message);
     }
 
     pub(super) fn tau(&mut self, tau: f64) -> Option<Threshold> {

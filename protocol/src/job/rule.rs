@@ -34,11 +34,21 @@ impl RunFacts {
     #[must_use]
     pub fn of(data: &DataInfo, layout: &Layout, workers: usize) -> Self {
         Self {
+            products: layout.products(),
+            ..Self::of_module(data, layout.weights, workers)
+        }
+    }
+
+    /// Returns the facts of a run that trains a model whose layers are unknown: each weight is assumed to be multiplied
+    /// once for each sample.
+    #[must_use]
+    pub fn of_module(data: &DataInfo, weights: usize, workers: usize) -> Self {
+        Self {
             rows: data.train,
             input: data.input,
             target: data.target,
-            weights: layout.weights,
-            products: layout.products(),
+            weights,
+            products: weights as u64,
             workers,
         }
     }
@@ -168,11 +178,24 @@ impl Job {
         fixed(self) == fixed(decided)
     }
 
-    /// Returns the job with all settings decided for this data and this number of workers.
-    pub fn decided_for(&self, data: &DataInfo, workers: usize) -> Result<Self, ModelError> {
+    /// Returns the job with all settings decided for this data, this number of weights and this number of workers.
+    pub fn decided_for(&self, data: &DataInfo, weights: usize, workers: usize) -> Result<Self, ModelError> {
         let job = self.for_data(data.input);
-        let layout = Layout::new(&job.model, data.input, data.target.outputs())?;
-        Ok(job.decided_by(&RunFacts::of(data, &layout, workers)))
+        let facts = match &job.model {
+            ModelSpec::Module(_) => RunFacts::of_module(data, weights, workers),
+            ModelSpec::Layers(_) => {
+                let layout = Layout::new(&job.model, data.input, data.target.outputs())?;
+                RunFacts::of(data, &layout, workers)
+            }
+        };
+        Ok(job.decided_by(&facts))
+    }
+
+    /// True if the run's first weights do not follow from the job's seed alone: workers read them from a model file, or
+    /// a module draws them, and send them to their node.
+    #[must_use]
+    pub fn begins_with_told_weights(&self) -> bool {
+        self.from.is_some() || self.model.module().is_some()
     }
 
     /// Returns the job with all settings that it leaves out decided from these facts of the run (data, model and number
@@ -326,7 +349,7 @@ mod tests {
     }
 
     fn decided(toml: &str, data: &DataInfo, workers: usize) -> Job {
-        job(toml).decided_for(data, workers).unwrap()
+        job(toml).decided_for(data, 0, workers).unwrap()
     }
 
     fn iris() -> DataInfo {
@@ -434,7 +457,10 @@ mod tests {
                     // A decided job is sent and read back unchanged.
                     let sent = JobDraft::from(&job).resolve().unwrap();
                     assert_eq!(sent, job);
-                    assert_eq!(sent.decided_for(&data(rows, Shape::Flat(10), target), 7).unwrap(), job);
+                    assert_eq!(
+                        sent.decided_for(&data(rows, Shape::Flat(10), target), 0, 7).unwrap(),
+                        job
+                    );
                 }
             }
         }
@@ -476,7 +502,7 @@ mod tests {
     #[test]
     fn a_run_is_known_by_what_its_job_said() {
         let asked = job("seed = 3\noptimiser = \"muon\"");
-        let given = asked.decided_for(&iris(), 3).unwrap();
+        let given = asked.decided_for(&iris(), 0, 3).unwrap();
         assert!(asked.may_become(&given) && given.may_become(&given));
         assert!(!job("seed = 4").may_become(&given));
         assert!(!job("seed = 3\nepochs = 7").may_become(&given));

@@ -61,6 +61,13 @@ pub enum Excluded {
     /// The node takes no part in the run because the model file from which it would start is not the run's.
     #[error("the node holds another model under {0} than most nodes: give all nodes the same file")]
     OtherModel(PathText),
+    /// The node takes no part in the run because the module (a network that is Python code) in its file has other first
+    /// weights than the run's.
+    #[error(
+        "the module in {0} begins with other weights on the node than on most nodes: give all nodes the same file and \
+         the same release of PyTorch"
+    )]
+    OtherModule(PathText),
     /// The node takes no part in the run because it computes other first weights than the other nodes from the same
     /// seed.
     #[error(
@@ -114,9 +121,10 @@ impl Excluded {
     /// the run.
     #[must_use]
     pub fn other_weights(job: &Job) -> Self {
-        match &job.from {
-            Some(file) => Self::OtherModel(file.display().to_string().into()),
-            None => Self::OtherWeights,
+        match (&job.from, job.model.module()) {
+            (Some(file), _) => Self::OtherModel(file.display().to_string().into()),
+            (None, Some(file)) => Self::OtherModule(file.display().to_string().into()),
+            (None, None) => Self::OtherWeights,
         }
     }
 }

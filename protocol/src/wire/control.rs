@@ -131,6 +131,8 @@ pub struct Offer {
     pub data: DataInfo,
     /// Digest (checksum) of the node's initial weights.
     pub digest: Digest,
+    /// Number of the model's weights.
+    pub weights: u64,
     /// Number of workers that the node has for the run.
     pub workers: usize,
     /// The smallest number of groups of layers at which the node has enough memory for any one group, if the network is

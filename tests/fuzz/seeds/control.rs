@@ -62,6 +62,7 @@ pub(super) fn control() {
         ],
     };
     let offer = Offer {
+        weights: 0,
         groups: 1,
         data: data_info(),
         digest: Digest(5),

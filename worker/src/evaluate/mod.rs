@@ -8,19 +8,54 @@ use thiserror::Error;
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::{CudaEvaluator, GpuError};
 use crate::backend::device::Device;
-use crate::dataset::Samples;
+use crate::dataset::{Answers, Samples};
 use crate::evaluate::predict::Predictor;
 use crate::machine::parallel::{Threads, map_parts};
 use crate::model::evaluation::{Evaluation, MINIBATCH};
 use crate::model::measuring::{Bits, measure};
 use crate::model::ops::OpError;
 use crate::model::ops::loss::{self, EvalSums};
+use crate::module::{CheckedNetwork, ModuleFailure, Rows};
 use crate::task::objective::{Objective, Task};
 
 #[derive(Debug, Error)]
 pub enum EvaluationError {
     #[error("the evaluation failed: {0}")]
     Device(#[from] OpError),
+    /// Reason why a model could not be evaluated: the user's code failed.
+    #[error(transparent)]
+    Module(#[from] ModuleFailure),
+}
+
+/// Evaluates a module (a network of the user's code) with these weights on samples, as [`evaluate`] does.
+pub fn evaluate_module(
+    network: &mut CheckedNetwork,
+    weights: &[f32],
+    samples: &Samples,
+    objective: &Objective,
+    go_on: impl FnMut(&Evaluation) -> bool,
+) -> Result<Evaluation, EvaluationError> {
+    let (mut inputs, mut answers) = (Vec::new(), Answers::default());
+    let mut sums_of = |minibatch: &Vec<u32>| -> Result<EvalSums, EvaluationError> {
+        samples.gather(minibatch, &mut inputs, &mut answers);
+        let rows = Rows {
+            values: &inputs,
+            samples: minibatch.len(),
+        };
+        let outputs = network.infer(weights, rows)?;
+        Ok(loss::eval_sums(objective, &outputs, &answers))
+    };
+    let sizes = Sizes {
+        samples: samples.len(),
+        minibatch: MINIBATCH,
+        at_once: 1,
+    };
+    in_rounds(
+        sizes,
+        objective,
+        |round| round.iter().map(&mut sums_of).collect(),
+        go_on,
+    )
 }
 
 /// Evaluates weights on samples on the CPU; each thread evaluates minibatches of its own. After every few minibatches
@@ -97,6 +132,8 @@ fn in_rounds<E>(
 pub struct Evaluator {
     task: Task,
     layout: Layout,
+    /// Network that evaluates, if the model is a module (a network of the user's code).
+    module: Option<CheckedNetwork>,
     /// Threads of an evaluation on the CPU.
     threads: Threads,
     #[cfg(feature = "cuda")]
@@ -122,6 +159,7 @@ impl Evaluator {
         Self {
             task: task.into(),
             layout,
+            module: None,
             threads,
             #[cfg(feature = "cuda")]
             gpu: match device {
@@ -129,6 +167,12 @@ impl Evaluator {
                 Device::Cuda { ordinal, .. } => OnGpu::Untried(*ordinal),
             },
         }
+    }
+
+    /// Returns the evaluator with a module's network, which then evaluates instead of Tau's own.
+    #[must_use]
+    pub fn with_module(self, module: Option<CheckedNetwork>) -> Self {
+        Self { module, ..self }
     }
 
     /// Evaluates weights on the evaluation samples, as [`evaluate`] does. Without `statistics`, the batch norms' means
@@ -139,6 +183,10 @@ impl Evaluator {
         statistics: Option<Vec<f32>>,
         go_on: &mut dyn FnMut(&Evaluation) -> bool,
     ) -> Result<Evaluation, EvaluationError> {
+        if let Some(network) = &mut self.module {
+            let Task { dataset, objective, .. } = &self.task;
+            return evaluate_module(network, &weights, &dataset.test, objective, go_on);
+        }
         #[cfg(feature = "cuda")]
         match self.evaluate_on_gpu(&weights, statistics.as_deref(), go_on) {
             Ok(Some(found)) => return Ok(found),

@@ -5,7 +5,7 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use protocol::job::Job;
-use protocol::job::model::{Layout, initial_counts};
+use protocol::job::model::Layout;
 use protocol::weights::lattice::{RANGE_ALARM_STEPS, STEPS_PER_UNIT, nearest_count};
 use safetensors::tensor::{Dtype, SafeTensors};
 use thiserror::Error;
@@ -67,9 +67,14 @@ pub enum FirstWeightsError {
     },
 }
 
-/// Reads the initial weights of a job; `None` if they follow from its seed alone. Files are opened under the same rules
-/// as data.
-pub fn open(job: &Job, layout: &Layout, root: Option<&Path>) -> Result<Option<FirstWeights>, FirstWeightsError> {
+/// Reads the initial weights of a job from the model file that it names; `None` if it names none. Tensors that the file
+/// lacks keep the weights of `initial`. Files are opened under the same rules as data.
+pub fn open(
+    job: &Job,
+    layout: &Layout,
+    initial: Vec<i32>,
+    root: Option<&Path>,
+) -> Result<Option<FirstWeights>, FirstWeightsError> {
     let Some(file) = &job.from else {
         return Ok(None);
     };
@@ -79,18 +84,23 @@ pub fn open(job: &Job, layout: &Layout, root: Option<&Path>) -> Result<Option<Fi
         file: file.clone(),
         source,
     })?;
-    parse(file, &bytes, layout, job.seed).map(Some)
+    parse(file, &bytes, layout, initial).map(Some)
 }
 
-/// Reads initial weights from a file's bytes. The path is for messages.
-pub fn parse(file: &Path, bytes: &[u8], layout: &Layout, seed: u64) -> Result<FirstWeights, FirstWeightsError> {
+/// Reads initial weights from a file's bytes. Tensors that the file lacks keep the weights of `counts`. The path is for
+/// messages.
+pub fn parse(
+    file: &Path,
+    bytes: &[u8],
+    layout: &Layout,
+    mut counts: Vec<i32>,
+) -> Result<FirstWeights, FirstWeightsError> {
     let no_tensors = |why: String| FirstWeightsError::NoTensors { file: file.into(), why };
     let tensors = SafeTensors::deserialize(bytes).map_err(|error| no_tensors(error.to_string()))?;
     // A file that Tau has saved contains a digest of its weights.
     if model_file::is_own(bytes) {
         model_file::parse(file, bytes)?;
     }
-    let mut counts = initial_counts(layout, seed);
     let mut afresh = Vec::new();
     for slot in &layout.tensors {
         let fits =
@@ -146,7 +156,7 @@ fn listed(all: impl Iterator<Item = String>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use protocol::job::model::Shape;
+    use protocol::job::model::{Shape, initial_counts};
     use protocol::weights::lattice::{count_of, weight_of};
     use safetensors::tensor::TensorView;
 
@@ -168,7 +178,7 @@ mod tests {
     }
 
     fn parsed(layout: &Layout, bytes: &[u8]) -> Result<FirstWeights, FirstWeightsError> {
-        parse(Path::new("m.safetensors"), bytes, layout, 7)
+        parse(Path::new("m.safetensors"), bytes, layout, initial_counts(layout, 7))
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-use protocol::job::model::{Layout, ModelError, PipelineStage, Shape, TensorSlot};
+use protocol::job::model::{Layout, ModelError, ModelSpec, PipelineStage, Shape, TensorSlot};
 use protocol::job::{Job, JobDraft, JobErrors};
 use protocol::log::frontier::Frontier;
 use protocol::weights::digest::Digest;
@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
 use crate::dataset::{self, ColumnNames, Encoding, Known, Scaling, Target};
+use crate::module;
 
 const METADATA_KEY: &str = "tau";
 
@@ -157,6 +158,16 @@ pub enum ModelFileError {
         /// Digest of the weights that the file's metadata names.
         expected: String,
     },
+    /// The layers of the model are code that the file does not hold.
+    #[error(
+        "the layers of {file} are Python code, {model}: only that code computes the model; in Python, load the file with \
+         safetensors.torch.load_file and net.load_state_dict"
+    )]
+    IsCode {
+        file: PathBuf,
+        /// Text of the model in its job, which names the file of code.
+        model: String,
+    },
 }
 
 /// Turns reaching the user's file size limit (`ulimit -f`) into an error like a full disk. Otherwise the system would
@@ -211,6 +222,19 @@ pub(crate) fn serialise(
     )?)
 }
 
+/// Reads the file of a model that is to be computed here, and checks that it is complete and undamaged. Fails if the
+/// model's layers are code.
+pub fn load_to_compute(path: &Path) -> Result<Model, ModelFileError> {
+    let model = load(path)?;
+    match model.job.model {
+        ModelSpec::Layers(_) => Ok(model),
+        ModelSpec::Module(_) => Err(ModelFileError::IsCode {
+            file: path.into(),
+            model: model.job.model.to_string(),
+        }),
+    }
+}
+
 /// Reads a model file and checks that it is complete and undamaged.
 pub fn load(path: &Path) -> Result<Model, ModelFileError> {
     let bytes = std::fs::read(path).map_err(|source| ModelFileError::Read {
@@ -237,8 +261,16 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Model, ModelFileError> {
         .clone()
         .resolve()
         .map_err(|JobErrors(errors)| not_a_model(errors.first().map_or_else(String::new, ToString::to_string)))?;
-    let layout = Layout::new(&job.model, metadata.input, metadata.target.outputs())
-        .map_err(|error: ModelError| not_a_model(error.to_string()))?;
+    let tensors = SafeTensors::deserialize(bytes).map_err(|error| not_a_model(error.to_string()))?;
+    let layout = match &job.model {
+        ModelSpec::Layers(_) => Layout::new(&job.model, metadata.input, metadata.target.outputs()),
+        ModelSpec::Module(_) => Layout::of_tensors(tensors.iter().map(|(key, tensor)| {
+            let dims = tensor.shape().to_vec();
+            let role = module::role(key, &dims);
+            (key.to_owned(), dims, role)
+        })),
+    };
+    let layout = layout.map_err(|error: ModelError| not_a_model(error.to_string()))?;
     let inputs = metadata.input.elements();
     let columns = match metadata.encodings.as_slice() {
         [] => inputs,
@@ -265,7 +297,6 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Model, ModelFileError> {
             "its inputs cannot be scaled: a mean or deviation is not valid".into(),
         ));
     }
-    let tensors = SafeTensors::deserialize(bytes).map_err(|error| not_a_model(error.to_string()))?;
     let weights = numbers_of(&tensors, &layout.tensors).map_err(not_a_model)?;
     let statistics = numbers_of(&tensors, &layout.statistics).map_err(not_a_model)?;
     if !statistics.iter().all(|value| value.is_finite()) {

@@ -12,7 +12,6 @@ use protocol::wire::attach::FromWorker;
 use super::measured_weights::MeasuredWeights;
 use super::prepared::Prepared;
 use super::socket::Writer;
-use crate::evaluate::Evaluator;
 use crate::machine::parallel::Threads;
 use crate::training::ToTraining;
 
@@ -51,8 +50,14 @@ impl Evaluating {
             // Uses all cores for a short time, rather than one for long: a run that has reached its target trains on
             // until it knows.
             let threads = Threads(std::thread::available_parallelism().map_or(1, usize::from));
-            let layout = prepared.layout.clone();
-            let mut evaluator = Evaluator::new(&prepared.device, prepared.eval_task(), layout, threads);
+            let mut evaluator = match prepared.evaluator(prepared.eval_task(), threads) {
+                Ok(evaluator) => evaluator,
+                Err(reason) => {
+                    let diverged = false;
+                    let _ = writer.message(&FromWorker::Failed { reason, diverged });
+                    return;
+                }
+            };
             for Order {
                 weights,
                 moment,

@@ -43,6 +43,7 @@ use thiserror::Error;
 use crate::backend::device::Device;
 use crate::machine::panics;
 use crate::machine::parallel::Threads;
+use crate::module::ModuleHost;
 use crate::pipeline::PipelineEvent;
 use crate::training::ToTraining;
 use crate::training::thread::TrainingThread;
@@ -65,6 +66,8 @@ pub struct Options {
     pub threads: Threads,
     /// Folder in which all data must be; relative paths of data refer to it.
     pub data_root: PathBuf,
+    /// Interpreter of this process, which runs the code of modules; `None` if the process has none.
+    pub modules: Option<Arc<dyn ModuleHost>>,
 }
 
 /// Reason why a worker process stopped working for its node.

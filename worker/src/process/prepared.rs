@@ -1,5 +1,6 @@
 //! A job that is ready to train: its data is open and the shapes of its model are known.
 
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -9,25 +10,26 @@ use protocol::job::data::DataInfo;
 use protocol::job::model::{Layout, Partition, PipelineStage, initial_counts};
 use protocol::rng::splitmix64;
 use protocol::sentence::sentence;
+use protocol::weights::lattice::weight_of;
 use protocol::wire::attach::Assignment;
 use protocol::wire::flow::PipelineAssignment;
 
 use super::Options;
-use crate::backend::cpu::{CpuStageTrainer, CpuTrainer};
+use crate::backend::cpu::{CpuModuleTrainer, CpuStageTrainer, CpuTrainer};
 #[cfg(feature = "cuda")]
 use crate::backend::cuda::{CudaStageTrainer, CudaTrainer, Gpu};
 use crate::backend::device::Device;
 use crate::backend::speed;
-use crate::dataset::Dataset;
+use crate::dataset::{Answers, Dataset};
+use crate::evaluate::Evaluator;
 use crate::machine::parallel::Threads;
 use crate::model_file::first_weights::{self, FirstWeights};
+use crate::module::{self, OpenModule, Rows};
 use crate::pipeline::Pipeline;
 use crate::stage::{HoldsStage, Membership};
 use crate::task::job_layout;
 use crate::task::objective::{Objective, Task};
-#[cfg(feature = "cuda")]
-use crate::trainer::TrainError;
-use crate::trainer::{StateError, Trainer};
+use crate::trainer::{StateError, TrainError, Trainer};
 use crate::training::state_file::{self, StateFileError};
 use crate::training::thread::{self, TrainingThread};
 use crate::training::{Identity, StageTraining, State, Training, TrainingError};
@@ -39,13 +41,15 @@ pub(super) struct Prepared {
     /// Test samples that the run's result is measured on, if evaluations while training use validation samples instead.
     tested: Option<Arc<Dataset>>,
     pub(super) layout: Layout,
+    /// Code of the model, if it is a module instead of layers that Tau computes itself.
+    module: Option<OpenModule>,
     pub(super) device: Device,
     pub(super) threads: Threads,
     /// Measured computing speed of this worker, by which nodes decide where to cut the network into stages; 0 unless
     /// they need it.
     speed: u64,
-    /// Initial weights of the run, if they come from a model file rather than from the seed. The worker sends them to
-    /// its node, which returns them as part of its ledger (the exact integer weights).
+    /// Initial weights of the run, if they come from a model file or a module rather than from the seed. The worker
+    /// sends them to its node, which returns them as part of its ledger (the exact integer weights).
     first: Mutex<Option<FirstWeights>>,
 }
 
@@ -63,8 +67,22 @@ impl Prepared {
             .with_validation(job.validation_share(), job.seed)
             .map_err(|error| sentence(&error))?;
         let job = &job.for_data(dataset.input);
-        let layout = job_layout::layout_for(job, &dataset).map_err(|error| sentence(&error))?;
-        let first = first_weights::open(job, &layout, Some(&options.data_root)).map_err(|error| sentence(&error))?;
+        let root = Some(options.data_root.as_path());
+        let (module, layout, initial) = if let Some(file) = job.model.module() {
+            let (module, layout, counts) = open_module(job, file, &dataset, options)?;
+            (Some(module), layout, counts)
+        } else {
+            let layout = job_layout::layout_for(job, &dataset).map_err(|error| sentence(&error))?;
+            let counts = initial_counts(&layout, job.seed);
+            (None, layout, counts)
+        };
+        let first = match &job.from {
+            Some(_) => first_weights::open(job, &layout, initial, root).map_err(|error| sentence(&error))?,
+            None => module.is_some().then(|| FirstWeights {
+                counts: initial,
+                afresh: Vec::new(),
+            }),
+        };
         // Nodes that decide where to cut the network need to know the speed.
         let speed = if job.exchange.leaves_cut_open() {
             speed::measure(&options.device, options.threads)
@@ -78,9 +96,17 @@ impl Prepared {
             dataset: Arc::new(dataset),
             tested: tested.map(Arc::new),
             layout,
+            module,
             device: options.device.clone(),
             threads: options.threads,
         })
+    }
+
+    /// Creates an evaluator of the run's model on these samples, which belongs to one thread.
+    pub(super) fn evaluator(&self, task: Task, threads: Threads) -> Result<Evaluator, String> {
+        let module = self.module.as_ref().map(|module| module.network(threads.0)).transpose();
+        let module = module.map_err(|error| error.to_string())?;
+        Ok(Evaluator::new(&self.device, task, self.layout.clone(), threads).with_module(module))
     }
 
     /// Returns the measured computing speed of this worker, by which nodes decide where to cut the network; 0 unless
@@ -108,6 +134,7 @@ impl Prepared {
             dataset: Arc::clone(&self.dataset),
             tested: self.tested.clone(),
             layout: self.layout.clone(),
+            module: self.module.clone(),
             device: self.device.clone(),
             threads: self.threads,
             speed: self.speed,
@@ -162,7 +189,7 @@ impl Prepared {
         counts: Vec<i32>,
     ) -> Result<TrainingThread, String> {
         let weights = stage.map_or(self.layout.weights, |(_, stage)| stage.layout.weights);
-        let counts = match (stage, counts.is_empty() && self.job.from.is_none()) {
+        let counts = match (stage, counts.is_empty() && !self.job.begins_with_told_weights()) {
             (_, false) => counts,
             (None, true) => initial_counts(&self.layout, self.job.seed),
             (Some((_, stage)), true) => stage.initial_counts(self.job.seed),
@@ -222,6 +249,15 @@ impl Prepared {
             return started.map_err(|error| format!("the training thread could not be started: {error}"));
         }
         let task = Task::of_job(&self.job, Arc::clone(&self.dataset)).map_err(|error| error.to_string())?;
+        if let Some(module) = self.module.clone() {
+            let started = thread::start(threads, assignment.paced, move || {
+                let network = module.network(threads.0).map_err(TrainError::from)?;
+                let trainer =
+                    CpuModuleTrainer::of_network(network, task, &layout, &counts, rule, dropout_seed, threads)?;
+                start.training(trainer.in_minibatches_of(minibatch))
+            });
+            return started.map_err(|error| format!("the training thread could not be started: {error}"));
+        }
         let started = match self.device {
             Device::Cpu => thread::start(threads, assignment.paced, move || {
                 let trainer = CpuTrainer::new(task, &layout, &counts, rule, dropout_seed, threads)?;
@@ -240,6 +276,43 @@ impl Prepared {
         };
         started.map_err(|error| format!("the training thread could not be started: {error}"))
     }
+}
+
+/// Opens the module that a job trains, and tries it on two samples, so that most mistakes in its code are found before
+/// the run begins; an error is one sentence.
+fn open_module(
+    job: &Job,
+    file: &Path,
+    dataset: &Dataset,
+    options: &Options,
+) -> Result<(OpenModule, Layout, Vec<i32>), String> {
+    job_layout::check(job, dataset).map_err(|error| sentence(&error))?;
+    if options.device != Device::Cpu {
+        return Err(format!(
+            "{} is Python code, which trains on CPUs only: use --device cpu",
+            file.display()
+        ));
+    }
+    let shape = (dataset.input, dataset.target.info().outputs());
+    let root = Some(options.data_root.as_path());
+    let opened = module::open(options.modules.as_deref(), file, root, shape, job.seed);
+    let (module, layout, counts) = opened.map_err(|error| sentence(&error))?;
+    let (mut inputs, mut answers) = (Vec::new(), Answers::default());
+    let samples = [0, dataset.train.len() as u32 - 1];
+    dataset.train.gather(&samples, &mut inputs, &mut answers);
+    let rows = Rows {
+        values: &inputs,
+        samples: samples.len(),
+    };
+    let weights: Vec<f32> = counts.iter().copied().map(weight_of).collect();
+    let mut gradient = vec![0.0; weights.len()];
+    let tried = module.network(options.threads.0).and_then(|mut network| {
+        let outputs = network.forward(&weights, rows, 0)?;
+        network.backward(&vec![0.0; outputs.len()], &mut gradient)?;
+        network.infer(&weights, rows)
+    });
+    tried.map_err(|error| error.to_string())?;
+    Ok((module, layout, counts))
 }
 
 /// The inputs from which a training thread builds its training loop, on any device.

@@ -23,7 +23,6 @@ use super::files::Files;
 use super::measured_weights::MeasuredWeights;
 use super::prepared::Prepared;
 use super::socket::Writer;
-use crate::evaluate::Evaluator;
 use crate::model::measuring::{Bits, measure};
 use crate::model_file::{self, Metadata, Numbers};
 use crate::trainer::TrainError;
@@ -285,7 +284,6 @@ fn save_and_measure(
         job,
         dataset,
         layout,
-        device,
         threads,
         ..
     } = prepared;
@@ -298,7 +296,7 @@ fn save_and_measure(
         statistics: &statistics,
     };
     model_file::save(&order.path, numbers, &metadata).map_err(|error| sentence(&error))?;
-    let mut evaluator = Evaluator::new(device, prepared.tested(), layout.clone(), *threads);
+    let mut evaluator = prepared.evaluator(prepared.tested(), *threads)?;
     let found = evaluator
         .evaluate(weights, Some(statistics), &mut |_| true)
         .map_err(|error| error.to_string())?;

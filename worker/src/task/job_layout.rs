@@ -74,6 +74,25 @@ pub enum LayoutError {
 /// Returns the layout of a job's model for the shape of its data (all layers, shapes and places of weights), and checks
 /// that the job can be trained on the data.
 pub fn layout_for(job: &Job, dataset: &Dataset) -> Result<Layout, LayoutError> {
+    check(job, dataset)?;
+    let target = dataset.target.info();
+    let layout = Layout::new(&job.model, dataset.input, target.outputs())?;
+    if matches!(target, TargetInfo::Numbers(_)) && layout.outputs() != target.outputs() {
+        let data = job.data.to_string();
+        return Err(LayoutError::Outputs { data, target });
+    }
+    if job.minibatch == 1 && normalises_vectors(&layout.layers) {
+        return Err(LayoutError::OneSample);
+    }
+    if let Some(pipelines) = job.exchange.pipelines() {
+        // If nodes decide the number of groups, their choice is checked again later.
+        partition(job, &pipelines.decided(Cut::Into(pipelines.fewest_groups())), &layout)?;
+    }
+    Ok(layout)
+}
+
+/// Checks that a job can be trained on its data, whatever its model.
+pub fn check(job: &Job, dataset: &Dataset) -> Result<(), LayoutError> {
     let target = dataset.target.info();
     if let TargetInfo::Numbers(_) = target {
         let data = || job.data.to_string();
@@ -88,19 +107,7 @@ pub fn layout_for(job: &Job, dataset: &Dataset) -> Result<Layout, LayoutError> {
     }
     check_augment(job, dataset.input)?;
     Objective::of_job(job, dataset)?;
-    let layout = Layout::new(&job.model, dataset.input, target.outputs())?;
-    if matches!(target, TargetInfo::Numbers(_)) && layout.outputs() != target.outputs() {
-        let data = job.data.to_string();
-        return Err(LayoutError::Outputs { data, target });
-    }
-    if job.minibatch == 1 && normalises_vectors(&layout.layers) {
-        return Err(LayoutError::OneSample);
-    }
-    if let Some(pipelines) = job.exchange.pipelines() {
-        // If nodes decide the number of groups, their choice is checked again later.
-        partition(job, &pipelines.decided(Cut::Into(pipelines.fewest_groups())), &layout)?;
-    }
-    Ok(layout)
+    Ok(())
 }
 
 /// Cuts the job's network into pipeline stages, and checks that the values that pass between them fit into messages.

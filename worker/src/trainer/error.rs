@@ -3,6 +3,7 @@
 use protocol::weights::lattice::RangeError;
 use thiserror::Error;
 
+use crate::module::ModuleFailure;
 use crate::trainer::quantise::NotFinite;
 
 #[derive(Debug, Error)]
@@ -14,6 +15,9 @@ pub enum TrainError {
     Range(#[from] RangeError),
     #[error("the device failed: {0}")]
     Device(String),
+    /// Reason why training failed: the user's code failed.
+    #[error(transparent)]
+    Module(#[from] ModuleFailure),
     /// Reason why training failed: another worker of the pipeline broke the protocol. Work in flight is given up, and
     /// begins anew when all workers have joined again.
     #[error(transparent)]

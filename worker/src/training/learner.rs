@@ -238,7 +238,9 @@ impl<T: Trainer> Learner<T> {
         match error {
             // Such a step has moved no shared weight, so these can be audited.
             TrainError::NotFinite | TrainError::Range(_) => self.audit().err().unwrap_or(error.into()),
-            TrainError::Device(_) | TrainError::Violation(_) | TrainError::Unheard => error.into(),
+            TrainError::Device(_) | TrainError::Module(_) | TrainError::Violation(_) | TrainError::Unheard => {
+                error.into()
+            }
         }
     }
 

@@ -42,6 +42,7 @@ impl Node {
                 version: "test".into(),
                 threads: Threads(1),
                 data_root: root,
+                modules: None,
             };
             // The worker must end without an error, however its node ends.
             attach(&path, &options).unwrap();

@@ -102,7 +102,7 @@ fn is_same_file(given: &Path, trained: &Path) -> bool {
 pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
     let threads = compute::threads(arguments.threads, 1)?;
     let given: Option<DataSpec> = parsed(arguments.data.as_deref())?;
-    let model = model_file::load(&arguments.model).map_err(Failure::bad)?;
+    let model = model_file::load_to_compute(&arguments.model).map_err(Failure::bad)?;
     if arguments.confusion && model.metadata.target.classes().is_empty() {
         return Err(Failure::input(
             "--confusion is for classes, but this model predicts numbers: leave it out",

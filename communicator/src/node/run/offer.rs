@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use protocol::ids::RunId;
 use protocol::job::data::DataInfo;
-use protocol::job::model::{Layout, ModelError, Partition, PartitionError, PipelineStage, initial_counts};
+use protocol::job::model::{Layout, ModelError, Partition, PartitionError, PipelineStage, Role, initial_counts};
 use protocol::job::{Cut, GROUPS_MAX, Job, PipelineSpec};
 use protocol::reasons::Excluded;
 use protocol::weights::digest::Digest;
@@ -39,7 +39,7 @@ pub(super) enum OfferError {
         /// stages, and with each of them a stage exceeds the node's memory.
         is_open: bool,
     },
-    /// No worker has sent the weights of the model file at this path, with which the run would begin.
+    /// No worker has sent the weights of the model file or module at this path, with which the run would begin.
     #[error("the node's worker did not send the weights of {}", .0.display())]
     NoFirstWeights(PathBuf),
 }
@@ -61,6 +61,9 @@ pub(super) fn make(
     workers: Workers,
 ) -> Result<(Offer, Box<Ledger>), OfferError> {
     let job = &job.for_data(data.input);
+    if job.model.module().is_some() {
+        return of_module(run, job, first, data, workers);
+    }
     let layout = Layout::new(&job.model, data.input, data.target.outputs())?;
     // Stages that nodes cut themselves must fit for sure. Otherwise a GPU reports by itself if its memory is too small:
     // an estimate might refuse a model that fits.
@@ -78,9 +81,29 @@ pub(super) fn make(
         (Some(_), Some(first)) if first.len() == layout.weights => first,
         (Some(file), _) => return Err(OfferError::NoFirstWeights(file.clone())),
     };
+    Ok(with_counts(run, counts, data, workers))
+}
+
+/// Works out this node's offer to take part in a run of a module, whose layers only workers know: they have told the
+/// first weights. Memory for activations is unknown, so that only weights are counted.
+fn of_module(
+    run: RunId,
+    job: &Job,
+    first: Option<Vec<i32>>,
+    data: DataInfo,
+    workers: Workers,
+) -> Result<(Offer, Box<Ledger>), OfferError> {
+    let counts = first.ok_or_else(|| OfferError::NoFirstWeights(job.model.to_string().into()))?;
+    let layout = Layout::of_tensors([("weights".into(), vec![counts.len()], Role::Weight)])?;
+    usage::check_memory(job, &layout, workers).map_err(OfferError::TooLarge)?;
+    Ok(with_counts(run, counts, data, workers))
+}
+
+/// Returns the offer and the ledger of a node that begins with these weights.
+fn with_counts(run: RunId, counts: Vec<i32>, data: DataInfo, workers: Workers) -> (Offer, Box<Ledger>) {
+    let weights = counts.len();
     let ledger = Ledger::new(run, counts);
-    let offer = of(workers, data, ledger.digest(), 1);
-    Ok((offer, Box::new(ledger)))
+    (of(workers, data, ledger.digest(), weights, 1), Box::new(ledger))
 }
 
 /// Works out this node's offer to take part in a run in pipelines. This node must have memory for any stage, because
@@ -94,15 +117,16 @@ fn of_stages(
     workers: Workers,
 ) -> Result<(Offer, Box<Ledger>), OfferError> {
     let (partition, groups) = partition_for(job, layout, pipelines, workers)?;
-    let offer = of(workers, data, partition.first_digest(job.seed), groups);
+    let offer = of(workers, data, partition.first_digest(job.seed), layout.weights, groups);
     Ok((offer, Box::new(Ledger::new(run, Vec::new()))))
 }
 
 /// Returns the offer with which this node answers a request to prepare for a run.
-fn of(workers: Workers, data: DataInfo, digest: Digest, groups: u8) -> Offer {
+fn of(workers: Workers, data: DataInfo, digest: Digest, weights: usize, groups: u8) -> Offer {
     Offer {
         data,
         digest,
+        weights: weights as u64,
         workers: workers.count,
         groups,
         speed: workers.speed,

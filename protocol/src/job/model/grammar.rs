@@ -1,7 +1,8 @@
-//! The layer grammar: `conv OUT KxK [stride S] [pad P], maxpool K, …`, with layers separated by commas and blocks in
-//! brackets.
+//! The text of a model: `conv OUT KxK [stride S] [pad P], maxpool K, …`, with layers separated by commas and blocks in
+//! brackets; or `py:FILE`, which names a file of Python code.
 
 use std::fmt;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use super::activation::Activation;
@@ -52,11 +53,36 @@ pub enum Layer {
     Dropout(f64),
 }
 
-/// Model as a list of layers.
+/// Text before the path of a Python file that defines a model.
+const PYTHON: &str = "py:";
+
+/// Model that a job trains.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ModelSpec {
-    /// Layers of the model, first to last.
-    pub layers: Vec<Layer>,
+pub enum ModelSpec {
+    /// Model that Tau computes itself: its layers, first to last.
+    Layers(Vec<Layer>),
+    /// Model that is code of the user's: the path of a Python file whose function `model` returns a
+    /// `torch.nn.Module`.
+    Module(PathBuf),
+}
+
+impl ModelSpec {
+    /// Returns the path of the Python file that defines the model; `None` for a model of layers.
+    #[must_use]
+    pub fn module(&self) -> Option<&PathBuf> {
+        match self {
+            Self::Layers(_) => None,
+            Self::Module(file) => Some(file),
+        }
+    }
+
+    /// Returns the path of the Python file that defines the model, so that the caller can change it.
+    pub fn module_mut(&mut self) -> Option<&mut PathBuf> {
+        match self {
+            Self::Layers(_) => None,
+            Self::Module(file) => Some(file),
+        }
+    }
 }
 
 /// Returns all activation functions as a model's text writes them, separated by commas, for help and error messages.
@@ -83,8 +109,9 @@ pub(in crate::job) fn help() -> String {
     format!(
         "Layers of the network, separated by commas: conv OUT KxK (stride S, pad P, nobias), dense OUT (the last one may leave \
          OUT to the data), batchnorm, layernorm, groupnorm G, {}, dropout P, maxpool K, avgpool K, globalavgpool, flatten, \
-         and blocks: residual, with its layers in square brackets [default: by the data: \"dense 100, relu, dense\" for \
-         tables, two or more convolutions for images]",
+         and blocks: residual, with its layers in square brackets; or py:FILE, a Python file whose function model() \
+         returns a torch.nn.Module [default: by the data: \"dense 100, relu, dense\" for tables, two or more \
+         convolutions for images]",
         activations()
     )
 }
@@ -282,15 +309,22 @@ impl FromStr for ModelSpec {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        Ok(Self {
-            layers: layers(text, 0)?,
-        })
+        match text.trim().strip_prefix(PYTHON) {
+            Some(file) if Path::new(file).extension() != Some("py".as_ref()) => Err(format!(
+                "'{file}' is not a Python file: write {PYTHON}FILE with a file that ends in .py"
+            )),
+            Some(file) => Ok(Self::Module(file.into())),
+            None => Ok(Self::Layers(layers(text, 0)?)),
+        }
     }
 }
 
 impl fmt::Display for ModelSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&listed(&self.layers))
+        match self {
+            Self::Layers(layers) => f.write_str(&listed(layers)),
+            Self::Module(file) => write!(f, "{PYTHON}{}", file.display()),
+        }
     }
 }
 
@@ -319,7 +353,10 @@ mod tests {
         let text = "conv 16 3x3 pad 1 nobias, batchnorm, silu, residual [ conv 8 1x1, groupnorm 4, residual [ leakyrelu ], leakyrelu 0.2 ], globalavgpool, layernorm, dense";
         let model: ModelSpec = text.parse().unwrap();
         assert_eq!(model.to_string(), text);
-        assert!(matches!(&model.layers[3], Layer::Residual(within) if within.len() == 4));
+        let ModelSpec::Layers(layers) = model else {
+            panic!("the text has no py:");
+        };
+        assert!(matches!(&layers[3], Layer::Residual(within) if within.len() == 4));
         assert_eq!(
             "residual[relu]".parse::<Layer>().unwrap().to_string(),
             "residual [ relu ]"
@@ -334,6 +371,17 @@ mod tests {
         assert!(error("groupnorm").contains("number of groups"));
         let deep = format!("{}relu{}", "residual [ ".repeat(9), " ]".repeat(9));
         assert!(error(&deep).contains("more than 8 blocks"));
+    }
+
+    #[test]
+    fn a_python_file_is_a_model() {
+        let model: ModelSpec = " py:nets/gpt.py".parse().unwrap();
+        assert_eq!(model.module(), Some(&PathBuf::from("nets/gpt.py")));
+        assert_eq!(model.to_string(), "py:nets/gpt.py");
+        for wrong in ["py:", "py:gpt.txt", "py:gpt"] {
+            let error = wrong.parse::<ModelSpec>().unwrap_err();
+            assert!(error.contains("ends in .py"), "{error}");
+        }
     }
 
     #[test]

@@ -41,6 +41,13 @@ impl TensorSlot {
         self.dims.iter().product()
     }
 
+    /// Returns the tensor's dimensions as people write them: `128x784`.
+    #[must_use]
+    pub fn size(&self) -> String {
+        let sides: Vec<String> = self.dims.iter().map(ToString::to_string).collect();
+        sides.join("x")
+    }
+
     /// Returns the tensor's index range among all of the model's weights.
     #[must_use]
     pub fn range(&self) -> Range<usize> {
@@ -138,6 +145,9 @@ pub enum ModelError {
     /// Reason why a model is refused: it has no weights to train.
     #[error("the model has no weights: add a 'dense' or a 'conv' layer")]
     NoWeights,
+    /// Reason why nothing can be said about a model: its layers are code, which only a worker with an interpreter runs.
+    #[error("the layers of {0} are Python code: they cannot be cut, exported or listed")]
+    Foreign(String),
 }
 
 /// Most numbers that a layer may work on for one sample.
@@ -435,8 +445,11 @@ pub(super) fn placed(mut layers: Vec<PlacedLayer>, tensors: Vec<TensorSlot>) -> 
 impl Layout {
     /// Infers the layout of a model for samples of this shape and this number of classes.
     pub fn new(model: &ModelSpec, input: Shape, classes: usize) -> Result<Self, ModelError> {
+        let ModelSpec::Layers(layers) = model else {
+            return Err(ModelError::Foreign(model.to_string()));
+        };
         let mut found = LayoutTensors::default();
-        let (mut layers, shape) = found.chain(&model.layers, "", input, Some(classes))?;
+        let (mut layers, shape) = found.chain(layers, "", input, Some(classes))?;
         if found.tensors.is_empty() {
             return Err(ModelError::NoWeights);
         }
@@ -455,6 +468,29 @@ impl Layout {
         })
     }
 
+    /// Returns the layout of a model whose layers are unknown, from its tensors: (key, dimensions, role) in any order.
+    pub fn of_tensors(tensors: impl IntoIterator<Item = (String, Vec<usize>, Role)>) -> Result<Self, ModelError> {
+        let slot = |(key, dims, role): (String, Vec<usize>, Role)| TensorSlot {
+            fan_in: product(dims.get(1..).unwrap_or_default()),
+            key,
+            dims,
+            role,
+            offset: 0,
+        };
+        let mut tensors: Vec<TensorSlot> = tensors.into_iter().map(slot).collect();
+        match place(&mut tensors) {
+            Some(0) => Err(ModelError::NoWeights),
+            None => Err(ModelError::TooManyWeights),
+            Some(weights) => Ok(Self {
+                layers: Vec::new(),
+                tensors,
+                weights,
+                statistics: Vec::new(),
+            }),
+        }
+    }
+
+    /// Returns the number of outputs of the model for one sample; 0 if its layers are unknown.
     #[must_use]
     pub fn outputs(&self) -> usize {
         self.layers.last().map_or(0, |layer| layer.output.elements())

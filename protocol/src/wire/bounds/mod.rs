@@ -23,6 +23,7 @@ use crate::job::split::SLOTS_MAX;
 use crate::job::{GROUPS_MAX, Job, STAGES_MAX};
 use crate::stats::measured::{Course, Evaluation};
 use crate::stats::{FIGURES, Figure, PeerRecord, StatsRecord, Unit};
+use crate::weights::changes::WEIGHTS_MAX;
 use crate::wire::control::{Beat, ControlMessage, FoundCheckpoint, NodeInfo, Offer, Request};
 use crate::wire::run_plan::{Participant, Resumed, RunPlan, StageTakeover};
 
@@ -299,6 +300,7 @@ impl Offer {
             digest: _,
             workers,
             groups,
+            weights,
             // These numbers have no limits.
             speed: _,
             memory_bytes: _,
@@ -308,6 +310,7 @@ impl Offer {
             (1..=GROUPS_MAX).contains(&usize::from(*groups)),
             "the number of layer groups",
         )?;
+        within(*weights <= WEIGHTS_MAX as u64, "the number of weights")?;
         within(*workers <= WORKERS_MAX, "the number of workers")?;
         data.check()
     }

@@ -35,6 +35,7 @@ use crate::machine::thread_time::ThreadTimer;
 use crate::model::network::Network;
 use crate::model::ops::{self, CpuLayer, MeanLoss, OpError, Parameters, from_rows, values};
 use crate::model::program::{ImageOrder, Program};
+use crate::module::{CheckedNetwork, Rows};
 use crate::task::augmentation;
 use crate::task::objective::Task;
 use crate::trainer::gradient_source::GradientSource;
@@ -43,6 +44,8 @@ use crate::trainer::{TrainError, difference};
 
 /// A trainer of a whole network on the CPU.
 pub type CpuTrainer = Replica<CpuBackend>;
+/// A trainer of a module (a network of the user's code) on the CPU.
+pub type CpuModuleTrainer = Replica<CpuBackend<Model<CheckedNetwork>>>;
 
 /// A source of gradients on the CPU: a whole network, or one stage of a pipeline.
 pub trait CpuGradientSource:
@@ -65,11 +68,24 @@ pub struct CpuBackend<S = Model> {
     pass: Pass,
 }
 
-/// A whole network on dfdx, with the samples that it is trained on.
-pub struct Model {
+/// A network on the CPU that can go back from the loss of some samples to all weights.
+pub trait CpuNetwork {
+    /// Runs one forward and backward pass over samples, and replaces the contents of `gradient`. Returns the mean loss.
+    fn descend(
+        &mut self,
+        loss: &MeanLoss,
+        parameters: &Parameters,
+        rows: (usize, Vec<f32>),
+        key: u64,
+        gradient: &mut Vec<f32>,
+    ) -> Result<f32, TrainError>;
+}
+
+/// A whole network, with the samples that it is trained on.
+pub struct Model<N = Network<CpuLayer>> {
     dataset: Arc<Dataset>,
     augment: Augment,
-    network: Network<CpuLayer>,
+    network: N,
     loss: MeanLoss,
     /// Most samples whose gradient is computed at once; a larger minibatch is split, and the gradients are summed.
     minibatch: usize,
@@ -88,6 +104,22 @@ impl CpuTrainer {
         dropout_seed: u64,
         threads: Threads,
     ) -> Result<Self, TrainError> {
+        let network = ops::network(Program::new(layout, ImageOrder::BySample), threads);
+        Self::of_network(network, task, layout, counts, rule, dropout_seed, threads)
+    }
+}
+
+impl<N: CpuNetwork> Replica<CpuBackend<Model<N>>> {
+    /// Makes a trainer of any network on the CPU, whose weights begin as `counts` in the order of the layout's tensors.
+    pub fn of_network(
+        network: N,
+        task: impl std::convert::Into<Task>,
+        layout: &Layout,
+        counts: &[i32],
+        rule: Rule,
+        dropout_seed: u64,
+        threads: Threads,
+    ) -> Result<Self, TrainError> {
         let Task {
             dataset,
             objective,
@@ -96,7 +128,7 @@ impl CpuTrainer {
         let model = Model {
             dataset,
             augment,
-            network: ops::network(Program::new(layout, ImageOrder::BySample), threads),
+            network,
             loss: MeanLoss {
                 objective,
                 answers: Answers::default(),
@@ -119,7 +151,7 @@ impl CpuTrainer {
     }
 }
 
-impl GradientSource for Model {
+impl<N: CpuNetwork> GradientSource for Model<N> {
     type Weights = Parameters;
     type Gradient = Vec<f32>;
     type Loss = f32;
@@ -154,8 +186,8 @@ impl GradientSource for Model {
     }
 }
 
-impl Model {
-    /// Runs one forward and backward pass on dfdx's tape and writes the gradient.
+impl<N: CpuNetwork> Model<N> {
+    /// Gathers samples, and runs one forward and backward pass over them.
     fn descend(
         &mut self,
         parameters: &Parameters,
@@ -164,13 +196,47 @@ impl Model {
         gradient: &mut Vec<f32>,
     ) -> Result<f32, TrainError> {
         let inputs = augmentation::gathered(&self.dataset, self.augment, samples, key, &mut self.loss.answers);
-        let features = self.dataset.train.features();
-        let x = from_rows(&Cpu::default(), samples.len(), features, inputs)?;
+        let rows = (samples.len(), inputs);
+        self.network.descend(&self.loss, parameters, rows, key, gradient)
+    }
+}
+
+impl CpuNetwork for Network<CpuLayer> {
+    fn descend(
+        &mut self,
+        loss: &MeanLoss,
+        parameters: &Parameters,
+        (samples, inputs): (usize, Vec<f32>),
+        key: u64,
+        gradient: &mut Vec<f32>,
+    ) -> Result<f32, TrainError> {
+        let x = from_rows(&Cpu::default(), samples, inputs.len() / samples.max(1), inputs)?;
         let pass = ops::Pass::new(parameters.clone(), key, ops::Statistics::Minibatch);
         let lent = parameters.lend_gradient(std::mem::take(gradient))?;
-        let descent = self.network.descend(&self.loss, &pass, x, lent)?;
+        let descent = Network::descend(self, loss, &pass, x, lent)?;
         *gradient = parameters.take_gradient(descent.gradients)?;
         Ok(values(&descent.loss)[0])
+    }
+}
+
+impl CpuNetwork for CheckedNetwork {
+    fn descend(
+        &mut self,
+        loss: &MeanLoss,
+        parameters: &Parameters,
+        (samples, inputs): (usize, Vec<f32>),
+        key: u64,
+        gradient: &mut Vec<f32>,
+    ) -> Result<f32, TrainError> {
+        let rows = Rows {
+            values: &inputs,
+            samples,
+        };
+        let mut outputs = self.forward(parameters.values(), rows, key)?;
+        let loss = loss.replace_by_gradient(&mut outputs);
+        // Without a loss there is no gradient, and the run diverges with its usual sentence.
+        self.backward(&outputs, gradient)?;
+        Ok(loss)
     }
 }
 

@@ -46,6 +46,33 @@ pub struct MeanLoss {
 }
 
 impl MeanLoss {
+    /// Returns the mean loss of a network's outputs for the minibatch, and replaces the outputs by the gradient of that
+    /// mean.
+    pub(crate) fn replace_by_gradient(&self, outputs: &mut Vec<f32>) -> f32 {
+        let (loss, row_gradients) = self.of_rows(outputs);
+        *outputs = row_gradients;
+        let scale = (1.0 / self.answers.len() as f64) as f32;
+        for gradient in outputs {
+            *gradient *= scale;
+        }
+        loss
+    }
+
+    /// Returns the mean loss of a network's outputs for the minibatch, and the gradient of each sample's own loss at
+    /// each of its outputs.
+    fn of_rows(&self, outputs: &[f32]) -> (f32, Vec<f32>) {
+        let samples = self.answers.len();
+        let width = outputs.len() / samples;
+        assert_eq!(outputs.len(), samples * width);
+        let mut row_gradients = vec![0.0; outputs.len()];
+        let rows = outputs.chunks_exact(width).zip(row_gradients.chunks_exact_mut(width));
+        let losses = rows
+            .enumerate()
+            .map(|(sample, (row, row_gradient))| self.of_row(row, sample, row_gradient));
+        let total: f64 = losses.sum();
+        ((total * (1.0 / samples as f64)) as f32, row_gradients)
+    }
+
     /// Returns the loss of one sample, and writes its gradient at each output to `row_gradient`.
     fn of_row(&self, row: &[f32], sample: usize, row_gradient: &mut [f32]) -> f64 {
         match &self.objective {
@@ -115,19 +142,8 @@ impl Operation<()> for MeanLoss {
     type Error = OpError;
 
     fn forward(&self, _: &Pass, logits: &Rows, _: bool) -> Forward<Self, ()> {
-        let (samples, outputs) = *logits.shape();
-        assert_eq!(samples, self.answers.len());
-        let mut output_gradients = vec![0.0; samples * outputs];
-        let rows = values(logits)
-            .chunks_exact(outputs)
-            .zip(output_gradients.chunks_exact_mut(outputs));
-        let losses = rows
-            .enumerate()
-            .map(|(sample, (row, row_gradient))| self.of_row(row, sample, row_gradient));
-        let total: f64 = losses.sum();
-        let mean = 1.0 / samples as f64;
-        let loss = logits.device().try_tensor_from_vec(vec![(total * mean) as f32], ())?;
-        Ok((loss, output_gradients))
+        let (loss, output_gradients) = self.of_rows(values(logits));
+        Ok((logits.device().try_tensor_from_vec(vec![loss], ())?, output_gradients))
     }
 
     fn backward(

@@ -1,0 +1,189 @@
+//! Tau's worker as an extension module of Python: an interpreter that calls `attach` becomes a worker of a node, which
+//! trains the models that the interpreter's code makes.
+//!
+//! Rust keeps everything from the loss on; Python computes outputs and goes back from their gradient. Arrays are handed
+//! over as addresses: they belong to Rust and stay where they are until the call ends, or until the network is dropped.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use protocol::sentence::sentence;
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+use worker::backend::device::Device;
+use worker::machine::parallel::Threads;
+use worker::module::{Module, ModuleFailure, ModuleHost, ModuleNetwork, ModuleSource, Rows};
+use worker::process::{self, Options};
+
+/// Python's state of a thread of the worker, which lasts as long as the thread: PyTorch keeps pointers to it between calls.
+struct ThreadState {
+    outermost: ffi::PyGILState_STATE,
+    state: *mut ffi::PyThreadState,
+}
+
+thread_local! {
+    static THREAD_STATE: ThreadState = ThreadState::new();
+}
+
+impl ThreadState {
+    fn new() -> Self {
+        // SAFETY: the interpreter runs, since it has called `attach`. The calls give this thread a state, and release the
+        // interpreter's lock without giving the state up.
+        unsafe {
+            Self {
+                outermost: ffi::PyGILState_Ensure(),
+                state: ffi::PyEval_SaveThread(),
+            }
+        }
+    }
+}
+
+impl Drop for ThreadState {
+    fn drop(&mut self) {
+        // SAFETY: undoes the calls of `new` in the opposite order, on the same thread.
+        unsafe {
+            ffi::PyEval_RestoreThread(self.state);
+            ffi::PyGILState_Release(self.outermost);
+        }
+    }
+}
+
+/// Calls a function with the interpreter's lock held.
+fn attached<R>(call: impl FnOnce(Python<'_>) -> R) -> R {
+    THREAD_STATE.with(|_| Python::attach(call))
+}
+
+/// The interpreter of this process, as the worker knows it.
+struct Interpreter {
+    /// Python object whose method `load` runs a file of code.
+    loader: Py<PyAny>,
+}
+
+impl fmt::Debug for Interpreter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Interpreter")
+    }
+}
+
+impl ModuleHost for Interpreter {
+    fn load(&self, source: &ModuleSource) -> Result<Arc<dyn Module>, ModuleFailure> {
+        attached(|py| {
+            let code = PyBytes::new(py, &source.code);
+            let arguments = (&source.file, code, source.input.dims(), source.outputs, source.seed);
+            let object = self.loader.call_method1(py, "load", arguments)?;
+            Ok::<_, PyErr>(Arc::new(Loaded { object }) as Arc<dyn Module>)
+        })
+        .map_err(failure)
+    }
+}
+
+/// A module that the interpreter has loaded.
+struct Loaded {
+    /// Python object `tau.worker.Module`.
+    object: Py<PyAny>,
+}
+
+impl Module for Loaded {
+    fn tensors(&self) -> Result<Vec<(String, Vec<usize>)>, ModuleFailure> {
+        attached(|py| self.object.call_method0(py, "tensors")?.extract(py)).map_err(failure)
+    }
+
+    fn first_weights(&self, weights: &mut [f32]) -> Result<(), ModuleFailure> {
+        let place = (weights.as_mut_ptr() as usize, weights.len());
+        let written = attached(|py| self.object.call_method1(py, "first_weights", place).map(drop));
+        written.map_err(failure)
+    }
+
+    fn network(&self, threads: usize) -> Result<Box<dyn ModuleNetwork>, ModuleFailure> {
+        let network = attached(|py| self.object.call_method1(py, "network", (threads,)));
+        let object = network.map_err(failure)?;
+        Ok(Box::new(Network { object }))
+    }
+}
+
+/// A network of a loaded module, at work on one thread.
+struct Network {
+    /// Python object `tau.worker.Network`.
+    object: Py<PyAny>,
+}
+
+impl Network {
+    /// Calls a method that computes outputs, and copies them.
+    fn outputs(&self, method: &str, weights: &[f32], rows: Rows<'_>, key: u64) -> Result<Vec<f32>, ModuleFailure> {
+        let outputs = attached(|py| {
+            let arguments = (
+                weights.as_ptr() as usize,
+                rows.values.as_ptr() as usize,
+                rows.samples,
+                key,
+            );
+            let outputs = self.object.call_method1(py, method, arguments)?;
+            let bytes: Bound<'_, PyBytes> = outputs.extract(py)?;
+            let (floats, _) = bytes.as_bytes().as_chunks::<4>();
+            Ok::<_, PyErr>(floats.iter().map(|&bytes| f32::from_ne_bytes(bytes)).collect())
+        });
+        outputs.map_err(failure)
+    }
+}
+
+impl ModuleNetwork for Network {
+    fn forward(&mut self, weights: &[f32], rows: Rows<'_>, key: u64) -> Result<Vec<f32>, ModuleFailure> {
+        self.outputs("forward", weights, rows, key)
+    }
+
+    fn backward(&mut self, output_gradient: &[f32], gradient: &mut [f32]) -> Result<(), ModuleFailure> {
+        let places = (output_gradient.as_ptr() as usize, gradient.as_mut_ptr() as usize);
+        let written = attached(|py| self.object.call_method1(py, "backward", places).map(drop));
+        written.map_err(failure)
+    }
+
+    fn infer(&mut self, weights: &[f32], rows: Rows<'_>) -> Result<Vec<f32>, ModuleFailure> {
+        self.outputs("infer", weights, rows, 0)
+    }
+}
+
+impl Drop for Network {
+    /// Gives the module's parameters memory of their own: that of the weights is about to go, and the user's code may
+    /// hold the module.
+    fn drop(&mut self) {
+        attached(|py| {
+            if let Err(error) = self.object.call_method0(py, "release") {
+                error.print(py);
+            }
+        });
+    }
+}
+
+/// Returns the failure that an exception of `tau.worker` describes: its text is a sentence for people.
+#[expect(clippy::needless_pass_by_value, reason = "errors are mapped by this function")]
+fn failure(error: PyErr) -> ModuleFailure {
+    attached(|py| ModuleFailure(error.value(py).to_string()))
+}
+
+/// Works for the node that listens at a socket, until the node ends or closes the socket.
+#[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "arguments of Python are made for the call")]
+fn attach(py: Python<'_>, socket: PathBuf, threads: usize, data_root: PathBuf, loader: Py<PyAny>) -> PyResult<()> {
+    let options = Options {
+        version: VERSION.into(),
+        device: Device::Cpu,
+        threads: Threads(threads),
+        data_root,
+        modules: Some(Arc::new(Interpreter { loader })),
+    };
+    let worked = py.detach(|| process::attach(&socket, &options));
+    worked.map_err(|error| PyRuntimeError::new_err(sentence(&error)))
+}
+
+/// Release of Tau that the extension belongs to; a node's workers must have the node's.
+const VERSION: &str = env!("TAU_VERSION");
+
+#[pymodule]
+fn _tau(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
+    module.add("VERSION", VERSION)?;
+    module.add_function(wrap_pyfunction!(attach, module)?)
+}

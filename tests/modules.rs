@@ -1,0 +1,157 @@
+//! Tests of models that are Python code. They need PyTorch and the extension; skipped with a message without.
+
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use crate::harness::cluster::Cluster;
+use crate::harness::python::Python;
+use crate::harness::{Output, Tau, points_csv, skip};
+
+/// A module like Tau's own `dense 128, relu, dense`.
+const NET: &str = "# tau: model
+from torch import nn
+
+def model():
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.ReLU(), nn.Linear(128, 10))
+";
+
+/// A module for the table of [`points_csv`].
+const POINTS: &str = "# tau: model
+from torch import nn
+
+def model():
+    return nn.Sequential(nn.Linear(2, 20), HIDDEN, nn.ReLU(), nn.Linear(20, 2))
+";
+
+/// A folder with a file of code, and an interpreter that runs it.
+struct Modules {
+    tau: Tau,
+    python: Python,
+}
+
+impl Modules {
+    fn new() -> Option<Self> {
+        Some(Self {
+            python: Python::find()?,
+            tau: Tau::new(),
+        })
+    }
+
+    /// Trains the module of a file of code on one node, on a table of two classes.
+    fn train_points(&self, code: &str) -> Output {
+        points_csv(&self.tau, "points.csv", 2000);
+        self.train(code, &["--data", "csv:points.csv", "--nodes", "1", "--epochs", "3"])
+    }
+    /// Trains the module of a file of code, on MNIST unless the flags name other data.
+    fn train(&self, code: &str, more: &[&str]) -> Output {
+        std::fs::write(self.tau.path("net.py"), code).unwrap();
+        let python = self.python.program().display().to_string();
+        let run = [
+            "train",
+            "--model",
+            "py:net.py",
+            "--threads",
+            "1",
+            "--json",
+            "--python",
+            &python,
+        ];
+        self.tau.run(&[&run[..], more].concat())
+    }
+}
+
+#[test]
+fn a_module_on_three_nodes_trains_and_its_replicas_agree() {
+    let Some(modules) = Modules::new() else { return };
+    let output = modules.train(NET, &["--nodes", "3", "--epochs", "1", "--minibatch", "128"]);
+    let finished = output.finished(3);
+    assert!(finished["accuracy"].as_f64().unwrap() > 0.9, "{finished}");
+    output.trained(60_000);
+    let saved: PathBuf = modules.tau.path("tau-out/latest/model.safetensors");
+    let tensors = std::fs::read(saved).unwrap();
+    for key in ["1.bias", "1.weight", "3.bias", "3.weight"] {
+        let quoted = format!("\"{key}\"");
+        assert!(
+            tensors.windows(quoted.len()).any(|part| part == quoted.as_bytes()),
+            "{key}"
+        );
+    }
+}
+
+#[test]
+fn the_same_job_with_a_module_gives_the_same_weights_again() {
+    let Some(modules) = Modules::new() else { return };
+    let code = POINTS.replace("HIDDEN", "nn.Dropout(0.2)");
+    let digest = || modules.train_points(&code).agreed()["digest"].clone();
+    let first = digest();
+    assert!(first.is_string(), "{first}");
+    assert_eq!(first, digest());
+}
+
+#[test]
+fn a_batch_norm_is_evaluated_with_what_training_has_seen() {
+    let Some(modules) = Modules::new() else { return };
+    let code = POINTS.replace("HIDDEN", "nn.BatchNorm1d(20)");
+    let finished = modules.train_points(&code).agreed();
+    assert!(finished["accuracy"].as_f64().unwrap() > 0.9, "{finished}");
+}
+
+#[test]
+fn mistakes_in_code_are_named_with_their_place_before_the_run() {
+    let Some(modules) = Modules::new() else { return };
+    for (code, says) in [
+        ("def model(): pass\n", "write '# tau: model' as its first line"),
+        ("# tau: model\nmodel = 5\n", "has no function model()"),
+        ("# tau: model\ndef model():\n    return 5\n", "returns a int"),
+        (
+            "# tau: model\nimport nothing_here\n",
+            "net.py:2 in <module>: ModuleNotFoundError",
+        ),
+        ("# tau: model\ndef model(:\n", "net.py:2: SyntaxError"),
+        (&NET.replace("784", "785"), "RuntimeError"),
+        (&NET.replace("128, 10", "128, 7"), "the data needs 10 for each"),
+        (
+            &NET.replace("nn.Linear(128, 10))", "nn.Linear(128, 10)).double()"),
+            "weights must be float32",
+        ),
+    ] {
+        let output = modules.train(code, &["--nodes", "1", "--epochs", "1"]);
+        assert_eq!(output.code, 1, "{code}: {}", output.stdout);
+        let last: Value = output.last();
+        let error = last["error"].as_str().unwrap_or_default();
+        assert!(error.contains(says), "{code}: {last}\n{}", output.stderr);
+    }
+}
+
+#[test]
+fn an_interpreter_without_tau_is_refused_before_anything_starts() {
+    let tau = Tau::new();
+    std::fs::write(tau.path("net.py"), NET).unwrap();
+    let run = ["train", "--model", "py:net.py", "--python"];
+    tau.run(&[&run[..], &["/bin/false"]].concat())
+        .fails(2, "cannot import tau");
+    tau.run(&[&run[..], &["nowhere/python"]].concat())
+        .fails(2, "cannot be started");
+    let seed = [
+        "seed",
+        "--insecure",
+        "--listen",
+        "127.0.0.1:0",
+        "--python",
+        "/bin/false",
+    ];
+    tau.run(&seed).fails(2, "--data-root");
+}
+
+#[test]
+fn a_node_runs_code_only_if_it_was_told_to() {
+    let cluster = Cluster::of(1);
+    std::fs::write(cluster.tau.path("net.py"), NET).unwrap();
+    let output = cluster.ask("start", &["--model", "py:net.py", "--epochs", "1"]);
+    assert_eq!(output.code, 1);
+    output.says("start the node with --python");
+    if Python::find().is_none() {
+        skip("nodes with --python are not tried");
+    }
+}

@@ -1,0 +1,256 @@
+//! Modules: networks whose layers are the user's code, such as a PyTorch module.
+//!
+//! Tau trains a module as it trains its own networks: it chooses the samples, computes the loss, moves the weights and
+//! exchanges changes. The module computes outputs from rows of samples, and the gradient of its weights from the
+//! gradient of its outputs. The weights lie in one array that is Tau's, in the order of a [`Layout`]'s tensors.
+//!
+//! Nothing here knows the language of the code: an interpreter's process hands its [`ModuleHost`] to
+//! [`crate::process::attach`].
+
+#[cfg(test)]
+mod native;
+#[cfg(test)]
+mod tests;
+
+use std::fmt::Debug;
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use protocol::job::model::{Layout, ModelError, Role, Shape};
+use protocol::weights::lattice::{RANGE_ALARM_STEPS, STEPS_PER_UNIT, nearest_count};
+use thiserror::Error;
+
+use crate::dataset::{self, DatasetError};
+
+/// Line that a file of code must contain near its beginning, so that jobs cannot run any other file of a node.
+const MARK: &str = "# tau: model";
+/// Number of lines at the beginning of a file among which the mark must be.
+const MARK_WITHIN: usize = 10;
+/// Largest size in bytes of a file of code; a larger one is taken for a mistake.
+const SOURCE_BYTES_MAX: u64 = 1 << 20;
+/// Largest magnitude of a module's first weight: from here on training would log warnings.
+const WEIGHT_MAX: f32 = (RANGE_ALARM_STEPS / STEPS_PER_UNIT) as f32;
+
+/// Interpreter of the process that this worker runs in. It turns files of code into modules.
+pub trait ModuleHost: Debug + Send + Sync {
+    /// Runs the code of a file and returns the module that it makes. The module's first weights follow from the seed.
+    fn load(&self, source: &ModuleSource) -> Result<Arc<dyn Module>, ModuleFailure>;
+}
+
+/// File of code that makes a module, and the samples that the module is for.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ModuleSource {
+    /// Path of the file, for messages.
+    pub file: PathBuf,
+    /// Contents of the file. The host runs exactly these, and does not read the file again.
+    pub code: Vec<u8>,
+    /// Shape of one sample that goes into the module.
+    pub input: Shape,
+    /// Number of outputs that the data needs for one sample.
+    pub outputs: usize,
+    /// Seed of the module's first weights.
+    pub seed: u64,
+}
+
+/// A network of the user's code, loaded into this process.
+pub trait Module: Send + Sync {
+    /// Returns the module's trained tensors: (key, dimensions).
+    fn tensors(&self) -> Result<Vec<(String, Vec<usize>)>, ModuleFailure>;
+
+    /// Writes the module's first weights, tensor after tensor in the order of their keys.
+    fn first_weights(&self, weights: &mut [f32]) -> Result<(), ModuleFailure>;
+
+    /// Makes a network of the module's structure for one thread, which computes with this many threads.
+    fn network(&self, threads: usize) -> Result<Box<dyn ModuleNetwork>, ModuleFailure>;
+}
+
+/// A network of a module, at work on one thread: its weights are Tau's.
+pub trait ModuleNetwork: Send {
+    /// Computes the outputs of some samples (`rows`) in training, and returns them row by row. The random key decides
+    /// dropout. [`ModuleNetwork::backward`] goes back from these outputs.
+    fn forward(&mut self, weights: &[f32], rows: Rows<'_>, key: u64) -> Result<Vec<f32>, ModuleFailure>;
+
+    /// Computes the gradient of all weights from that of the last outputs, and replaces `gradient` with it.
+    fn backward(&mut self, output_gradient: &[f32], gradient: &mut [f32]) -> Result<(), ModuleFailure>;
+
+    /// Computes the outputs of some samples outside of training.
+    fn infer(&mut self, weights: &[f32], rows: Rows<'_>) -> Result<Vec<f32>, ModuleFailure>;
+}
+
+/// Samples that go into a module, row by row.
+#[derive(Clone, Copy, Debug)]
+pub struct Rows<'a> {
+    pub values: &'a [f32],
+    pub samples: usize,
+}
+
+/// Failure of a module's code, as one sentence that names the place in the code.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{0}")]
+pub struct ModuleFailure(pub String);
+
+/// Reason why a module cannot be trained.
+#[derive(Debug, Error)]
+pub enum ModuleError {
+    /// Reason why a module cannot be trained: the worker's process has no interpreter.
+    #[error("this node runs no Python, but the model is {file}: start the node with --python")]
+    NoHost { file: PathBuf },
+    /// Reason why a module cannot be trained: its file cannot be opened on this node.
+    #[error(transparent)]
+    Open(#[from] DatasetError),
+    /// Reason why a module cannot be trained: the operating system failed to read its file.
+    #[error("{file} could not be read")]
+    Read { file: PathBuf, source: std::io::Error },
+    /// Reason why a module cannot be trained: its file is too large for code.
+    #[error("{file} has more than {SOURCE_BYTES_MAX} bytes: a file that defines a model is smaller")]
+    TooLarge { file: PathBuf },
+    /// Reason why a module cannot be trained: its file is not marked as one that may be run.
+    #[error("{file} does not say that it defines a model: write '{MARK}' as its first line")]
+    Unmarked { file: PathBuf },
+    /// Reason why a module cannot be trained: its code failed.
+    #[error(transparent)]
+    Failed(#[from] ModuleFailure),
+    /// Reason why a module cannot be trained: its tensors are too many, or none.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// Reason why a module cannot be trained: a first weight lies outside of the allowed range.
+    #[error(
+        "{file}: '{tensor}' begins with a weight of {weight}, but weights must lie within ±{WEIGHT_MAX}: scale the \
+         tensor down"
+    )]
+    OutOfRange {
+        file: PathBuf,
+        /// Key of the tensor that has the weight out of range.
+        tensor: String,
+        weight: f32,
+    },
+}
+
+/// A module that is ready to train: its code has run, and its first weights are known.
+#[derive(Clone)]
+pub struct OpenModule {
+    module: Arc<dyn Module>,
+    /// Number of outputs that the data needs for one sample.
+    outputs: usize,
+}
+
+impl OpenModule {
+    /// Makes a network of the module for one thread, which computes with this many threads.
+    pub fn network(&self, threads: usize) -> Result<CheckedNetwork, ModuleFailure> {
+        Ok(CheckedNetwork {
+            network: self.module.network(threads)?,
+            outputs: self.outputs,
+        })
+    }
+}
+
+/// A network of a module, whose outputs are checked to have the form that the data needs.
+pub struct CheckedNetwork {
+    network: Box<dyn ModuleNetwork>,
+    /// Number of outputs that the data needs for one sample.
+    outputs: usize,
+}
+
+impl CheckedNetwork {
+    /// Computes the outputs of some samples in training, as [`ModuleNetwork::forward`] does.
+    pub fn forward(&mut self, weights: &[f32], rows: Rows<'_>, key: u64) -> Result<Vec<f32>, ModuleFailure> {
+        let outputs = self.network.forward(weights, rows, key)?;
+        self.checked(outputs, rows.samples)
+    }
+
+    /// Computes the gradient of all weights, as [`ModuleNetwork::backward`] does.
+    pub fn backward(&mut self, output_gradient: &[f32], gradient: &mut [f32]) -> Result<(), ModuleFailure> {
+        self.network.backward(output_gradient, gradient)
+    }
+
+    /// Computes the outputs of some samples outside of training, as [`ModuleNetwork::infer`] does.
+    pub fn infer(&mut self, weights: &[f32], rows: Rows<'_>) -> Result<Vec<f32>, ModuleFailure> {
+        let outputs = self.network.infer(weights, rows)?;
+        self.checked(outputs, rows.samples)
+    }
+
+    /// Returns the outputs if the data can be compared with them. One output is enough to tell two classes apart.
+    fn checked(&self, outputs: Vec<f32>, samples: usize) -> Result<Vec<f32>, ModuleFailure> {
+        let wanted = samples * self.outputs;
+        if outputs.len() == wanted || (self.outputs == 2 && outputs.len() == samples) {
+            return Ok(outputs);
+        }
+        Err(ModuleFailure(format!(
+            "the model gives {} numbers for {samples} samples, but the data needs {} for each: end the model with {} \
+             outputs",
+            outputs.len(),
+            self.outputs,
+            self.outputs
+        )))
+    }
+}
+
+/// Reads a file of code under the same rules as data, and has the interpreter make its module. Returns the module's
+/// layout, too, and its first weights as counts (whole numbers of the smallest step between two weights).
+pub fn open(
+    host: Option<&dyn ModuleHost>,
+    file: &Path,
+    root: Option<&Path>,
+    (input, outputs): (Shape, usize),
+    seed: u64,
+) -> Result<(OpenModule, Layout, Vec<i32>), ModuleError> {
+    let host = host.ok_or_else(|| ModuleError::NoHost { file: file.into() })?;
+    let source = ModuleSource {
+        file: file.into(),
+        code: read(file, root)?,
+        input,
+        outputs,
+        seed,
+    };
+    let module = host.load(&source)?;
+    let named = |(key, dims): (String, Vec<usize>)| {
+        let role = role(&key, &dims);
+        (key, dims, role)
+    };
+    let layout = Layout::of_tensors(module.tensors()?.into_iter().map(named))?;
+    let mut weights = vec![0.0; layout.weights];
+    module.first_weights(&mut weights)?;
+    let outside = |&at: &usize| !(-WEIGHT_MAX..=WEIGHT_MAX).contains(&weights[at]);
+    if let Some(at) = (0..weights.len()).find(outside) {
+        let tensor = layout.tensors.iter().find(|tensor| tensor.range().contains(&at));
+        return Err(ModuleError::OutOfRange {
+            file: file.into(),
+            tensor: tensor.map_or_else(String::new, |tensor| tensor.key.clone()),
+            weight: weights[at],
+        });
+    }
+    let counts = weights.into_iter().map(nearest_count).collect();
+    Ok((OpenModule { module, outputs }, layout, counts))
+}
+
+/// Returns the role of a module's tensor, by which the optimiser chooses: matrices are weights, and of the others those
+/// named `bias` are biases.
+#[must_use]
+pub fn role(key: &str, dims: &[usize]) -> Role {
+    match dims {
+        [_, _, ..] => Role::Weight,
+        _ if key.ends_with("bias") => Role::Bias,
+        _ => Role::Gain,
+    }
+}
+
+/// Reads a file of code and checks that it is marked as one.
+fn read(file: &Path, root: Option<&Path>) -> Result<Vec<u8>, ModuleError> {
+    let mut code = Vec::new();
+    let opened = dataset::open_file(file, root)?;
+    let read = opened.take(SOURCE_BYTES_MAX + 1).read_to_end(&mut code);
+    read.map_err(|source| ModuleError::Read {
+        file: file.into(),
+        source,
+    })?;
+    if code.len() as u64 > SOURCE_BYTES_MAX {
+        return Err(ModuleError::TooLarge { file: file.into() });
+    }
+    let mut lines = code.split(|&byte| byte == b'\n').take(MARK_WITHIN);
+    if lines.any(|line| line.trim_ascii() == MARK.as_bytes()) {
+        Ok(code)
+    } else {
+        Err(ModuleError::Unmarked { file: file.into() })
+    }
+}

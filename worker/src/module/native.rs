@@ -1,0 +1,110 @@
+//! A module in Rust: one of Tau's own networks behind the interface of foreign code, which proves the interface without
+//! an interpreter.
+
+use std::sync::Arc;
+
+use dfdx::prelude::Cpu;
+use protocol::job::model::{Layout, ModelSpec, initial_counts};
+use protocol::weights::lattice::weight_of;
+
+use super::{Module, ModuleFailure, ModuleHost, ModuleNetwork, ModuleSource, Rows};
+use crate::machine::parallel::Threads;
+use crate::model::network::{ForwardPass, Network};
+use crate::model::ops::{self, CpuLayer, Parameters, Pass, Seed, Statistics, from_rows, values};
+use crate::model::program::{ImageOrder, Program};
+
+/// Interpreter whose code is the text of a model's layers, after the line that marks it.
+#[derive(Debug)]
+pub(super) struct Native;
+
+impl ModuleHost for Native {
+    fn load(&self, source: &ModuleSource) -> Result<Arc<dyn Module>, ModuleFailure> {
+        let text = String::from_utf8_lossy(&source.code);
+        let model: ModelSpec = text.lines().last().unwrap().parse().map_err(ModuleFailure)?;
+        let layout = Layout::new(&model, source.input, source.outputs);
+        let layout = layout.map_err(|error| ModuleFailure(error.to_string()))?;
+        Ok(Arc::new(NativeModule {
+            layout,
+            seed: source.seed,
+        }))
+    }
+}
+
+struct NativeModule {
+    layout: Layout,
+    seed: u64,
+}
+
+impl Module for NativeModule {
+    fn tensors(&self) -> Result<Vec<(String, Vec<usize>)>, ModuleFailure> {
+        let tensors = self.layout.tensors.iter();
+        Ok(tensors
+            .map(|tensor| (tensor.key.clone(), tensor.dims.clone()))
+            .collect())
+    }
+
+    fn first_weights(&self, weights: &mut [f32]) -> Result<(), ModuleFailure> {
+        for (weight, count) in weights.iter_mut().zip(initial_counts(&self.layout, self.seed)) {
+            *weight = weight_of(count);
+        }
+        Ok(())
+    }
+
+    fn network(&self, threads: usize) -> Result<Box<dyn ModuleNetwork>, ModuleFailure> {
+        let network = |program| ops::network(program, Threads(threads));
+        let program = Program::new(&self.layout, ImageOrder::BySample);
+        Ok(Box::new(NativeNetwork {
+            evaluates: network(program.clone().for_evaluation()),
+            trains: network(program),
+            under_way: None,
+        }))
+    }
+}
+
+struct NativeNetwork {
+    trains: Network<CpuLayer>,
+    evaluates: Network<CpuLayer>,
+    /// The last forward pass, with the weights and the key that it was made with.
+    under_way: Option<(ForwardPass<CpuLayer>, Pass)>,
+}
+
+// SAFETY: dfdx's tapes hold `Rc`s, which never leave this network, and a network is used by one thread at a time.
+unsafe impl Send for NativeNetwork {}
+
+#[expect(clippy::needless_pass_by_value, reason = "errors are mapped by this function")]
+fn failed(error: impl ToString) -> ModuleFailure {
+    ModuleFailure(error.to_string())
+}
+
+fn tensor(rows: Rows<'_>) -> Result<ops::Rows, ModuleFailure> {
+    let width = rows.values.len() / rows.samples;
+    from_rows(&Cpu::default(), rows.samples, width, rows.values.to_vec()).map_err(failed)
+}
+
+impl ModuleNetwork for NativeNetwork {
+    fn forward(&mut self, weights: &[f32], rows: Rows<'_>, key: u64) -> Result<Vec<f32>, ModuleFailure> {
+        let parameters = Parameters::new(&Cpu::default(), weights.to_vec()).map_err(failed)?;
+        let lent = parameters.lend_gradient(Vec::new()).map_err(failed)?;
+        let pass = Pass::new(parameters, key, Statistics::Minibatch);
+        let forward = self.trains.forward_taped(&pass, tensor(rows)?, lent).map_err(failed)?;
+        let outputs = values(&forward.outputs).to_vec();
+        self.under_way = Some((forward, pass));
+        Ok(outputs)
+    }
+
+    fn backward(&mut self, output_gradient: &[f32], gradient: &mut [f32]) -> Result<(), ModuleFailure> {
+        let (forward, pass) = self.under_way.take().expect("forward comes first");
+        let seed = Seed::new(output_gradient.to_vec(), 0.0, vec![0.0; gradient.len()]);
+        let descent = forward.backward(&seed, &pass).map_err(failed)?;
+        let all = pass.parameters.take_gradient(descent.gradients).map_err(failed)?;
+        gradient.copy_from_slice(&all);
+        Ok(())
+    }
+
+    fn infer(&mut self, weights: &[f32], rows: Rows<'_>) -> Result<Vec<f32>, ModuleFailure> {
+        let parameters = Parameters::new(&Cpu::default(), weights.to_vec()).map_err(failed)?;
+        let pass = Pass::new(parameters, 0, Statistics::Given(Arc::default()));
+        let outputs = self.evaluates.forward(&pass, tensor(rows)?).map_err(failed)?;
+        Ok(values(&outputs).to_vec())
+    }
+}
