@@ -38,6 +38,10 @@ impl Modules {
         })
     }
 
+    fn interpreter(&self) -> String {
+        self.python.program().display().to_string()
+    }
+
     /// Trains the module of a file of code on one node, on a table of two classes.
     fn train_points(&self, code: &str) -> Output {
         points_csv(&self.tau, "points.csv", 2000);
@@ -46,7 +50,7 @@ impl Modules {
     /// Trains the module of a file of code, on MNIST unless the flags name other data.
     fn train(&self, code: &str, more: &[&str]) -> Output {
         std::fs::write(self.tau.path("net.py"), code).unwrap();
-        let python = self.python.program().display().to_string();
+        let python = self.interpreter();
         let run = [
             "train",
             "--model",
@@ -97,31 +101,60 @@ fn a_batch_norm_is_evaluated_with_what_training_has_seen() {
     assert!(finished["accuracy"].as_f64().unwrap() > 0.9, "{finished}");
 }
 
+/// Tests the way of a mistake to the user; `python/tests` has more of them.
 #[test]
 fn mistakes_in_code_are_named_with_their_place_before_the_run() {
     let Some(modules) = Modules::new() else { return };
+    let points = |hidden: &str| POINTS.replace("HIDDEN", hidden);
     for (code, says) in [
-        ("def model(): pass\n", "write '# tau: model' as its first line"),
-        ("# tau: model\nmodel = 5\n", "has no function model()"),
-        ("# tau: model\ndef model():\n    return 5\n", "returns a int"),
         (
-            "# tau: model\nimport nothing_here\n",
+            "# tau: model\nimport nothing\n",
             "net.py:2 in <module>: ModuleNotFoundError",
         ),
-        ("# tau: model\ndef model(:\n", "net.py:2: SyntaxError"),
-        (&NET.replace("784", "785"), "RuntimeError"),
-        (&NET.replace("128, 10", "128, 7"), "the data needs 10 for each"),
+        (&points("nn.Linear(21, 20)"), "RuntimeError"),
         (
-            &NET.replace("nn.Linear(128, 10))", "nn.Linear(128, 10)).double()"),
-            "weights must be float32",
+            &points("nn.ReLU()").replace("20, 2)", "20, 7)"),
+            "the data needs 2 for each",
         ),
     ] {
-        let output = modules.train(code, &["--nodes", "1", "--epochs", "1"]);
+        let output = modules.train_points(code);
         assert_eq!(output.code, 1, "{code}: {}", output.stdout);
         let last: Value = output.last();
         let error = last["error"].as_str().unwrap_or_default();
         assert!(error.contains(says), "{code}: {last}\n{}", output.stderr);
     }
+    let unmarked = modules.train_points("def model(): pass\n");
+    unmarked.fails(2, "write '# tau: model' as its first line");
+    std::fs::remove_file(modules.tau.path("net.py")).unwrap();
+    let python = modules.interpreter();
+    let missing = modules.tau.run(&["train", "--model", "py:net.py", "--python", &python]);
+    missing.fails(2, "net.py");
+}
+
+#[test]
+fn code_that_fails_in_a_run_ends_it_with_the_place_and_no_values() {
+    let Some(modules) = Modules::new() else { return };
+    let code = "# tau: model
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(2, 2)
+
+    def forward(self, x):
+        if self.training and len(x) > 2:
+            raise ValueError('the secret value')
+        return self.last(x)
+
+model = Net
+";
+    let output = modules.train_points(code);
+    assert_eq!(output.code, 1, "{}", output.stdout);
+    let error = output.last()["error"].to_string();
+    assert!(error.contains("net.py:11 in forward: ValueError"), "{error}");
+    assert!(!error.contains("secret"), "{error}");
+    output.says("the secret value");
 }
 
 #[test]

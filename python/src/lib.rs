@@ -5,6 +5,7 @@
 //! over as addresses: they belong to Rust and stay where they are until the call ends, or until the network is dropped.
 
 use std::fmt;
+use std::io::IsTerminal as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -13,6 +14,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
+use tracing_subscriber::filter::LevelFilter;
 use worker::backend::device::Device;
 use worker::machine::parallel::Threads;
 use worker::module::{Module, ModuleFailure, ModuleHost, ModuleNetwork, ModuleSource, Rows};
@@ -72,7 +74,7 @@ impl ModuleHost for Interpreter {
     fn load(&self, source: &ModuleSource) -> Result<Arc<dyn Module>, ModuleFailure> {
         attached(|py| {
             let code = PyBytes::new(py, &source.code);
-            let arguments = (&source.file, code, source.input.dims(), source.outputs, source.seed);
+            let arguments = (&source.file, code, source.input.dims(), source.seed);
             let object = self.loader.call_method1(py, "load", arguments)?;
             Ok::<_, PyErr>(Arc::new(Loaded { object }) as Arc<dyn Module>)
         })
@@ -104,6 +106,11 @@ impl Module for Loaded {
     }
 }
 
+/// Returns the address and the length of an array, for Python.
+fn place(array: &[f32]) -> (usize, usize) {
+    (array.as_ptr() as usize, array.len())
+}
+
 /// A network of a loaded module, at work on one thread.
 struct Network {
     /// Python object `tau.worker.Network`.
@@ -114,12 +121,7 @@ impl Network {
     /// Calls a method that computes outputs, and copies them.
     fn outputs(&self, method: &str, weights: &[f32], rows: Rows<'_>, key: u64) -> Result<Vec<f32>, ModuleFailure> {
         let outputs = attached(|py| {
-            let arguments = (
-                weights.as_ptr() as usize,
-                rows.values.as_ptr() as usize,
-                rows.samples,
-                key,
-            );
+            let arguments = (place(weights), place(rows.values), rows.samples, key);
             let outputs = self.object.call_method1(py, method, arguments)?;
             let bytes: Bound<'_, PyBytes> = outputs.extract(py)?;
             let (floats, _) = bytes.as_bytes().as_chunks::<4>();
@@ -135,7 +137,7 @@ impl ModuleNetwork for Network {
     }
 
     fn backward(&mut self, output_gradient: &[f32], gradient: &mut [f32]) -> Result<(), ModuleFailure> {
-        let places = (output_gradient.as_ptr() as usize, gradient.as_mut_ptr() as usize);
+        let places = (place(output_gradient), (gradient.as_mut_ptr() as usize, gradient.len()));
         let written = attached(|py| self.object.call_method1(py, "backward", places).map(drop));
         written.map_err(failure)
     }
@@ -167,6 +169,7 @@ fn failure(error: PyErr) -> ModuleFailure {
 #[pyfunction]
 #[expect(clippy::needless_pass_by_value, reason = "arguments of Python are made for the call")]
 fn attach(py: Python<'_>, socket: PathBuf, threads: usize, data_root: PathBuf, loader: Py<PyAny>) -> PyResult<()> {
+    start_log();
     let options = Options {
         version: VERSION.into(),
         device: Device::Cpu,
@@ -178,12 +181,23 @@ fn attach(py: Python<'_>, socket: PathBuf, threads: usize, data_root: PathBuf, l
     worked.map_err(|error| PyRuntimeError::new_err(sentence(&error)))
 }
 
+/// Writes the worker's log to standard error, which is its node's: problems, or what the level in `TAU_LOG` admits.
+fn start_log() {
+    let level = std::env::var("TAU_LOG").ok().and_then(|level| level.parse().ok());
+    let log = tracing_subscriber::fmt()
+        .with_max_level(level.unwrap_or(LevelFilter::WARN))
+        .with_ansi(std::io::stderr().is_terminal())
+        .log_internal_errors(false)
+        .with_writer(std::io::stderr);
+    // A log that the interpreter's program has set up stays in force.
+    let _ = log.try_init();
+}
+
 /// Release of Tau that the extension belongs to; a node's workers must have the node's.
 const VERSION: &str = env!("TAU_VERSION");
 
 #[pymodule]
 fn _tau(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    tracing_subscriber::fmt().with_writer(std::io::stderr).init();
     module.add("VERSION", VERSION)?;
     module.add_function(wrap_pyfunction!(attach, module)?)
 }

@@ -2,21 +2,28 @@
 
 The extension `_tau` is the worker: it talks to the node, chooses samples, computes the loss, moves the weights and
 exchanges changes. This module makes networks of the user's code for it, and lets them compute on the worker's memory.
+An array of the worker's is a *place*: its address and its number of floats.
 """
 
 import argparse
 import ctypes
 import functools
 import math
+import os
 import signal
 import sys
+import threading
 import traceback
+import types
+import weakref
 
 from tau import _tau
 
 FLOAT_BYTES = 4
-# Steps after which the gradients are looked for where they should be.
+# Steps after which parameters and gradients are looked for where they should be.
 CHECK_EVERY = 100
+# PyTorch's generator is one for the process: who seeds it holds this until all numbers are drawn.
+GENERATOR = threading.RLock()
 
 
 class Failure(Exception):
@@ -49,10 +56,11 @@ def described(error, file):
     return f"{place}: {type(error).__name__}; the worker's log has the details"
 
 
-def view(address, count):
-    """A tensor over `count` floats of the worker's memory."""
+def view(place):
+    """A tensor over the floats at a place of the worker's memory."""
     import torch
 
+    address, count = place
     if count == 0:
         return torch.empty(0)
     return torch.frombuffer((ctypes.c_float * count).from_address(address), dtype=torch.float32)
@@ -61,23 +69,25 @@ def view(address, count):
 class Loader:
     """Makes modules of files of code."""
 
-    def load(self, file, code, shape, outputs, seed):
-        return Module(str(file), code, shape, outputs, seed)
+    def load(self, file, code, shape, seed):
+        return Module(str(file), code, shape, seed)
 
 
 class Module:
     """A file of the user's, whose function `model` makes a network."""
 
-    def __init__(self, file, code, shape, outputs, seed):
+    def __init__(self, file, code, shape, seed):
         self.file = file
         self.shape = tuple(shape)
-        self.outputs = outputs
         self.seed = seed
         # The network that trains, or the buffers of the last one: batch norms are evaluated with those.
         self.training = None
         self.buffers = {}
+        # All networks that were made and are in use.
+        self.nets = weakref.WeakSet()
         self.make = self.run(code)
         self.first = self.made()
+        self.slots = [(key, list(parameter.shape)) for key, parameter in trained(self.first)]
 
     @told
     def run(self, code):
@@ -86,10 +96,15 @@ class Module:
             import torch
         except ImportError:
             raise Failure(f"{sys.executable} has no PyTorch: install it there with pip") from None
-        torch.manual_seed(self.seed)
-        names = {"__name__": "__tau__", "__file__": self.file}
-        exec(compile(code, self.file, "exec"), names)  # That is what a user asks for with --python.
-        make = names.get("model")
+        # Some of Python's own modules look the names of a class up where it was made.
+        module = types.ModuleType("__tau__")
+        module.__file__ = self.file
+        sys.modules["__tau__"] = module
+        with GENERATOR:
+            torch.manual_seed(self.seed)
+            # That is what a user asks for with --python.
+            exec(compile(code, self.file, "exec", dont_inherit=True), module.__dict__)
+        make = getattr(module, "model", None)
         if not callable(make):
             raise Failure(f"{self.file} has no function model(): add one that returns a torch.nn.Module")
         return make
@@ -99,11 +114,14 @@ class Module:
         """A network, always with the same first weights."""
         import torch
 
-        torch.manual_seed(self.seed)
-        net = self.make()
+        with GENERATOR:
+            torch.manual_seed(self.seed)
+            net = self.make()
         if not isinstance(net, torch.nn.Module):
             raise Failure(f"model() in {self.file} returns a {type(net).__name__}: return a torch.nn.Module")
         for key, parameter in net.named_parameters():
+            if torch.nn.parameter.is_lazy(parameter):
+                raise Failure(f"{key} in {self.file} has no size yet: give each layer its number of inputs")
             if parameter.dtype != torch.float32 or parameter.device.type != "cpu":
                 raise Failure(
                     f"{key} in {self.file} is {parameter.dtype} on {parameter.device}: weights must be float32 on "
@@ -111,11 +129,17 @@ class Module:
                 )
         if not trained(net):
             raise Failure(f"the module of {self.file} has no parameters to train")
+        own = places(net)
+        if len(set(own)) < len(own):
+            raise Failure(f"two parameters of {self.file} share memory: let them be one parameter")
+        if set(own) & {place for other in self.nets for place in places(other)}:
+            raise Failure(f"model() in {self.file} returns parameters that it returned before: make new ones each time")
+        self.nets.add(net)
         return net
 
     def tensors(self):
         """The key and shape of each trained tensor."""
-        return [(key, list(parameter.shape)) for key, parameter in trained(self.first)]
+        return self.slots
 
     @told
     def first_weights(self, address, count):
@@ -124,19 +148,32 @@ class Module:
 
         with torch.no_grad():
             flat = torch.cat([parameter.reshape(-1) for _, parameter in trained(self.first)])
-            view(address, count).copy_(flat)
+            view((address, count)).copy_(flat)
+        # No other network is needed for that.
+        self.first = None
 
+    @told
     def network(self, threads):
-        return Network(self, self.made(), threads)
+        net = self.made()
+        if [(key, list(parameter.shape)) for key, parameter in trained(net)] != self.slots:
+            raise Failure(f"model() in {self.file} returns other parameters when it is called again: let it not change")
+        return Network(self, net, threads)
 
     def newest_buffers(self):
         """The buffers of the network that trains, or of the last one that did."""
-        return dict(self.training.net.named_buffers()) if self.training else self.buffers
+        training = self.training
+        return dict(training.net.named_buffers()) if training else self.buffers
 
 
 def trained(net):
     """The parameters that are trained, in the order in which the worker's array holds them."""
     return sorted((key, parameter) for key, parameter in net.named_parameters() if parameter.requires_grad)
+
+
+def places(net):
+    """Where the parameters and buffers of a network lie."""
+    tensors = [*net.parameters(), *net.buffers()]
+    return [tensor.data_ptr() for tensor in tensors if tensor.numel()]
 
 
 class Network:
@@ -156,15 +193,18 @@ class Network:
         self.outputs = None
         self.steps = 0
 
-    def parts(self, flat):
+    def parts(self, place):
         """Views of an array of all weights, one for each parameter."""
+        if place[1] != self.count:
+            raise Failure(f"{self.file} has {self.count} weights, and the worker {place[1]}: this is a fault in Tau")
         sizes = [parameter.numel() for parameter in self.parameters]
-        return [part.view(p.shape) for part, p in zip(flat.split(sizes), self.parameters)]
+        return [part.view(p.shape) for part, p in zip(view(place).split(sizes), self.parameters)]
 
-    def samples(self, address, count):
+    def samples(self, rows, count):
         """The samples of a minibatch. They are copied: the user's code may keep them."""
-        size = math.prod(self.module.shape)
-        return view(address, count * size).view(count, *self.module.shape).clone()
+        if rows[1] != count * math.prod(self.module.shape):
+            raise Failure(f"{count} samples have {rows[1]} numbers: this is a fault in Tau")
+        return view(rows).view(count, *self.module.shape).clone()
 
     @told
     def forward(self, weights, rows, samples, key):
@@ -174,27 +214,27 @@ class Network:
         if weights != self.weights:
             self.bind(weights)
         self.module.training = self
-        torch.manual_seed(key % 2**63)
+        inputs = self.samples(rows, samples)
         self.net.train()
-        self.outputs = self.net(self.samples(rows, samples))
-        return self.plain(self.outputs)
+        with GENERATOR:
+            torch.manual_seed(key % 2**63)
+            self.outputs = self.net(inputs)
+        return self.plain(self.outputs, samples)
 
     @told
     def backward(self, output_gradient, gradient):
         """Replaces the array at `gradient` with the gradient of all weights."""
-        parts = self.gradients.get(gradient)
-        if parts is None:
+        views = self.gradients.get(gradient)
+        if views is None:
             # The worker has two arrays at most, one of which adds up the parts of a step.
             if len(self.gradients) == 2:
                 self.gradients.clear()
-            flat = view(gradient, self.count)
-            parts = self.gradients[gradient] = (flat, self.parts(flat))
-        flat, views = parts
-        flat.zero_()
+            views = self.gradients[gradient] = self.parts(gradient)
         for parameter, part in zip(self.parameters, views):
-            parameter.grad = part
+            parameter.grad = part.zero_()
         outputs, self.outputs = self.outputs, None
-        outputs.backward(view(output_gradient, outputs.numel()).view_as(outputs))
+        # The user's code may keep this, too.
+        outputs.backward(view(output_gradient).view_as(outputs).clone())
         self.steps += 1
         if self.steps % CHECK_EVERY == 1:
             self.check(views)
@@ -204,41 +244,46 @@ class Network:
         """Computes outputs outside of training, and returns their bytes."""
         import torch
 
-        with torch.no_grad():
-            flat = view(weights, self.count)
-            for parameter, part in zip(self.parameters, self.parts(flat)):
-                parameter.copy_(part)
+        with torch.no_grad(), GENERATOR:
+            if weights != self.weights:
+                for parameter, part in zip(self.parameters, self.parts(weights)):
+                    parameter.copy_(part)
             buffers = self.module.newest_buffers()
             for key, buffer in self.net.named_buffers():
                 if key in buffers:
                     buffer.copy_(buffers[key])
             self.net.eval()
-            return self.plain(self.net(self.samples(rows, samples)))
+            return self.plain(self.net(self.samples(rows, samples)), samples)
 
     def bind(self, weights):
         """Lets the parameters be the worker's array."""
-        for parameter, part in zip(self.parameters, self.parts(view(weights, self.count))):
+        self.own = self.parts(weights)
+        for parameter, part in zip(self.parameters, self.own):
             parameter.data = part
         self.weights = weights
 
     def check(self, views):
         """Fails if the user's code has replaced a parameter or a gradient."""
-        for (key, parameter), part in zip(trained(self.net), views):
+        keys = [key for key, _ in self.module.slots]
+        for key, parameter, own, part in zip(keys, self.parameters, self.own, views):
+            if parameter.data_ptr() != own.data_ptr():
+                raise Failure(f"{self.file}: {key} was given other memory after model(): change it in place")
             if parameter.grad is None or parameter.grad.data_ptr() != part.data_ptr():
                 raise Failure(f"{self.file}: the gradient of {key} was replaced: leave p.grad to Tau")
-        start = self.parameters[0].data_ptr()
-        if start != self.weights:
-            raise Failure(f"{self.file}: a parameter was moved after model(): create all parameters there")
 
-    def plain(self, outputs):
+    def plain(self, outputs, samples):
         """The bytes of outputs, which must be a tensor of floats with a row for each sample."""
         import torch
 
         if not isinstance(outputs, torch.Tensor):
             raise Failure(f"{self.file}: the module returns a {type(outputs).__name__}: return a tensor of outputs")
-        return ctypes.string_at(
-            (flat := outputs.detach().to(torch.float32).contiguous()).data_ptr(), flat.numel() * FLOAT_BYTES
-        )
+        if outputs.dim() == 0 or outputs.shape[0] != samples:
+            raise Failure(
+                f"{self.file}: the module returns a tensor of shape {tuple(outputs.shape)} for {samples} samples: "
+                "return a row for each sample"
+            )
+        flat = outputs.detach().to(torch.float32).contiguous()
+        return ctypes.string_at(flat.data_ptr(), flat.numel() * FLOAT_BYTES)
 
     def release(self):
         """Gives the parameters memory of their own: the worker's is about to go."""
@@ -249,7 +294,7 @@ class Network:
         if self.module.training is self:
             self.module.buffers = {key: buffer.clone() for key, buffer in self.net.named_buffers()}
             self.module.training = None
-        self.weights, self.gradients, self.outputs = None, {}, None
+        self.weights, self.own, self.gradients, self.outputs = None, [], {}, None
 
 
 def arguments():
@@ -269,7 +314,17 @@ def main():
         # A signal to all processes of a service is for the node, which ends its workers in good order.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
-    _tau.attach(options.socket, options.threads, options.data_root, Loader())
+    try:
+        _tau.attach(options.socket, options.threads, options.data_root, Loader())
+    except RuntimeError as error:
+        print(f"error: {error}", file=sys.stderr)
+        code = 1
+    else:
+        code = 0
+    # Threads may still be in the user's code, which must not meet an interpreter that is being taken down.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ pub(crate) fn find(given: Option<&Path>) -> Result<PathBuf, Failure> {
     let said = Command::new(&python)
         .args(["-I", "-m", "tau.worker", "--version"])
         .stdin(Stdio::null())
-        .stderr(Stdio::null())
         .output()
         .map_err(|error| {
             Failure::input(format!(
@@ -32,8 +31,11 @@ pub(crate) fn find(given: Option<&Path>) -> Result<PathBuf, Failure> {
         })?;
     let found = String::from_utf8_lossy(&said.stdout).trim().to_owned();
     if !said.status.success() {
+        let errors = String::from_utf8_lossy(&said.stderr);
+        let why = errors.lines().last().unwrap_or("it says nothing");
         return Err(Failure::input(format!(
-            "{} cannot import tau: install Tau's wheel there with pip, or name another interpreter with --python",
+            "{} cannot import tau ({why}): install Tau's wheel there with pip, or name another interpreter with \
+             --python",
             python.display()
         )));
     }

@@ -9,6 +9,7 @@ use protocol::job::model::initial_counts;
 use protocol::stats::Finished;
 use worker::dataset::Dataset;
 use worker::model_file::first_weights;
+use worker::module;
 use worker::task::job_layout;
 
 use super::cluster::LocalCluster;
@@ -179,6 +180,7 @@ fn check(job: &Job, flags: &ComputeFlags, nodes: usize) -> Result<String, Failur
     let model = match job.model.module() {
         Some(file) => {
             job_layout::check(job, &dataset).map_err(Failure::bad)?;
+            module::read(file, flags.data_root.as_deref()).map_err(Failure::bad)?;
             format!("the model is the code in {}", file.display())
         }
         None => check_model(job, &dataset, flags, nodes)?,

@@ -97,6 +97,8 @@ pub(super) struct ActiveRun {
     sent_liveness: Liveness,
     /// Things that the run waits for, the time since which they are the same, and true if they have been logged.
     waits: (Vec<WaitingFor>, Duration, bool),
+    /// Number of times that the user's code has failed in this node's workers since one of them emitted a batch.
+    pub(super) code_failures: u8,
 }
 
 impl ActiveRun {
@@ -125,6 +127,7 @@ impl ActiveRun {
             news: true,
             sent_liveness: Liveness::default(),
             waits: (Vec::new(), now, false),
+            code_failures: 0,
         }
     }
 

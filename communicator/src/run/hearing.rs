@@ -5,12 +5,15 @@ use protocol::job::Keep;
 use protocol::job::data::DataInfo;
 use protocol::reasons::{Divergence, Excluded, RunFailure};
 use protocol::stats::measured::Evaluation;
-use protocol::wire::attach::{FromWorker, Missing};
+use protocol::wire::attach::{FailureCause, FromWorker, Missing};
 use protocol::wire::run_beat::{RunBeat, StopReason};
 
 use super::active::{ActiveRun, Scope, State};
 use super::event::{ExchangeOrder, RunEffect, WorkerKey};
 use crate::planted::{Bug, planted};
+
+/// Number of failures of the user's code without a batch between them after which a node withdraws from the run.
+const CODE_FAILURES_MAX: u8 = 3;
 
 impl ActiveRun {
     /// Handles the part of a peer's beat that is about this run: the states of its participants, its plan, and its end.
@@ -136,6 +139,9 @@ impl ActiveRun {
                 self.prepared(worker, Err(Excluded::Unable(reason.into())), scope);
             }
             FromWorker::Stats(stats) => {
+                if stats.batches > 0 {
+                    self.code_failures = 0;
+                }
                 if let Some(seat) = self.exchanging_mut().and_then(|one| one.seat_of(worker)) {
                     seat.count(*stats);
                 }
@@ -180,12 +186,15 @@ impl ActiveRun {
                     finishing.saved(worker, saved);
                 }
             }
-            FromWorker::Failed { reason, diverged } => {
+            FromWorker::Failed { reason, cause } => {
                 let known = self.exchanging_mut().is_some_and(|one| one.seat_of(worker).is_some());
-                if known && diverged {
+                self.code_failures += u8::from(known && cause == FailureCause::Code);
+                if known && cause == FailureCause::Diverged {
                     self.note_divergence(reason, scope);
+                } else if self.code_failures == CODE_FAILURES_MAX {
+                    self.withdraw(Excluded::Unable(reason.into()), scope);
                 } else {
-                    if diverged && self.is_over() {
+                    if cause == FailureCause::Diverged && self.is_over() {
                         tracing::debug!(
                             event = "worker_restarted",
                             reason,

@@ -6,7 +6,9 @@ use protocol::reasons::waiting::WaitingFor;
 use std::time::Duration;
 
 use protocol::ids::{NodeId, RunId};
+use protocol::stats::WorkerStats;
 use protocol::weights::digest::Digest;
+use protocol::wire::attach::{FailureCause, FromWorker};
 use protocol::wire::control::{Phase, Reply};
 use protocol::wire::run_beat::StopReason;
 
@@ -465,4 +467,47 @@ fn samples_that_a_worker_holds_back_are_named_and_taken_over() {
         assert!(ends, "seed {seed}\n{}", world.trace.join("\n"));
     }
     assert!(stalled > 0);
+}
+
+/// Lets the user's code fail in a worker of this node, once a worker has a seat in the run. `batches` is the number of
+/// batches that the worker has emitted before.
+fn fail_code(world: &mut World, at: NodeId, batches: u64) {
+    let seat = |world: &World| {
+        let open = world.nodes[&at].exchange.as_ref()?;
+        open.core.seats().keys().next().copied()
+    };
+    assert!(
+        world.until(30, |world| seat(world).is_some()),
+        "{}",
+        world.trace.join("\n")
+    );
+    let worker = seat(world).unwrap();
+    let stats = WorkerStats {
+        batches,
+        ..WorkerStats::default()
+    };
+    world.run(at, RunEvent::Worker(worker, FromWorker::Stats(Box::new(stats))));
+    let failed = FromWorker::Failed {
+        reason: "net.py:7 in forward: RuntimeError".into(),
+        cause: FailureCause::Code,
+    };
+    world.run(at, RunEvent::Worker(worker, failed));
+    world.pass(5 * SECOND);
+}
+
+#[test]
+fn a_node_whose_code_fails_three_times_leaves_and_the_others_go_on() {
+    let (mut world, nodes, run) = training(2);
+    // A worker that has emitted a batch since may fail again.
+    for batches in [0, 0, 1, 0] {
+        fail_code(&mut world, nodes[1], batches);
+        assert_eq!(phase(&world, nodes[1]), Some(Phase::Training));
+    }
+    fail_code(&mut world, nodes[1], 0);
+    let reason = Excluded::Unable("net.py:7 in forward: RuntimeError".to_owned().into());
+    let ended = world.nodes[&nodes[1]].ended[&run].as_ref().unwrap_err();
+    assert_eq!(*ended, reason.into());
+    assert_eq!(phase(&world, nodes[0]), Some(Phase::Training));
+    world.ask_to_stop(nodes[0]);
+    assert_eq!(ends(&mut world, run, &nodes[..1], 40), [[name(nodes[1])]]);
 }

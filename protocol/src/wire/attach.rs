@@ -264,9 +264,19 @@ pub enum FromWorker {
     Failed {
         /// The reason for which the worker cannot go on, as one sentence.
         reason: String,
-        /// True if the run has diverged, so that no worker can go on.
-        diverged: bool,
+        cause: FailureCause,
     },
+}
+
+/// Cause of a worker's failure, by which its node decides if the worker is started again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum FailureCause {
+    /// Cause of a worker's failure: its device, its memory or a message; another process may do better.
+    Worker,
+    /// Cause of a worker's failure: the run has diverged, so that no worker can go on.
+    Diverged,
+    /// Cause of a worker's failure: the user's code, which may fail again.
+    Code,
 }
 
 /// Samples of one slot that a worker with nothing to train waits for.

@@ -5,7 +5,9 @@ use protocol::log::cursor::Cursors;
 use protocol::stats::measured::Moment;
 use protocol::weights::contribution::Contribution;
 use protocol::weights::digest::Digest;
-use protocol::wire::attach::{Assignment, FromWorker, GoOn, JumpOrder, Missing, Pace, SaveOrder, ToWorker, WorkerInfo};
+use protocol::wire::attach::{
+    Assignment, FailureCause, FromWorker, GoOn, JumpOrder, Missing, Pace, SaveOrder, ToWorker, WorkerInfo,
+};
 use std::path::PathBuf;
 
 use super::batches::{header, steps};
@@ -82,7 +84,13 @@ pub(super) fn attached() {
         ("saved-model", saved_model(Ok(Some(SCORES)))),
         ("unsaved-model", saved_model(Err("the disk is full".into()))),
         ("idle", FromWorker::Idle),
-        ("failed", FromWorker::Failed { reason, diverged: true }),
+        (
+            "failed",
+            FromWorker::Failed {
+                reason,
+                cause: FailureCause::Diverged,
+            },
+        ),
     ] {
         wire("from_worker", name, &message);
     }

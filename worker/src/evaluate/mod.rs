@@ -2,6 +2,8 @@
 
 pub mod predict;
 
+use std::sync::{Arc, Mutex, PoisonError};
+
 use protocol::job::model::Layout;
 use thiserror::Error;
 
@@ -29,7 +31,7 @@ pub enum EvaluationError {
 
 /// Evaluates a module (a network of the user's code) with these weights on samples, as [`evaluate`] does.
 pub fn evaluate_module(
-    network: &mut CheckedNetwork,
+    network: &Mutex<CheckedNetwork>,
     weights: &[f32],
     samples: &Samples,
     objective: &Objective,
@@ -42,6 +44,7 @@ pub fn evaluate_module(
             values: &inputs,
             samples: minibatch.len(),
         };
+        let mut network = network.lock().unwrap_or_else(PoisonError::into_inner);
         let outputs = network.infer(weights, rows)?;
         Ok(loss::eval_sums(objective, &outputs, &answers))
     };
@@ -133,7 +136,7 @@ pub struct Evaluator {
     task: Task,
     layout: Layout,
     /// Network that evaluates, if the model is a module (a network of the user's code).
-    module: Option<CheckedNetwork>,
+    module: Option<Arc<Mutex<CheckedNetwork>>>,
     /// Threads of an evaluation on the CPU.
     threads: Threads,
     #[cfg(feature = "cuda")]
@@ -171,7 +174,7 @@ impl Evaluator {
 
     /// Returns the evaluator with a module's network, which then evaluates instead of Tau's own.
     #[must_use]
-    pub fn with_module(self, module: Option<CheckedNetwork>) -> Self {
+    pub fn with_module(self, module: Option<Arc<Mutex<CheckedNetwork>>>) -> Self {
         Self { module, ..self }
     }
 
@@ -183,7 +186,7 @@ impl Evaluator {
         statistics: Option<Vec<f32>>,
         go_on: &mut dyn FnMut(&Evaluation) -> bool,
     ) -> Result<Evaluation, EvaluationError> {
-        if let Some(network) = &mut self.module {
+        if let Some(network) = &self.module {
             let Task { dataset, objective, .. } = &self.task;
             return evaluate_module(network, &weights, &dataset.test, objective, go_on);
         }

@@ -15,13 +15,15 @@ mod tests;
 use std::fmt::Debug;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use protocol::job::model::{Layout, ModelError, Role, Shape};
+use protocol::job::target::TargetInfo;
 use protocol::weights::lattice::{RANGE_ALARM_STEPS, STEPS_PER_UNIT, nearest_count};
 use thiserror::Error;
 
 use crate::dataset::{self, DatasetError};
+use crate::machine::parallel::Threads;
 
 /// Line that a file of code must contain near its beginning, so that jobs cannot run any other file of a node.
 const MARK: &str = "# tau: model";
@@ -47,8 +49,6 @@ pub struct ModuleSource {
     pub code: Vec<u8>,
     /// Shape of one sample that goes into the module.
     pub input: Shape,
-    /// Number of outputs that the data needs for one sample.
-    pub outputs: usize,
     /// Seed of the module's first weights.
     pub seed: u64,
 }
@@ -131,37 +131,79 @@ pub enum ModuleError {
 #[derive(Clone)]
 pub struct OpenModule {
     module: Arc<dyn Module>,
-    /// Number of outputs that the data needs for one sample.
-    outputs: usize,
+    target: TargetInfo,
+    /// Network that evaluates. It is made before training begins, because making it draws random numbers of the
+    /// interpreter's.
+    evaluates: Arc<Mutex<CheckedNetwork>>,
 }
 
 impl OpenModule {
-    /// Makes a network of the module for one thread, which computes with this many threads.
-    pub fn network(&self, threads: usize) -> Result<CheckedNetwork, ModuleFailure> {
-        Ok(CheckedNetwork {
-            network: self.module.network(threads)?,
-            outputs: self.outputs,
+    fn new(module: Arc<dyn Module>, target: TargetInfo, threads: Threads) -> Result<Self, ModuleFailure> {
+        let evaluates = CheckedNetwork {
+            network: module.network(threads.0)?,
+            target,
+        };
+        Ok(Self {
+            module,
+            target,
+            evaluates: Arc::new(Mutex::new(evaluates)),
         })
+    }
+
+    /// Makes a network of the module that trains on one thread, and computes with this many threads.
+    pub fn network(&self, threads: Threads) -> Result<CheckedNetwork, ModuleFailure> {
+        Ok(CheckedNetwork {
+            network: self.module.network(threads.0)?,
+            target: self.target,
+        })
+    }
+
+    /// Returns the network that evaluates the module.
+    #[must_use]
+    pub fn evaluating(&self) -> Arc<Mutex<CheckedNetwork>> {
+        Arc::clone(&self.evaluates)
     }
 }
 
 /// A network of a module, whose outputs are checked to have the form that the data needs.
 pub struct CheckedNetwork {
     network: Box<dyn ModuleNetwork>,
-    /// Number of outputs that the data needs for one sample.
-    outputs: usize,
+    target: TargetInfo,
 }
 
 impl CheckedNetwork {
-    /// Computes the outputs of some samples in training, as [`ModuleNetwork::forward`] does.
+    /// Computes the outputs of some samples in training, as [`ModuleNetwork::forward`] does. A single sample is taken
+    /// twice, because a batch norm cannot normalise it; the second row of outputs is to have no gradient.
     pub fn forward(&mut self, weights: &[f32], rows: Rows<'_>, key: u64) -> Result<Vec<f32>, ModuleFailure> {
-        let outputs = self.network.forward(weights, rows, key)?;
-        self.checked(outputs, rows.samples)
+        if rows.samples > 1 {
+            let outputs = self.network.forward(weights, rows, key)?;
+            return self.checked(outputs, rows.samples);
+        }
+        let twice = rows.values.repeat(2);
+        let rows = Rows {
+            values: &twice,
+            samples: 2,
+        };
+        let mut outputs = self.network.forward(weights, rows, key)?;
+        outputs = self.checked(outputs, 2)?;
+        outputs.truncate(outputs.len() / 2);
+        Ok(outputs)
     }
 
-    /// Computes the gradient of all weights, as [`ModuleNetwork::backward`] does.
-    pub fn backward(&mut self, output_gradient: &[f32], gradient: &mut [f32]) -> Result<(), ModuleFailure> {
-        self.network.backward(output_gradient, gradient)
+    /// Computes the gradient of all weights from that of the last outputs of this many samples, as
+    /// [`ModuleNetwork::backward`] does.
+    pub fn backward(
+        &mut self,
+        samples: usize,
+        output_gradient: &[f32],
+        gradient: &mut [f32],
+    ) -> Result<(), ModuleFailure> {
+        if samples > 1 {
+            return self.network.backward(output_gradient, gradient);
+        }
+        let mut both = output_gradient.to_vec();
+        both.resize(2 * output_gradient.len(), 0.0);
+        self.network.backward(&both, gradient)
     }
 
     /// Computes the outputs of some samples outside of training, as [`ModuleNetwork::infer`] does.
@@ -172,16 +214,15 @@ impl CheckedNetwork {
 
     /// Returns the outputs if the data can be compared with them. One output is enough to tell two classes apart.
     fn checked(&self, outputs: Vec<f32>, samples: usize) -> Result<Vec<f32>, ModuleFailure> {
-        let wanted = samples * self.outputs;
-        if outputs.len() == wanted || (self.outputs == 2 && outputs.len() == samples) {
+        let wanted = self.target.outputs();
+        let is_one_of_two = self.target == TargetInfo::Classes(2) && outputs.len() == samples;
+        if outputs.len() == samples * wanted || is_one_of_two {
             return Ok(outputs);
         }
         Err(ModuleFailure(format!(
-            "the model gives {} numbers for {samples} samples, but the data needs {} for each: end the model with {} \
-             outputs",
-            outputs.len(),
-            self.outputs,
-            self.outputs
+            "the model gives {} numbers for {samples} samples, but the data needs {wanted} for each: end the model \
+             with {wanted} outputs",
+            outputs.len()
         )))
     }
 }
@@ -192,15 +233,15 @@ pub fn open(
     host: Option<&dyn ModuleHost>,
     file: &Path,
     root: Option<&Path>,
-    (input, outputs): (Shape, usize),
+    (input, target): (Shape, TargetInfo),
     seed: u64,
+    threads: Threads,
 ) -> Result<(OpenModule, Layout, Vec<i32>), ModuleError> {
     let host = host.ok_or_else(|| ModuleError::NoHost { file: file.into() })?;
     let source = ModuleSource {
         file: file.into(),
         code: read(file, root)?,
         input,
-        outputs,
         seed,
     };
     let module = host.load(&source)?;
@@ -221,7 +262,7 @@ pub fn open(
         });
     }
     let counts = weights.into_iter().map(nearest_count).collect();
-    Ok((OpenModule { module, outputs }, layout, counts))
+    Ok((OpenModule::new(module, target, threads)?, layout, counts))
 }
 
 /// Returns the role of a module's tensor, by which the optimiser chooses: matrices are weights, and of the others those
@@ -236,7 +277,7 @@ pub fn role(key: &str, dims: &[usize]) -> Role {
 }
 
 /// Reads a file of code and checks that it is marked as one.
-fn read(file: &Path, root: Option<&Path>) -> Result<Vec<u8>, ModuleError> {
+pub fn read(file: &Path, root: Option<&Path>) -> Result<Vec<u8>, ModuleError> {
     let mut code = Vec::new();
     let opened = dataset::open_file(file, root)?;
     let read = opened.take(SOURCE_BYTES_MAX + 1).read_to_end(&mut code);

@@ -13,6 +13,9 @@ use crate::model::network::{ForwardPass, Network};
 use crate::model::ops::{self, CpuLayer, Parameters, Pass, Seed, Statistics, from_rows, values};
 use crate::model::program::{ImageOrder, Program};
 
+/// Number of classes of all data in these tests.
+pub(super) const CLASSES: usize = 10;
+
 /// Interpreter whose code is the text of a model's layers, after the line that marks it.
 #[derive(Debug)]
 pub(super) struct Native;
@@ -21,7 +24,7 @@ impl ModuleHost for Native {
     fn load(&self, source: &ModuleSource) -> Result<Arc<dyn Module>, ModuleFailure> {
         let text = String::from_utf8_lossy(&source.code);
         let model: ModelSpec = text.lines().last().unwrap().parse().map_err(ModuleFailure)?;
-        let layout = Layout::new(&model, source.input, source.outputs);
+        let layout = Layout::new(&model, source.input, CLASSES);
         let layout = layout.map_err(|error| ModuleFailure(error.to_string()))?;
         Ok(Arc::new(NativeModule {
             layout,

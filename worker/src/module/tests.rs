@@ -15,12 +15,16 @@ use crate::task::objective::Task;
 use crate::trainer::Trainer;
 use crate::training::{Identity, Next, Training};
 
-/// Writes a file with these contents and opens it as a module for two numbers and two classes.
+/// Samples of two numbers, in ten classes.
+const SAMPLES: (Shape, TargetInfo) = (Shape::Flat(2), TargetInfo::Classes(10));
+const ONE: Threads = Threads(1);
+
+/// Writes a file with these contents and opens it as a module for [`SAMPLES`].
 fn opened(contents: &str) -> Result<Layout, ModuleError> {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("net.py"), contents).unwrap();
-    let shape = (Shape::Flat(2), 2);
-    open(Some(&Native), Path::new("net.py"), Some(folder.path()), shape, 1).map(|(_, layout, _)| layout)
+    let file = Path::new("net.py");
+    open(Some(&Native), file, Some(folder.path()), SAMPLES, 1, ONE).map(|(_, layout, _)| layout)
 }
 
 fn job(model: &str, optimiser: &str) -> Job {
@@ -61,16 +65,16 @@ fn a_module_in_rust_trains_as_the_same_layers_do_to_the_bit() {
     ] {
         std::fs::write(root.path().join("net.py"), format!("{MARK}\n{text}")).unwrap();
         let job = job(text, optimiser);
-        let shape = (dataset.input, 10);
-        let file = Path::new("net.py");
-        let (module, layout, counts) = open(Some(&Native), file, Some(root.path()), shape, job.seed).unwrap();
+        let samples = (dataset.input, dataset.target.info());
+        let (file, folder) = (Path::new("net.py"), Some(root.path()));
+        let (module, layout, counts) = open(Some(&Native), file, folder, samples, job.seed, ONE).unwrap();
         let own = Layout::new(&job.model, dataset.input, 10).unwrap();
         assert_eq!((layout.weights, layout.tensors.len()), (own.weights, own.tensors.len()));
         let rule = job.optimiser.rule;
         let task = || Task::of_job(&job, Arc::clone(&dataset)).unwrap();
-        let network = module.network(1).unwrap();
-        let foreign = CpuModuleTrainer::of_network(network, task(), &layout, &counts, rule, 5, Threads(1)).unwrap();
-        let native = CpuTrainer::new(task(), &own, &counts, rule, 5, Threads(1)).unwrap();
+        let network = module.network(ONE).unwrap();
+        let foreign = CpuModuleTrainer::of_network(network, task(), &layout, &counts, rule, 5, ONE).unwrap();
+        let native = CpuTrainer::new(task(), &own, &counts, rule, 5, ONE).unwrap();
         let minibatch = job.minibatch as usize;
         let foreign = fifty_steps(foreign.in_minibatches_of(minibatch), &job, &dataset);
         let native = fifty_steps(native.in_minibatches_of(minibatch), &job, &dataset);
@@ -79,11 +83,9 @@ fn a_module_in_rust_trains_as_the_same_layers_do_to_the_bit() {
         if own.measured() == 0 {
             let objective = task().objective;
             let weights = foreign.1;
-            let mut network = module.network(1).unwrap();
-            let found = evaluate_module(&mut network, &weights, &dataset.test, &objective, |_| true).unwrap();
-            let expected = evaluate(&own, weights, Vec::new(), &dataset.test, &objective, Threads(1), |_| {
-                true
-            });
+            let network = module.evaluating();
+            let found = evaluate_module(&network, &weights, &dataset.test, &objective, |_| true).unwrap();
+            let expected = evaluate(&own, weights, Vec::new(), &dataset.test, &objective, ONE, |_| true);
             assert_eq!(found, expected.unwrap(), "{text}");
         }
     }
@@ -92,25 +94,26 @@ fn a_module_in_rust_trains_as_the_same_layers_do_to_the_bit() {
 #[test]
 fn mistakes_are_named_before_anything_is_run() {
     let error = |contents: &str| opened(contents).unwrap_err().to_string();
-    assert!(error("dense 2").contains("write '# tau: model' as its first line"));
-    assert!(error(&format!("{}{MARK}\ndense 2", "\n".repeat(MARK_WITHIN))).contains("as its first line"));
+    assert!(error("dense 10").contains("write '# tau: model' as its first line"));
+    assert!(error(&format!("{}{MARK}\ndense 10", "\n".repeat(MARK_WITHIN))).contains("as its first line"));
     assert!(error(&format!("{MARK}\n{}", " ".repeat(1 << 20))).contains("more than 1048576 bytes"));
     assert!(error(&format!("{MARK}\ndense x")).contains("not 'x'"));
     assert_eq!(
-        opened(&format!("#!/usr/bin/env python3\n {MARK} \ndense 2"))
+        opened(&format!("#!/usr/bin/env python3\n {MARK} \ndense 10"))
             .unwrap()
             .weights,
-        6
+        30
     );
     let folder = tempfile::tempdir().unwrap();
-    let none = open(None, Path::new("net.py"), Some(folder.path()), (Shape::Flat(2), 2), 1);
+    let none = open(None, Path::new("net.py"), Some(folder.path()), SAMPLES, 1, ONE);
     assert!(none.err().unwrap().to_string().contains("start the node with --python"));
     let outside = open(
         Some(&Native),
         Path::new("/etc/hostname"),
         Some(folder.path()),
-        (Shape::Flat(2), 2),
+        SAMPLES,
         1,
+        ONE,
     );
     assert!(matches!(outside.err().unwrap(), ModuleError::Open(_)));
 }
@@ -133,12 +136,53 @@ fn outputs_that_the_data_cannot_be_compared_with_are_refused() {
         values: &[0.0; 6],
         samples: 3,
     };
-    for (gives, outputs, fits) in [(2, 2, true), (1, 2, true), (3, 2, false), (1, 3, false), (10, 10, true)] {
+    let (classes, numbers) = (TargetInfo::Classes, TargetInfo::Numbers);
+    for (gives, target, fits) in [
+        (2, classes(2), true),
+        (1, classes(2), true),
+        (3, classes(2), false),
+        (1, classes(3), false),
+        (10, classes(10), true),
+        (2, numbers(2), true),
+        // One number for two would be compared with those of other samples.
+        (1, numbers(2), false),
+    ] {
         let mut network = CheckedNetwork {
             network: Box::new(Wrong(gives)),
-            outputs,
+            target,
         };
-        assert_eq!(network.forward(&[], rows, 0).is_ok(), fits, "{gives} for {outputs}");
+        assert_eq!(network.forward(&[], rows, 0).is_ok(), fits, "{gives} for {target:?}");
         assert_eq!(network.infer(&[], rows).is_ok(), fits);
     }
+}
+
+/// Tests that a single sample has the gradient that it has among others.
+#[test]
+fn a_single_sample_is_taken_twice_and_counts_once() {
+    struct Sum;
+    impl ModuleNetwork for Sum {
+        fn forward(&mut self, _: &[f32], rows: Rows<'_>, _: u64) -> Result<Vec<f32>, ModuleFailure> {
+            assert_eq!((rows.samples, rows.values), (2, &[3.0, 4.0, 3.0, 4.0][..]));
+            Ok(vec![1.0, 2.0, 1.0, 2.0])
+        }
+        fn backward(&mut self, output_gradient: &[f32], gradient: &mut [f32]) -> Result<(), ModuleFailure> {
+            gradient.copy_from_slice(output_gradient);
+            Ok(())
+        }
+        fn infer(&mut self, _: &[f32], _: Rows<'_>) -> Result<Vec<f32>, ModuleFailure> {
+            unreachable!()
+        }
+    }
+    let mut network = CheckedNetwork {
+        network: Box::new(Sum),
+        target: TargetInfo::Classes(2),
+    };
+    let rows = Rows {
+        values: &[3.0, 4.0],
+        samples: 1,
+    };
+    assert_eq!(network.forward(&[], rows, 0).unwrap(), [1.0, 2.0]);
+    let mut gradient = [9.0; 4];
+    network.backward(1, &[0.5, -0.5], &mut gradient).unwrap();
+    assert_eq!(gradient, [0.5, -0.5, 0.0, 0.0]);
 }

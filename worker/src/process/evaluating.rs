@@ -50,14 +50,7 @@ impl Evaluating {
             // Uses all cores for a short time, rather than one for long: a run that has reached its target trains on
             // until it knows.
             let threads = Threads(std::thread::available_parallelism().map_or(1, usize::from));
-            let mut evaluator = match prepared.evaluator(prepared.eval_task(), threads) {
-                Ok(evaluator) => evaluator,
-                Err(reason) => {
-                    let diverged = false;
-                    let _ = writer.message(&FromWorker::Failed { reason, diverged });
-                    return;
-                }
-            };
+            let mut evaluator = prepared.evaluator(prepared.eval_task(), threads);
             for Order {
                 weights,
                 moment,
@@ -70,6 +63,9 @@ impl Evaluating {
                     !target.is_some_and(|target| so_far.rules_out(target))
                 });
                 // A failed measurement does not end the run; the final evaluation will report the failure.
+                if let Err(error) = &found {
+                    tracing::warn!(event = "evaluation_failed", "the model could not be measured: {error}");
+                }
                 let found = found.ok().filter(|found| found.samples == prepared.dataset.test.len());
                 let scores = found.map(|found| found.scores());
                 // The weights are stored first: the receiver of the evaluation may ask for them at once.

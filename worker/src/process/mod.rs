@@ -34,7 +34,7 @@ use protocol::stats::measured::Moment;
 use protocol::weights::encoding;
 use protocol::weights::sums::Sums;
 use protocol::wire;
-use protocol::wire::attach::{Assignment, FromWorker, JumpOrder, ToWorker, WorkerInfo};
+use protocol::wire::attach::{Assignment, FailureCause, FromWorker, JumpOrder, ToWorker, WorkerInfo};
 use protocol::wire::flow::Flow;
 use protocol::wire::frame::Kind;
 use protocol::wire::prefix::Prefix;
@@ -286,7 +286,7 @@ impl Process {
     fn fail(&self, reason: &str) -> io::Result<()> {
         self.writer.message(&FromWorker::Failed {
             reason: reason.into(),
-            diverged: false,
+            cause: FailureCause::Worker,
         })
     }
 

@@ -103,10 +103,9 @@ impl Prepared {
     }
 
     /// Creates an evaluator of the run's model on these samples, which belongs to one thread.
-    pub(super) fn evaluator(&self, task: Task, threads: Threads) -> Result<Evaluator, String> {
-        let module = self.module.as_ref().map(|module| module.network(threads.0)).transpose();
-        let module = module.map_err(|error| error.to_string())?;
-        Ok(Evaluator::new(&self.device, task, self.layout.clone(), threads).with_module(module))
+    pub(super) fn evaluator(&self, task: Task, threads: Threads) -> Evaluator {
+        let module = self.module.as_ref().map(OpenModule::evaluating);
+        Evaluator::new(&self.device, task, self.layout.clone(), threads).with_module(module)
     }
 
     /// Returns the measured computing speed of this worker, by which nodes decide where to cut the network; 0 unless
@@ -251,7 +250,7 @@ impl Prepared {
         let task = Task::of_job(&self.job, Arc::clone(&self.dataset)).map_err(|error| error.to_string())?;
         if let Some(module) = self.module.clone() {
             let started = thread::start(threads, assignment.paced, move || {
-                let network = module.network(threads.0).map_err(TrainError::from)?;
+                let network = module.network(threads).map_err(TrainError::from)?;
                 let trainer =
                     CpuModuleTrainer::of_network(network, task, &layout, &counts, rule, dropout_seed, threads)?;
                 start.training(trainer.in_minibatches_of(minibatch))
@@ -293,9 +292,16 @@ fn open_module(
             file.display()
         ));
     }
-    let shape = (dataset.input, dataset.target.info().outputs());
+    let samples = (dataset.input, dataset.target.info());
     let root = Some(options.data_root.as_path());
-    let opened = module::open(options.modules.as_deref(), file, root, shape, job.seed);
+    let opened = module::open(
+        options.modules.as_deref(),
+        file,
+        root,
+        samples,
+        job.seed,
+        options.threads,
+    );
     let (module, layout, counts) = opened.map_err(|error| sentence(&error))?;
     let (mut inputs, mut answers) = (Vec::new(), Answers::default());
     let samples = [0, dataset.train.len() as u32 - 1];
@@ -306,9 +312,9 @@ fn open_module(
     };
     let weights: Vec<f32> = counts.iter().copied().map(weight_of).collect();
     let mut gradient = vec![0.0; weights.len()];
-    let tried = module.network(options.threads.0).and_then(|mut network| {
+    let tried = module.network(options.threads).and_then(|mut network| {
         let outputs = network.forward(&weights, rows, 0)?;
-        network.backward(&vec![0.0; outputs.len()], &mut gradient)?;
+        network.backward(rows.samples, &vec![0.0; outputs.len()], &mut gradient)?;
         network.infer(&weights, rows)
     });
     tried.map_err(|error| error.to_string())?;

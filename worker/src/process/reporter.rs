@@ -15,7 +15,7 @@ use protocol::stats::measured::{Moment, Scores};
 use protocol::stats::{WorkerStats, record_interval};
 use protocol::weights::digest::Digest;
 use protocol::weights::lattice::{Range, count_of};
-use protocol::wire::attach::{FromWorker, SaveOrder};
+use protocol::wire::attach::{FailureCause, FromWorker, SaveOrder};
 use protocol::wire::frame::Kind;
 
 use super::evaluating::Evaluating;
@@ -135,13 +135,15 @@ impl Reporting {
                     }
                 }
                 FromTraining::Failed(error) => {
-                    let train = match &error {
-                        TrainingError::Train(error) => Some(error),
-                        _ => None,
+                    let cause = match &error {
+                        TrainingError::Train(TrainError::Module(_)) => FailureCause::Code,
+                        TrainingError::Train(TrainError::Device(_)) => FailureCause::Worker,
+                        TrainingError::Train(_) => FailureCause::Diverged,
+                        _ => FailureCause::Worker,
                     };
                     self.writer.message(&FromWorker::Failed {
                         reason: error.to_string(),
-                        diverged: train.is_some_and(|error| !matches!(error, TrainError::Device(_))),
+                        cause,
                     })?;
                 }
             }
@@ -296,7 +298,7 @@ fn save_and_measure(
         statistics: &statistics,
     };
     model_file::save(&order.path, numbers, &metadata).map_err(|error| sentence(&error))?;
-    let mut evaluator = prepared.evaluator(prepared.tested(), *threads)?;
+    let mut evaluator = prepared.evaluator(prepared.tested(), *threads);
     let found = evaluator
         .evaluate(weights, Some(statistics), &mut |_| true)
         .map_err(|error| error.to_string())?;
