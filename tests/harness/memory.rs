@@ -17,11 +17,43 @@ pub(crate) fn resident(pid: u32) -> u64 {
 }
 
 /// Flips one bit in each of `flips` weights of a process's replica. `weights` are the replica's weights as four bytes
-/// each; some of them may have changed since. All copies of the weights in the process are hit.
+/// each; some of them may have changed since. All copies of the weights in the process are hit, except for such as were
+/// made during the search.
 pub(crate) fn flip_bits(pid: u32, weights: &[[u8; 4]], bit: usize, flips: usize) {
-    // The process is paused, because memory that it moves meanwhile would not be hit.
-    kill("-STOP", pid);
     let memory = open(pid);
+    // The process runs on during the search: a node takes a worker that is paused for as long as that for stuck.
+    let found = copies(&memory, pid, weights);
+    let mut places: Vec<(usize, Vec<u64>)> = found.into_iter().collect();
+    // A weight that is found in most copies is also in the replica.
+    places.sort_by_key(|(index, copies)| (std::cmp::Reverse(copies.len()), *index));
+    let most = places.first().map_or(0, |(_, copies)| copies.len());
+    kill("-STOP", pid);
+    let mut flipped = 0;
+    for (index, copies) in &places {
+        // The weight, or the array that held a copy of it, may be gone.
+        let is_there = |address: &u64| {
+            let mut word = [0; 4];
+            memory.read_exact_at(&mut word, *address).is_ok() && word == weights[*index]
+        };
+        let there: Vec<u64> = copies.iter().copied().filter(is_there).collect();
+        if flipped == flips || there.is_empty() || 2 * there.len() < most {
+            continue;
+        }
+        for address in there {
+            let address = address + bit as u64 / 8;
+            let mut byte = [0];
+            memory.read_exact_at(&mut byte, address).unwrap();
+            byte[0] ^= 1 << (bit % 8);
+            memory.write_all_at(&byte, address).unwrap();
+        }
+        flipped += 1;
+    }
+    kill("-CONT", pid);
+    assert_eq!(flipped, flips, "the replica of process {pid} is not found");
+}
+
+/// Returns the addresses at which a process holds copies of weights, by the weight's index.
+fn copies(memory: &File, pid: u32, weights: &[[u8; 4]]) -> HashMap<usize, Vec<u64>> {
     let windows: HashMap<[u8; 4], usize> = weights
         .windows(WINDOW)
         .enumerate()
@@ -30,14 +62,14 @@ pub(crate) fn flip_bits(pid: u32, weights: &[[u8; 4]], bit: usize, flips: usize)
         .filter(|(_, window)| window.iter().all(|weight| *weight != [0; 4]))
         .map(|(index, window)| (window[0], index))
         .collect();
-    // The search must be over before the node takes the worker for stuck: most words are sorted out by half of their bytes.
+    // Most words are sorted out by half of their bytes.
     let half = |word: &[u8; 4]| usize::from(u16::from_ne_bytes([word[0], word[1]]));
     let mut may_begin = vec![false; 1 << 16];
     for word in windows.keys() {
         may_begin[half(word)] = true;
     }
     let mut found: HashMap<usize, Vec<u64>> = HashMap::new();
-    for (start, bytes) in writable(pid, &memory) {
+    for (start, bytes) in writable(pid, memory) {
         let words = bytes.as_chunks::<4>().0;
         for (at, word) in words.iter().enumerate() {
             if may_begin[half(word)]
@@ -48,18 +80,7 @@ pub(crate) fn flip_bits(pid: u32, weights: &[[u8; 4]], bit: usize, flips: usize)
             }
         }
     }
-    let mut places: Vec<(usize, Vec<u64>)> = found.into_iter().collect();
-    // A weight that is found in most copies is also in the replica.
-    places.sort_by_key(|(index, copies)| (std::cmp::Reverse(copies.len()), *index));
-    assert!(places.len() >= flips, "the replica of process {pid} is not found");
-    for address in places.iter().take(flips).flat_map(|(_, copies)| copies) {
-        let address = address + bit as u64 / 8;
-        let mut byte = [0];
-        memory.read_exact_at(&mut byte, address).unwrap();
-        byte[0] ^= 1 << (bit % 8);
-        memory.write_all_at(&byte, address).unwrap();
-    }
-    kill("-CONT", pid);
+    found
 }
 
 /// Flips a bit `distance` bytes behind each occurrence of `bytes` in a process's memory, at most `most` times. Returns
