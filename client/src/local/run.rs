@@ -213,7 +213,7 @@ fn check(job: &Job, flags: &ComputeFlags, nodes: usize) -> Result<String, Failur
 /// description of the model for people.
 fn check_model(job: &Job, dataset: &Dataset, flags: &ComputeFlags, nodes: usize) -> Result<String, Failure> {
     let layout = job_layout::layout_for(job, dataset).map_err(Failure::bad)?;
-    let initial = initial_counts(&layout, job.seed);
+    let initial = || initial_counts(&layout, job.seed);
     let first = first_weights::open(job, &layout, initial, flags.data_root.as_deref()).map_err(Failure::bad)?;
     let workers = Workers::here(job.exchange.copies(nodes, flags.workers), None);
     check_memory(job, &layout, workers).map_err(|error| {

@@ -68,11 +68,11 @@ pub enum FirstWeightsError {
 }
 
 /// Reads the initial weights of a job from the model file that it names; `None` if it names none. Tensors that the file
-/// lacks keep the weights of `initial`. Files are opened under the same rules as data.
+/// lacks keep the weights that `initial` draws. Files are opened under the same rules as data.
 pub fn open(
     job: &Job,
     layout: &Layout,
-    initial: Vec<i32>,
+    initial: impl FnOnce() -> Vec<i32>,
     root: Option<&Path>,
 ) -> Result<Option<FirstWeights>, FirstWeightsError> {
     let Some(file) = &job.from else {
@@ -84,7 +84,7 @@ pub fn open(
         file: file.clone(),
         source,
     })?;
-    parse(file, &bytes, layout, initial).map(Some)
+    parse(file, &bytes, layout, initial()).map(Some)
 }
 
 /// Reads initial weights from a file's bytes. Tensors that the file lacks keep the weights of `counts`. The path is for

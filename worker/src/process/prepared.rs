@@ -68,20 +68,21 @@ impl Prepared {
             .map_err(|error| sentence(&error))?;
         let job = &job.for_data(dataset.input);
         let root = Some(options.data_root.as_path());
-        let (module, layout, initial) = if let Some(file) = job.model.module() {
+        let (module, layout, own) = if let Some(file) = job.model.module() {
             let (module, layout, counts) = open_module(job, file, &dataset, options)?;
-            (Some(module), layout, counts)
+            (Some(module), layout, Some(counts))
         } else {
             let layout = job_layout::layout_for(job, &dataset).map_err(|error| sentence(&error))?;
-            let counts = initial_counts(&layout, job.seed);
-            (None, layout, counts)
+            (None, layout, None)
         };
-        let first = match &job.from {
-            Some(_) => first_weights::open(job, &layout, initial, root).map_err(|error| sentence(&error))?,
-            None => module.is_some().then(|| FirstWeights {
-                counts: initial,
+        let first = if job.from.is_some() {
+            let initial = || own.unwrap_or_else(|| initial_counts(&layout, job.seed));
+            first_weights::open(job, &layout, initial, root).map_err(|error| sentence(&error))?
+        } else {
+            own.map(|counts| FirstWeights {
+                counts,
                 afresh: Vec::new(),
-            }),
+            })
         };
         // Nodes that decide where to cut the network need to know the speed.
         let speed = if job.exchange.leaves_cut_open() {
@@ -248,20 +249,19 @@ impl Prepared {
             return started.map_err(|error| format!("the training thread could not be started: {error}"));
         }
         let task = Task::of_job(&self.job, Arc::clone(&self.dataset)).map_err(|error| error.to_string())?;
-        if let Some(module) = self.module.clone() {
-            let started = thread::start(threads, assignment.paced, move || {
-                let network = module.network(threads).map_err(TrainError::from)?;
-                let trainer =
-                    CpuModuleTrainer::of_network(network, task, &layout, &counts, rule, dropout_seed, threads)?;
-                start.training(trainer.in_minibatches_of(minibatch))
-            });
-            return started.map_err(|error| format!("the training thread could not be started: {error}"));
-        }
         let started = match self.device {
-            Device::Cpu => thread::start(threads, assignment.paced, move || {
-                let trainer = CpuTrainer::new(task, &layout, &counts, rule, dropout_seed, threads)?;
-                start.training(trainer.in_minibatches_of(minibatch))
-            }),
+            Device::Cpu => match self.module.clone() {
+                Some(module) => thread::start(threads, assignment.paced, move || {
+                    let network = module.network(threads).map_err(TrainError::from)?;
+                    let trainer =
+                        CpuModuleTrainer::of_network(network, task, &layout, &counts, rule, dropout_seed, threads)?;
+                    start.training(trainer.in_minibatches_of(minibatch))
+                }),
+                None => thread::start(threads, assignment.paced, move || {
+                    let trainer = CpuTrainer::new(task, &layout, &counts, rule, dropout_seed, threads)?;
+                    start.training(trainer.in_minibatches_of(minibatch))
+                }),
+            },
             #[cfg(feature = "cuda")]
             Device::Cuda { ordinal, precision, .. } => {
                 // On a GPU the samples of a step are one minibatch, which has the same gradient and takes more memory.

@@ -234,7 +234,6 @@ impl CpuNetwork for CheckedNetwork {
         };
         let mut outputs = self.forward(parameters.values(), rows, key)?;
         let loss = loss.replace_by_gradient(&mut outputs);
-        // Without a loss there is no gradient, and the run diverges with its usual sentence.
         self.backward(samples, &outputs, gradient)?;
         Ok(loss)
     }
