@@ -94,7 +94,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let batches = tally.batches as f64;
     println!(
         "accuracy {:.2} loss {:.4} density {:.5} compression {:.0} staleness {:.2}",
-        100.0 * result.accuracy,
+        100.0 * result.accuracy.unwrap_or(f64::NAN),
         result.loss,
         tally.changes as f64 / batches / layout.weights as f64,
         batches * (layout.weights * size_of::<f32>()) as f64 / tally.bytes as f64,

@@ -72,7 +72,7 @@ fn a_worker_that_is_seated_when_the_run_stops_closes_and_finishes_as_often_as_it
     for _ in 0..2 {
         node.say(&order(&model));
         assert_eq!(finished(&mut node), digest);
-        assert!(saved(&mut node).is_ok_and(|scores| scores.unwrap().accuracy >= 0.0));
+        assert!(saved(&mut node).is_ok_and(|scores| scores.unwrap().accuracy >= Some(0.0)));
         assert!(model.exists());
         std::fs::remove_file(&model).unwrap();
     }

@@ -47,7 +47,8 @@ struct ShownLayer {
 #[derive(Debug, Serialize, Deserialize)]
 struct RunResult {
     digest: String,
-    accuracy: f64,
+    #[serde(default)]
+    accuracy: Option<f64>,
     #[serde(default)]
     base_rate: Option<f64>,
     #[serde(default)]
@@ -201,6 +202,12 @@ mod tests {
             "participants": ["a"], "replicas_agree": true}"#;
         std::fs::write(folder.path().join(RESULT), result).unwrap();
         let shown = result_beside(&folder.path().join("model.safetensors"), "00ff").unwrap();
-        assert!(shown.accuracy == 0.5 && shown.loss.is_nan());
+        assert!(shown.accuracy == Some(0.5) && shown.loss.is_nan());
+        for accuracy in ["", "\"accuracy\": null, "] {
+            let result = result.replace("\"accuracy\": 0.5, ", accuracy);
+            std::fs::write(folder.path().join(RESULT), result).unwrap();
+            let shown = result_beside(&folder.path().join("model.safetensors"), "00ff").unwrap();
+            assert_eq!(shown.accuracy, None);
+        }
     }
 }

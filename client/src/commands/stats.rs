@@ -79,6 +79,8 @@ fn print(record: &StatsRecord, json: bool) -> bool {
     if json {
         return output::line(&EventLine { event: "stats", record });
     }
+    let eval_loss = record.evaluation.map(|evaluation| evaluation.loss);
+    let (metric, figure) = QualityMetric::of(record.accuracy, record.mae, eval_loss);
     let known = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:.4}"));
     output::text(&format!(
         "{} {} {:.0} samples/s  loss {}  {} {}  τ {:.2e}  density {:.1e}  staleness {:.2}  lag {}\n",
@@ -86,8 +88,8 @@ fn print(record: &StatsRecord, json: bool) -> bool {
         record.state,
         record.samples_per_second,
         known(record.loss),
-        QualityMetric::by(record.mae).name(),
-        known(record.accuracy),
+        metric.name(),
+        known(figure),
         record.tau,
         record.density,
         record.staleness,

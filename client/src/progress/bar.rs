@@ -3,7 +3,6 @@
 use protocol::reasons::waiting::{WaitingFor, joined};
 use std::time::Duration;
 
-use crate::output::quality_metric::QualityMetric;
 use crate::output::quantity;
 use crate::output::text_layout::{cut, visible_parts};
 use crate::timeline::Summary;
@@ -114,8 +113,8 @@ impl Bar {
                 5,
                 format!("loss {}", known(run.loss, |loss| format!("{loss:.4}"))),
             ));
-            let metric = QualityMetric::by(run.mae);
-            let good = run.accuracy.map_or("–".into(), |figure| metric.text(figure));
+            let (metric, figure) = run.quality();
+            let good = figure.map_or("–".into(), |figure| metric.text(figure));
             parts.push(part(4, format!("{} {good}", metric.name())));
             parts.push(part(
                 6,
@@ -184,6 +183,15 @@ mod tests {
             line.ends_with("░    0 %  0:00  loss –  accuracy –  0 samples/s"),
             "{line}"
         );
+    }
+
+    #[test]
+    fn a_run_without_accuracy_shows_its_evaluation_loss() {
+        let mut bar = training();
+        let run = bar.run.as_mut().unwrap();
+        (run.accuracy, run.eval_loss) = (None, Some(2.5));
+        let numbers = " 35 %  1:12 of 3:20  loss 0.1235  eval loss 2.5000  37\u{202f}500 samples/s";
+        assert_eq!(bar.sentence(START), numbers);
     }
 
     fn silent() -> WaitingFor {

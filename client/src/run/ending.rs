@@ -40,7 +40,7 @@ pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) ->
         ended: now(),
         accuracy: result.scores.accuracy,
         base_rate: result.base_rate.map(|base| base.rate),
-        r2: result.scores.mae.map(|_| result.scores.accuracy),
+        r2: result.scores.mae.and(result.scores.accuracy),
         mae: result.scores.mae,
         loss: result.scores.loss,
         epochs: ratio(result.samples as f64, status.train as f64),
@@ -74,7 +74,7 @@ pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) ->
             // Unequal class weights trade accuracy for that of rare classes, so accuracy alone would warn without
             // reason.
             .filter(|_| status.job.class_weights == ClassWeights::Equal)
-            .and_then(|base| base.warning(result.scores.accuracy))
+            .and_then(|base| base.warning(result.scores.accuracy?))
             .or_else(|| result.scores.warning())
             .into_iter()
             .collect(),
@@ -118,9 +118,13 @@ fn why_early(reason: &str, patience: Option<u32>) -> Option<String> {
 }
 
 /// Describes the quality of a model for people: accuracy (formatted by `written`) beside its base rate and loss or, for
-/// a model that predicts numbers, R² with the mean absolute error and loss.
+/// a model that predicts numbers, R² with the mean absolute error and loss. A model without an accuracy has its loss
+/// only.
 pub(crate) fn how_good(scores: Scores, base_rate: Option<f64>, written: impl Fn(f64) -> String) -> String {
     let Scores { accuracy, loss, mae } = scores;
+    let Some(accuracy) = accuracy else {
+        return format!("loss {loss:.4}");
+    };
     match mae {
         None => {
             let guessing = |rate| format!(" (always guessing the most frequent class: {})", written(rate));
@@ -276,7 +280,7 @@ mod tests {
         const TRAIN: u64 = 100;
         let names = |names: &[&str]| names.iter().map(ToString::to_string).collect();
         let scores = |loss| Scores {
-            accuracy: 0.9,
+            accuracy: Some(0.9),
             loss,
             mae: None,
         };
@@ -354,6 +358,17 @@ mod tests {
         assert_eq!(overfitted(&best), None, "the model has the best weights already");
         assert_eq!(remark(&[0.4, 0.41]), None, "a rise within the noise is not remarked on");
         assert_eq!(remark(&[f64::NAN, f64::NAN]), None);
+    }
+
+    #[test]
+    fn a_model_without_accuracy_is_judged_by_its_loss() {
+        let mut finished = ended(&["alpha"], &[], &[2.5]);
+        finished.accuracy = None;
+        finished.base_rate = Some(0.1);
+        let text = text(&finished);
+        assert!(text.starts_with("loss 2.5000 on test samples\n"), "{text}");
+        let json = serde_json::to_value(&finished).unwrap();
+        assert_eq!(json.get("accuracy"), Some(&serde_json::Value::Null));
     }
 
     #[test]

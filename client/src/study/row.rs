@@ -30,7 +30,8 @@ pub(crate) struct Row {
 /// Measurements of a finished run: a subset of the run's result line, with the same field names.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Measured {
-    pub(crate) accuracy: f64,
+    /// None if the model has no accuracy.
+    pub(crate) accuracy: Option<f64>,
     /// Mean absolute error of a model that predicts numbers; `accuracy` is R² then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) mae: Option<f64>,
@@ -57,14 +58,15 @@ pub(crate) struct Measured {
 pub(crate) struct Point {
     pub(crate) samples: u64,
     pub(crate) seconds: f64,
-    pub(crate) accuracy: f64,
+    pub(crate) accuracy: Option<f64>,
     pub(crate) loss: Option<f64>,
 }
 
 impl Measured {
     /// Returns the time of the first evaluation that reached this accuracy, in seconds of the run.
     pub(crate) fn seconds_to(&self, target: f64) -> Option<f64> {
-        let reached = self.evaluations.iter().find(|one| one.accuracy >= target);
+        let has_reached = |one: &&Point| one.accuracy.is_some_and(|accuracy| accuracy >= target);
+        let reached = self.evaluations.iter().find(has_reached);
         reached.map(|one| one.seconds)
     }
 }
@@ -112,7 +114,7 @@ pub(crate) mod tests {
         let at = |part: f64| Point {
             samples: (100.0 * part) as u64,
             seconds: seconds * part,
-            accuracy: accuracy * part,
+            accuracy: Some(accuracy * part),
             loss: Some(1.0),
         };
         Row {
@@ -123,7 +125,7 @@ pub(crate) mod tests {
                 .into(),
             machine: Machine::default(),
             result: Some(Measured {
-                accuracy,
+                accuracy: Some(accuracy),
                 loss: Some(0.5),
                 samples: 100,
                 seconds,
@@ -170,6 +172,20 @@ pub(crate) mod tests {
         let text = r#"{"samples": 5, "seconds": 1.5, "accuracy": 0.1, "loss": null}"#;
         let point: Point = serde_json::from_str(text).unwrap();
         assert_eq!((point.samples, point.loss), (5, None));
+    }
+
+    #[test]
+    fn a_run_without_accuracy_is_read_and_reaches_no_target() {
+        let points = ["null", "0.5"].map(|accuracy| {
+            let text = format!("{{\"samples\": 5, \"seconds\": 1.5, \"accuracy\": {accuracy}, \"loss\": 2.5}}");
+            serde_json::from_str::<Point>(&text).unwrap()
+        });
+        assert_eq!(points.map(|point| point.accuracy), [None, Some(0.5)]);
+        let run = Measured {
+            evaluations: points[..1].to_vec(),
+            ..Measured::default()
+        };
+        assert_eq!(run.seconds_to(0.0), None);
     }
 
     #[test]

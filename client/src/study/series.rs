@@ -183,7 +183,7 @@ mod tests {
         assert_eq!(node_counts(&series), [1, 3]);
         let ring = series[0].at(3).unwrap();
         assert_eq!((ring.sound.len(), ring.troubled), (1, 1));
-        let strom = series[1].at(3).unwrap().summary(|one| Some(one.accuracy)).unwrap();
+        let strom = series[1].at(3).unwrap().summary(|one| one.accuracy).unwrap();
         assert!((strom.mean - 0.85).abs() < 1e-12);
         assert!(series[0].at(1).is_none());
         assert_eq!(series_of(&rows[..2])[0].label, "all runs");

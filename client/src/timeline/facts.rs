@@ -32,7 +32,7 @@ pub(crate) struct Facts {
 pub(crate) enum End {
     /// Outcome of a run that finished with a model.
     Finished {
-        accuracy: f64,
+        accuracy: Option<f64>,
         mae: Option<f64>,
         loss: f64,
         samples: u64,

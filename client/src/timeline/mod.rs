@@ -22,6 +22,7 @@ use nodes::SILENT;
 pub(crate) use nodes::{Node, Nodes};
 pub(crate) use summary::Summary;
 
+use crate::output::quality_metric::QualityMetric;
 use entries::TimelineEntries;
 
 /// Number of earlier runs whose ids a timeline remembers.
@@ -121,10 +122,8 @@ impl Timeline {
                 continue;
             }
             self.evaluations.add(evaluation);
-            self.best = Some(
-                self.best
-                    .map_or(evaluation.accuracy, |best| best.max(evaluation.accuracy)),
-            );
+            let (metric, figure) = QualityMetric::of(evaluation.accuracy, evaluation.mae, Some(evaluation.loss));
+            self.best = figure.map(|figure| self.best.map_or(figure, |best| metric.better(best, figure)));
         }
         self.samples = self.samples.max(record.ledger_samples);
         // Nodes begin at slightly different times; the curve must not go back.

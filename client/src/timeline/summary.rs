@@ -6,6 +6,7 @@ use protocol::stats::ratio;
 use serde::Serialize;
 
 use super::{End, Timeline};
+use crate::output::quality_metric::QualityMetric;
 
 /// Number of the newest points of a run's curve that its speed is computed from.
 const RECENT: usize = 10;
@@ -27,9 +28,11 @@ pub(crate) struct Summary {
     pub(crate) loss: Option<f64>,
     #[serde(rename = "held_out_loss")]
     pub(crate) eval_loss: Option<f64>,
+    /// Accuracy on evaluation samples; none before the first evaluation and for models without an accuracy.
     pub(crate) accuracy: Option<f64>,
     /// Mean absolute error of a model that predicts numbers; `accuracy` is R² then.
     pub(crate) mae: Option<f64>,
+    /// Best value so far of the figure that measures the model's quality.
     pub(crate) best: Option<f64>,
     pub(crate) replicas: Replicas,
 }
@@ -43,6 +46,13 @@ pub(crate) struct Replicas {
     pub(crate) digest: String,
 }
 
+impl Summary {
+    /// Returns the figure that measures the quality of the run's model, and its newest value.
+    pub(crate) fn quality(&self) -> (QualityMetric, Option<f64>) {
+        QualityMetric::of(self.accuracy, self.mae, self.eval_loss)
+    }
+}
+
 impl Timeline {
     pub(crate) fn summary(&self) -> Summary {
         let newest = self.evaluations().last();
@@ -54,7 +64,7 @@ impl Timeline {
             elapsed: self.seconds,
             loss: Some(loss).filter(|loss| loss.is_finite()),
             eval_loss: newest.map(|evaluation| evaluation.loss),
-            accuracy: newest.map(|evaluation| evaluation.accuracy),
+            accuracy: newest.and_then(|evaluation| evaluation.accuracy),
             mae: newest.and_then(|evaluation| evaluation.mae),
             best: self.best,
             replicas: self.replicas(),
@@ -78,10 +88,11 @@ impl Timeline {
             summary.samples = *samples;
             summary.elapsed = *seconds;
             summary.samples_per_second = ratio(*samples as f64, *seconds);
-            summary.accuracy = Some(*accuracy);
+            summary.accuracy = *accuracy;
             summary.mae = *mae;
             summary.eval_loss = Some(*loss);
-            summary.best = Some(self.best.map_or(*accuracy, |best| best.max(*accuracy)));
+            let (metric, figure) = summary.quality();
+            summary.best = figure.map(|figure| self.best.map_or(figure, |best| metric.better(best, figure)));
             if *agree {
                 summary.replicas = Replicas {
                     equal: *nodes,

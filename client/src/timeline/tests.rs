@@ -109,7 +109,7 @@ fn a_run_that_is_over_stays_as_it_was() {
         facts(
             "finished",
             Some(End::Finished {
-                accuracy: 0.9,
+                accuracy: Some(0.9),
                 mae: None,
                 loss: 0.1,
                 samples: 200,
@@ -179,7 +179,7 @@ fn evaluations_are_taken_once_and_the_best_stays() {
     let evaluated = |second: u32, accuracy| StatsRecord {
         evaluation: Some(Evaluation {
             seconds: f64::from(second),
-            accuracy,
+            accuracy: Some(accuracy),
             ..Evaluation::default()
         }),
         ..record("a", second + 1)
@@ -193,6 +193,23 @@ fn evaluations_are_taken_once_and_the_best_stays() {
     assert_eq!(timeline.evaluations().len(), 3);
     let summary = timeline.summary();
     assert_eq!((summary.accuracy, summary.best), (Some(0.8), Some(0.9)));
+}
+
+#[test]
+fn a_run_without_accuracy_is_judged_by_its_lowest_loss() {
+    let mut timeline = Timeline::default();
+    let evaluated = |second: u32, loss| StatsRecord {
+        evaluation: Some(Evaluation {
+            seconds: f64::from(second),
+            loss,
+            ..Evaluation::default()
+        }),
+        ..record("a", second + 1)
+    };
+    timeline.take(&[evaluated(1, 3.0), evaluated(2, 2.0), evaluated(3, 2.5)]);
+    let summary = timeline.summary();
+    assert_eq!(summary.quality(), (QualityMetric::Loss, Some(2.5)));
+    assert_eq!((summary.accuracy, summary.best), (None, Some(2.0)));
 }
 
 #[test]
@@ -275,7 +292,7 @@ fn a_short_run_has_a_curve_and_all_its_evaluations() {
     let seconds: Vec<f64> = timeline.evaluations().iter().map(|one| one.seconds).collect();
     assert_eq!(seconds, [0.1, 0.2, 0.3]);
     let end = End::Finished {
-        accuracy: 0.9,
+        accuracy: Some(0.9),
         mae: None,
         loss: 0.1,
         samples: 20,

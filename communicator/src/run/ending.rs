@@ -170,7 +170,7 @@ pub(super) mod tests {
             usage: NodeUsage::default(),
             course: Course::default(),
             scores: Some(Scores {
-                accuracy: 0.5,
+                accuracy: Some(0.5),
                 loss: 1.0,
                 mae: None,
             }),

@@ -222,9 +222,10 @@ impl ActiveRun {
         let result = ending::result(scope.me.id, plan, &settled.collect(), left, weights, self.stop);
         let outcome = result.map(Box::new).ok_or(RunFailure::NotMeasured);
         if let Ok(result) = &outcome {
-            let accuracy = format!("{:.4}", result.scores.accuracy);
+            let accuracy = result.scores.accuracy.map(|accuracy| format!("{accuracy:.4}"));
+            let loss = format!("{:.4}", result.scores.loss);
             tracing::info!(
-                target: NEWS, event = "run_ended", accuracy, agree = result.agree, digest = %result.digest,
+                target: NEWS, event = "run_ended", accuracy, loss, agree = result.agree, digest = %result.digest,
                 "the run has ended"
             );
         }

@@ -71,7 +71,9 @@ impl ActiveRun {
         self.scores = Some(evaluation.scores());
         self.course.add(evaluation);
         let target = self.job.target_accuracy;
-        let is_reached = target.is_some_and(|target| evaluation.accuracy >= target);
+        let is_reached = target
+            .zip(evaluation.accuracy)
+            .is_some_and(|(target, accuracy)| accuracy >= target);
         if let Some(exchanging) = self.exchanging_mut().filter(|_| is_reached || keeps_best) {
             exchanging.note_measured(worker);
         }

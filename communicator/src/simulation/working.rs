@@ -49,7 +49,7 @@ impl World {
                 orders,
                 run,
                 scores: Some(Scores {
-                    accuracy: 0.5,
+                    accuracy: Some(0.5),
                     loss: 1.0,
                     mae: None,
                 }),
@@ -402,7 +402,7 @@ impl World {
         }
         let accuracy = if reached { 0.95 } else { 0.5 };
         let evaluation = Evaluation {
-            accuracy,
+            accuracy: Some(accuracy),
             loss: 1.0,
             ..Evaluation::default()
         };

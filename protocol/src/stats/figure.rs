@@ -66,6 +66,8 @@ pub enum Applies {
     Gpus,
     /// The figure is meaningful for runs in which workers wait for each other in rounds.
     Rounds,
+    /// The figure is meaningful where its value is known.
+    Known,
     /// The figure is meaningful where its value is not zero.
     NonZero,
 }

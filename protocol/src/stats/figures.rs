@@ -150,6 +150,7 @@ impl Figure<StatsRecord> {
             Applies::SeveralNodes => is_one_of_several,
             Applies::Gpus => record.gpu_memory_bytes > 0,
             Applies::Rounds => record.round > 0,
+            Applies::Known => (self.of)(record).is_some(),
             Applies::NonZero => (self.of)(record).is_some_and(|value| value != 0.0),
         }
     }
@@ -190,7 +191,7 @@ figures! {
             workers |work| work.recent.mean_loss();
         /// Newest accuracy on validation (or else test) samples
         accuracy: Option<f64> => gauge("tau_held_out_accuracy", Unit::Quality).lasting().titled("eval accuracy")
-            .column("acc%", "accuracy %", 4);
+            .column("acc%", "accuracy %", 4).only(Applies::Known);
         /// Newest mean absolute error of predicted numbers, in their own units
         mae: Option<f64> => gauge("tau_held_out_mae", Unit::Target).lasting().titled("eval error").only(Applies::NonZero);
         /// Size of one weight change; none if batches are dense

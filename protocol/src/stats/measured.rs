@@ -6,8 +6,9 @@ use serde::{Deserialize, Deserializer, Serialize};
 /// Quality of a model on evaluation samples.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
-    /// Share of correct predictions; R², the explained share of the variance, if the model predicts numbers.
-    pub accuracy: f64,
+    /// Share of correct predictions; R², the explained share of the variance, if the model predicts numbers. None for a
+    /// model that has no accuracy, such as a language model.
+    pub accuracy: Option<f64>,
     /// Mean loss per evaluation sample.
     pub loss: f64,
     /// Mean absolute error of predicted numbers in their own unit; none for classes.
@@ -18,7 +19,8 @@ impl Scores {
     /// Returns a warning for people if a model that predicts numbers has learned nothing.
     #[must_use]
     pub fn warning(&self) -> Option<String> {
-        (self.mae.is_some() && self.accuracy <= 0.0).then(|| {
+        let has_learned_nothing = self.accuracy.is_some_and(|r2| r2 <= 0.0);
+        (self.mae.is_some() && has_learned_nothing).then(|| {
             "the model is no better than always guessing the mean (R² is not above 0): lower the learning rate \
              (--optimiser), train for more --epochs, or check that the numbers can be predicted from the inputs"
                 .into()
@@ -51,9 +53,8 @@ pub struct Evaluation {
     pub samples: u64,
     /// Seconds from the run's first step to the request for the evaluation.
     pub seconds: f64,
-    /// Share of correct predictions; R² if the model predicts numbers.
-    #[serde(deserialize_with = "number_or_null")]
-    pub accuracy: f64,
+    /// Share of correct predictions; R² if the model predicts numbers; none for a model without an accuracy.
+    pub accuracy: Option<f64>,
     /// Mean loss per evaluation sample.
     #[serde(deserialize_with = "number_or_null")]
     pub loss: f64,
@@ -176,6 +177,42 @@ mod tests {
         assert!(back.loss.is_nan() && back.seconds == 3.0, "{text}");
         let bytes = postcard::to_stdvec(&at(3)).unwrap();
         assert_eq!(postcard::from_bytes::<Evaluation>(&bytes).unwrap(), at(3));
+    }
+
+    #[test]
+    fn an_accuracy_may_be_a_number_null_or_absent() {
+        let read = |accuracy: &str| {
+            let text = format!("{{\"samples\": 5, \"seconds\": 1.5{accuracy}, \"loss\": 0.25}}");
+            let evaluation: Evaluation = serde_json::from_str(&text).unwrap();
+            assert_eq!((evaluation.samples, evaluation.loss), (5, 0.25));
+            evaluation.accuracy
+        };
+        assert_eq!(read(", \"accuracy\": 0.9"), Some(0.9));
+        assert_eq!((read(", \"accuracy\": null"), read("")), (None, None));
+        let without = serde_json::to_value(at(3)).unwrap();
+        assert_eq!(
+            without.get("accuracy"),
+            Some(&serde_json::Value::Null),
+            "the field stays"
+        );
+        let with = Evaluation {
+            accuracy: Some(0.5),
+            ..at(3)
+        };
+        for evaluation in [at(3), with] {
+            let bytes = postcard::to_stdvec(&evaluation).unwrap();
+            assert_eq!(postcard::from_bytes::<Evaluation>(&bytes).unwrap(), evaluation);
+        }
+    }
+
+    #[test]
+    fn only_numbers_that_are_no_better_than_their_mean_are_warned_of() {
+        let warns = |accuracy, mae| {
+            let loss = 0.5;
+            Scores { accuracy, loss, mae }.warning().is_some()
+        };
+        assert!(warns(Some(0.0), Some(3.0)));
+        assert!(!warns(Some(0.5), Some(3.0)) && !warns(Some(0.0), None) && !warns(None, None));
     }
 
     #[test]

@@ -121,8 +121,8 @@ pub struct Finished {
     pub run: String,
     /// Time at which the client heard of the run's end, in RFC 3339 format.
     pub ended: String,
-    /// Evaluation accuracy of the saved weights.
-    pub accuracy: f64,
+    /// Evaluation accuracy of the saved weights; none for a model without an accuracy.
+    pub accuracy: Option<f64>,
     /// Evaluation accuracy of always guessing the most frequent class; none if the model predicts numbers.
     pub base_rate: Option<f64>,
     /// R², the explained share of the numbers' variance; none for classes.

@@ -324,7 +324,7 @@ mod tests {
             assert_eq!(postcard::from_bytes::<ToWorker>(&bytes).unwrap(), message);
         }
         let scores = Scores {
-            accuracy: 0.5,
+            accuracy: Some(0.5),
             loss: 1.0,
             mae: None,
         };

@@ -103,7 +103,7 @@ pub(super) fn worker_stats() -> WorkerStats {
 pub(super) const EVALUATION: Evaluation = Evaluation {
     samples: 6400,
     seconds: 2.5,
-    accuracy: 0.9,
+    accuracy: Some(0.9),
     loss: 0.3,
     mae: None,
 };
@@ -131,7 +131,7 @@ pub(super) fn usage() -> NodeUsage {
 }
 
 pub(super) const SCORES: Scores = Scores {
-    accuracy: 0.98,
+    accuracy: Some(0.98),
     loss: 0.07,
     mae: None,
 };

@@ -111,7 +111,7 @@ fn in_rounds<E>(
     };
     let mut all = EvalSums::default();
     let mut found = Evaluation {
-        accuracy: 0.0,
+        accuracy: Some(0.0),
         loss: 0.0,
         mae: None,
         samples: 0,
@@ -256,7 +256,7 @@ mod tests {
 
     fn on(samples: usize, accuracy: f64) -> Evaluation {
         Evaluation {
-            accuracy,
+            accuracy: Some(accuracy),
             loss: 1.0,
             mae: None,
             samples,
@@ -271,5 +271,10 @@ mod tests {
         assert!(!on(100_000, 0.98).rules_out(0.97));
         assert!(!on(100, 0.0).rules_out(0.97));
         assert!(on(10_000, 0.0).rules_out(0.97));
+        let without_accuracy = Evaluation {
+            accuracy: None,
+            ..on(10_000, 0.0)
+        };
+        assert!(!without_accuracy.rules_out(0.97));
     }
 }

@@ -16,8 +16,9 @@ const SURE_DEVIATIONS: f64 = 4.0;
 /// Quality of a model on samples that it was not trained on.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Evaluation {
-    /// Fraction of samples whose largest logit is at their label; for numbers, R².
-    pub accuracy: f64,
+    /// Fraction of samples whose largest logit is at their label; for numbers, R². `None` for a model that has no
+    /// accuracy, such as a language model.
+    pub accuracy: Option<f64>,
     /// Mean loss of the evaluated samples.
     pub loss: f64,
     /// Mean absolute error in the numbers' own units; `None` for classes.
@@ -41,7 +42,7 @@ impl Evaluation {
             }
         };
         Self {
-            accuracy,
+            accuracy: Some(accuracy),
             loss: all.loss / count,
             mae,
             samples,
@@ -58,14 +59,13 @@ impl Evaluation {
     }
 
     /// True if the accuracy on all samples is practically certain to miss a target, given the accuracy on the first
-    /// samples.
+    /// samples. Says nothing about an evaluation without an accuracy.
     #[must_use]
     pub fn rules_out(&self, target: f64) -> bool {
         // R² may still change by any amount.
-        if self.mae.is_some() {
+        let Some(accuracy) = self.accuracy.filter(|_| self.mae.is_none()) else {
             return false;
-        }
-        let accuracy = self.accuracy;
+        };
         let deviation = (accuracy * (1.0 - accuracy) / self.samples.max(1) as f64).sqrt();
         self.samples >= SURE_SAMPLES && accuracy + SURE_DEVIATIONS * deviation < target
     }

@@ -26,7 +26,8 @@ impl MeasuredWeights {
     /// so far.
     pub(super) fn take_note(&self, job: &Job, scores: Scores, weights: Vec<f32>) {
         let mut kept = self.lock();
-        if job.target_accuracy.is_some_and(|target| scores.accuracy >= target) {
+        let has_reached = |target: f64| scores.accuracy.is_some_and(|accuracy| accuracy >= target);
+        if job.target_accuracy.is_some_and(has_reached) {
             kept.on_target = Some(weights);
         } else if job.keep == Keep::Best && kept.best.as_ref().is_none_or(|(loss, _)| scores.loss < *loss) {
             kept.best = Some((scores.loss, weights));
@@ -63,7 +64,7 @@ mod tests {
 
     fn scores(accuracy: f64, loss: f64) -> Scores {
         Scores {
-            accuracy,
+            accuracy: Some(accuracy),
             loss,
             mae: None,
         }
@@ -94,6 +95,18 @@ mod tests {
             "the last weights were not measured"
         );
         assert_eq!(measured(&[]).take_better(Some(1.0)), None);
+    }
+
+    #[test]
+    fn what_has_no_accuracy_reaches_no_target_accuracy() {
+        let job = job("target_accuracy = 0.9");
+        let kept = MeasuredWeights::default();
+        let scores = Scores {
+            accuracy: None,
+            ..scores(1.0, 0.0)
+        };
+        kept.take_note(&job, scores, vec![1.0]);
+        assert_eq!(kept.take_on_target(), None);
     }
 
     #[test]

@@ -31,7 +31,7 @@ use crate::run::ending::how_good;
 #[derive(Serialize)]
 struct Evaluated<'a> {
     event: &'static str,
-    accuracy: f64,
+    accuracy: Option<f64>,
     /// Accuracy of always guessing the most frequent class of these samples.
     base_rate: Option<f64>,
     /// R², the explained share of the variance, of a model that predicts numbers; `mae` is its mean absolute error.
@@ -154,14 +154,14 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
     let warning = match &confusion {
         // Class weights give up accuracy for that of rare classes, so the balanced accuracy is judged instead.
         Some(confusion) if model.job.class_weights != ClassWeights::Equal => confusion.warning(),
-        _ => base.and_then(|base| base.warning(evaluation.accuracy)),
+        _ => base.and_then(|base| base.warning(evaluation.accuracy?)),
     };
     if arguments.json {
         output::line(&Evaluated {
             event: "evaluated",
             accuracy: evaluation.accuracy,
             base_rate: base.map(|base| base.rate),
-            r2: evaluation.mae.map(|_| evaluation.accuracy),
+            r2: evaluation.mae.and(evaluation.accuracy),
             mae: evaluation.mae,
             loss: evaluation.loss,
             balanced_accuracy: confusion.as_ref().map(|one| one.balanced_accuracy),

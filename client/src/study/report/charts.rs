@@ -45,7 +45,7 @@ fn good(metric: QualityMetric) -> Axis {
         name: metric.name(),
         number: match metric {
             QualityMetric::Accuracy => percent,
-            QualityMetric::R2 => plain,
+            QualityMetric::R2 | QualityMetric::Loss => plain,
         },
         from_zero: false,
         ..TIME
@@ -89,11 +89,17 @@ fn courses(section: &Section<'_>, nodes: usize) -> Vec<Picture> {
         let mut lines = Vec::new();
         for (at, one) in series.iter().enumerate() {
             for result in one.at(nodes).iter().flat_map(|group| &group.sound) {
-                let points = result.evaluations.iter();
+                let points = result.evaluations.iter().filter_map(|one| {
+                    let figure = match metric {
+                        QualityMetric::Accuracy | QualityMetric::R2 => one.accuracy,
+                        QualityMetric::Loss => one.loss,
+                    };
+                    Some((place(one), figure?))
+                });
                 lines.push(ChartLine {
                     colour: Some(at),
                     style: Style::Thin,
-                    points: points.map(|one| (place(one), one.accuracy)).collect(),
+                    points: points.collect(),
                     title: one.label.clone(),
                     deviations: Vec::new(),
                 });

@@ -72,11 +72,12 @@ pub(crate) fn figures(metric: QualityMetric) -> impl Iterator<Item = StudyFigure
     std::iter::once(how_good(metric)).chain(taken())
 }
 
-/// Returns the figure of a report for the quality of models: accuracy or R².
+/// Returns the figure of a report for the quality of models: accuracy, R² or loss.
 pub(crate) fn how_good(metric: QualityMetric) -> StudyFigure {
     match metric {
         QualityMetric::Accuracy => ACCURACY,
         QualityMetric::R2 => R2,
+        QualityMetric::Loss => LOSS,
     }
 }
 
@@ -89,14 +90,20 @@ pub(crate) fn taken() -> impl Iterator<Item = StudyFigure> {
 const ACCURACY: StudyFigure = StudyFigure::own(
     "accuracy",
     "Accuracy of the saved weights on the test samples",
-    |run, _| Some(run.accuracy),
+    |run, _| run.accuracy,
     accuracy,
 );
 const R2: StudyFigure = StudyFigure::own(
     "R²",
     "Fraction of the variance of the predicted numbers that the saved weights explain on the test samples",
-    |run, _| Some(run.accuracy),
+    |run, _| run.accuracy,
     |figure| QualityMetric::R2.text(figure),
+);
+const LOSS: StudyFigure = StudyFigure::own(
+    "eval loss",
+    "Loss of the saved weights on the test samples",
+    |run, _| run.loss,
+    |figure| QualityMetric::Loss.text(figure),
 );
 pub(crate) const SECONDS: StudyFigure = StudyFigure::own(
     "time",

@@ -128,8 +128,10 @@ impl Section<'_> {
 
     /// Returns the kind of figure that measures the quality of this section's models.
     fn quality_metric(&self) -> QualityMetric {
-        let mut results = self.rows.iter().filter_map(|row| row.result.as_ref());
-        QualityMetric::by(results.find_map(|result| result.mae))
+        let results = || self.rows.iter().filter_map(|row| row.result.as_ref());
+        let accuracy = results().find_map(|result| result.accuracy);
+        let mae = results().find_map(|result| result.mae);
+        QualityMetric::of(accuracy, mae, results().find_map(|result| result.loss)).0
     }
 }
 
@@ -184,7 +186,8 @@ fn data_name(data: &str, others: &[&str]) -> String {
 /// the largest number of nodes, and the fastest one. `None` if there is only one strategy.
 fn winner(section: &Section<'_>) -> Option<String> {
     let nodes = *node_counts(&section.series).last()?;
-    let good = how_good(section.quality_metric());
+    let metric = section.quality_metric();
+    let good = how_good(metric);
     let mut found: Vec<(&str, Summary, f64)> = section
         .series
         .iter()
@@ -196,6 +199,13 @@ fn winner(section: &Section<'_>) -> Option<String> {
         })
         .collect();
     found.sort_by(|one, other| other.1.mean.total_cmp(&one.1.mean));
+    let extreme = match metric {
+        QualityMetric::Accuracy | QualityMetric::R2 => "highest",
+        QualityMetric::Loss => {
+            found.reverse();
+            "lowest"
+        }
+    };
     let [(best, first, seconds), (next, second, _), ..] = found[..] else {
         return None;
     };
@@ -203,9 +213,9 @@ fn winner(section: &Section<'_>) -> Option<String> {
     let spread = first.deviation.into_iter().chain(second.deviation).fold(0.0, f64::max);
     let on = quantity::of(nodes, "node");
     let name = good.name;
-    let ranked = if first_text == second_text || first.mean - second.mean <= spread {
+    let ranked = if first_text == second_text || (first.mean - second.mean).abs() <= spread {
         format!(
-            "On {on} there is no clear winner: {best} has the highest {name} with {first_text}, but {next} is as \
+            "On {on} there is no clear winner: {best} has the {extreme} {name} with {first_text}, but {next} is as \
              good within the standard deviation ({second_text})"
         )
     } else if first.deviation.is_none() {
@@ -323,6 +333,32 @@ mod tests {
         for text in [html::page(&material), markdown::text(&material)] {
             assert!(text.contains("it diverged"), "a run that failed is named: {text}");
         }
+    }
+
+    #[test]
+    fn runs_without_accuracy_are_compared_by_their_loss() {
+        let rows = [("strom", 0.5), ("ring", 0.25)].map(|(name, loss)| {
+            let mut row = row(name, 3, 1, 0.0, 2.0);
+            let result = row.result.as_mut().unwrap();
+            (result.accuracy, result.loss) = (None, Some(loss));
+            result.evaluations.iter_mut().for_each(|one| one.accuracy = None);
+            row
+        });
+        let with = material(DEFAULT_NAME, [&rows[..], &[row("gossip", 3, 1, 0.9, 2.0)]].concat());
+        let markdown = markdown::text(&with);
+        assert!(markdown.contains("| ring | 3 | 1 | – |"), "{markdown}");
+        let without = material(DEFAULT_NAME, rows.to_vec());
+        let sections = sections(&without);
+        assert_eq!(sections[0].quality_metric(), QualityMetric::Loss);
+        assert_eq!(
+            winner(&sections[0]).unwrap(),
+            "On 3 nodes, ring has the best eval loss, 0.2500; strom is second with 0.5000 (one run each, so the order \
+             may be chance); ring was also the fastest, with 2.0 s."
+        );
+        let markdown = markdown::text(&without);
+        assert!(markdown.contains("| ring | 3 | 1 | 0.2500 |"), "{markdown}");
+        let page = html::page(&without);
+        assert!(page.contains("Eval loss over samples"), "{page}");
     }
 
     #[test]

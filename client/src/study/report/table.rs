@@ -63,7 +63,7 @@ fn values(row: &Row, target: Option<f64>) -> [String; COLUMNS.len()] {
     [
         row.experiment.clone(),
         row.nodes.to_string(),
-        of(|run| run.accuracy.to_string()),
+        of(|run| run.accuracy.map(|accuracy| accuracy.to_string()).unwrap_or_default()),
         of(|run| run.loss.map(|loss| loss.to_string()).unwrap_or_default()),
         of(|run| run.samples.to_string()),
         of(|run| run.seconds.to_string()),

@@ -22,7 +22,7 @@ pub(super) struct RunDocuments {
 #[derive(Deserialize)]
 pub(super) struct RunResult {
     pub(super) run: String,
-    accuracy: f64,
+    accuracy: Option<f64>,
     #[serde(default)]
     base_rate: Option<f64>,
     #[serde(default)]

@@ -17,10 +17,10 @@ function showHead(news) {
   write('elapsed', facts?.end ? `in ${duration(summary.elapsed)}` : `${duration(summary.elapsed)} so far`);
   write('left', facts?.end ? begun : summary.left === null ? '' : `· about ${duration(summary.left)} left`);
   write('speed', count(summary.samples_per_second));
-  const judged = judgedBy(summary.mae);
+  const judged = judgedBy({ ...summary, loss: summary.held_out_loss });
   write('judged', judged.title);
   write('judged-curve', judged.title);
-  write('accuracy', judged.text(summary.accuracy));
+  write('accuracy', judged.text(judged.of === 'loss' ? summary.held_out_loss : summary.accuracy));
   write('best', summary.best === null ? '' : ` · best ${judged.text(summary.best)}`);
   write('loss', loss(summary.loss));
   write('held', summary.held_out_loss === null ? '' : ` · eval ${loss(summary.held_out_loss)}`);
@@ -36,11 +36,14 @@ function showHead(news) {
   write('version', `tau ${news.version}`);
 }
 
-// Returns name and format of the figure for a model's quality: R² if there is a mean absolute error, otherwise accuracy.
-function judgedBy(mae) {
-  return (mae ?? null) === null
-    ? { name: 'accuracy', title: 'Accuracy', text: (value) => percent(value, 2) }
-    : { name: 'R²', title: 'R²', text: (value) => decimal(value, 4) };
+// Returns name, format, field (`of`) and highest possible value of the figure for a model's quality: R² if there is a mean
+// absolute error, otherwise accuracy. A model that is measured and has no accuracy is judged by its loss.
+function judgedBy(scores) {
+  const has = (of) => (scores?.[of] ?? null) !== null;
+  if (has('loss') && !has('accuracy')) return { name: 'eval loss', title: 'Eval loss', of: 'loss', most: Infinity, text: loss };
+  return has('mae')
+    ? { name: 'R²', title: 'R²', of: 'accuracy', most: 1, text: (value) => decimal(value, 4) }
+    : { name: 'accuracy', title: 'Accuracy', of: 'accuracy', most: 1, text: (value) => percent(value, 2) };
 }
 
 // Shows if the replicas agree. During training they differ by the batches under way, so it matters only at the end.
@@ -58,9 +61,10 @@ function ended(end, saved) {
   if (end.end === 'failed') return `failed: ${end.reason}`;
   const missing = end.missing.length ? `, without ${end.missing.join(', ')}` : '';
   const early = end.reason === 'trained' ? '' : ` (${end.reason.replace('_', ' ')})`;
-  const judged = judgedBy(end.mae);
+  const judged = judgedBy(end);
+  const quality = judged.of === 'loss' ? '' : `${judged.name} ${judged.text(end.accuracy)}, `;
   const model = saved ?? end.model;
-  return `finished${early}: ${judged.name} ${judged.text(end.accuracy)}, loss ${loss(end.loss)}, `
+  return `finished${early}: ${quality}loss ${loss(end.loss)}, `
     + `${count(end.samples)} samples in ${duration(end.seconds)}, `
     + `replicas ${end.agree ? 'agree' : 'DIFFER'}${missing}${model ? `; the model is ${model}` : ''}`;
 }
@@ -132,7 +136,7 @@ function showCharts(model, choice, nodes) {
   const axis = choice.over === 'samples' ? SAMPLES : SECONDS;
   const x = choice.over === 'samples' ? count : duration;
   const below = choice.over === 'samples' ? 'samples trained' : 'time since the first step';
-  const judged = judgedBy(model.evaluations.at(-1)?.mae);
+  const judged = judgedBy(model.evaluations.at(-1));
   const curve = (of) => model.points.filter((point) => point[of] !== null).map((point) => [point[axis], point[of]]);
   const measured = (of) => model.evaluations.map((one) => [one[choice.over], one[of]]);
   const happened = ticks(model, axis);
@@ -142,7 +146,8 @@ function showCharts(model, choice, nodes) {
     ticks: happened, log: choice.scale === 'log', x, y: loss, titles: [below, 'loss'], tell: tell('loss-at'),
   });
   chart(at('accuracy-chart'), {
-    series: [{ name: 'held', points: measured('accuracy'), dots: true }], ticks: happened, x, y: judged.text, titles: [below, judged.name], most: 1, tell: tell('accuracy-at'),
+    series: [{ name: 'held', points: measured(judged.of), dots: true }],
+    ticks: happened, log: judged.of === 'loss' && choice.scale === 'log', x, y: judged.text, titles: [below, judged.name], most: judged.most, tell: tell('accuracy-at'),
   });
   chart(at('speed-chart'), {
     series: [{ name: 'speed', points: curve(SPEED) }], ticks: happened, x, y: count, from0: true, titles: [below, 'samples/s'], tell: tell('speed-at'),

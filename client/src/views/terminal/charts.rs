@@ -1,4 +1,4 @@
-//! Charts in the terminal: losses, and accuracy where there is room.
+//! Charts in the terminal: losses, and the quality of the model where there is room.
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -9,6 +9,7 @@ use ratatui::widgets::{Axis, Block, Borders, Chart, Dataset, GraphType};
 
 use super::controls::{Controls, Over};
 use super::units::{UNKNOWN, loss, percent, precise};
+use crate::output::quality_metric::QualityMetric;
 use crate::output::quantity;
 use crate::timeline::Timeline;
 
@@ -19,7 +20,7 @@ const SIDE_BY_SIDE: u16 = 120;
 
 const TRAINING: Color = Color::Cyan;
 const EVALUATION: Color = Color::Yellow;
-const ACCURACY: Color = Color::Green;
+const QUALITY: Color = Color::Green;
 
 /// One curve of a chart in the terminal.
 struct Series {
@@ -57,7 +58,6 @@ pub(super) fn draw(timeline: &Timeline, controls: &Controls, frame: &mut Frame, 
         Over::Seconds => (point.seconds, point.loss),
     });
     let eval_losses = evaluations().map(|one| (of_evaluation(one.samples, one.seconds), one.loss));
-    let accuracy = evaluations().map(|one| (of_evaluation(one.samples, one.seconds), one.accuracy));
     let losses = Plot {
         title: "loss",
         series: vec![
@@ -69,16 +69,37 @@ pub(super) fn draw(timeline: &Timeline, controls: &Controls, frame: &mut Frame, 
         label: loss,
         over,
     };
-    let numbers = evaluations().any(|one| one.mae.is_some());
-    let accuracy = Plot {
-        title: if numbers { "eval R²" } else { "eval accuracy" },
-        series: vec![Series::new(if numbers { "" } else { "%" }, ACCURACY, accuracy)],
-        logarithmic: false,
-        most: 1.0,
-        label: if numbers { loss } else { |share| percent(share, 2) },
+    let newest = evaluations().last();
+    let (metric, _) = QualityMetric::of(
+        newest.and_then(|one| one.accuracy),
+        newest.and_then(|one| one.mae),
+        newest.map(|one| one.loss),
+    );
+    let quality = evaluations().filter_map(|one| {
+        let figure = match metric {
+            QualityMetric::Accuracy | QualityMetric::R2 => one.accuracy?,
+            QualityMetric::Loss => one.loss,
+        };
+        Some((of_evaluation(one.samples, one.seconds), figure))
+    });
+    let is_share = metric == QualityMetric::Accuracy;
+    let quality = Plot {
+        title: match metric {
+            QualityMetric::Accuracy => "eval accuracy",
+            QualityMetric::R2 => "eval R²",
+            QualityMetric::Loss => "eval loss",
+        },
+        series: vec![Series::new(if is_share { "%" } else { "" }, QUALITY, quality)],
+        logarithmic: metric == QualityMetric::Loss && !controls.linear,
+        most: if metric == QualityMetric::Loss {
+            f64::INFINITY
+        } else {
+            1.0
+        },
+        label: if is_share { |share| percent(share, 2) } else { loss },
         over,
     };
-    let places = losses.series.iter().chain(&accuracy.series);
+    let places = losses.series.iter().chain(&quality.series);
     let last = places.filter_map(|series| series.points.last()).map(|point| point.0);
     // Both charts have the same horizontal axis, so that they can be compared.
     let Some([_, last]) = bounds(last.chain([0.0])) else {
@@ -88,11 +109,11 @@ pub(super) fn draw(timeline: &Timeline, controls: &Controls, frame: &mut Frame, 
     if area.width >= SIDE_BY_SIDE {
         let [left, right] = Layout::horizontal(halves).spacing(2).areas(area);
         losses.draw(last, frame, left);
-        accuracy.draw(last, frame, right);
+        quality.draw(last, frame, right);
     } else if area.height >= 2 * LINES {
         let [above, below] = Layout::vertical(halves).areas(area);
         losses.draw(last, frame, above);
-        accuracy.draw(last, frame, below);
+        quality.draw(last, frame, below);
     } else {
         losses.draw(last, frame, area);
     }

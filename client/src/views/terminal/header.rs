@@ -68,11 +68,11 @@ fn parts(timeline: &Timeline) -> Vec<(String, u8)> {
     }
     parts.push((time(&summary), 2));
     parts.push((format!("{} samples/s", precise(summary.samples_per_second)), 5));
-    if let Some(eval_loss) = summary.eval_loss {
+    let (metric, figure) = summary.quality();
+    if let Some(eval_loss) = summary.eval_loss.filter(|_| metric != QualityMetric::Loss) {
         parts.push((format!("eval loss {}", loss(eval_loss)), 8));
     }
-    let metric = QualityMetric::by(summary.mae);
-    if let Some(figure) = summary.accuracy {
+    if let Some(figure) = figure {
         parts.push((format!("{} {}", metric.name(), metric.text(figure)), 6));
     }
     if let Some(best) = summary.best {
@@ -135,12 +135,13 @@ fn ending(end: &End) -> String {
                 [] => String::new(),
                 missing => format!("; missing: {}", missing.join(", ")),
             };
-            let metric = QualityMetric::by(*mae);
+            let quality = accuracy.map_or_else(String::new, |accuracy| {
+                let metric = QualityMetric::by(*mae);
+                format!("{} {}, ", metric.name(), metric.text(accuracy))
+            });
             format!(
-                "finished: {} {}, loss {loss:.4}, replicas {agree} ({nodes} of {all}{missing}); the contacted node \
-                 saved the model as {model}: fetch it with 'tau start --attach'",
-                metric.name(),
-                metric.text(*accuracy)
+                "finished: {quality}loss {loss:.4}, replicas {agree} ({nodes} of {all}{missing}); the contacted node \
+                 saved the model as {model}: fetch it with 'tau start --attach'"
             )
         }
     }

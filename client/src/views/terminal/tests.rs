@@ -36,7 +36,7 @@ fn record(node: &str, second: u32) -> StatsRecord {
         evaluation: (second > 1).then_some(Evaluation {
             samples: number * 37_500,
             seconds: f64::from(second),
-            accuracy: 0.97 + f64::from(second) * 0.001,
+            accuracy: Some(0.97 + f64::from(second) * 0.001),
             loss: 1.9 / f64::from(second),
             mae: None,
         }),
@@ -103,7 +103,7 @@ fn crowd(nodes: u32) -> Timeline {
 
 fn finished(agree: bool, missing: &[&str]) -> End {
     End::Finished {
-        accuracy: 0.9845,
+        accuracy: Some(0.9845),
         mae: None,
         loss: 0.0561,
         samples: 600_000,
@@ -458,12 +458,33 @@ fn sentences_are_broken_between_words_where_they_can_be() {
 }
 
 #[test]
+fn a_run_without_accuracy_shows_its_evaluation_loss() {
+    let mut records = three_nodes(4);
+    for record in &mut records {
+        record.accuracy = None;
+        record.evaluation = record.evaluation.map(|one| Evaluation { accuracy: None, ..one });
+    }
+    let mut timeline = timeline(&records);
+    let shown = after_keys(&timeline, &[], (160, 40));
+    assert!(has(&shown, "eval loss 0.4750  best 0.4750"), "{shown:#?}");
+    assert!(has(&shown, "eval loss over samples, log scale"), "{shown:#?}");
+    assert!(!has(&shown, "accuracy") && !has(&shown, "acc%"), "{shown:#?}");
+    let mut end = finished(true, &[]);
+    if let End::Finished { accuracy, .. } = &mut end {
+        *accuracy = None;
+    }
+    timeline.take_facts(facts("finished", Some(end)), 0.0);
+    let shown = after_keys(&timeline, &[], (160, 40));
+    assert!(has(&shown, "finished: loss 0.0561, replicas agree"), "{shown:#?}");
+}
+
+#[test]
 fn where_numbers_are_predicted_nothing_is_called_an_accuracy() {
     let mut records = three_nodes(4);
     for record in &mut records {
         (record.accuracy, record.mae) = (Some(-0.25), Some(3.5));
         record.evaluation = record.evaluation.map(|one| Evaluation {
-            accuracy: -0.25,
+            accuracy: Some(-0.25),
             mae: Some(3.5),
             ..one
         });

@@ -89,7 +89,7 @@ impl Records {
         let mut record = StatsRecord {
             run: status.run.to_string(),
             state: status.phase.text().into(),
-            accuracy: status.scores.map(|scores| scores.accuracy),
+            accuracy: status.scores.and_then(|scores| scores.accuracy),
             mae: status.scores.and_then(|scores| scores.mae),
             evaluation: all.last().copied(),
             evaluations,

@@ -25,7 +25,7 @@ use crate::timing::Timing;
 const RUN: RunId = RunId(7);
 const SECOND: Duration = Duration::from_secs(1);
 const SCORES: Scores = Scores {
-    accuracy: 0.5,
+    accuracy: Some(0.5),
     loss: 1.0,
     mae: None,
 };

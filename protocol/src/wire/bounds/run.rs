@@ -99,7 +99,8 @@ impl Scores {
         let Self { accuracy, loss: _, mae } = self;
         // For predicted numbers this is R², which is negative if guessing their mean is better.
         let least = if mae.is_some() { -1e9 } else { 0.0 };
-        within((least..=1.0).contains(accuracy), "an accuracy")
+        let is_possible = accuracy.is_none_or(|accuracy| (least..=1.0).contains(&accuracy));
+        within(is_possible, "an accuracy")
     }
 }
 

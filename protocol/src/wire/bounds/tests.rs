@@ -68,7 +68,7 @@ fn settled() -> Settled {
         usage: NodeUsage::default(),
         course: Course::default(),
         scores: Some(Scores {
-            accuracy: 0.5,
+            accuracy: Some(0.5),
             loss: 1.0,
             mae: None,
         }),
@@ -210,7 +210,7 @@ fn what_no_node_says_is_a_breach() {
     assert!(!run_holds(|_, settled| settled.samples = u64::MAX));
     assert!(!run_holds(|_, settled| settled.stats.batches = u64::MAX));
     assert!(!run_holds(
-        |_, settled| settled.scores.as_mut().unwrap().accuracy = f64::NAN
+        |_, settled| settled.scores.as_mut().unwrap().accuracy = Some(f64::NAN)
     ));
 }
 
@@ -227,7 +227,7 @@ fn what_is_measured_is_bounded() {
     };
     // A model that diverges has a NaN loss.
     assert!(evaluated(|one| one.loss = f64::NAN));
-    assert!(!evaluated(|one| one.accuracy = 1.5));
+    assert!(evaluated(|one| one.accuracy = None) && !evaluated(|one| one.accuracy = Some(1.5)));
     assert!(!evaluated(|one| one.seconds = f64::NAN));
     assert!(!evaluated(|one| one.samples = u64::MAX));
     assert!(run_holds(

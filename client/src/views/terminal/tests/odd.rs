@@ -34,7 +34,7 @@ fn what_is_not_known_is_a_dash() {
     };
     let lines = screen(&timeline(&[first("alpha"), first("beta")]), 80, 24);
     let cells: Vec<&str> = lines[3].split_whitespace().collect();
-    assert_eq!(cells[3..9], ["–", "–", "–", "0.20", "–", "–"]);
+    assert_eq!(cells[3..9], ["–", "–", "0.20", "–", "–", "1.5"]);
     assert_eq!(dots(&lines), 0);
 }
 
@@ -114,7 +114,7 @@ fn no_number_is_too_large_or_too_odd() {
             evaluation: Some(Evaluation {
                 samples: u64::MAX,
                 seconds: value,
-                accuracy: value,
+                accuracy: Some(value),
                 loss: value,
                 mae: None,
             }),
