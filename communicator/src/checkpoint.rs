@@ -38,7 +38,7 @@ pub struct Header {
     pub run: RunId,
     #[serde(with = "protocol::job::as_text")]
     pub job: Box<Job>,
-    pub data: DataInfo,
+    pub data: StoredData,
     /// Number of slots among which the run's samples were divided; a slot is a worker's number in the run.
     pub slots: usize,
     /// Pipeline stage whose weights the checkpoint holds; 0 if it holds the whole model.
@@ -56,6 +56,42 @@ struct Header2 {
     slots: usize,
     stage: u8,
     states: Vec<State>,
+}
+
+/// Description of a run's data in a checkpoint, for people who look into the file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StoredData {
+    hash: [u8; 32],
+    input: Shape,
+    target: TargetInfo,
+    train: u64,
+    test: u64,
+    validation: u64,
+    most_frequent: u64,
+}
+
+impl From<DataInfo> for StoredData {
+    fn from(data: DataInfo) -> Self {
+        let DataInfo {
+            hash,
+            input,
+            target,
+            train,
+            test,
+            validation,
+            most_frequent,
+            code: _,
+        } = data;
+        Self {
+            hash,
+            input,
+            target,
+            train,
+            test,
+            validation,
+            most_frequent,
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -89,7 +125,7 @@ impl Header2 {
         Some(Header {
             run: self.run,
             job: Box::new(job),
-            data: DataInfo {
+            data: StoredData {
                 hash,
                 input,
                 target,
@@ -240,7 +276,7 @@ mod tests {
         Header {
             run: RunId(7),
             job: Box::new(JobDraft::default().resolve().unwrap()),
-            data: DataInfo {
+            data: StoredData {
                 hash: [3; 32],
                 input: Shape::Flat(4),
                 target: TargetInfo::Classes(2),

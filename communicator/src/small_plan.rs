@@ -42,6 +42,7 @@ pub(crate) fn small_plan(nodes: u64) -> RunPlan {
             test: 2,
             validation: 0,
             most_frequent: 1,
+            code: None,
         },
         first: Digest::default(),
         participants: (1..=nodes).map(participant).collect(),

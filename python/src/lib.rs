@@ -17,7 +17,9 @@ use pyo3::types::PyBytes;
 use tracing_subscriber::filter::LevelFilter;
 use worker::backend::device::Device;
 use worker::machine::parallel::Threads;
-use worker::module::{Module, ModuleFailure, ModuleHost, ModuleNetwork, ModuleSource, Rows};
+use worker::module::{
+    self, Module, ModuleData, ModuleFailure, ModuleHost, ModuleNetwork, ModuleSource, ModuleTensor, Rows,
+};
 use worker::process::{self, Options};
 
 /// Python's state of a thread of the worker, which lasts as long as the thread: PyTorch keeps pointers to it between calls.
@@ -74,7 +76,8 @@ impl ModuleHost for Interpreter {
     fn load(&self, source: &ModuleSource) -> Result<Arc<dyn Module>, ModuleFailure> {
         attached(|py| {
             let code = PyBytes::new(py, &source.code);
-            let arguments = (&source.file, code, source.input.dims(), source.seed);
+            let shape = source.input.map(|input| input.dims());
+            let arguments = (&source.file, code, shape, source.seed);
             let object = self.loader.call_method1(py, "load", arguments)?;
             Ok::<_, PyErr>(Arc::new(Loaded { object }) as Arc<dyn Module>)
         })
@@ -89,8 +92,26 @@ struct Loaded {
 }
 
 impl Module for Loaded {
-    fn tensors(&self) -> Result<Vec<(String, Vec<usize>)>, ModuleFailure> {
-        attached(|py| self.object.call_method0(py, "tensors")?.extract(py)).map_err(failure)
+    fn tensors(&self) -> Result<Vec<ModuleTensor>, ModuleFailure> {
+        let tensors: Result<Vec<(String, Vec<usize>, bool)>, _> =
+            attached(|py| self.object.call_method0(py, "tensors")?.extract(py));
+        let tensor = |(key, dims, is_table)| ModuleTensor { key, dims, is_table };
+        Ok(tensors.map_err(failure)?.into_iter().map(tensor).collect())
+    }
+
+    fn data(&self) -> Result<ModuleData, ModuleFailure> {
+        let data = attached(|py| {
+            let data = self.object.call_method0(py, "data")?;
+            let (classes, test, hash): (Vec<u8>, usize, [u8; 32]) = data.extract(py)?;
+            let (classes, _) = classes.as_chunks::<4>();
+            let classes = classes.iter().map(|&bytes| u32::from_ne_bytes(bytes)).collect();
+            Ok::<_, PyErr>(ModuleData { classes, test, hash })
+        });
+        data.map_err(failure)
+    }
+
+    fn seal(&self) -> Result<[u8; 32], ModuleFailure> {
+        attached(|py| self.object.call_method0(py, "seal")?.extract(py)).map_err(failure)
     }
 
     fn first_weights(&self, weights: &mut [f32]) -> Result<(), ModuleFailure> {
@@ -109,6 +130,12 @@ impl Module for Loaded {
 /// Returns the address and the length of an array, for Python.
 fn place(array: &[f32]) -> (usize, usize) {
     (array.as_ptr() as usize, array.len())
+}
+
+/// Returns positions of samples as bytes, for Python.
+fn plain<'py>(py: Python<'py>, positions: &[u32]) -> Bound<'py, PyBytes> {
+    let bytes: Vec<u8> = positions.iter().flat_map(|position| position.to_ne_bytes()).collect();
+    PyBytes::new(py, &bytes)
 }
 
 /// A network of a loaded module, at work on one thread.
@@ -144,6 +171,29 @@ impl ModuleNetwork for Network {
 
     fn infer(&mut self, weights: &[f32], rows: Rows<'_>) -> Result<Vec<f32>, ModuleFailure> {
         self.outputs("infer", weights, rows, 0)
+    }
+
+    fn step(
+        &mut self,
+        weights: &[f32],
+        positions: &[u32],
+        key: u64,
+        gradient: &mut [f32],
+    ) -> Result<f32, ModuleFailure> {
+        let gradient = (gradient.as_mut_ptr() as usize, gradient.len());
+        let loss = attached(|py| {
+            let arguments = (place(weights), plain(py, positions), key, gradient);
+            self.object.call_method1(py, "step", arguments)?.extract(py)
+        });
+        loss.map_err(failure)
+    }
+
+    fn measure(&mut self, weights: &[f32], positions: &[u32]) -> Result<Vec<(String, f64)>, ModuleFailure> {
+        let found = attached(|py| {
+            let arguments = (place(weights), plain(py, positions));
+            self.object.call_method1(py, "measure", arguments)?.extract(py)
+        });
+        found.map_err(failure)
     }
 }
 
@@ -181,6 +231,15 @@ fn attach(py: Python<'_>, socket: PathBuf, threads: usize, data_root: PathBuf, l
     worked.map_err(|error| PyRuntimeError::new_err(sentence(&error)))
 }
 
+/// Returns the bytes of a file of code that a module imports, under the same rules as the module's own file.
+#[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "arguments of Python are made for the call")]
+fn read(py: Python<'_>, data_root: PathBuf, file: PathBuf) -> PyResult<Bound<'_, PyBytes>> {
+    let code = module::read_source(&file, Some(&data_root));
+    let code = code.map_err(|error| PyRuntimeError::new_err(sentence(&error)))?;
+    Ok(PyBytes::new(py, &code))
+}
+
 /// Writes the worker's log to standard error, which is its node's: problems, or what the level in `TAU_LOG` admits.
 fn start_log() {
     let level = std::env::var("TAU_LOG").ok().and_then(|level| level.parse().ok());
@@ -199,5 +258,6 @@ const VERSION: &str = env!("TAU_VERSION");
 #[pymodule]
 fn _tau(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("VERSION", VERSION)?;
+    module.add_function(wrap_pyfunction!(read, module)?)?;
     module.add_function(wrap_pyfunction!(attach, module)?)
 }

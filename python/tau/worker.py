@@ -6,24 +6,32 @@ An array of the worker's is a *place*: its address and its number of floats.
 """
 
 import argparse
+import array
+import contextlib
 import ctypes
+import fnmatch
 import functools
 import math
 import os
+import random
 import signal
 import sys
 import threading
 import traceback
-import types
 import weakref
 
 from tau import _tau
+from tau.data import Data, DataMistake
+from tau.sources import Sources
 
 FLOAT_BYTES = 4
 # Steps after which parameters and gradients are looked for where they should be.
 CHECK_EVERY = 100
-# PyTorch's generator is one for the process: who seeds it holds this until all numbers are drawn.
+# Generators of random numbers are one for the process: who seeds them holds this until all numbers are drawn.
 GENERATOR = threading.RLock()
+# Most numbers that an evaluation may give, and most bytes of a name.
+NUMBERS_MAX = 16
+NAME_BYTES_MAX = 64
 
 
 class Failure(Exception):
@@ -41,19 +49,32 @@ def told(method):
             raise
         except BaseException as error:  # The user's code may raise anything.
             traceback.print_exc()
-            raise Failure(described(error, self.file)) from None
+            raise Failure(described(error, self.sources)) from None
 
     return call
 
 
-def described(error, file):
-    """One sentence: which exception came from which line of the user's file."""
-    if isinstance(error, SyntaxError) and error.filename == file:
-        return f"{file}:{error.lineno}: {type(error).__name__}; the worker's log has the details"
+def described(error, sources):
+    """One sentence: which exception came from which line of the user's files."""
+    files = sources.files()
     frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename == file]
-    place = f"{file}:{own[-1].lineno} in {own[-1].name}" if own else file
+    own = [frame for frame in frames if frame.filename in files]
+    place = sources.name(files[0])
+    if isinstance(error, SyntaxError) and error.filename in files:
+        place = f"{sources.name(error.filename)}:{error.lineno}"
+    elif own:
+        place = f"{sources.name(own[-1].filename)}:{own[-1].lineno} in {own[-1].name}"
     return f"{place}: {type(error).__name__}; the worker's log has the details"
+
+
+def seed_all(key):
+    """Seeds the generators of random numbers that the user's code may draw from."""
+    import torch
+
+    torch.manual_seed(key % 2**63)
+    random.seed(key)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(key % 2**32)
 
 
 def view(place):
@@ -67,47 +88,133 @@ def view(place):
 
 
 class Loader:
-    """Makes modules of files of code."""
+    """Makes modules of files of code. `read` returns the bytes of a file that such code imports."""
+
+    def __init__(self, read):
+        self.read = read
 
     def load(self, file, code, shape, seed):
-        return Module(str(file), code, shape, seed)
+        """Makes the module of a file. Without a shape of samples, it has samples of its own."""
+        return Module(Sources(str(file), code, self.read), str(file), shape, seed)
 
 
 class Module:
     """A file of the user's, whose function `model` makes a network."""
 
-    def __init__(self, file, code, shape, seed):
+    def __init__(self, sources, file, shape, seed):
+        self.sources = sources
         self.file = file
-        self.shape = tuple(shape)
+        self.shape = shape and tuple(shape)
         self.seed = seed
+        self.samples = None
         # The network that trains, or the buffers of the last one: batch norms are evaluated with those.
         self.training = None
         self.buffers = {}
         # All networks that were made and are in use.
         self.nets = weakref.WeakSet()
-        self.make = self.run(code)
+        self.code = self.run()
         self.first = self.made()
-        self.slots = [(key, list(parameter.shape)) for key, parameter in trained(self.first)]
+        if shape is None:
+            self.samples = self.own_samples()
+        tables = self.tables(self.first)
+        self.slots = [(key, list(parameter.shape), key in tables) for key, parameter in trained(self.first)]
 
     @told
-    def run(self, code):
-        """Runs the file, and returns its function `model`."""
+    def run(self):
+        """Runs the file, and returns its names."""
         try:
-            import torch
+            import torch  # noqa: F401  (Whether there is one is said before the user's code runs.)
         except ImportError:
             raise Failure(f"{sys.executable} has no PyTorch: install it there with pip") from None
-        # Some of Python's own modules look the names of a class up where it was made.
-        module = types.ModuleType("__tau__")
-        module.__file__ = self.file
-        sys.modules["__tau__"] = module
         with GENERATOR:
-            torch.manual_seed(self.seed)
+            seed_all(self.seed)
             # That is what a user asks for with --python.
-            exec(compile(code, self.file, "exec", dont_inherit=True), module.__dict__)
-        make = getattr(module, "model", None)
-        if not callable(make):
+            module = self.sources.run()
+        if not callable(getattr(module, "model", None)):
             raise Failure(f"{self.file} has no function model(): add one that returns a torch.nn.Module")
-        return make
+        has_data, has_loss = callable(getattr(module, "data", None)), callable(getattr(module, "loss", None))
+        if self.shape is None and not has_data:
+            raise Failure(f"{self.file} has no function data(): add one, or name data with --data")
+        if self.shape is None and not has_loss:
+            raise Failure(
+                f"{self.file} has data() and no loss(net, batch): add one that returns a minibatch's mean loss"
+            )
+        if self.shape is not None and has_loss:
+            raise Failure(f"{self.file} has a loss() for samples of its own data(): leave --data out, or loss()")
+        return module
+
+    @told
+    def own_samples(self):
+        """The samples of the file's function `data`."""
+        with GENERATOR:
+            seed_all(self.seed)
+            try:
+                return Data(
+                    self.code.data(),
+                    getattr(self.code, "collate", None),
+                    getattr(self.code, "fingerprint", None),
+                )
+            except DataMistake as mistake:
+                raise Failure(f"{self.file}: {mistake}") from None
+
+    @told
+    def data(self):
+        """The classes of the training samples, the number of test samples, and a hash by which nodes compare data."""
+        with GENERATOR:
+            return self.samples.classes(), len(self.samples.test), self.samples.hash(seed_all)
+
+    @told
+    def tables(self, net):
+        """The keys of the matrices that Adam moves under `muon`: embeddings, the model's head, and those that the file
+        names in `adam`; but none that it names in `muon`."""
+        import torch
+
+        keys = {id(parameter): key for key, parameter in trained(net) if parameter.dim() > 1}
+        found = set()
+        for layer in net.modules():
+            if isinstance(layer, (torch.nn.Embedding, torch.nn.EmbeddingBag)):
+                found.add(keys.get(id(layer.weight)))
+        if self.samples:
+            found.add(self.head(net, keys))
+        found |= self.named("adam", keys.values())
+        return found - self.named("muon", keys.values())
+
+    def named(self, which, keys):
+        """The keys that match the patterns of a list in the file."""
+        patterns = getattr(self.code, which, [])
+        if not isinstance(patterns, (list, tuple)) or not all(isinstance(pattern, str) for pattern in patterns):
+            raise Failure(f'{self.file}: {which} is no list of names: write them like {which} = ["head.*"]')
+        for pattern in patterns:
+            if not fnmatch.filter(keys, pattern):
+                raise Failure(f"{self.file}: {which} names {pattern!r}, but no matrix of the model is called so")
+        return {key for pattern in patterns for key in fnmatch.filter(keys, pattern)}
+
+    def head(self, net, keys):
+        """The key of the matrix that a minibatch meets last, which makes the model's outputs."""
+        last = []
+
+        def note(layer, _inputs, _outputs):
+            last[:] = [keys[id(weight)] for weight in layer.parameters(recurse=False) if id(weight) in keys] or last
+
+        hooks = [layer.register_forward_hook(note) for layer in net.modules()]
+        with GENERATOR:
+            seed_all(self.seed)
+            net.train()
+            self.loss_of(net, [0, len(self.samples.train) - 1])
+        for hook in hooks:
+            hook.remove()
+        return last[-1] if last else None
+
+    def loss_of(self, net, positions):
+        """The mean loss of the samples at these positions."""
+        import torch
+
+        loss = self.code.loss(net, self.samples.batch(positions))
+        if not isinstance(loss, torch.Tensor):
+            raise Failure(f"loss() in {self.file} returns a {type(loss).__name__}: return a tensor, the mean loss")
+        if loss.numel() != 1:
+            raise Failure(f"loss() in {self.file} returns a tensor of {loss.numel()} numbers: return their mean")
+        return loss
 
     @told
     def made(self):
@@ -115,8 +222,8 @@ class Module:
         import torch
 
         with GENERATOR:
-            torch.manual_seed(self.seed)
-            net = self.make()
+            seed_all(self.seed)
+            net = self.code.model()
         if not isinstance(net, torch.nn.Module):
             raise Failure(f"model() in {self.file} returns a {type(net).__name__}: return a torch.nn.Module")
         for key, parameter in net.named_parameters():
@@ -137,8 +244,13 @@ class Module:
         self.nets.add(net)
         return net
 
+    def seal(self):
+        """Digest of all code that has run; from now on no other file of code is read."""
+        self.sources.seal()
+        return self.sources.digest()
+
     def tensors(self):
-        """The key and shape of each trained tensor."""
+        """The key and shape of each trained tensor, and whether Adam moves it where others get orthogonal updates."""
         return self.slots
 
     @told
@@ -155,7 +267,8 @@ class Module:
     @told
     def network(self, threads):
         net = self.made()
-        if [(key, list(parameter.shape)) for key, parameter in trained(net)] != self.slots:
+        made = [(key, list(parameter.shape)) for key, parameter in trained(net)]
+        if made != [(key, shape) for key, shape, _ in self.slots]:
             raise Failure(f"model() in {self.file} returns other parameters when it is called again: let it not change")
         return Network(self, net, threads)
 
@@ -184,6 +297,7 @@ class Network:
 
         torch.set_num_threads(threads)
         self.module = module
+        self.sources = module.sources
         self.file = module.file
         self.net = net
         self.parameters = [parameter for _, parameter in trained(net)]
@@ -200,7 +314,7 @@ class Network:
         sizes = [parameter.numel() for parameter in self.parameters]
         return [part.view(p.shape) for part, p in zip(view(place).split(sizes), self.parameters)]
 
-    def samples(self, rows, count):
+    def inputs(self, rows, count):
         """The samples of a minibatch. They are copied: the user's code may keep them."""
         if rows[1] != count * math.prod(self.module.shape):
             raise Failure(f"{count} samples have {rows[1]} numbers: this is a fault in Tau")
@@ -209,21 +323,25 @@ class Network:
     @told
     def forward(self, weights, rows, samples, key):
         """Computes outputs in training, and returns their bytes."""
-        import torch
-
         if weights != self.weights:
             self.bind(weights)
         self.module.training = self
-        inputs = self.samples(rows, samples)
+        inputs = self.inputs(rows, samples)
         self.net.train()
         with GENERATOR:
-            torch.manual_seed(key % 2**63)
+            seed_all(key)
             self.outputs = self.net(inputs)
         return self.plain(self.outputs, samples)
 
     @told
     def backward(self, output_gradient, gradient):
         """Replaces the array at `gradient` with the gradient of all weights."""
+        outputs, self.outputs = self.outputs, None
+        # The user's code may keep what it is given.
+        self.descend(gradient, outputs, view(output_gradient).view_as(outputs).clone())
+
+    def descend(self, gradient, end, end_gradient=None):
+        """Goes back from the end of a graph, and replaces the array at `gradient` with the gradient of all weights."""
         views = self.gradients.get(gradient)
         if views is None:
             # The worker has two arrays at most, one of which adds up the parts of a step.
@@ -232,28 +350,70 @@ class Network:
             views = self.gradients[gradient] = self.parts(gradient)
         for parameter, part in zip(self.parameters, views):
             parameter.grad = part.zero_()
-        outputs, self.outputs = self.outputs, None
-        # The user's code may keep this, too.
-        outputs.backward(view(output_gradient).view_as(outputs).clone())
+        end.backward(end_gradient)
         self.steps += 1
         if self.steps % CHECK_EVERY == 1:
             self.check(views)
 
     @told
+    def step(self, weights, positions, key, gradient):
+        """Returns the mean loss of own samples at these positions, and replaces the array at `gradient`."""
+        if weights != self.weights:
+            self.bind(weights)
+        self.module.training = self
+        self.net.train()
+        with GENERATOR:
+            seed_all(key)
+            loss = self.module.loss_of(self.net, array.array("I", positions).tolist())
+            if not loss.requires_grad:
+                raise Failure(f"loss() in {self.file} does not depend on the weights: compute it from net's outputs")
+            self.descend(gradient, loss)
+        return loss.item()
+
+    @told
     def infer(self, weights, rows, samples, _key):
         """Computes outputs outside of training, and returns their bytes."""
+        with self.evaluating(weights):
+            return self.plain(self.net(self.inputs(rows, samples)), samples)
+
+    @told
+    def measure(self, weights, positions):
+        """Measures the model on the module's own samples at these positions: named means."""
+        positions = array.array("I", positions).tolist()
+        with self.evaluating(weights):
+            evaluate = getattr(self.module.code, "evaluate", None)
+            if not callable(evaluate):
+                return [("loss", self.module.loss_of(self.net, positions).item())]
+            found = evaluate(self.net, self.module.samples.batch(positions))
+        if not isinstance(found, dict) or "loss" not in found:
+            raise Failure(f'evaluate() in {self.file} returns no loss: return a dict like {{"loss": …, "accuracy": …}}')
+        if len(found) > NUMBERS_MAX or any(len(str(name).encode()) > NAME_BYTES_MAX for name in found):
+            raise Failure(
+                f"evaluate() in {self.file} returns too much: at most {NUMBERS_MAX} numbers with names of at most "
+                f"{NAME_BYTES_MAX} bytes"
+            )
+        return [(str(name), float(number)) for name, number in found.items()]
+
+    @contextlib.contextmanager
+    def evaluating(self, weights):
+        """Lets the network compute outside of training, with these weights and the newest buffers."""
         import torch
 
         with torch.no_grad(), GENERATOR:
-            if weights != self.weights:
-                for parameter, part in zip(self.parameters, self.parts(weights)):
-                    parameter.copy_(part)
+            seed_all(0)
+            own = [parameter.data for parameter in self.parameters]
+            for parameter, part in zip(self.parameters, self.parts(weights)):
+                parameter.data = part
             buffers = self.module.newest_buffers()
             for key, buffer in self.net.named_buffers():
                 if key in buffers:
                     buffer.copy_(buffers[key])
             self.net.eval()
-            return self.plain(self.net(self.samples(rows, samples)), samples)
+            try:
+                yield
+            finally:
+                for parameter, data in zip(self.parameters, own):
+                    parameter.data = data
 
     def bind(self, weights):
         """Lets the parameters be the worker's array."""
@@ -264,7 +424,7 @@ class Network:
 
     def check(self, views):
         """Fails if the user's code has replaced a parameter or a gradient."""
-        keys = [key for key, _ in self.module.slots]
+        keys = [key for key, _, _ in self.module.slots]
         for key, parameter, own, part in zip(keys, self.parameters, self.own, views):
             if parameter.data_ptr() != own.data_ptr():
                 raise Failure(f"{self.file}: {key} was given other memory after model(): change it in place")
@@ -315,7 +475,8 @@ def main():
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
     try:
-        _tau.attach(options.socket, options.threads, options.data_root, Loader())
+        read = functools.partial(_tau.read, options.data_root)
+        _tau.attach(options.socket, options.threads, options.data_root, Loader(read))
     except RuntimeError as error:
         print(f"error: {error}", file=sys.stderr)
         code = 1

@@ -43,7 +43,7 @@ class Worker(unittest.TestCase):
         self.worker = loaded()
 
     def module(self, code):
-        return self.worker.Loader().load("net.py", code.encode(), [2], 7)
+        return self.worker.Loader(None).load("net.py", code.encode(), [2], 7)
 
     def network(self, hidden="nn.ReLU()"):
         """A network of POINTS, with the worker's weights and gradient."""

@@ -68,6 +68,7 @@ fn takes(metadata: &Metadata) -> String {
 fn gives(target: &Target) -> String {
     match target {
         Target::Classes(classes) => format!("the probabilities of {} classes", classes.len()),
+        Target::Module => "the outputs of a module".into(),
         Target::Numbers(numbers) => {
             let names: Vec<&str> = numbers.iter().map(|number| number.name.as_str()).collect();
             format!("{} in the unit of the data", printable::line(&names.join(", ")))

@@ -127,6 +127,8 @@ impl<'a> PredictionWriter<'a> {
                 let restored = restored.map(|(number, &said)| (number.name.as_str(), number.restore(said)));
                 restored.map(|(name, number)| (name, Field::Number(number))).collect()
             }
+            // Such a model is code, which this command refuses to run.
+            Target::Module => Vec::new(),
         };
         if self.rows {
             line.push(("row", Field::Count(at + 1)));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use communicator::usage::{Workers, check_memory};
 use protocol::job::Job;
+use protocol::job::data::DataSpec;
 use protocol::job::model::initial_counts;
 use protocol::stats::Finished;
 use worker::dataset::Dataset;
@@ -172,6 +173,16 @@ fn named_files(job: &mut Job) -> Vec<&mut PathBuf> {
 /// Checks before a local run that the data can be read, that the model fits the data and that the memory is sufficient.
 /// Returns a description of the training for people.
 fn check(job: &Job, flags: &ComputeFlags, nodes: usize) -> Result<String, Failure> {
+    let computes = format!(
+        "{} with {} of {} each",
+        quantity::of(nodes, "node"),
+        quantity::of(flags.workers, "worker"),
+        quantity::of(flags.threads.unwrap_or(1), "thread")
+    );
+    if let (DataSpec::Module, Some(file)) = (&job.data, job.model.module()) {
+        module::read(file, flags.data_root.as_deref()).map_err(Failure::bad)?;
+        return Ok(format!("model and data are the code in {}; {computes}", file.display()));
+    }
     let dataset = reading::open(&job.data, job.seed, flags.data_root.as_deref()).map_err(Failure::bad)?;
     let (dataset, tested) = dataset
         .with_validation(job.validation_share(), job.seed)
@@ -198,13 +209,7 @@ fn check(job: &Job, flags: &ComputeFlags, nodes: usize) -> Result<String, Failur
             tested.test.len()
         ),
     };
-    let said = format!(
-        "{}: {parts}; {model}; {} with {} of {} each",
-        job.data,
-        quantity::of(nodes, "node"),
-        quantity::of(flags.workers, "worker"),
-        quantity::of(flags.threads.unwrap_or(1), "thread")
-    );
+    let said = format!("{}: {parts}; {model}; {computes}", job.data);
     let lines = [said].into_iter().chain(dataset.remarks);
     Ok(lines.collect::<Vec<_>>().join("\n"))
 }

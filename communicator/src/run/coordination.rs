@@ -121,7 +121,9 @@ impl Coordination {
                     continue;
                 }
                 (Ok(offer), Some(usual)) if offer.data == usual.data => Excluded::other_weights(&self.job),
-                (Ok(_), _) => Excluded::other_data(&self.job),
+                (Ok(offer), Some(usual)) => Excluded::other_data(&self.job, &offer.data, &usual.data),
+                // Some offer is the usual one.
+                (Ok(_), None) => Excluded::NotPrepared,
                 (Err(why), _) => why.clone(),
             };
             excluded.push(LeftOut::node(&info.name, why));
@@ -248,6 +250,7 @@ mod tests {
                 test: 2,
                 validation: 0,
                 most_frequent: 1,
+                code: None,
             },
             digest: Digest::default(),
             workers: 2,

@@ -74,6 +74,7 @@ mod tests {
                 test: 2,
                 validation: 0,
                 most_frequent: 1,
+                code: None,
             },
             digest: Digest::default(),
             workers: 1,

@@ -140,7 +140,8 @@ impl ActiveRun {
             OfferState::Made(offer) => {
                 if plan.participant(scope.me.id).is_none() {
                     if offer.data != plan.data {
-                        return self.withdraw(Excluded::other_data(&plan.job), scope);
+                        let why = Excluded::other_data(&plan.job, &offer.data, &plan.data);
+                        return self.withdraw(why, scope);
                     }
                     if offer.digest != plan.first {
                         return self.withdraw(Excluded::other_weights(&plan.job), scope);

@@ -411,7 +411,7 @@ impl RunExchange {
         let header = Box::new(Header {
             run: self.run,
             job: self.plan.job.clone(),
-            data: self.plan.data.clone(),
+            data: self.plan.data.clone().into(),
             slots: self.plan.slots(),
             stage: self.plan.topology().stage(self.me),
             states,

@@ -245,6 +245,7 @@ pub(super) fn data(train: u64) -> DataInfo {
         test: 2,
         validation: 0,
         most_frequent: 1,
+        code: None,
     }
 }
 

@@ -1,9 +1,10 @@
 //! Conversion between job drafts, which people write, and complete jobs.
 
+use super::data::{self, DataSpec};
 use super::key::Text;
 use super::keys::CheckedKeys;
 use super::mistakes::Mistakes;
-use super::model::ModelSpec;
+use super::model::{self, ModelSpec};
 use super::{Density, Job, JobDraft, JobError, JobErrors, MINIBATCH_MAX, OpenKey, Threshold, Validation};
 
 impl JobDraft {
@@ -51,7 +52,11 @@ impl JobDraft {
             .left_out()
             .filter(|&key| key != OpenKey::Exchange || says_threshold.is_none())
             .collect();
-        let draft = self.or(Self::defaults());
+        let mut draft = self;
+        if draft.data.is_none() && draft.model.as_deref().is_some_and(model::names_module) {
+            draft.data = Some(data::MODULE.into());
+        }
+        let draft = draft.or(Self::defaults());
         let mut mistakes = Mistakes(Vec::new());
         let threshold = match (draft.tau, &draft.density) {
             (Some(_), Some(_)) => mistakes.add("tau", "give either tau or density, not both".into()),
@@ -76,6 +81,10 @@ impl JobDraft {
             if let Some(file) = keys.model.as_ref().and_then(ModelSpec::module) {
                 mistakes.uncut(file);
             }
+        }
+        if keys.data == Some(DataSpec::Module) {
+            let is_module = keys.model.as_ref().is_some_and(|model| model.module().is_some());
+            mistakes.of_module_data(is_module, &keys);
         }
         match exchange.and_then(|exchange| keys.job(exchange, open)) {
             Some(job) if mistakes.0.is_empty() => job.if_short(),

@@ -3,6 +3,8 @@
 use std::path::Path;
 
 use super::key::JobKey;
+use super::keys::CheckedKeys;
+use super::loss::{ClassWeights, Loss};
 use super::{Density, Exchange, JobError, Keep, Threshold};
 use crate::weights::lattice::{STEPS_PER_UNIT, Tau};
 
@@ -66,6 +68,38 @@ impl Mistakes {
             file.display()
         );
         self.add::<()>("model", message);
+    }
+
+    /// Records the mistakes of a job whose samples are those of a module's own `data()`: the model is no module, or a
+    /// setting is for losses and images that Tau computes.
+    pub(super) fn of_module_data(&mut self, is_module: bool, keys: &CheckedKeys) {
+        if !is_module {
+            let message = "module is the function data() of the model's file, but the model is no such file: name one \
+                           with --model py:FILE, or other data with --data";
+            self.add::<()>("data", message.into());
+            return;
+        }
+        let has_loss = keys.loss.is_some_and(|loss| loss != Loss::Auto);
+        let has_weights = keys
+            .class_weights
+            .as_ref()
+            .is_some_and(|weights| *weights != ClassWeights::Equal);
+        let smooths = keys.label_smoothing.is_some_and(|smoothing| smoothing > 0.0);
+        let augments = keys.augment.is_some_and(|augment| !augment.is_none());
+        for (key, is_said) in [
+            ("loss", has_loss),
+            ("class_weights", has_weights),
+            ("label_smoothing", smooths),
+            ("augment", augments),
+        ] {
+            if is_said {
+                let message = format!(
+                    "{key} is for data that Tau reads, but the model's file has data() and loss(): \
+                                       leave this setting out, and do the same in those functions"
+                );
+                self.add::<()>(key, message);
+            }
+        }
     }
 
     pub(super) fn tau(&mut self, tau: f64) -> Option<Threshold> {

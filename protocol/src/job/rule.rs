@@ -53,8 +53,9 @@ impl RunFacts {
         }
     }
 
-    fn is_image(&self) -> bool {
-        matches!(self.input, Shape::Image { .. })
+    /// True if the samples are rows of a table: neither images nor the samples of a module's own code.
+    fn is_table(&self) -> bool {
+        matches!(self.input, Shape::Flat(_)) && self.target != TargetInfo::Module
     }
 }
 
@@ -226,19 +227,19 @@ impl Job {
     fn decide_length(&mut self, facts: &RunFacts) {
         let rows = facts.rows.max(1);
         if self.open.has(OpenKey::Epochs) {
-            let wanted = if facts.is_image() {
-                EPOCHS_OF_IMAGES
-            } else {
+            let wanted = if facts.is_table() {
                 EPOCHS_OF_TABLES
+            } else {
+                EPOCHS_OF_IMAGES
             };
             let epochs = (wanted / (rows as f64).sqrt()).clamp(EPOCHS_MIN, EPOCHS_MAX);
             self.epochs = epochs.round() as u32;
         }
         if self.open.has(OpenKey::Minibatch) {
-            let usual = if facts.is_image() || self.exchange.pipelines().is_some() {
-                MINIBATCH_OF_IMAGES
-            } else {
+            let usual = if facts.is_table() && self.exchange.pipelines().is_none() {
                 (rows / STEPS_OF_AN_EPOCH).clamp(MINIBATCH_OF_TABLES, MINIBATCH_OF_LARGE_TABLES)
+            } else {
+                MINIBATCH_OF_IMAGES
             };
             let mut most = rows / STEPS_OF_A_TINY_EPOCH;
             if !self.open.has(OpenKey::Epochs) {
@@ -283,7 +284,7 @@ impl Job {
         let steps = self.steps(facts.rows);
         let has_one_trainer = self.trainers == Trainers::AtMost(1);
         let is_small =
-            !facts.is_image() && (steps < STEPS_OF_ADAM || has_one_trainer && facts.rows < ROWS_OF_ORTHOGONAL);
+            facts.is_table() && (steps < STEPS_OF_ADAM || has_one_trainer && facts.rows < ROWS_OF_ORTHOGONAL);
         let is_open = self.open.has(OpenKey::Optimiser);
         if is_open && is_small {
             self.optimiser = Optimiser {
@@ -297,7 +298,7 @@ impl Job {
             // With a schedule that falls to zero, the mean rate is half of the first one.
             let way = self.optimiser.learning_rate * self.steps_of_one(facts) as f64 / 2.0;
             let wanted = match facts.target {
-                TargetInfo::Classes(_) => DECAY,
+                TargetInfo::Classes(_) | TargetInfo::Module => DECAY,
                 TargetInfo::Numbers(_) => DECAY_OF_NUMBERS,
             };
             self.optimiser.weight_decay = significant((wanted / way).min(WEIGHT_DECAY_MAX)) as f32;

@@ -11,14 +11,18 @@ pub enum TargetInfo {
     Classes(usize),
     /// Target of a model: for each sample, this number of numbers.
     Numbers(usize),
+    /// Target of a model that is known to its module's code only, which computes the loss.
+    Module,
 }
 
 impl TargetInfo {
-    /// Returns the number of outputs of the model's last layer: one for each class, or one for each number.
+    /// Returns the number of outputs of the model's last layer: one for each class, or one for each number; 0 if only
+    /// the module's code knows it.
     #[must_use]
     pub fn outputs(self) -> usize {
         match self {
             Self::Classes(count) | Self::Numbers(count) => count,
+            Self::Module => 0,
         }
     }
 }
@@ -29,6 +33,7 @@ impl fmt::Display for TargetInfo {
             Self::Classes(count) => write!(f, "{count} classes"),
             Self::Numbers(1) => f.write_str("a number to predict"),
             Self::Numbers(count) => write!(f, "{count} numbers to predict"),
+            Self::Module => f.write_str("a loss of its module"),
         }
     }
 }
@@ -43,6 +48,7 @@ mod tests {
             (TargetInfo::Classes(10), 10, "10 classes"),
             (TargetInfo::Numbers(1), 1, "a number to predict"),
             (TargetInfo::Numbers(3), 3, "3 numbers to predict"),
+            (TargetInfo::Module, 0, "a loss of its module"),
         ] {
             assert_eq!((target.outputs(), target.to_string().as_str()), (outputs, text));
         }

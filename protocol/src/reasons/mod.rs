@@ -11,6 +11,7 @@ use thiserror::Error;
 use crate::bounded::{BoundedText, BoundedVec, Name, Sentence};
 use crate::ids::RunId;
 use crate::job::Job;
+use crate::job::data::DataInfo;
 
 /// Maximum number of entries about nodes that are left out of a run; beyond it, the last entry counts the remaining
 /// nodes.
@@ -58,6 +59,12 @@ pub enum Excluded {
     /// The node takes no part in the run because its data is not the run's data.
     #[error("the node holds other data under {0} than most nodes: give all nodes the same files")]
     OtherData(Sentence),
+    /// The node takes no part in the run because its code of the module (a network that is Python code) is not the
+    /// run's.
+    #[error(
+        "the node holds another {0}, or other files that it imports, than most nodes: copy the whole folder to all nodes"
+    )]
+    OtherCode(PathText),
     /// The node takes no part in the run because the model file from which it would start is not the run's.
     #[error("the node holds another model under {0} than most nodes: give all nodes the same file")]
     OtherModel(PathText),
@@ -111,10 +118,14 @@ pub enum Excluded {
 }
 
 impl Excluded {
-    /// Returns the reason for which a node takes no part in a run of this job: its data differs from that of the run.
+    /// Returns the reason for which a node with this data takes no part in a run of this job, whose data is `usual`: the
+    /// data differs, or the code that reads it does.
     #[must_use]
-    pub fn other_data(job: &Job) -> Self {
-        Self::OtherData(job.data.to_string().into())
+    pub fn other_data(job: &Job, data: &DataInfo, usual: &DataInfo) -> Self {
+        match job.model.module() {
+            Some(file) if data.code != usual.code => Self::OtherCode(file.display().to_string().into()),
+            _ => Self::OtherData(job.data.to_string().into()),
+        }
     }
 
     /// Returns the reason for which a node takes no part in a run of this job: its first weights differ from those of

@@ -67,7 +67,7 @@ pub(super) fn ranges() {
     let header = checkpoint::Header {
         run,
         job: Box::new(job()),
-        data: data_info(),
+        data: data_info().into(),
         slots: 3,
         stage: 0,
         states: vec![checkpoint::State {

@@ -75,6 +75,7 @@ pub(super) fn data_info() -> DataInfo {
         test: 10_000,
         validation: 0,
         most_frequent: 1_135,
+        code: None,
     }
 }
 

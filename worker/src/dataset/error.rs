@@ -28,6 +28,9 @@ pub enum DatasetError {
         /// The node's data directory, outside of which nothing is read.
         root: PathBuf,
     },
+    /// The samples are made by the code of a module, which is not run here.
+    #[error("the samples are made by data() in the file of a model: only a run of that model can read them")]
+    OfModule,
     /// The path is not a regular file.
     #[error("{file} is {found}: give a regular file")]
     NotAFile {

@@ -130,6 +130,24 @@ impl Dataset {
         Ok(dataset)
     }
 
+    /// Makes the dataset of samples that only a module can read. `classes` are those of the training samples, which
+    /// come first in the module's data; `test` samples follow. `hash` is the one that the module's code has computed.
+    #[must_use]
+    pub fn of_module(classes: Vec<u32>, test: usize, hash: [u8; 32]) -> Self {
+        let first = classes.len() as u32;
+        Self {
+            input: Shape::Flat(1),
+            target: Target::Module,
+            columns: None,
+            encodings: Vec::new(),
+            scaling: Scaling::Unit,
+            train: Samples::of_module(0, classes),
+            test: Samples::of_module(first, vec![0; test]),
+            hash: hash.into(),
+            remarks: Vec::new(),
+        }
+    }
+
     /// Reads data to measure a trained model on, with the scaling and the target of that model.
     ///
     /// A label outside of the model's classes is an error. The training part may be empty.
@@ -147,6 +165,7 @@ impl Dataset {
     pub fn inputs(spec: &DataSpec, known: Known<'_>) -> Result<Samples, DatasetError> {
         match spec {
             DataSpec::BuiltinMnist => Ok(builtin::open(Some(known))?.test),
+            DataSpec::Module => Err(DatasetError::OfModule),
             DataSpec::Idx { directory } => idx::inputs(directory, known),
             DataSpec::Csv { file, table, .. } | DataSpec::Parquet { file, table } => {
                 csv::inputs(Source::new(file, Form::of(spec), &|_| {}), table, known)
@@ -205,7 +224,12 @@ impl Dataset {
             train: self.train.len() as u64,
             test: self.test.len() as u64,
             validation: 0,
-            most_frequent: base_rate::most_frequent(self.test.labels()),
+            most_frequent: match self.target {
+                // The classes of these test samples are unknown.
+                Target::Module => 0,
+                _ => base_rate::most_frequent(self.test.labels()),
+            },
+            code: None,
         }
     }
 
@@ -218,6 +242,7 @@ impl Dataset {
     ) -> Result<Self, DatasetError> {
         match spec {
             DataSpec::BuiltinMnist => builtin::open(known),
+            DataSpec::Module => Err(DatasetError::OfModule),
             DataSpec::Idx { directory } => idx::open(directory, data_root, known),
             DataSpec::Csv { file, table, .. } | DataSpec::Parquet { file, table } => {
                 let file = root::resolve(file, data_root)?;

@@ -12,6 +12,9 @@ pub struct Samples {
     features: usize,
     values: Values,
     answers: Answers,
+    /// Position of each sample in the data of a module (the user's code), which alone can read it; `None` for samples
+    /// that Tau reads.
+    positions: Option<Vec<u32>>,
 }
 
 /// Features of all samples, one sample after the other.
@@ -43,6 +46,16 @@ impl Samples {
             features,
             values,
             answers,
+            positions: None,
+        }
+    }
+
+    /// Makes samples that only a module can read: those from position `first` on, one for each of these classes.
+    pub(super) fn of_module(first: u32, classes: Vec<u32>) -> Self {
+        let positions = (first..).take(classes.len()).collect();
+        Self {
+            positions: Some(positions),
+            ..Self::new(0, Values::Floats(Vec::new()), Answers::Labels(classes))
         }
     }
 
@@ -58,7 +71,23 @@ impl Samples {
             Values::Scratch(floats) => Values::Scratch(floats.rows(rows, self.features)?),
             values => parts::pick(values, rows, self.features),
         };
-        Ok(Self::new(self.features, values, self.answers_at(rows)))
+        Ok(Self {
+            positions: self.positions_at(rows),
+            ..Self::new(self.features, values, self.answers_at(rows))
+        })
+    }
+
+    /// Returns the positions of the samples at `indices` in a module's data; `None` if Tau reads the samples.
+    #[must_use]
+    pub fn positions_at(&self, indices: &[u32]) -> Option<Vec<u32>> {
+        let all = self.positions.as_ref()?;
+        Some(indices.iter().map(|&index| all[index as usize]).collect())
+    }
+
+    /// Returns the positions of all samples in a module's data; `None` if Tau reads the samples.
+    #[must_use]
+    pub fn all_positions(&self) -> Option<&[u32]> {
+        self.positions.as_deref()
     }
 
     pub fn len(&self) -> usize {

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Scaling;
 
-/// The class or the numbers to predict. In a model file it is one entry, `classes` or `numbers`.
+/// The class or the numbers to predict. In a model file it is one entry, `classes`, `numbers` or `module`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Target {
     /// A class is to be predicted: names of the classes, in the order of label numbers and model outputs.
@@ -15,6 +15,9 @@ pub enum Target {
     /// Numbers are to be predicted, in the order of model outputs.
     #[serde(rename = "numbers")]
     Numbers(Vec<NumberTarget>),
+    /// The target is known to the code of a module only, which computes the loss.
+    #[serde(rename = "module")]
+    Module,
 }
 
 /// A number to predict. A model learns it as `(number - mean) / deviation`.
@@ -43,6 +46,7 @@ impl Target {
         match self {
             Self::Classes(classes) => TargetInfo::Classes(classes.len()),
             Self::Numbers(numbers) => TargetInfo::Numbers(numbers.len()),
+            Self::Module => TargetInfo::Module,
         }
     }
 
@@ -56,7 +60,7 @@ impl Target {
     pub fn kind(&self) -> TargetKind {
         match self {
             Self::Classes(_) => TargetKind::Class,
-            Self::Numbers(_) => TargetKind::Number,
+            Self::Numbers(_) | Self::Module => TargetKind::Number,
         }
     }
 
@@ -65,7 +69,7 @@ impl Target {
     pub fn classes(&self) -> &[String] {
         match self {
             Self::Classes(classes) => classes,
-            Self::Numbers(_) => &[],
+            Self::Numbers(_) | Self::Module => &[],
         }
     }
 
@@ -73,7 +77,7 @@ impl Target {
     #[must_use]
     pub fn numbers(&self) -> &[NumberTarget] {
         match self {
-            Self::Classes(_) => &[],
+            Self::Classes(_) | Self::Module => &[],
             Self::Numbers(numbers) => numbers,
         }
     }

@@ -13,7 +13,7 @@ use crate::backend::device::Device;
 use crate::dataset::{Answers, Samples};
 use crate::evaluate::predict::Predictor;
 use crate::machine::parallel::{Threads, map_parts};
-use crate::model::evaluation::{Evaluation, MINIBATCH};
+use crate::model::evaluation::{Evaluation, MINIBATCH, NamedSums};
 use crate::model::measuring::{Bits, measure};
 use crate::model::ops::OpError;
 use crate::model::ops::loss::{self, EvalSums};
@@ -37,6 +37,9 @@ pub fn evaluate_module(
     objective: &Objective,
     go_on: impl FnMut(&Evaluation) -> bool,
 ) -> Result<Evaluation, EvaluationError> {
+    if let Some(positions) = samples.all_positions() {
+        return measure_module(network, weights, positions, go_on);
+    }
     let (mut inputs, mut answers) = (Vec::new(), Answers::default());
     let mut sums_of = |minibatch: &Vec<u32>| -> Result<EvalSums, EvaluationError> {
         samples.gather(minibatch, &mut inputs, &mut answers);
@@ -59,6 +62,25 @@ pub fn evaluate_module(
         |round| round.iter().map(&mut sums_of).collect(),
         go_on,
     )
+}
+
+/// Measures a module with these weights on its own samples at these positions, as [`evaluate`] does.
+fn measure_module(
+    network: &Mutex<CheckedNetwork>,
+    weights: &[f32],
+    positions: &[u32],
+    mut go_on: impl FnMut(&Evaluation) -> bool,
+) -> Result<Evaluation, EvaluationError> {
+    let mut sums = NamedSums::default();
+    for minibatch in spread(positions.len(), MINIBATCH) {
+        let minibatch: Vec<u32> = minibatch.into_iter().map(|at| positions[at as usize]).collect();
+        let mut network = network.lock().unwrap_or_else(PoisonError::into_inner);
+        sums.add(network.measure(weights, &minibatch)?, minibatch.len());
+        if !go_on(&sums.evaluation()) {
+            break;
+        }
+    }
+    Ok(sums.evaluation())
 }
 
 /// Evaluates weights on samples on the CPU; each thread evaluates minibatches of its own. After every few minibatches
@@ -96,6 +118,12 @@ struct Sizes {
     at_once: usize,
 }
 
+/// Returns minibatches of this many samples (the last ones may have one less), each of which is spread evenly over all.
+fn spread(samples: usize, minibatch: usize) -> impl Iterator<Item = Vec<u32>> {
+    let minibatches = samples.div_ceil(minibatch);
+    (0..minibatches).map(move |first| (first..samples).step_by(minibatches).map(|at| at as u32).collect())
+}
+
 /// Evaluates all samples in rounds of parallel minibatches. Each minibatch takes samples that are spread evenly over
 /// all of them, so that early results are representative.
 fn in_rounds<E>(
@@ -104,11 +132,7 @@ fn in_rounds<E>(
     mut evaluate_round: impl FnMut(Vec<Vec<u32>>) -> Result<Vec<EvalSums>, E>,
     mut go_on: impl FnMut(&Evaluation) -> bool,
 ) -> Result<Evaluation, E> {
-    let minibatches = sizes.samples.div_ceil(sizes.minibatch);
-    let minibatch = |first: usize| -> Vec<u32> {
-        let spread = (first..sizes.samples).step_by(minibatches);
-        spread.map(|sample| sample as u32).collect()
-    };
+    let minibatches: Vec<Vec<u32>> = spread(sizes.samples, sizes.minibatch).collect();
     let mut all = EvalSums::default();
     let mut found = Evaluation {
         accuracy: Some(0.0),
@@ -116,9 +140,8 @@ fn in_rounds<E>(
         mae: None,
         samples: 0,
     };
-    let firsts: Vec<usize> = (0..minibatches).collect();
-    for round in firsts.chunks(sizes.at_once.max(1)) {
-        let round: Vec<Vec<u32>> = round.iter().map(|&first| minibatch(first)).collect();
+    for round in minibatches.chunks(sizes.at_once.max(1)) {
+        let round = round.to_vec();
         found.samples += round.iter().map(Vec::len).sum::<usize>();
         for sums in evaluate_round(round)? {
             all.add(&sums);

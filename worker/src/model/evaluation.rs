@@ -34,6 +34,7 @@ impl Evaluation {
         let count = samples as f64;
         let (accuracy, mae) = match objective {
             Objective::Classes { .. } => (all.correct as f64 / count, None),
+            Objective::Module => unreachable!("a module's code measures its own samples"),
             Objective::Numbers { units, .. } => {
                 let errors = all.errors.iter().zip(&**units);
                 let off = errors.map(|(errors, &unit)| errors.absolute / count * f64::from(unit));
@@ -68,5 +69,40 @@ impl Evaluation {
         };
         let deviation = (accuracy * (1.0 - accuracy) / self.samples.max(1) as f64).sqrt();
         self.samples >= SURE_SAMPLES && accuracy + SURE_DEVIATIONS * deviation < target
+    }
+}
+
+/// Sums over samples of the numbers that a module's code measures, by name.
+#[derive(Debug, Default)]
+pub(crate) struct NamedSums {
+    sums: Vec<(String, f64)>,
+    samples: usize,
+}
+
+impl NamedSums {
+    /// Adds the means of a minibatch of this many samples.
+    pub(crate) fn add(&mut self, means: Vec<(String, f64)>, samples: usize) {
+        self.samples += samples;
+        for (name, mean) in means {
+            let sum = mean * samples as f64;
+            match self.sums.iter_mut().find(|(known, _)| *known == name) {
+                Some((_, all)) => *all += sum,
+                None => self.sums.push((name, sum)),
+            }
+        }
+    }
+
+    /// Returns the quality of the model on the samples so far.
+    pub(crate) fn evaluation(&self) -> Evaluation {
+        let mean = |wanted: &str| {
+            let sum = self.sums.iter().find(|(name, _)| name == wanted);
+            sum.map(|(_, sum)| sum / self.samples as f64)
+        };
+        Evaluation {
+            accuracy: mean("accuracy"),
+            loss: mean("loss").unwrap_or(f64::NAN),
+            mae: None,
+            samples: self.samples,
+        }
     }
 }

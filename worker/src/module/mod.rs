@@ -1,8 +1,11 @@
 //! Modules: networks whose layers are the user's code, such as a PyTorch module.
 //!
-//! Tau trains a module as it trains its own networks: it chooses the samples, computes the loss, moves the weights and
-//! exchanges changes. The module computes outputs from rows of samples, and the gradient of its weights from the
-//! gradient of its outputs. The weights lie in one array that is Tau's, in the order of a [`Layout`]'s tensors.
+//! Tau trains a module as it trains its own networks: it chooses the samples, moves the weights and exchanges changes.
+//! The weights lie in one array that is Tau's, in the order of a [`Layout`]'s tensors. There are two kinds of samples:
+//!
+//! - Those that Tau reads. The module computes outputs from rows of them, and the gradient of its weights from the
+//!   gradient of its outputs; Tau computes the loss.
+//! - Those of the module's own data. Tau names their positions, and the module computes the loss and its gradient.
 //!
 //! Nothing here knows the language of the code: an interpreter's process hands its [`ModuleHost`] to
 //! [`crate::process::attach`].
@@ -47,16 +50,24 @@ pub struct ModuleSource {
     pub file: PathBuf,
     /// Contents of the file. The host runs exactly these, and does not read the file again.
     pub code: Vec<u8>,
-    /// Shape of one sample that goes into the module.
-    pub input: Shape,
+    /// Shape of one sample that Tau reads and that goes into the module; `None` if the module reads its samples itself.
+    pub input: Option<Shape>,
     /// Seed of the module's first weights.
     pub seed: u64,
 }
 
 /// A network of the user's code, loaded into this process.
 pub trait Module: Send + Sync {
-    /// Returns the module's trained tensors: (key, dimensions).
-    fn tensors(&self) -> Result<Vec<(String, Vec<usize>)>, ModuleFailure>;
+    /// Returns the module's trained tensors.
+    fn tensors(&self) -> Result<Vec<ModuleTensor>, ModuleFailure>;
+
+    /// Returns the facts about the module's own samples. It is called only if the module was loaded without the shape
+    /// of other ones.
+    fn data(&self) -> Result<ModuleData, ModuleFailure>;
+
+    /// Returns a digest of all code that has run, by which nodes compare theirs. From now on the module reads no further
+    /// files of code.
+    fn seal(&self) -> Result<[u8; 32], ModuleFailure>;
 
     /// Writes the module's first weights, tensor after tensor in the order of their keys.
     fn first_weights(&self, weights: &mut [f32]) -> Result<(), ModuleFailure>;
@@ -76,6 +87,42 @@ pub trait ModuleNetwork: Send {
 
     /// Computes the outputs of some samples outside of training.
     fn infer(&mut self, weights: &[f32], rows: Rows<'_>) -> Result<Vec<f32>, ModuleFailure>;
+
+    /// Returns the mean loss of the module's own samples at these positions, and replaces `gradient` with the gradient
+    /// of all weights. The random key decides dropout and augmentation.
+    fn step(
+        &mut self,
+        weights: &[f32],
+        positions: &[u32],
+        key: u64,
+        gradient: &mut [f32],
+    ) -> Result<f32, ModuleFailure>;
+
+    /// Measures the model on the module's own samples at these positions, outside of training: returns means under
+    /// their names, with `loss` among them.
+    fn measure(&mut self, weights: &[f32], positions: &[u32]) -> Result<Vec<(String, f64)>, ModuleFailure>;
+}
+
+/// Trained tensor of a module.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModuleTensor {
+    /// Key of the tensor, as `torch.nn.Module` names it.
+    pub key: String,
+    /// Dimensions of the tensor, outermost first.
+    pub dims: Vec<usize>,
+    /// True if Adam moves the tensor where other matrices get orthogonal updates: embeddings, and the model's head.
+    pub is_table: bool,
+}
+
+/// Facts about a module's own samples: the training samples have the first positions, and the test samples follow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModuleData {
+    /// Class of each training sample, from 0; all are 0 if the samples have no classes.
+    pub classes: Vec<u32>,
+    /// Number of test samples.
+    pub test: usize,
+    /// Hash by which nodes compare their data.
+    pub hash: [u8; 32],
 }
 
 /// Samples that go into a module, row by row.
@@ -212,6 +259,26 @@ impl CheckedNetwork {
         self.checked(outputs, rows.samples)
     }
 
+    /// Computes the mean loss of the module's own samples at these positions, and the gradient of all weights, as
+    /// [`ModuleNetwork::step`] does. A single sample is taken twice, because a batch norm cannot normalise it.
+    pub fn step(
+        &mut self,
+        weights: &[f32],
+        positions: &[u32],
+        key: u64,
+        gradient: &mut [f32],
+    ) -> Result<f32, ModuleFailure> {
+        match positions {
+            &[only] => self.network.step(weights, &[only; 2], key, gradient),
+            several => self.network.step(weights, several, key, gradient),
+        }
+    }
+
+    /// Measures the model on the module's own samples at these positions, as [`ModuleNetwork::measure`] does.
+    pub fn measure(&mut self, weights: &[f32], positions: &[u32]) -> Result<Vec<(String, f64)>, ModuleFailure> {
+        self.network.measure(weights, positions)
+    }
+
     /// Returns the outputs if the data can be compared with them. One output is enough to tell two classes apart.
     fn checked(&self, outputs: Vec<f32>, samples: usize) -> Result<Vec<f32>, ModuleFailure> {
         let wanted = self.target.outputs();
@@ -227,16 +294,15 @@ impl CheckedNetwork {
     }
 }
 
-/// Reads a file of code under the same rules as data, and has the interpreter make its module. Returns the module's
-/// layout, too, and its first weights as counts (whole numbers of the smallest step between two weights).
-pub fn open(
+/// Reads a file of code under the same rules as data, and has the interpreter run it. `input` is the shape of one sample
+/// that Tau reads; `None` if the module reads its samples itself.
+pub fn load(
     host: Option<&dyn ModuleHost>,
     file: &Path,
     root: Option<&Path>,
-    (input, target): (Shape, TargetInfo),
+    input: Option<Shape>,
     seed: u64,
-    threads: Threads,
-) -> Result<(OpenModule, Layout, Vec<i32>), ModuleError> {
+) -> Result<Arc<dyn Module>, ModuleError> {
     let host = host.ok_or_else(|| ModuleError::NoHost { file: file.into() })?;
     let source = ModuleSource {
         file: file.into(),
@@ -244,12 +310,22 @@ pub fn open(
         input,
         seed,
     };
-    let module = host.load(&source)?;
-    let named = |(key, dims): (String, Vec<usize>)| {
-        let role = role(&key, &dims);
+    Ok(host.load(&source)?)
+}
+
+/// Makes a loaded module ready to train. Returns the module's layout, too, and its first weights as counts (whole
+/// numbers of the smallest step between two weights).
+pub fn open(
+    module: Arc<dyn Module>,
+    file: &Path,
+    target: TargetInfo,
+    threads: Threads,
+) -> Result<(OpenModule, Layout, Vec<i32>), ModuleError> {
+    let tensors = module.tensors()?.into_iter();
+    let layout = Layout::of_tensors(tensors.map(|ModuleTensor { key, dims, is_table }| {
+        let role = if is_table { Role::Table } else { role(&key, &dims) };
         (key, dims, role)
-    };
-    let layout = Layout::of_tensors(module.tensors()?.into_iter().map(named))?;
+    }))?;
     let mut weights = vec![0.0; layout.weights];
     module.first_weights(&mut weights)?;
     let outside = |&at: &usize| !(-WEIGHT_MAX..=WEIGHT_MAX).contains(&weights[at]);
@@ -276,8 +352,19 @@ pub fn role(key: &str, dims: &[usize]) -> Role {
     }
 }
 
-/// Reads a file of code and checks that it is marked as one.
+/// Reads a file of code and checks that it is marked as one that defines a model.
 pub fn read(file: &Path, root: Option<&Path>) -> Result<Vec<u8>, ModuleError> {
+    let code = read_source(file, root)?;
+    let mut lines = code.split(|&byte| byte == b'\n').take(MARK_WITHIN);
+    if lines.any(|line| line.trim_ascii() == MARK.as_bytes()) {
+        Ok(code)
+    } else {
+        Err(ModuleError::Unmarked { file: file.into() })
+    }
+}
+
+/// Reads a file of code under the same rules as data.
+pub fn read_source(file: &Path, root: Option<&Path>) -> Result<Vec<u8>, ModuleError> {
     let mut code = Vec::new();
     let opened = dataset::open_file(file, root)?;
     let read = opened.take(SOURCE_BYTES_MAX + 1).read_to_end(&mut code);
@@ -288,10 +375,5 @@ pub fn read(file: &Path, root: Option<&Path>) -> Result<Vec<u8>, ModuleError> {
     if code.len() as u64 > SOURCE_BYTES_MAX {
         return Err(ModuleError::TooLarge { file: file.into() });
     }
-    let mut lines = code.split(|&byte| byte == b'\n').take(MARK_WITHIN);
-    if lines.any(|line| line.trim_ascii() == MARK.as_bytes()) {
-        Ok(code)
-    } else {
-        Err(ModuleError::Unmarked { file: file.into() })
-    }
+    Ok(code)
 }

@@ -1,5 +1,5 @@
 //! A module in Rust: one of Tau's own networks behind the interface of foreign code, which proves the interface without
-//! an interpreter.
+//! an interpreter. Its own samples are those of a dataset that it is given.
 
 use std::sync::Arc;
 
@@ -7,28 +7,37 @@ use dfdx::prelude::Cpu;
 use protocol::job::model::{Layout, ModelSpec, initial_counts};
 use protocol::weights::lattice::weight_of;
 
-use super::{Module, ModuleFailure, ModuleHost, ModuleNetwork, ModuleSource, Rows};
+use super::{Module, ModuleData, ModuleFailure, ModuleHost, ModuleNetwork, ModuleSource, ModuleTensor, Rows};
+use crate::dataset::{Answers, Dataset};
 use crate::machine::parallel::Threads;
 use crate::model::network::{ForwardPass, Network};
-use crate::model::ops::{self, CpuLayer, Parameters, Pass, Seed, Statistics, from_rows, values};
+use crate::model::ops::loss::eval_sums;
+use crate::model::ops::{self, CpuLayer, MeanLoss, Parameters, Pass, Seed, Statistics, from_rows, values};
 use crate::model::program::{ImageOrder, Program};
+use crate::task::objective::Objective;
 
 /// Number of classes of all data in these tests.
 pub(super) const CLASSES: usize = 10;
 
 /// Interpreter whose code is the text of a model's layers, after the line that marks it.
-#[derive(Debug)]
-pub(super) struct Native;
+#[derive(Debug, Default)]
+pub(super) struct Native {
+    /// Samples of the modules' own, if they are to have some.
+    pub(super) data: Option<Arc<Dataset>>,
+}
 
 impl ModuleHost for Native {
     fn load(&self, source: &ModuleSource) -> Result<Arc<dyn Module>, ModuleFailure> {
         let text = String::from_utf8_lossy(&source.code);
         let model: ModelSpec = text.lines().last().unwrap().parse().map_err(ModuleFailure)?;
-        let layout = Layout::new(&model, source.input, CLASSES);
+        let data = self.data.clone().filter(|_| source.input.is_none());
+        let input = source.input.or_else(|| data.as_ref().map(|data| data.input));
+        let layout = Layout::new(&model, input.unwrap(), CLASSES);
         let layout = layout.map_err(|error| ModuleFailure(error.to_string()))?;
         Ok(Arc::new(NativeModule {
             layout,
             seed: source.seed,
+            data,
         }))
     }
 }
@@ -36,14 +45,32 @@ impl ModuleHost for Native {
 struct NativeModule {
     layout: Layout,
     seed: u64,
+    data: Option<Arc<Dataset>>,
 }
 
 impl Module for NativeModule {
-    fn tensors(&self) -> Result<Vec<(String, Vec<usize>)>, ModuleFailure> {
+    fn tensors(&self) -> Result<Vec<ModuleTensor>, ModuleFailure> {
         let tensors = self.layout.tensors.iter();
         Ok(tensors
-            .map(|tensor| (tensor.key.clone(), tensor.dims.clone()))
+            .map(|tensor| ModuleTensor {
+                key: tensor.key.clone(),
+                dims: tensor.dims.clone(),
+                is_table: false,
+            })
             .collect())
+    }
+
+    fn data(&self) -> Result<ModuleData, ModuleFailure> {
+        let data = self.data.as_ref().unwrap();
+        Ok(ModuleData {
+            classes: data.train.labels().to_vec(),
+            test: data.test.len(),
+            hash: *data.hash.as_bytes(),
+        })
+    }
+
+    fn seal(&self) -> Result<[u8; 32], ModuleFailure> {
+        Ok([7; 32])
     }
 
     fn first_weights(&self, weights: &mut [f32]) -> Result<(), ModuleFailure> {
@@ -60,6 +87,7 @@ impl Module for NativeModule {
             evaluates: network(program.clone().for_evaluation()),
             trains: network(program),
             under_way: None,
+            data: self.data.clone(),
         }))
     }
 }
@@ -69,6 +97,25 @@ struct NativeNetwork {
     evaluates: Network<CpuLayer>,
     /// The last forward pass, with the weights and the key that it was made with.
     under_way: Option<(ForwardPass<CpuLayer>, Pass)>,
+    data: Option<Arc<Dataset>>,
+}
+
+impl NativeNetwork {
+    /// Returns the inputs of the module's own samples at these positions, and their loss.
+    fn own_samples(&self, positions: &[u32]) -> (Vec<f32>, MeanLoss) {
+        let data = self.data.as_ref().unwrap();
+        let trained = data.train.len() as u32;
+        let (samples, from) = if positions[0] < trained {
+            (&data.train, 0)
+        } else {
+            (&data.test, trained)
+        };
+        let indices: Vec<u32> = positions.iter().map(|position| position - from).collect();
+        let (mut inputs, mut answers) = (Vec::new(), Answers::default());
+        samples.gather(&indices, &mut inputs, &mut answers);
+        let objective = Objective::of(&data.target);
+        (inputs, MeanLoss { objective, answers })
+    }
 }
 
 // SAFETY: dfdx's tapes hold `Rc`s, which never leave this network, and a network is used by one thread at a time.
@@ -109,5 +156,39 @@ impl ModuleNetwork for NativeNetwork {
         let pass = Pass::new(parameters, 0, Statistics::Given(Arc::default()));
         let outputs = self.evaluates.forward(&pass, tensor(rows)?).map_err(failed)?;
         Ok(values(&outputs).to_vec())
+    }
+
+    fn step(
+        &mut self,
+        weights: &[f32],
+        positions: &[u32],
+        key: u64,
+        gradient: &mut [f32],
+    ) -> Result<f32, ModuleFailure> {
+        let (inputs, loss) = self.own_samples(positions);
+        let rows = Rows {
+            values: &inputs,
+            samples: positions.len(),
+        };
+        let mut outputs = self.forward(weights, rows, key)?;
+        let mean = loss.replace_by_gradient(&mut outputs);
+        self.backward(&outputs, gradient)?;
+        Ok(mean)
+    }
+
+    fn measure(&mut self, weights: &[f32], positions: &[u32]) -> Result<Vec<(String, f64)>, ModuleFailure> {
+        let (inputs, loss) = self.own_samples(positions);
+        let rows = Rows {
+            values: &inputs,
+            samples: positions.len(),
+        };
+        let outputs = self.infer(weights, rows)?;
+        let sums = eval_sums(&loss.objective, &outputs, &loss.answers);
+        let samples = positions.len() as f64;
+        let accuracy = sums.correct as f64 / samples;
+        Ok(vec![
+            ("loss".into(), sums.loss / samples),
+            ("accuracy".into(), accuracy),
+        ])
     }
 }

@@ -19,12 +19,24 @@ use crate::training::{Identity, Next, Training};
 const SAMPLES: (Shape, TargetInfo) = (Shape::Flat(2), TargetInfo::Classes(10));
 const ONE: Threads = Threads(1);
 
+/// Loads and opens `net.py` in this folder as a module, for samples that Tau reads or, without a shape, for its own.
+fn opened_in(
+    folder: &Path,
+    host: &Native,
+    input: Option<Shape>,
+    target: TargetInfo,
+) -> Result<(OpenModule, Layout, Vec<i32>), ModuleError> {
+    let file = Path::new("net.py");
+    let module = load(Some(host), file, Some(folder), input, 1)?;
+    open(module, file, target, ONE)
+}
+
 /// Writes a file with these contents and opens it as a module for [`SAMPLES`].
 fn opened(contents: &str) -> Result<Layout, ModuleError> {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("net.py"), contents).unwrap();
-    let file = Path::new("net.py");
-    open(Some(&Native), file, Some(folder.path()), SAMPLES, 1, ONE).map(|(_, layout, _)| layout)
+    let (input, target) = SAMPLES;
+    opened_in(folder.path(), &Native::default(), Some(input), target).map(|(_, layout, _)| layout)
 }
 
 fn job(model: &str, optimiser: &str) -> Job {
@@ -54,6 +66,9 @@ fn fifty_steps<T: Trainer>(trainer: T, job: &Job, dataset: &Dataset) -> (Vec<Vec
 #[test]
 fn a_module_in_rust_trains_as_the_same_layers_do_to_the_bit() {
     let dataset = Arc::new(Dataset::open(&"builtin:mnist".parse().unwrap(), 1, None).unwrap());
+    let host = Native {
+        data: Some(Arc::clone(&dataset)),
+    };
     let root = tempfile::tempdir().unwrap();
     for (text, optimiser) in [
         ("dense 30, relu, dropout 0.3, dense", "muon"),
@@ -65,9 +80,8 @@ fn a_module_in_rust_trains_as_the_same_layers_do_to_the_bit() {
     ] {
         std::fs::write(root.path().join("net.py"), format!("{MARK}\n{text}")).unwrap();
         let job = job(text, optimiser);
-        let samples = (dataset.input, dataset.target.info());
-        let (file, folder) = (Path::new("net.py"), Some(root.path()));
-        let (module, layout, counts) = open(Some(&Native), file, folder, samples, job.seed, ONE).unwrap();
+        let target = dataset.target.info();
+        let (module, layout, counts) = opened_in(root.path(), &host, Some(dataset.input), target).unwrap();
         let own = Layout::new(&job.model, dataset.input, 10).unwrap();
         assert_eq!((layout.weights, layout.tensors.len()), (own.weights, own.tensors.len()));
         let rule = job.optimiser.rule;
@@ -75,18 +89,46 @@ fn a_module_in_rust_trains_as_the_same_layers_do_to_the_bit() {
         let network = module.network(ONE).unwrap();
         let foreign = CpuModuleTrainer::of_network(network, task(), &layout, &counts, rule, 5, ONE).unwrap();
         let native = CpuTrainer::new(task(), &own, &counts, rule, 5, ONE).unwrap();
+        // The module with the same samples as its own computes the loss, too.
+        let (own_module, _, _) = opened_in(root.path(), &host, None, TargetInfo::Module).unwrap();
+        let code = load(Some(&host), Path::new("net.py"), Some(root.path()), None, 1).unwrap();
+        let ModuleData { classes, test, hash } = code.data().unwrap();
+        let own_data = Arc::new(Dataset::of_module(classes, test, hash));
+        let network = own_module.network(ONE).unwrap();
+        let with_data = CpuModuleTrainer::of_network(network, Arc::clone(&own_data), &layout, &counts, rule, 5, ONE);
         let minibatch = job.minibatch as usize;
+        let with_data = fifty_steps(with_data.unwrap().in_minibatches_of(minibatch), &job, &own_data);
         let foreign = fifty_steps(foreign.in_minibatches_of(minibatch), &job, &dataset);
         let native = fifty_steps(native.in_minibatches_of(minibatch), &job, &dataset);
         assert!(foreign.0 == native.0, "{text}: the batches differ");
         assert!(foreign.1 == native.1, "{text}: the weights differ");
+        assert!(
+            with_data == native,
+            "{text}: with data of its own, batches or weights differ"
+        );
         if own.measured() == 0 {
             let objective = task().objective;
             let weights = foreign.1;
-            let network = module.evaluating();
-            let found = evaluate_module(&network, &weights, &dataset.test, &objective, |_| true).unwrap();
-            let expected = evaluate(&own, weights, Vec::new(), &dataset.test, &objective, ONE, |_| true);
-            assert_eq!(found, expected.unwrap(), "{text}");
+            let expected = evaluate(
+                &own,
+                weights.clone(),
+                Vec::new(),
+                &dataset.test,
+                &objective,
+                ONE,
+                |_| true,
+            );
+            let expected = expected.unwrap();
+            for (module, test) in [(&module, &dataset.test), (&own_module, &own_data.test)] {
+                let network = module.evaluating();
+                let found = evaluate_module(&network, &weights, test, &objective, |_| true).unwrap();
+                assert_eq!(
+                    (found.accuracy, found.samples),
+                    (expected.accuracy, expected.samples),
+                    "{text}"
+                );
+                assert!((found.loss - expected.loss).abs() < 1e-9, "{text}: {found:?}");
+            }
         }
     }
 }
@@ -105,16 +147,10 @@ fn mistakes_are_named_before_anything_is_run() {
         30
     );
     let folder = tempfile::tempdir().unwrap();
-    let none = open(None, Path::new("net.py"), Some(folder.path()), SAMPLES, 1, ONE);
+    let none = load(None, Path::new("net.py"), Some(folder.path()), None, 1);
     assert!(none.err().unwrap().to_string().contains("start the node with --python"));
-    let outside = open(
-        Some(&Native),
-        Path::new("/etc/hostname"),
-        Some(folder.path()),
-        SAMPLES,
-        1,
-        ONE,
-    );
+    let (host, file) = (Native::default(), Path::new("/etc/hostname"));
+    let outside = load(Some(&host), file, Some(folder.path()), None, 1);
     assert!(matches!(outside.err().unwrap(), ModuleError::Open(_)));
 }
 
@@ -130,6 +166,12 @@ fn outputs_that_the_data_cannot_be_compared_with_are_refused() {
         }
         fn infer(&mut self, weights: &[f32], rows: Rows<'_>) -> Result<Vec<f32>, ModuleFailure> {
             self.forward(weights, rows, 0)
+        }
+        fn step(&mut self, _: &[f32], _: &[u32], _: u64, _: &mut [f32]) -> Result<f32, ModuleFailure> {
+            unreachable!()
+        }
+        fn measure(&mut self, _: &[f32], _: &[u32]) -> Result<Vec<(String, f64)>, ModuleFailure> {
+            unreachable!()
         }
     }
     let rows = Rows {
@@ -172,6 +214,14 @@ fn a_single_sample_is_taken_twice_and_counts_once() {
         fn infer(&mut self, _: &[f32], _: Rows<'_>) -> Result<Vec<f32>, ModuleFailure> {
             unreachable!()
         }
+        fn step(&mut self, _: &[f32], positions: &[u32], _: u64, gradient: &mut [f32]) -> Result<f32, ModuleFailure> {
+            assert_eq!(positions, [5, 5]);
+            gradient.fill(0.25);
+            Ok(2.0)
+        }
+        fn measure(&mut self, _: &[f32], _: &[u32]) -> Result<Vec<(String, f64)>, ModuleFailure> {
+            unreachable!()
+        }
     }
     let mut network = CheckedNetwork {
         network: Box::new(Sum),
@@ -185,4 +235,6 @@ fn a_single_sample_is_taken_twice_and_counts_once() {
     let mut gradient = [9.0; 4];
     network.backward(1, &[0.5, -0.5], &mut gradient).unwrap();
     assert_eq!(gradient, [0.5, -0.5, 0.0, 0.0]);
+    assert_eq!(network.step(&[], &[5], 0, &mut gradient), Ok(2.0));
+    assert_eq!(gradient, [0.25; 4]);
 }

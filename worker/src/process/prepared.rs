@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use protocol::job::Job;
 use protocol::job::augment::Augment;
-use protocol::job::data::DataInfo;
-use protocol::job::model::{Layout, Partition, PipelineStage, initial_counts};
+use protocol::job::data::{DataInfo, DataSpec};
+use protocol::job::model::{Layout, Partition, PipelineStage, Shape, initial_counts};
 use protocol::rng::splitmix64;
 use protocol::sentence::sentence;
 use protocol::weights::lattice::weight_of;
@@ -24,7 +24,7 @@ use crate::dataset::{Answers, Dataset};
 use crate::evaluate::Evaluator;
 use crate::machine::parallel::Threads;
 use crate::model_file::first_weights::{self, FirstWeights};
-use crate::module::{self, OpenModule, Rows};
+use crate::module::{self, CheckedNetwork, Module, ModuleData, ModuleFailure, OpenModule, Rows};
 use crate::pipeline::Pipeline;
 use crate::stage::{HoldsStage, Membership};
 use crate::task::job_layout;
@@ -41,8 +41,10 @@ pub(super) struct Prepared {
     /// Test samples that the run's result is measured on, if evaluations while training use validation samples instead.
     tested: Option<Arc<Dataset>>,
     pub(super) layout: Layout,
-    /// Code of the model, if it is a module instead of layers that Tau computes itself.
+    /// Module that is the model, instead of layers that Tau computes itself.
     module: Option<OpenModule>,
+    /// SHA-256 of the code of the module.
+    code: Option<[u8; 32]>,
     pub(super) device: Device,
     pub(super) threads: Threads,
     /// Measured computing speed of this worker, by which nodes decide where to cut the network into stages; 0 unless
@@ -62,14 +64,31 @@ impl Prepared {
 
     /// Opens the data and fits the model to it; an error is one sentence.
     pub(super) fn open(job: &Job, options: &Options) -> Result<Self, String> {
-        let dataset = Dataset::open(&job.data, job.seed, Some(&options.data_root)).map_err(|error| sentence(&error))?;
+        let root = Some(options.data_root.as_path());
+        let reads = || Dataset::open(&job.data, job.seed, root).map_err(|error| sentence(&error));
+        let read = (job.data != DataSpec::Module).then(reads).transpose()?;
+        let code = job.model.module().map(|file| {
+            let input = read.as_ref().map(|dataset| dataset.input);
+            load_module(file, input, job.seed, options)
+        });
+        let code = code.transpose()?;
+        let dataset = match (read, &code) {
+            (Some(dataset), _) => dataset,
+            (None, Some(code)) => {
+                let ModuleData { classes, test, hash } = code.data().map_err(|error| error.to_string())?;
+                Dataset::of_module(classes, test, hash)
+            }
+            (None, None) => return Err("only a module has data of its own: name a file with --model py:FILE".into()),
+        };
         let (dataset, tested) = dataset
             .with_validation(job.validation_share(), job.seed)
             .map_err(|error| sentence(&error))?;
         let job = &job.for_data(dataset.input);
-        let root = Some(options.data_root.as_path());
-        let (module, layout, own) = if let Some(file) = job.model.module() {
-            let (module, layout, counts) = open_module(job, file, &dataset, options)?;
+        let mut sealed = None;
+        let (module, layout, own) = if let Some((code, file)) = code.zip(job.model.module()) {
+            job_layout::check(job, &dataset).map_err(|error| sentence(&error))?;
+            let (module, layout, counts) = open_module(Arc::clone(&code), file, &dataset, options.threads)?;
+            sealed = Some(code.seal().map_err(|error| error.to_string())?);
             (Some(module), layout, Some(counts))
         } else {
             let layout = job_layout::layout_for(job, &dataset).map_err(|error| sentence(&error))?;
@@ -98,6 +117,7 @@ impl Prepared {
             tested: tested.map(Arc::new),
             layout,
             module,
+            code: sealed,
             device: options.device.clone(),
             threads: options.threads,
         })
@@ -116,13 +136,17 @@ impl Prepared {
     }
 
     pub(super) fn data(&self) -> DataInfo {
-        match &self.tested {
+        let data = match &self.tested {
             None => self.dataset.info(),
             Some(tested) => DataInfo {
                 train: self.dataset.train.len() as u64,
                 validation: self.dataset.test.len() as u64,
                 ..tested.info()
             },
+        };
+        DataInfo {
+            code: self.code,
+            ..data
         }
     }
 
@@ -135,6 +159,7 @@ impl Prepared {
             tested: self.tested.clone(),
             layout: self.layout.clone(),
             module: self.module.clone(),
+            code: self.code,
             device: self.device.clone(),
             threads: self.threads,
             speed: self.speed,
@@ -277,48 +302,56 @@ impl Prepared {
     }
 }
 
-/// Opens the module that a job trains, and tries it on two samples, so that most mistakes in its code are found before
-/// the run begins; an error is one sentence.
-fn open_module(
-    job: &Job,
-    file: &Path,
-    dataset: &Dataset,
-    options: &Options,
-) -> Result<(OpenModule, Layout, Vec<i32>), String> {
-    job_layout::check(job, dataset).map_err(|error| sentence(&error))?;
+/// Runs the code of the module that a job trains, for samples of this shape or, without one, for its own; an error is one
+/// sentence.
+fn load_module(file: &Path, input: Option<Shape>, seed: u64, options: &Options) -> Result<Arc<dyn Module>, String> {
     if options.device != Device::Cpu {
         return Err(format!(
             "{} is Python code, which trains on CPUs only: use --device cpu",
             file.display()
         ));
     }
-    let samples = (dataset.input, dataset.target.info());
     let root = Some(options.data_root.as_path());
-    let opened = module::open(
-        options.modules.as_deref(),
-        file,
-        root,
-        samples,
-        job.seed,
-        options.threads,
-    );
+    module::load(options.modules.as_deref(), file, root, input, seed).map_err(|error| sentence(&error))
+}
+
+/// Makes a loaded module ready to train, and tries it on two samples, so that most mistakes in its code are found before
+/// the run begins; an error is one sentence.
+fn open_module(
+    code: Arc<dyn Module>,
+    file: &Path,
+    dataset: &Dataset,
+    threads: Threads,
+) -> Result<(OpenModule, Layout, Vec<i32>), String> {
+    let opened = module::open(code, file, dataset.target.info(), threads);
     let (module, layout, counts) = opened.map_err(|error| sentence(&error))?;
-    let (mut inputs, mut answers) = (Vec::new(), Answers::default());
+    let weights: Vec<f32> = counts.iter().copied().map(weight_of).collect();
+    let tried = module
+        .network(threads)
+        .and_then(|network| try_out(network, &weights, dataset));
+    tried.map_err(|error| error.to_string())?;
+    Ok((module, layout, counts))
+}
+
+/// Trains and evaluates a network on two samples, and moves nothing.
+fn try_out(mut network: CheckedNetwork, weights: &[f32], dataset: &Dataset) -> Result<(), ModuleFailure> {
     let samples = [0, dataset.train.len() as u32 - 1];
+    let mut gradient = vec![0.0; weights.len()];
+    if let Some(positions) = dataset.train.positions_at(&samples) {
+        network.step(weights, &positions, 0, &mut gradient)?;
+        let first = 0..dataset.test.len().min(2) as u32;
+        let tests = dataset.test.positions_at(&first.collect::<Vec<u32>>());
+        return tests.map_or(Ok(()), |tests| network.measure(weights, &tests).map(drop));
+    }
+    let (mut inputs, mut answers) = (Vec::new(), Answers::default());
     dataset.train.gather(&samples, &mut inputs, &mut answers);
     let rows = Rows {
         values: &inputs,
         samples: samples.len(),
     };
-    let weights: Vec<f32> = counts.iter().copied().map(weight_of).collect();
-    let mut gradient = vec![0.0; weights.len()];
-    let tried = module.network(options.threads).and_then(|mut network| {
-        let outputs = network.forward(&weights, rows, 0)?;
-        network.backward(rows.samples, &vec![0.0; outputs.len()], &mut gradient)?;
-        network.infer(&weights, rows)
-    });
-    tried.map_err(|error| error.to_string())?;
-    Ok((module, layout, counts))
+    let outputs = network.forward(weights, rows, 0)?;
+    network.backward(rows.samples, &vec![0.0; outputs.len()], &mut gradient)?;
+    network.infer(weights, rows).map(drop)
 }
 
 /// The inputs from which a training thread builds its training loop, on any device.

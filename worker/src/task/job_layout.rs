@@ -13,11 +13,11 @@ use crate::task::objective::{Objective, ObjectiveError};
 pub enum LayoutError {
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// Reason why a job cannot be trained on its data: the job distributes samples by class, but the data has numbers
-    /// to predict.
+    /// Reason why a job cannot be trained on its data: the job distributes samples by class, but the data has no
+    /// classes.
     #[error(
-        "{setting} distributes samples by their classes, but {data} has numbers to predict: remove {setting}, or use \
-         target=class"
+        "{setting} distributes samples by their classes, but {data} has no classes: remove {setting}, or use \
+         target=class (the code of a module's data: an attribute targets of the training samples)"
     )]
     NoClasses {
         setting: &'static str,
@@ -93,8 +93,12 @@ pub fn layout_for(job: &Job, dataset: &Dataset) -> Result<Layout, LayoutError> {
 
 /// Checks that a job can be trained on its data, whatever its model.
 pub fn check(job: &Job, dataset: &Dataset) -> Result<(), LayoutError> {
-    let target = dataset.target.info();
-    if let TargetInfo::Numbers(_) = target {
+    let has_classes = match dataset.target.info() {
+        TargetInfo::Classes(_) => true,
+        TargetInfo::Numbers(_) => false,
+        TargetInfo::Module => dataset.train.labels().iter().any(|&class| class > 0),
+    };
+    if !has_classes {
         let data = || job.data.to_string();
         let setting = match (job.split, job.balanced) {
             (Split::Class, _) => Some("--split class"),

@@ -25,6 +25,8 @@ pub enum Objective {
         /// Standard deviation of each number to predict, in the number's own units.
         units: Arc<[f32]>,
     },
+    /// Loss that the code of a module computes from its own samples; Tau never computes it.
+    Module,
 }
 
 /// Measure of the distance between a predicted and a true number, in standard deviations.
@@ -66,6 +68,7 @@ impl Objective {
                 smoothing: 0.0,
                 weights: None,
             },
+            Target::Module => Self::Module,
             Target::Numbers(numbers) => Self::Numbers {
                 distance: Distance::Squared,
                 units: numbers.iter().map(|number| number.deviation).collect(),
@@ -107,6 +110,7 @@ impl Objective {
                 data: data(),
             }),
             target @ Target::Numbers(_) => Ok(Self::for_evaluation(job, target)),
+            Target::Module => Ok(Self::Module),
         }
     }
 }

@@ -150,6 +150,7 @@ mod tests {
             test: 10,
             validation: 0,
             most_frequent: 1,
+            code: None,
         }
     }
 

@@ -141,7 +141,7 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
     .map_err(Failure::work)?;
     let confusion = match dataset.target {
         Target::Classes(_) => Some(confusion(&model, &dataset, threads)?),
-        Target::Numbers(_) => None,
+        Target::Numbers(_) | Target::Module => None,
     };
     view.clear();
     let scores = Scores {

@@ -1,4 +1,4 @@
-//! The properties of a dataset that all nodes of a run must agree on.
+//! The properties of a dataset, and of the code that reads it, that all nodes of a run must agree on.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +20,9 @@ pub struct DataInfo {
     pub validation: u64,
     /// Number of test samples of the most frequent class; 0 if samples have no classes.
     pub most_frequent: u64,
+    /// SHA-256 of the code of the run's module (a network that is Python code) and of all that it imports from its
+    /// folder; `None` for a model of layers.
+    pub code: Option<[u8; 32]>,
 }
 
 #[cfg(test)]
@@ -34,6 +37,7 @@ impl DataInfo {
             test: 2,
             validation: 0,
             most_frequent: 1,
+            code: None,
         }
     }
 }

@@ -9,6 +9,7 @@
 //! - `npz:FILE?test=0.2`
 //! - `images:DIR?size=32x32&colour=rgb`
 //! - `cifar:DIR`
+//! - `module`
 //!
 //! There are no escapes: everything up to the first `?` is the file, and options end at `&`. A column whose name holds
 //! an `&` or a comma is given by its position instead.
@@ -35,6 +36,9 @@ pub use table::{Missing, TableOptions, TargetKind, TextRule};
 pub use test_split::TestSplit;
 
 use crate::text_options::serde_as_text;
+
+/// Text of the data source that is a module's own function `data()`.
+pub(super) const MODULE: &str = "module";
 
 /// Source of a run's samples: the format of the data, its path and its options.
 #[derive(Clone, Debug, PartialEq)]
@@ -76,13 +80,15 @@ pub enum DataSpec {
         /// Directory of the CIFAR files.
         directory: PathBuf,
     },
+    /// Data source: the function `data()` in the file of the job's model, which is a module (the user's code).
+    Module,
 }
 
 impl DataSpec {
     /// Returns all paths that the source names, so that the caller can change them.
     pub fn paths_mut(&mut self) -> Vec<&mut PathBuf> {
         match self {
-            Self::BuiltinMnist => Vec::new(),
+            Self::BuiltinMnist | Self::Module => Vec::new(),
             Self::Idx { directory: path }
             | Self::Cifar { directory: path }
             | Self::Images { directory: path, .. }
@@ -93,11 +99,11 @@ impl DataSpec {
         }
     }
 
-    /// Returns the file or folder of the training samples; `None` for a built-in dataset.
+    /// Returns the file or folder of the training samples; `None` for a built-in dataset and for that of a module.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
         match self {
-            Self::BuiltinMnist => None,
+            Self::BuiltinMnist | Self::Module => None,
             Self::Idx { directory: path }
             | Self::Cifar { directory: path }
             | Self::Images { directory: path, .. }
@@ -111,7 +117,7 @@ impl DataSpec {
     #[must_use]
     pub fn for_testing(mut self) -> Self {
         match &mut self {
-            Self::BuiltinMnist | Self::Idx { .. } | Self::Cifar { .. } => {}
+            Self::BuiltinMnist | Self::Idx { .. } | Self::Cifar { .. } | Self::Module => {}
             Self::Csv { table, .. } | Self::Parquet { table, .. } => table.test_split = TestSplit::Share(1.0),
             Self::Npz { arrays, .. } => arrays.test = Some(1.0),
             Self::Images { images, .. } => images.test = Some(1.0),
@@ -146,6 +152,7 @@ impl FromStr for DataSpec {
             Some(("parquet", rest)) => parse_parquet(rest),
             Some(("npz", rest)) => parse_npz(rest),
             Some(("images", rest)) => parse_images(rest),
+            None if text == MODULE => Ok(Self::Module),
             _ => Err(unknown(text)),
         }
     }
@@ -271,6 +278,7 @@ impl fmt::Display for DataSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::BuiltinMnist => f.write_str("builtin:mnist"),
+            Self::Module => f.write_str(MODULE),
             Self::Idx { directory } => write!(f, "idx:{}", directory.display()),
             Self::Cifar { directory } => write!(f, "cifar:{}", directory.display()),
             Self::Images { directory, images } => write!(f, "images:{}{images}", directory.display()),

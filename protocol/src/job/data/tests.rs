@@ -24,6 +24,7 @@ fn every_form_is_read() {
     let named = |name: &str| Column::Name(name.to_owned());
     for (text, expected) in [
         ("builtin:mnist", DataSpec::BuiltinMnist),
+        ("module", DataSpec::Module),
         (
             "idx:some/dir",
             DataSpec::Idx {
@@ -207,6 +208,7 @@ fn any_images() -> impl Strategy<Value = ImageOptions> {
 fn any_spec() -> impl Strategy<Value = DataSpec> {
     prop_oneof![
         Just(DataSpec::BuiltinMnist),
+        Just(DataSpec::Module),
         ".+".prop_map(|directory| DataSpec::Idx {
             directory: directory.into()
         }),

@@ -66,6 +66,11 @@ pub enum ModelSpec {
     Module(PathBuf),
 }
 
+/// True if the text of a model names a file of Python code.
+pub(in crate::job) fn names_module(text: &str) -> bool {
+    text.trim_start().starts_with(PYTHON)
+}
+
 impl ModelSpec {
     /// Returns the path of the Python file that defines the model; `None` for a model of layers.
     #[must_use]

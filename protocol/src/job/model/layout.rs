@@ -14,6 +14,9 @@ pub enum Role {
     Weight,
     /// Role of a tensor: biases, which the layer adds to its outputs.
     Bias,
+    /// Role of a tensor: weights that Adam moves where other weights get orthogonal updates, such as the rows of an
+    /// embedding, each of which only some samples use.
+    Table,
     /// Role of a tensor: scale factors, by each of which the layer multiplies a value without adding anything up.
     Gain,
     /// Role of a tensor: statistics that are measured and not trained, the running means and variances of a batchnorm.
@@ -106,6 +109,8 @@ pub struct Layout {
     /// Tensors of a model that are measured and not trained (batchnorm statistics), sorted by key. Their offsets count
     /// these statistics only, from 0, and not the weights.
     pub statistics: Vec<TensorSlot>,
+    /// True if weight decay moves matrices only (tensors of two and more dimensions), as is usual for modules.
+    pub decays_matrices_only: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -439,6 +444,7 @@ pub(super) fn placed(mut layers: Vec<PlacedLayer>, tensors: Vec<TensorSlot>) -> 
         tensors: found.tensors,
         weights,
         statistics: found.statistics,
+        decays_matrices_only: false,
     }
 }
 
@@ -465,6 +471,7 @@ impl Layout {
             tensors: found.tensors,
             weights,
             statistics: found.statistics,
+            decays_matrices_only: false,
         })
     }
 
@@ -486,8 +493,18 @@ impl Layout {
                 tensors,
                 weights,
                 statistics: Vec::new(),
+                decays_matrices_only: true,
             }),
         }
+    }
+
+    /// Returns the index ranges of the weights that weight decay leaves alone, in order.
+    pub fn undecayed(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        let vectors = self
+            .tensors
+            .iter()
+            .filter(|tensor| self.decays_matrices_only && tensor.dims.len() < 2);
+        vectors.map(TensorSlot::range)
     }
 
     /// Returns the number of outputs of the model for one sample; 0 if its layers are unknown.

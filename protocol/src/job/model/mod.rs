@@ -16,6 +16,7 @@ mod stage;
 pub use activation::Activation;
 #[cfg(feature = "clap")]
 pub(super) use grammar::help;
+pub(super) use grammar::names_module;
 pub use grammar::{Layer, ModelSpec};
 pub use initial::{initial_counts, initial_counts_at};
 pub use layer_range::LayerRange;

@@ -327,6 +327,7 @@ impl DataInfo {
             test,
             validation,
             most_frequent,
+            code: _,
         } = self;
         within(
             most_frequent <= test,

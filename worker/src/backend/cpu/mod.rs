@@ -70,23 +70,36 @@ pub struct CpuBackend<S = Model> {
 
 /// A network on the CPU that can go back from the loss of some samples to all weights.
 pub trait CpuNetwork {
-    /// Runs one forward and backward pass over samples, and replaces the contents of `gradient`. Returns the mean loss.
+    /// Runs one forward and backward pass over the training samples at `indices`, and replaces the contents of
+    /// `gradient`. Returns the mean loss.
     fn descend(
         &mut self,
-        loss: &MeanLoss,
+        source: &mut MinibatchSource,
         parameters: &Parameters,
-        rows: (usize, Vec<f32>),
+        indices: &[u32],
         key: u64,
         gradient: &mut Vec<f32>,
     ) -> Result<f32, TrainError>;
 }
 
-/// A whole network, with the samples that it is trained on.
-pub struct Model<N = Network<CpuLayer>> {
+/// Source of a network's minibatches, and the loss of the newest one.
+pub struct MinibatchSource {
     dataset: Arc<Dataset>,
     augment: Augment,
-    network: N,
     loss: MeanLoss,
+}
+
+impl MinibatchSource {
+    /// Returns the inputs of the training samples at `indices`, augmented, row by row; their answers go into the loss.
+    fn gather(&mut self, indices: &[u32], key: u64) -> Vec<f32> {
+        augmentation::gathered(&self.dataset, self.augment, indices, key, &mut self.loss.answers)
+    }
+}
+
+/// A whole network, with the samples that it is trained on.
+pub struct Model<N = Network<CpuLayer>> {
+    source: MinibatchSource,
+    network: N,
     /// Most samples whose gradient is computed at once; a larger minibatch is split, and the gradients are summed.
     minibatch: usize,
     /// Buffer in which the gradients of a split minibatch are summed.
@@ -125,14 +138,13 @@ impl<N: CpuNetwork> Replica<CpuBackend<Model<N>>> {
             objective,
             augment,
         } = task.into();
+        let loss = MeanLoss {
+            objective,
+            answers: Answers::default(),
+        };
         let model = Model {
-            dataset,
-            augment,
+            source: MinibatchSource { dataset, augment, loss },
             network,
-            loss: MeanLoss {
-                objective,
-                answers: Answers::default(),
-            },
             minibatch: usize::MAX,
             sum: Vec::new(),
         };
@@ -166,7 +178,9 @@ impl<N: CpuNetwork> GradientSource for Model<N> {
         gradient: &mut Vec<f32>,
     ) -> Result<f32, TrainError> {
         if samples.len() <= self.minibatch {
-            return self.descend(parameters, samples, key, gradient);
+            return self
+                .network
+                .descend(&mut self.source, parameters, samples, key, gradient);
         }
         let mut sum = std::mem::take(&mut self.sum);
         sum.clear();
@@ -175,7 +189,11 @@ impl<N: CpuNetwork> GradientSource for Model<N> {
         for (number, part) in (0..).zip(samples.chunks(self.minibatch)) {
             let share = part.len() as f32 / samples.len() as f32;
             // Each piece has its own dropout.
-            loss += share * self.descend(parameters, part, splitmix64(key ^ number), gradient)?;
+            let key = splitmix64(key ^ number);
+            loss += share
+                * self
+                    .network
+                    .descend(&mut self.source, parameters, part, key, gradient)?;
             for (sum, gradient) in sum.iter_mut().zip(&*gradient) {
                 *sum += share * gradient;
             }
@@ -186,34 +204,25 @@ impl<N: CpuNetwork> GradientSource for Model<N> {
     }
 }
 
-impl<N: CpuNetwork> Model<N> {
-    /// Gathers samples, and runs one forward and backward pass over them.
-    fn descend(
-        &mut self,
-        parameters: &Parameters,
-        samples: &[u32],
-        key: u64,
-        gradient: &mut Vec<f32>,
-    ) -> Result<f32, TrainError> {
-        let inputs = augmentation::gathered(&self.dataset, self.augment, samples, key, &mut self.loss.answers);
-        let rows = (samples.len(), inputs);
-        self.network.descend(&self.loss, parameters, rows, key, gradient)
-    }
-}
-
 impl CpuNetwork for Network<CpuLayer> {
     fn descend(
         &mut self,
-        loss: &MeanLoss,
+        source: &mut MinibatchSource,
         parameters: &Parameters,
-        (samples, inputs): (usize, Vec<f32>),
+        indices: &[u32],
         key: u64,
         gradient: &mut Vec<f32>,
     ) -> Result<f32, TrainError> {
-        let x = from_rows(&Cpu::default(), samples, inputs.len() / samples.max(1), inputs)?;
+        let inputs = source.gather(indices, key);
+        let x = from_rows(
+            &Cpu::default(),
+            indices.len(),
+            inputs.len() / indices.len().max(1),
+            inputs,
+        )?;
         let pass = ops::Pass::new(parameters.clone(), key, ops::Statistics::Minibatch);
         let lent = parameters.lend_gradient(std::mem::take(gradient))?;
-        let descent = Network::descend(self, loss, &pass, x, lent)?;
+        let descent = Network::descend(self, &source.loss, &pass, x, lent)?;
         *gradient = parameters.take_gradient(descent.gradients)?;
         Ok(values(&descent.loss)[0])
     }
@@ -222,19 +231,23 @@ impl CpuNetwork for Network<CpuLayer> {
 impl CpuNetwork for CheckedNetwork {
     fn descend(
         &mut self,
-        loss: &MeanLoss,
+        source: &mut MinibatchSource,
         parameters: &Parameters,
-        (samples, inputs): (usize, Vec<f32>),
+        indices: &[u32],
         key: u64,
         gradient: &mut Vec<f32>,
     ) -> Result<f32, TrainError> {
+        if let Some(positions) = source.dataset.train.positions_at(indices) {
+            return Ok(self.step(parameters.values(), &positions, key, gradient)?);
+        }
+        let inputs = source.gather(indices, key);
         let rows = Rows {
             values: &inputs,
-            samples,
+            samples: indices.len(),
         };
         let mut outputs = self.forward(parameters.values(), rows, key)?;
-        let loss = loss.replace_by_gradient(&mut outputs);
-        self.backward(samples, &outputs, gradient)?;
+        let loss = source.loss.replace_by_gradient(&mut outputs);
+        self.backward(indices.len(), &outputs, gradient)?;
         Ok(loss)
     }
 }
@@ -251,6 +264,7 @@ impl<S: CpuGradientSource> CpuBackend<S> {
         threads: Threads,
     ) -> Result<Self, TrainError> {
         let pass = Pass::new(rule.state_arrays(), counts.len(), eager_tensors(layout), threads);
+        let pass = pass.without_decay_of(layout.undecayed());
         let mut backend = Self::new(gradient_source, counts, pass)?;
         if let Rule::Muon(muon) = rule {
             backend.directions = Some(Directions::new(parts(muon), threads));

@@ -34,6 +34,8 @@ pub(super) struct Pass {
     pub(super) second: Vec<f32>,
     /// One flag per block of weights: true if every step compares the block with the shared copy.
     eager: Vec<bool>,
+    /// Index ranges of the weights that weight decay leaves alone, in order.
+    undecayed: Vec<Range<usize>>,
     /// Number of weights that each thread handles: a multiple of the block size.
     part: usize,
     /// Buffers for the changes that each thread emits in a step; kept so that a step allocates nothing.
@@ -58,9 +60,18 @@ impl Pass {
             first: array(state_arrays > 0),
             second: array(state_arrays > 1),
             eager: eager_blocks(weights, eager),
+            undecayed: Vec::new(),
             part,
             part_changes: vec![Vec::new(); weights.div_ceil(part)],
             changes_max: CHANGES_MAX,
+        }
+    }
+
+    /// Returns the pass with the index ranges of the weights that weight decay leaves alone, in order.
+    pub(super) fn without_decay_of(self, undecayed: impl Iterator<Item = Range<usize>>) -> Self {
+        Self {
+            undecayed: undecayed.collect(),
+            ..self
         }
     }
 
@@ -98,8 +109,9 @@ impl Pass {
                 changes,
             })
             .collect();
+        let undecayed = &self.undecayed;
         let results = map_parts(parts, |part: ThreadSlice<'_>| {
-            part.update(update.formula, &update.factors, clip, compare.as_ref())
+            part.update(update.formula, &update.factors, clip, undecayed, compare.as_ref())
         });
         changes.clear();
         let mut all = Ok(());
@@ -148,7 +160,14 @@ struct ThreadSlice<'a> {
 }
 
 impl ThreadSlice<'_> {
-    fn update(mut self, formula: Formula, factors: &Factors, clip: f32, compare: Option<&Comparison<'_>>) -> Done {
+    fn update(
+        mut self,
+        formula: Formula,
+        factors: &Factors,
+        clip: f32,
+        undecayed: &[Range<usize>],
+        compare: Option<&Comparison<'_>>,
+    ) -> Done {
         self.changes.clear();
         let mut result = Ok(());
         let mut plain = Plain::default();
@@ -176,7 +195,7 @@ impl ThreadSlice<'_> {
                     update,
                 };
                 formula.update(factors, clip, slices);
-                move_by(update, factors.shrink, own);
+                move_by(update, factors.shrink, undecayed, self.offset + block * BLOCK, own);
                 weights += own.len();
                 if let Some(compare) = compare {
                     let (start, index) = (self.offset, self.offset + block * BLOCK);
@@ -265,9 +284,26 @@ impl<'a> Comparison<'a> {
     }
 }
 
+/// Moves the own weights, the first of which has this index, by an update and weight decay. Weights in `undecayed` (index
+/// ranges in order) are moved by the update alone.
+fn move_by(update: &[f32], shrink: f32, undecayed: &[Range<usize>], index: usize, own: &mut [f32]) {
+    let from = undecayed.partition_point(|range| range.end <= index);
+    let mut done = 0;
+    for range in &undecayed[from..] {
+        if range.start >= index + own.len() {
+            break;
+        }
+        let (start, end) = (range.start.saturating_sub(index), (range.end - index).min(own.len()));
+        move_and_shrink(&update[done..start], shrink, &mut own[done..start]);
+        move_and_shrink(&update[start..end], 0.0, &mut own[start..end]);
+        done = end;
+    }
+    move_and_shrink(&update[done..], shrink, &mut own[done..]);
+}
+
 /// Moves the own weights by an update and weight decay: `own += update - shrink · own`.
 #[multiversion(targets("x86_64+avx512f", "x86_64+avx2"))]
-fn move_by(update: &[f32], shrink: f32, own: &mut [f32]) {
+fn move_and_shrink(update: &[f32], shrink: f32, own: &mut [f32]) {
     for (own, update) in own.iter_mut().zip(update) {
         *own += update - shrink * *own;
     }
@@ -280,7 +316,24 @@ mod tests {
     #[test]
     fn weights_move_by_an_update_and_shrink_by_a_part_of_themselves() {
         let mut own = [4.0, -8.0];
-        move_by(&[0.5, -1.0], 0.25, &mut own);
+        move_by(&[0.5, -1.0], 0.25, &[], 0, &mut own);
         assert_eq!(own, [3.5, -7.0]);
+    }
+
+    #[test]
+    fn weights_that_do_not_decay_are_moved_by_the_update_alone() {
+        // The block holds the weights from 10 to 15; ranges reach into it, lie within it and leave it.
+        for (undecayed, kept) in [
+            (vec![], 0b00_0000),
+            (vec![3..5, 8..11, 13..14], 0b00_1001),
+            (vec![0..16], 0b11_1111),
+            (vec![12..13, 13..40], 0b11_1100),
+            (vec![0..10, 16..20], 0b00_0000),
+        ] {
+            let mut own = [4.0; 6];
+            move_by(&[1.0; 6], 0.25, &undecayed, 10, &mut own);
+            let expected: Vec<f32> = (0..6).map(|at| if kept >> at & 1 == 1 { 5.0 } else { 4.0 }).collect();
+            assert_eq!(own, expected[..], "{undecayed:?}");
+        }
     }
 }

@@ -40,6 +40,7 @@ impl CudaLoss {
         let (weights, width) = match objective {
             Objective::Classes { weights, .. } => (weights.as_deref().unwrap_or_default(), 1),
             Objective::Numbers { units, .. } => (&[][..], units.len()),
+            Objective::Module => (&[][..], 0),
         };
         Ok(Self(Rc::new(LossRoom {
             objective: objective.clone(),
@@ -125,6 +126,7 @@ impl Operation<()> for CudaLoss {
                     };
                     gpu.launch(&gpu.kernels.number_loss, Grid::each(samples), arguments)?;
                 }
+                Objective::Module => unreachable!("a module's code computes the loss of its own samples"),
             }
         }
         Ok((tensor_at(self.0.losses.at(), ())?, ()))

@@ -284,7 +284,7 @@ fn remark(target: &Target) -> Option<String> {
                 classes.len()
             ))
         }
-        Target::Classes(_) => None,
+        Target::Classes(_) | Target::Module => None,
     }
 }
 
