@@ -333,6 +333,15 @@ fn metrics() -> String {
             figure.meaning
         );
     }
+    page += "\nThe quality of the model over time is in *evaluations*: `evaluation` and `evaluations` of a node's record, lines of \
+             `metrics.jsonl` with `\"event\": \"evaluation\"`, and `evaluations` of a result. Their fields, which `finished` and \
+             `result.json` have for the saved weights, too:\n\n| field | meaning |\n|---|---|\n\
+             | `samples`, `seconds` | Samples that all nodes had trained, and seconds since the first step, when the weights were taken |\n\
+             | `accuracy` | Share of correct predictions; R² for predicted numbers; null for a model without an accuracy |\n\
+             | `loss` | Mean loss per sample; null if it is not finite |\n\
+             | `mae` | Mean absolute error of predicted numbers; null for classes |\n\
+             | `named` | Numbers that the user's code has measured, by name, such as `{\"perplexity\": 7.1}`: at most 16, with names of at \
+             most 64 bytes; null where a number is not finite; left out if there are none |\n";
     page + "\n---\n[README](../README.md) · [usage](usage/clusters.md#metrics) · [architecture](architecture.md)\n"
 }
 

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::path::Path;
 
 use serde_json::{Value, json};
 
@@ -173,6 +174,75 @@ fn a_run_that_is_followed_has_a_page_until_its_end_and_is_shown_again() {
     browser.picture("page-replay", 1280, 1000);
     shown.interrupt();
     shown.finish().ok();
+}
+
+/// Changes a run folder of an older release as if its model had no accuracy and its code had measured a perplexity.
+fn without_accuracy(tau: &Tau) {
+    let older = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/older/run");
+    let folder = tau.path("run");
+    std::fs::create_dir(&folder).unwrap();
+    for entry in std::fs::read_dir(older).unwrap() {
+        let entry = entry.unwrap();
+        std::fs::copy(entry.path(), folder.join(entry.file_name())).unwrap();
+    }
+    let result = folder.join("result.json");
+    let mut finished: Value = serde_json::from_slice(&std::fs::read(&result).unwrap()).unwrap();
+    let named = |one: &mut Value, perplexity: f64| {
+        one["accuracy"] = Value::Null;
+        one["named"] = json!({ "perplexity": perplexity, "<b>": Value::Null });
+    };
+    named(&mut finished, 7.125);
+    let evaluations = finished["evaluations"].as_array_mut().unwrap();
+    for (perplexity, one) in (10..).zip(evaluations.iter_mut().rev()) {
+        named(one, f64::from(perplexity));
+    }
+    std::fs::write(&result, finished.to_string()).unwrap();
+    let job = folder.join("job.toml");
+    let text = std::fs::read_to_string(&job).unwrap();
+    std::fs::write(job, text.replace("target_accuracy", "# target_accuracy")).unwrap();
+}
+
+#[test]
+fn a_run_without_accuracy_shows_its_loss_and_what_the_users_code_has_measured() {
+    let tau = Tau::new();
+    without_accuracy(&tau);
+    let shown = tau.must(&["show", "run/model.safetensors"]).stdout;
+    let line = shown.lines().find(|line| line.starts_with("loss ")).unwrap();
+    assert!(
+        line.ends_with("loss      0.1148, <b> NaN, perplexity 7.1250 on test samples"),
+        "{shown}"
+    );
+    let shown = tau.must(&["show", "run/model.safetensors", "--json"]).last();
+    assert_eq!(shown["result"]["accuracy"], Value::Null);
+    assert_eq!(shown["result"]["named"]["perplexity"], 7.125);
+    let report = tau.must(&["report", "run", "--out", "report", "--json"]).last();
+    assert_eq!(report["event"], "report");
+
+    let Some(mut browser) = Browser::start() else { return };
+    let mut process = tau.start(&["page", "run", "--json"]);
+    browser.open(&page_of(&mut process));
+    browser.wait_until("document.getElementById('state').innerText === 'finished'");
+    let title = browser.text("judged");
+    assert_eq!((&*title, browser.text("accuracy")), ("Eval loss", "0.1148".into()));
+    assert!(
+        browser.text("end").starts_with("finished: loss 0.1148, "),
+        "{}",
+        browser.text("end")
+    );
+    assert_eq!(browser.text("judged-curve"), "Eval loss");
+    assert_eq!(
+        browser.value("document.querySelectorAll('#accuracy-chart .held').length"),
+        1
+    );
+    let names = "[...document.querySelectorAll('#named figcaption span:first-child')].map((one) => one.innerText)";
+    assert_eq!(browser.value(names), json!(["<b>", "perplexity"]));
+    assert_eq!(
+        browser.value("document.querySelectorAll('#named .held.curve').length"),
+        1
+    );
+    browser.picture("page-named", 1280, 1000);
+    process.interrupt();
+    process.finish().ok();
 }
 
 /// Records come once a second; of a shorter run everything is kept nevertheless.

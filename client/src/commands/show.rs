@@ -5,6 +5,7 @@ use std::path::Path;
 
 use protocol::job::JobDraft;
 use protocol::stats::measured::{Scores, number_or_null};
+use protocol::stats::named::NamedNumbers;
 use serde::{Deserialize, Serialize};
 use worker::model_file::{self, Model};
 
@@ -55,6 +56,8 @@ struct RunResult {
     mae: Option<f64>,
     #[serde(deserialize_with = "number_or_null")]
     loss: f64,
+    #[serde(default, skip_serializing_if = "NamedNumbers::is_empty")]
+    named: NamedNumbers,
     seconds: f64,
     samples: u64,
     participants: Vec<String>,
@@ -150,8 +153,9 @@ fn text(shown: &ModelSummary<'_>) -> Result<String, Failure> {
                 accuracy: result.accuracy,
                 loss: result.loss,
                 mae: result.mae,
+                named: result.named.clone(),
             };
-            let good = how_good(scores, result.base_rate, quantity::accuracy);
+            let good = how_good(&scores, result.base_rate, quantity::accuracy);
             let (word, rest) = good.split_once(' ').unwrap_or((&good, ""));
             let _ = writeln!(text, "{word:<9} {rest} on test samples");
             let agree = if result.replicas_agree {

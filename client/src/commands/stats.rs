@@ -79,7 +79,7 @@ fn print(record: &StatsRecord, json: bool) -> bool {
     if json {
         return output::line(&EventLine { event: "stats", record });
     }
-    let eval_loss = record.evaluation.map(|evaluation| evaluation.loss);
+    let eval_loss = record.evaluation.as_ref().map(|evaluation| evaluation.loss);
     let (metric, figure) = QualityMetric::of(record.accuracy, record.mae, eval_loss);
     let known = |value: Option<f64>| value.map_or("–".into(), |value| format!("{value:.4}"));
     output::text(&format!(

@@ -104,7 +104,7 @@ impl JournalledRun {
             self.journal.note(happened);
         }
         let due = record.seconds < FINE_SECONDS || record.seconds >= self.recorded + COARSE_EVERY;
-        let evaluated = record.told_evaluations().any(|new| self.journal.is_new(&new));
+        let evaluated = record.told_evaluations().any(|new| self.journal.is_new(new));
         if own && (due || evaluated) {
             self.recorded = record.seconds;
             self.journal.take(std::slice::from_ref(record));

@@ -107,7 +107,7 @@ impl Collector for Numbers {
         if let Some(share) = self.share {
             level("tau_run_share", "Share of the run's samples that are trained", share)?;
         }
-        if let Some(evaluation) = self.record.evaluation.filter(|newest| newest.loss.is_finite()) {
+        if let Some(evaluation) = self.record.evaluation.as_ref().filter(|newest| newest.loss.is_finite()) {
             level(
                 "tau_held_out_loss",
                 "Newest loss on validation (or else test) samples, as measured by this node",

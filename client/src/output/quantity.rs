@@ -56,6 +56,15 @@ pub(crate) fn bytes(figure: f64) -> String {
     }
 }
 
+/// Formats a number of unknown size and unit with four decimals, or as a power of ten if it is close to 0.
+pub(crate) fn number(figure: f64) -> String {
+    if figure != 0.0 && figure.abs() < 0.01 {
+        format!("{figure:.1e}")
+    } else {
+        format!("{figure:.4}")
+    }
+}
+
 /// Formats a number with its noun, in the plural unless the number is one.
 pub(crate) fn of(number: usize, what: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
@@ -73,6 +82,10 @@ mod tests {
         assert_eq!(count(12.0), "12");
         assert_eq!(bytes(1_350_000.0), "1.4 MB");
         assert_eq!(bytes(12.0), "12 B");
+        assert_eq!(
+            [7.25, 0.0, -0.0013, f64::NAN].map(number),
+            ["7.2500", "0.0000", "-1.3e-3", "NaN"]
+        );
         assert_eq!(
             [0.9, 72.0, 3_723.0, 400_000.0, f64::NAN, -1.0, f64::INFINITY].map(clock),
             ["0:00", "1:12", "1:02:03", "4 d 15 h", "–", "–", "–"]

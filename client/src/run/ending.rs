@@ -13,7 +13,7 @@ use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use crate::failure::Failure;
-use crate::output::{self, notice, quantity};
+use crate::output::{self, notice, printable, quantity};
 use crate::run::interrupt;
 use crate::settings::chosen;
 use crate::timeline::missing;
@@ -33,7 +33,7 @@ pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) ->
         samples: result.samples,
         seconds: result.seconds,
     };
-    let last = Evaluation::of(ended, result.scores);
+    let last = Evaluation::of(ended, result.scores.clone());
     Finished {
         event: "finished",
         run: status.run.to_string(),
@@ -43,6 +43,7 @@ pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) ->
         r2: result.scores.mae.and(result.scores.accuracy),
         mae: result.scores.mae,
         loss: result.scores.loss,
+        named: result.scores.named.clone(),
         epochs: ratio(result.samples as f64, status.train as f64),
         samples: result.samples,
         repeated_samples: result.repeated,
@@ -63,7 +64,7 @@ pub(crate) fn finished(status: &RunStatus, result: &RunResult, model: String) ->
         compression: ratio(bytes_dense as f64, result.bytes_sent as f64),
         figures: RunFigures::of(&work, &result.usage),
         usage: result.usage.clone(),
-        evaluations: result.course.evaluations().iter().copied().chain([last]).collect(),
+        evaluations: result.course.evaluations().iter().cloned().chain([last]).collect(),
         chosen: chosen::settings(status),
         succeeds: status.succeeds.map(|run| run.to_string()),
         reason: result.stop.map_or("trained", StopReason::name),
@@ -88,7 +89,7 @@ fn brought_back(result: &RunResult) -> Option<Evaluation> {
     let measured = result.course.evaluations().iter();
     let best = measured.min_by(|one, other| one.loss.total_cmp(&other.loss))?;
     // The last weights were evaluated when all samples were trained, or never.
-    (best.samples < result.samples).then_some(*best)
+    (best.samples < result.samples).then(|| best.clone())
 }
 
 /// Returns the present time as RFC 3339 in UTC, to the second.
@@ -119,20 +120,28 @@ fn why_early(reason: &str, patience: Option<u32>) -> Option<String> {
 
 /// Describes the quality of a model for people: accuracy (formatted by `written`) beside its base rate and loss or, for
 /// a model that predicts numbers, R² with the mean absolute error and loss. A model without an accuracy has its loss
-/// only.
-pub(crate) fn how_good(scores: Scores, base_rate: Option<f64>, written: impl Fn(f64) -> String) -> String {
-    let Scores { accuracy, loss, mae } = scores;
-    let Some(accuracy) = accuracy else {
-        return format!("loss {loss:.4}");
-    };
-    match mae {
-        None => {
+/// only. The numbers that the user's code has measured follow.
+pub(crate) fn how_good(scores: &Scores, base_rate: Option<f64>, written: impl Fn(f64) -> String) -> String {
+    let &Scores {
+        accuracy,
+        loss,
+        mae,
+        ref named,
+    } = scores;
+    let mut text = match (accuracy, mae) {
+        (None, _) => String::new(),
+        (Some(accuracy), None) => {
             let guessing = |rate| format!(" (always guessing the most frequent class: {})", written(rate));
             let beside = base_rate.map_or_else(String::new, guessing);
-            format!("accuracy {}{beside}, loss {loss:.4}", written(accuracy))
+            format!("accuracy {}{beside}, ", written(accuracy))
         }
-        Some(mae) => format!("R² {accuracy:.4}, mean absolute error {mae:.4}, loss {loss:.4}"),
+        (Some(accuracy), Some(mae)) => format!("R² {accuracy:.4}, mean absolute error {mae:.4}, "),
+    };
+    let _ = write!(text, "loss {loss:.4}");
+    for (name, number) in named.iter() {
+        let _ = write!(text, ", {} {}", printable::line(name), quantity::number(number));
     }
+    text
 }
 
 /// Formats the bytes of weight changes that a run sent, compared with those of full gradients.
@@ -178,10 +187,11 @@ fn text(finished: &Finished) -> String {
         accuracy: finished.accuracy,
         loss: finished.loss,
         mae: finished.mae,
+        named: finished.named.clone(),
     };
     let mut text = format!(
         "{} on test samples\n{} samples in {} ({} samples/s) by {}\n",
-        how_good(scores, finished.base_rate, quantity::accuracy),
+        how_good(&scores, finished.base_rate, quantity::accuracy),
         quantity::count(finished.samples as f64),
         quantity::seconds(finished.seconds),
         quantity::count(finished.samples_per_second),
@@ -270,6 +280,7 @@ mod tests {
     use protocol::job::JobDraft;
     use protocol::stats::WorkerStats;
     use protocol::stats::measured::Course;
+    use protocol::stats::named::NamedNumbers;
     use protocol::weights::digest::Digest;
     use protocol::wire::control::Phase;
 
@@ -283,6 +294,7 @@ mod tests {
             accuracy: Some(0.9),
             loss,
             mae: None,
+            named: NamedNumbers::default(),
         };
         let mut course = Course::default();
         let (last, before) = losses.split_last().unwrap();
@@ -354,7 +366,7 @@ mod tests {
         );
         assert_eq!(remark(&[0.5, 0.4]), None);
         let mut best = ended(&["alpha"], &[], &[0.5, 0.4, 0.48]);
-        best.kept = best.evaluations.get(1).copied();
+        best.kept = best.evaluations.get(1).cloned();
         assert_eq!(overfitted(&best), None, "the model has the best weights already");
         assert_eq!(remark(&[0.4, 0.41]), None, "a rise within the noise is not remarked on");
         assert_eq!(remark(&[f64::NAN, f64::NAN]), None);
@@ -369,6 +381,22 @@ mod tests {
         assert!(text.starts_with("loss 2.5000 on test samples\n"), "{text}");
         let json = serde_json::to_value(&finished).unwrap();
         assert_eq!(json.get("accuracy"), Some(&serde_json::Value::Null));
+    }
+
+    #[test]
+    fn named_numbers_follow_the_loss() {
+        let mut finished = ended(&["alpha"], &[], &[2.5]);
+        let json = serde_json::to_value(&finished).unwrap();
+        assert!(json.get("named").is_none());
+        finished.named = NamedNumbers::new([("perplexity", 12.1825), ("\u{1b}[1m", 0.00025)]).unwrap();
+        let text = text(&finished);
+        let first = text.lines().next().unwrap();
+        assert!(
+            first.ends_with("loss 2.5000, perplexity 12.1825, \\u{1b}[1m 2.5e-4 on test samples"),
+            "{text}"
+        );
+        let json = serde_json::to_value(&finished).unwrap();
+        assert_eq!(json["named"]["perplexity"], 12.1825);
     }
 
     #[test]

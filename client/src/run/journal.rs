@@ -64,10 +64,10 @@ impl Journal {
             self.metrics.add(record);
             // Every record repeats the newest evaluation, whichever node has made it.
             for evaluation in record.told_evaluations() {
-                if !self.is_new(&evaluation) {
+                if !self.is_new(evaluation) {
                     continue;
                 }
-                self.add_evaluation(record.time, &evaluation);
+                self.add_evaluation(record.time, evaluation);
             }
         }
     }

@@ -118,10 +118,10 @@ impl Timeline {
             notice,
         }));
         for evaluation in record.told_evaluations() {
-            if !self.is_new(&evaluation) {
+            if !self.is_new(evaluation) {
                 continue;
             }
-            self.evaluations.add(evaluation);
+            self.evaluations.add(evaluation.clone());
             let (metric, figure) = QualityMetric::of(evaluation.accuracy, evaluation.mae, Some(evaluation.loss));
             self.best = figure.map(|figure| self.best.map_or(figure, |best| metric.better(best, figure)));
         }
@@ -212,8 +212,8 @@ impl Timeline {
         self.end_curve();
         if !evaluations.is_empty() {
             self.evaluations = Course::default();
-            for &one in evaluations {
-                self.evaluations.add(one);
+            for one in evaluations {
+                self.evaluations.add(one.clone());
             }
         }
         if let Some(End::Finished { missing, .. }) = self.facts.as_ref().and_then(|facts| facts.end.as_ref()) {

@@ -90,7 +90,9 @@ pub(super) fn result(
         agree: settled.iter().all(equal),
         digest,
         // Equal weights have equal scores, so any node's scores will do.
-        scores: own.scores.or_else(|| settled.values().find_map(|one| one.scores))?,
+        scores: std::iter::once(own)
+            .chain(settled.values())
+            .find_map(|one| one.scores.clone())?,
         base_rate: BaseRate::of(plan.data.test, plan.data.most_frequent),
         stats,
         samples: counted.samples,
@@ -149,6 +151,7 @@ fn usage(plan: &RunPlan, settled: &BTreeMap<NodeId, Settled>) -> Vec<NodeUsage> 
 #[cfg(test)]
 pub(super) mod tests {
     use protocol::stats::measured::Scores;
+    use protocol::stats::named::NamedNumbers;
 
     use super::*;
     use crate::small_plan::small_plan;
@@ -173,6 +176,7 @@ pub(super) mod tests {
                 accuracy: Some(0.5),
                 loss: 1.0,
                 mae: None,
+                named: NamedNumbers::default(),
             }),
         }
     }

@@ -145,8 +145,8 @@ impl ActiveRun {
         }
         if let (Saver::Done(saved), Some(settled)) = (&finishing.saver, &mut self.members.own.settled) {
             self.members.own.saved = Some(saved.is_ok());
-            settled.scores = saved.as_ref().ok().copied().flatten();
-            self.scores = settled.scores.or(self.scores);
+            settled.scores = saved.as_ref().ok().cloned().flatten();
+            self.scores = settled.scores.clone().or(self.scores.take());
         }
     }
 
@@ -256,7 +256,7 @@ impl ActiveRun {
 
     /// Returns true if one of these nodes has reported scores of the model.
     pub(super) fn is_measured_by(&self, members: &BTreeSet<NodeId>) -> bool {
-        let scores = |node: &NodeId| self.members.state(*node)?.settled.as_ref()?.scores;
+        let scores = |node: &NodeId| self.members.state(*node)?.settled.as_ref()?.scores.as_ref();
         members.iter().any(|node| scores(node).is_some())
     }
 

@@ -69,7 +69,6 @@ impl ActiveRun {
             _ => return,
         }
         self.scores = Some(evaluation.scores());
-        self.course.add(evaluation);
         let target = self.job.target_accuracy;
         let is_reached = target
             .zip(evaluation.accuracy)
@@ -78,6 +77,7 @@ impl ActiveRun {
             exchanging.note_measured(worker);
         }
         let is_over = self.patience.note_loss(evaluation.loss, self.job.patience);
+        self.course.add(evaluation);
         if is_reached {
             self.stop(StopReason::TargetReached, scope);
         } else if is_over {

@@ -99,7 +99,7 @@ impl RunCore {
             run: run.run,
             phase: run.phase(),
             stats: run.stats(),
-            scores: run.scores,
+            scores: run.scores.clone(),
             course: run.course.clone(),
             waiting: run.waiting(now, &self.limits()),
         })

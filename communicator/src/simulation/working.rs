@@ -11,6 +11,7 @@ use protocol::log::bundle::Bundle;
 use protocol::log::cursor::{CursorAdvance, ShardId};
 use protocol::rng::splitmix64;
 use protocol::stats::measured::{Evaluation, Scores};
+use protocol::stats::named::NamedNumbers;
 use protocol::weights::changes::change;
 use protocol::weights::dense::Dense;
 use protocol::weights::digest::Digest;
@@ -52,6 +53,7 @@ impl World {
                     accuracy: Some(0.5),
                     loss: 1.0,
                     mae: None,
+                    named: NamedNumbers::NONE,
                 }),
             },
         );

@@ -1,10 +1,13 @@
 //! Measurements of a run besides its result: the quality of its weights over time, and the resources it used on its
 //! machines.
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::ser::SerializeStruct;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use super::named::NamedNumbers;
 
 /// Quality of a model on evaluation samples.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Scores {
     /// Share of correct predictions; R², the explained share of the variance, if the model predicts numbers. None for a
     /// model that has no accuracy, such as a language model.
@@ -13,6 +16,8 @@ pub struct Scores {
     pub loss: f64,
     /// Mean absolute error of predicted numbers in their own unit; none for classes.
     pub mae: Option<f64>,
+    /// Further numbers that the user's code has measured, such as a perplexity.
+    pub named: NamedNumbers,
 }
 
 impl Scores {
@@ -47,7 +52,7 @@ pub fn number_or_null<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64,
 }
 
 /// Quality of a run's weights on evaluation samples, with the moment of the run at which they were measured.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 pub struct Evaluation {
     /// Samples that all nodes had trained when the evaluation was requested.
     pub samples: u64,
@@ -61,6 +66,36 @@ pub struct Evaluation {
     /// Mean absolute error of predicted numbers; none for classes.
     #[serde(default)]
     pub mae: Option<f64>,
+    /// Further numbers that the user's code has measured. JSON leaves the field out if there are none.
+    #[serde(default)]
+    pub named: NamedNumbers,
+}
+
+impl Serialize for Evaluation {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self {
+            samples,
+            seconds,
+            accuracy,
+            loss,
+            mae,
+            named,
+        } = self;
+        // The wire format has no names of fields, so it has all fields.
+        let is_left_out = named.is_empty() && serializer.is_human_readable();
+        let mut fields = serializer.serialize_struct("Evaluation", 6 - usize::from(is_left_out))?;
+        fields.serialize_field("samples", samples)?;
+        fields.serialize_field("seconds", seconds)?;
+        fields.serialize_field("accuracy", accuracy)?;
+        fields.serialize_field("loss", loss)?;
+        fields.serialize_field("mae", mae)?;
+        if is_left_out {
+            fields.skip_field("named")?;
+        } else {
+            fields.serialize_field("named", named)?;
+        }
+        fields.end()
+    }
 }
 
 impl Evaluation {
@@ -73,6 +108,7 @@ impl Evaluation {
             accuracy: scores.accuracy,
             loss: scores.loss,
             mae: scores.mae,
+            named: scores.named,
         }
     }
 
@@ -83,18 +119,21 @@ impl Evaluation {
             accuracy: self.accuracy,
             loss: self.loss,
             mae: self.mae,
+            named: self.named.clone(),
         }
     }
 }
 
-/// The evaluations of a run, in order. If there are too many, the one whose two neighbours are closest together in time
-/// is removed, so that the whole course stays visible.
+/// The evaluations of a run, in order. If there are too many, or their named numbers take too much space, the one whose
+/// two neighbours are closest together in time is removed, so that the whole course stays visible.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Course(Vec<Evaluation>);
 
 impl Course {
     /// Maximum number of evaluations that a course keeps; beyond it, evaluations are thinned out.
     pub const MAX: usize = 256;
+    /// Maximum number of bytes that the named numbers of a course take: nodes send a course within one message.
+    pub const NAMED_BYTES_MAX: usize = 16 << 10;
 
     /// Merges the evaluations of several nodes into one course, ordered by time.
     #[must_use]
@@ -108,14 +147,20 @@ impl Course {
         course
     }
 
-    /// Appends an evaluation, and removes one if there are too many.
+    /// Appends an evaluation, and removes some if there are too many.
     pub fn add(&mut self, evaluation: Evaluation) {
-        if self.0.len() == Self::MAX {
+        let named = evaluation.named.bytes();
+        while self.0.len() == Self::MAX || self.named_bytes() + named > Self::NAMED_BYTES_MAX {
             let between = |at: &usize| self.0[at + 1].seconds - self.0[at - 1].seconds;
-            let nearest = (1..Self::MAX - 1).min_by(|one, other| between(one).total_cmp(&between(other)));
+            let nearest = (1..self.0.len() - 1).min_by(|one, other| between(one).total_cmp(&between(other)));
             self.0.remove(nearest.unwrap_or(1));
         }
         self.0.push(evaluation);
+    }
+
+    /// Returns the bytes that the named numbers of all evaluations take.
+    pub(crate) fn named_bytes(&self) -> usize {
+        self.0.iter().map(|evaluation| evaluation.named.bytes()).sum()
     }
 
     #[must_use]
@@ -206,10 +251,30 @@ mod tests {
     }
 
     #[test]
+    fn named_numbers_are_left_out_of_json_where_there_are_none() {
+        let json = serde_json::to_value(at(3)).unwrap();
+        assert!(json.get("named").is_none());
+        let named = NamedNumbers::new([("perplexity", 7.5)]).unwrap();
+        let with = Evaluation { named, ..at(3) };
+        let text = serde_json::to_string(&with).unwrap();
+        assert!(text.contains(r#""named":{"perplexity":7.5}"#), "{text}");
+        let bytes = postcard::to_stdvec(&with).unwrap();
+        assert_eq!(postcard::from_bytes::<Evaluation>(&bytes).unwrap(), with);
+        let back: Evaluation = serde_json::from_str(&text.replace("null", "0.5")).unwrap();
+        assert_eq!(back.named, with.named);
+    }
+
+    #[test]
     fn only_numbers_that_are_no_better_than_their_mean_are_warned_of() {
         let warns = |accuracy, mae| {
             let loss = 0.5;
-            Scores { accuracy, loss, mae }.warning().is_some()
+            let scores = Scores {
+                accuracy,
+                loss,
+                mae,
+                named: NamedNumbers::default(),
+            };
+            scores.warning().is_some()
         };
         assert!(warns(Some(0.0), Some(3.0)));
         assert!(!warns(Some(0.5), Some(3.0)) && !warns(Some(0.0), None) && !warns(None, None));
@@ -227,6 +292,23 @@ mod tests {
         let gaps = course.evaluations().windows(2);
         let widest = gaps.map(|two| two[1].seconds - two[0].seconds).fold(0.0, f64::max);
         assert!(widest <= 128.0, "{widest}");
+    }
+
+    #[test]
+    fn the_named_numbers_of_a_course_are_bounded() {
+        let long = (0..NamedNumbers::MAX).map(|number| (format!("{number:064}"), 0.5));
+        let long = NamedNumbers::new(long).unwrap();
+        let short = NamedNumbers::new([("perplexity", 7.5), ("bleu", 0.5)]).unwrap();
+        for (named, kept) in [(long, 14), (short, Course::MAX)] {
+            let mut course = Course::default();
+            for seconds in 0..1000 {
+                let named = named.clone();
+                course.add(Evaluation { named, ..at(seconds) });
+            }
+            assert!(course.named_bytes() <= Course::NAMED_BYTES_MAX);
+            let ends = (course.0[0].seconds, course.0[course.0.len() - 1].seconds);
+            assert_eq!((course.0.len(), ends), (kept, (0.0, 999.0)));
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ pub mod base_rate;
 mod figure;
 mod figures;
 pub mod measured;
+pub mod named;
 mod worker_stats;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ pub use worker_stats::WorkerStats;
 
 use crate::bounded::Sentence;
 use crate::stats::measured::{Evaluation, NodeUsage};
+use crate::stats::named::NamedNumbers;
 
 /// Returns `part / whole`, or zero if `whole` is zero.
 #[must_use]
@@ -98,8 +100,8 @@ impl StatsRecord {
     pub const SAID_MAX: usize = 8;
 
     /// Returns all evaluations in the record, oldest first. The newest of them may have been in an earlier record, too.
-    pub fn told_evaluations(&self) -> impl Iterator<Item = Evaluation> + '_ {
-        self.evaluations.iter().copied().chain(self.evaluation)
+    pub fn told_evaluations(&self) -> impl Iterator<Item = &Evaluation> {
+        self.evaluations.iter().chain(&self.evaluation)
     }
 }
 
@@ -133,6 +135,9 @@ pub struct Finished {
     pub mae: Option<f64>,
     /// Evaluation loss of the saved weights.
     pub loss: f64,
+    /// Further numbers that the user's code has measured with the saved weights.
+    #[serde(skip_serializing_if = "NamedNumbers::is_empty")]
+    pub named: NamedNumbers,
     /// Number of epochs trained; the last one may be partial.
     pub epochs: f64,
     /// Number of samples trained by all nodes.

@@ -307,6 +307,7 @@ pub struct WorkerInfo {
 mod tests {
     use super::*;
     use crate::job::JobDraft;
+    use crate::stats::named::NamedNumbers;
 
     #[test]
     fn messages_survive_the_wire() {
@@ -327,6 +328,7 @@ mod tests {
             accuracy: Some(0.5),
             loss: 1.0,
             mae: None,
+            named: NamedNumbers::new([("perplexity", 7.5)]).unwrap(),
         };
         let saved = |saved| FromWorker::SavedModel { run: RunId(7), saved };
         for message in [

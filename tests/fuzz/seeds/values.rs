@@ -8,6 +8,7 @@ use protocol::job::{Job, JobDraft};
 use protocol::log::frontier::Frontier;
 use protocol::reasons::{Excluded, LeftOut};
 use protocol::stats::measured::{Course, Evaluation, NodeUsage, ProcessUsage, Scores};
+use protocol::stats::named::NamedNumbers;
 use protocol::stats::{PeerRecord, StatsRecord, WorkerStats};
 use protocol::weights::digest::Digest;
 use protocol::wire;
@@ -107,11 +108,17 @@ pub(super) const EVALUATION: Evaluation = Evaluation {
     accuracy: Some(0.9),
     loss: 0.3,
     mae: None,
+    named: NamedNumbers::NONE,
 };
 
 pub(super) fn course() -> Course {
     let mut course = Course::default();
     course.add(EVALUATION);
+    course.add(Evaluation {
+        accuracy: None,
+        named: NamedNumbers::new([("perplexity", 7.5)]).unwrap(),
+        ..EVALUATION
+    });
     course
 }
 
@@ -135,6 +142,7 @@ pub(super) const SCORES: Scores = Scores {
     accuracy: Some(0.98),
     loss: 0.07,
     mae: None,
+    named: NamedNumbers::NONE,
 };
 
 pub(super) const RESUMED: Resumed = Resumed {

@@ -5,6 +5,7 @@ pub mod predict;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use protocol::job::model::Layout;
+use protocol::stats::named::NamedNumbers;
 use thiserror::Error;
 
 #[cfg(feature = "cuda")]
@@ -138,6 +139,7 @@ fn in_rounds<E>(
         accuracy: Some(0.0),
         loss: 0.0,
         mae: None,
+        named: NamedNumbers::default(),
         samples: 0,
     };
     for round in minibatches.chunks(sizes.at_once.max(1)) {
@@ -282,6 +284,7 @@ mod tests {
             accuracy: Some(accuracy),
             loss: 1.0,
             mae: None,
+            named: NamedNumbers::default(),
             samples,
         }
     }

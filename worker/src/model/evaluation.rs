@@ -1,6 +1,7 @@
 //! The quality of a model, computed from sums over samples.
 
 use protocol::stats::measured::Scores;
+use protocol::stats::named::NamedNumbers;
 
 use crate::model::ops::loss::EvalSums;
 use crate::task::objective::Objective;
@@ -14,7 +15,7 @@ const SURE_SAMPLES: usize = 1000;
 const SURE_DEVIATIONS: f64 = 4.0;
 
 /// Quality of a model on samples that it was not trained on.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Evaluation {
     /// Fraction of samples whose largest logit is at their label; for numbers, R². `None` for a model that has no
     /// accuracy, such as a language model.
@@ -23,6 +24,8 @@ pub struct Evaluation {
     pub loss: f64,
     /// Mean absolute error in the numbers' own units; `None` for classes.
     pub mae: Option<f64>,
+    /// Further numbers that the user's code has measured on the samples.
+    pub named: NamedNumbers,
     /// Number of evaluated samples.
     pub samples: usize,
 }
@@ -46,6 +49,7 @@ impl Evaluation {
             accuracy: Some(accuracy),
             loss: all.loss / count,
             mae,
+            named: NamedNumbers::default(),
             samples,
         }
     }
@@ -56,6 +60,7 @@ impl Evaluation {
             accuracy: self.accuracy,
             loss: self.loss,
             mae: self.mae,
+            named: self.named.clone(),
         }
     }
 

@@ -68,8 +68,9 @@ impl Evaluating {
                 }
                 let found = found.ok().filter(|found| found.samples == prepared.dataset.test.len());
                 let scores = found.map(|found| found.scores());
+                let loss = scores.as_ref().map(|scores| scores.loss);
                 // The weights are stored first: the receiver of the evaluation may ask for them at once.
-                if let Some((scores, weights)) = scores.zip(copy.filter(|_| answer.is_none())) {
+                if let Some((scores, weights)) = scores.as_ref().zip(copy.filter(|_| answer.is_none())) {
                     kept.take_note(&prepared.job, scores, weights);
                 }
                 if let Some(scores) = scores {
@@ -77,7 +78,7 @@ impl Evaluating {
                     let _ = writer.message(&FromWorker::Evaluated { run, evaluation });
                 }
                 if let Some(answer) = answer {
-                    let better = kept.take_better(scores.map(|scores| scores.loss));
+                    let better = kept.take_better(loss);
                     // A thread that has ended has reported the reason.
                     let _ = answer.send(better.map_or(ToTraining::Stop, ToTraining::GoBack));
                 }

@@ -24,7 +24,7 @@ impl MeasuredWeights {
 
     /// Keeps evaluated weights if the job may end with them: they reached the target accuracy, or have the lowest loss
     /// so far.
-    pub(super) fn take_note(&self, job: &Job, scores: Scores, weights: Vec<f32>) {
+    pub(super) fn take_note(&self, job: &Job, scores: &Scores, weights: Vec<f32>) {
         let mut kept = self.lock();
         let has_reached = |target: f64| scores.accuracy.is_some_and(|accuracy| accuracy >= target);
         if job.target_accuracy.is_some_and(has_reached) {
@@ -55,6 +55,7 @@ impl MeasuredWeights {
 #[cfg(test)]
 mod tests {
     use protocol::job::JobDraft;
+    use protocol::stats::named::NamedNumbers;
 
     use super::*;
 
@@ -67,6 +68,7 @@ mod tests {
             accuracy: Some(accuracy),
             loss,
             mae: None,
+            named: NamedNumbers::default(),
         }
     }
 
@@ -77,7 +79,7 @@ mod tests {
         let measured = |losses: &[f64]| {
             let kept = MeasuredWeights::default();
             for (at, &loss) in losses.iter().enumerate() {
-                kept.take_note(&best, scores(0.5, loss), vec![at as f32]);
+                kept.take_note(&best, &scores(0.5, loss), vec![at as f32]);
             }
             kept
         };
@@ -105,7 +107,7 @@ mod tests {
             accuracy: None,
             ..scores(1.0, 0.0)
         };
-        kept.take_note(&job, scores, vec![1.0]);
+        kept.take_note(&job, &scores, vec![1.0]);
         assert_eq!(kept.take_on_target(), None);
     }
 
@@ -113,12 +115,12 @@ mod tests {
     fn what_reaches_the_target_comes_before_the_best() {
         let both = job("keep = \"best\"\ntarget_accuracy = 0.9");
         let kept = MeasuredWeights::default();
-        kept.take_note(&both, scores(0.8, 0.1), vec![1.0]);
+        kept.take_note(&both, &scores(0.8, 0.1), vec![1.0]);
         assert_eq!(kept.take_on_target(), None);
-        kept.take_note(&both, scores(0.9, 0.2), vec![2.0]);
+        kept.take_note(&both, &scores(0.9, 0.2), vec![2.0]);
         assert_eq!(kept.take_on_target(), Some(vec![2.0]));
         // Without a target and `keep = "best"` no weights are kept.
-        kept.take_note(&job(""), scores(1.0, 0.0), vec![3.0]);
+        kept.take_note(&job(""), &scores(1.0, 0.0), vec![3.0]);
         assert_eq!(kept.take_better(None), Some(vec![1.0]));
     }
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use protocol::job::data::{DataSpec, names_test_part};
 use protocol::job::loss::ClassWeights;
 use protocol::stats::base_rate::BaseRate;
-use protocol::stats::measured::Scores;
+use protocol::stats::named::NamedNumbers;
 use ratatui::crossterm::terminal;
 use serde::Serialize;
 use worker::dataset::{Dataset, Target};
@@ -41,6 +41,9 @@ struct Evaluated<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     mae: Option<f64>,
     loss: f64,
+    /// Further numbers that the model's own code has measured.
+    #[serde(skip_serializing_if = "NamedNumbers::is_empty")]
+    named: &'a NamedNumbers,
     /// Mean recall of all classes; `macro_f1` is their mean F1. Both are none for predicted numbers.
     #[serde(skip_serializing_if = "Option::is_none")]
     balanced_accuracy: Option<f64>,
@@ -144,11 +147,7 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
         Target::Numbers(_) | Target::Module => None,
     };
     view.clear();
-    let scores = Scores {
-        accuracy: evaluation.accuracy,
-        loss: evaluation.loss,
-        mae: evaluation.mae,
-    };
+    let scores = evaluation.scores();
     let info = dataset.info();
     let base = BaseRate::of(info.test, info.most_frequent);
     let warning = match &confusion {
@@ -164,6 +163,7 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
             r2: evaluation.mae.and(evaluation.accuracy),
             mae: evaluation.mae,
             loss: evaluation.loss,
+            named: &evaluation.named,
             balanced_accuracy: confusion.as_ref().map(|one| one.balanced_accuracy),
             macro_f1: confusion.as_ref().map(|one| one.macro_f1),
             samples: evaluation.samples,
@@ -174,7 +174,7 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
     } else {
         let mut text = format!(
             "{} on {}; digest {}\n",
-            how_good(scores, base.map(|base| base.rate), quantity::accuracy),
+            how_good(&scores, base.map(|base| base.rate), quantity::accuracy),
             part.text(&dataset),
             metadata.digest
         );

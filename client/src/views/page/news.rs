@@ -198,8 +198,8 @@ impl<'a> News<'a> {
             0
         };
         let columns: Vec<_> = timeline.nodes().figures().filter(|figure| figure.on_page).collect();
-        let is_new = |one: &Evaluation| known.evaluated.is_none_or(|newest| one.seconds > newest);
-        let evaluations = timeline.evaluations().iter().copied().filter(is_new);
+        let is_new = |one: &&Evaluation| known.evaluated.is_none_or(|newest| one.seconds > newest);
+        let evaluations = timeline.evaluations().iter().filter(is_new).cloned();
         Self {
             version: crate::version::VERSION,
             source: "",

@@ -1,6 +1,8 @@
 // Shows the news in the elements of the page.
 
 const SECONDS = 0; const SAMPLES = 1; const LOSS = 2; const SPEED = 3; const SENT = 4; const DENSE = 5; const STALENESS = 6;
+// Most named numbers that have a chart.
+const NAMED = 16;
 
 function showHead(news) {
   const { facts, summary } = news;
@@ -119,6 +121,26 @@ function showEvents(events) {
   }));
 }
 
+// Draws a chart of each number that the user's code has measured and named. `of` returns the place of an evaluation.
+function showNamed(evaluations, of, options) {
+  const has = (one, name) => Object.hasOwn(one.named ?? {}, name);
+  const names = [...new Set(evaluations.flatMap((one) => Object.keys(one.named ?? {})))].slice(0, NAMED);
+  const place = at('named');
+  const wanted = JSON.stringify(names);
+  if (place.dataset.names !== wanted) {
+    place.dataset.names = wanted;
+    place.replaceChildren(...names.map((name) => make('figure', 'third',
+      make('figcaption', '', make('span', '', name), make('span', 'key held', 'eval'), make('output', '')),
+      drawn('svg', { role: 'img', 'aria-label': name }))));
+  }
+  names.forEach((name, index) => {
+    const figure = place.children[index];
+    const points = evaluations.filter((one) => has(one, name)).map((one) => [of(one), one.named[name]]);
+    const tell = (text) => { figure.querySelector('output').textContent = text; };
+    chart(figure.querySelector('svg'), { ...options, series: [{ name: 'held', points, dots: true }], y: plain, tell });
+  });
+}
+
 // Returns the events that charts mark, with their place on the axis: an event's second of the run is its time minus the
 // time of the first step.
 function ticks(model, axis) {
@@ -149,6 +171,7 @@ function showCharts(model, choice, nodes) {
     series: [{ name: 'held', points: measured(judged.of), dots: true }],
     ticks: happened, log: judged.of === 'loss' && choice.scale === 'log', x, y: judged.text, titles: [below, judged.name], most: judged.most, tell: tell('accuracy-at'),
   });
+  showNamed(model.evaluations, (one) => one[choice.over], { ticks: happened, x, titles: [below, ''] });
   chart(at('speed-chart'), {
     series: [{ name: 'speed', points: curve(SPEED) }], ticks: happened, x, y: count, from0: true, titles: [below, 'samples/s'], tell: tell('speed-at'),
   });

@@ -15,6 +15,8 @@ const count = (value) => known(value, (number) => scaled(number, ['', 'k', 'M', 
 const bytes = (value) => known(value, (number) => scaled(number, [' B', ' kB', ' MB', ' GB', ' TB', ' PB']));
 const percent = (value, digits = 0) => known(value, (number) => `${(100 * number).toFixed(digits)} %`);
 const loss = (value) => known(value, (number) => (number !== 0 && Math.abs(number) < 0.01 ? number.toExponential(1) : number.toFixed(4)));
+// Formats a number of unknown size and unit.
+const plain = (value) => (Math.abs(value) >= 100 ? count(value) : loss(value));
 const decimal = (value, digits = 1) => known(value, (number) => number.toFixed(digits));
 
 // Formats of figures by their unit; figures of other units are formatted by `count`.

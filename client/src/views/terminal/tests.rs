@@ -39,6 +39,7 @@ fn record(node: &str, second: u32) -> StatsRecord {
             accuracy: Some(0.97 + f64::from(second) * 0.001),
             loss: 1.9 / f64::from(second),
             mae: None,
+            ..Evaluation::default()
         }),
         tau: 1.21e-3,
         density: 0.002,
@@ -462,7 +463,7 @@ fn a_run_without_accuracy_shows_its_evaluation_loss() {
     let mut records = three_nodes(4);
     for record in &mut records {
         record.accuracy = None;
-        record.evaluation = record.evaluation.map(|one| Evaluation { accuracy: None, ..one });
+        record.evaluation = record.evaluation.take().map(|one| Evaluation { accuracy: None, ..one });
     }
     let mut timeline = timeline(&records);
     let shown = after_keys(&timeline, &[], (160, 40));
@@ -483,7 +484,7 @@ fn where_numbers_are_predicted_nothing_is_called_an_accuracy() {
     let mut records = three_nodes(4);
     for record in &mut records {
         (record.accuracy, record.mae) = (Some(-0.25), Some(3.5));
-        record.evaluation = record.evaluation.map(|one| Evaluation {
+        record.evaluation = record.evaluation.take().map(|one| Evaluation {
             accuracy: Some(-0.25),
             mae: Some(3.5),
             ..one

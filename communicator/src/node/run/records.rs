@@ -84,14 +84,14 @@ impl Records {
         let told = self.evaluated.filter(|(run, _)| *run == status.run).map(|(_, at)| at);
         let all = status.course.evaluations();
         let is_new = |one: &&Evaluation| told.is_none_or(|told| one.seconds > told);
-        let evaluations = all.iter().filter(is_new).copied().collect();
+        let evaluations = all.iter().filter(is_new).cloned().collect();
         self.evaluated = all.last().map(|newest| (status.run, newest.seconds));
         let mut record = StatsRecord {
             run: status.run.to_string(),
             state: status.phase.text().into(),
-            accuracy: status.scores.and_then(|scores| scores.accuracy),
-            mae: status.scores.and_then(|scores| scores.mae),
-            evaluation: all.last().copied(),
+            accuracy: status.scores.as_ref().and_then(|scores| scores.accuracy),
+            mae: status.scores.as_ref().and_then(|scores| scores.mae),
+            evaluation: all.last().cloned(),
             evaluations,
             waiting: status.waiting.into(),
             ..StatsRecord::default()

@@ -9,6 +9,7 @@ use protocol::ids::{NodeId, RunId};
 use protocol::job::JobDraft;
 use protocol::reasons::{KeptWeights, RunFailure};
 use protocol::stats::measured::{NodeUsage, Scores};
+use protocol::stats::named::NamedNumbers;
 use protocol::weights::digest::Digest;
 use protocol::wire::attach::FromWorker;
 use protocol::wire::control::RunResult;
@@ -28,6 +29,7 @@ const SCORES: Scores = Scores {
     accuracy: Some(0.5),
     loss: 1.0,
     mae: None,
+    named: NamedNumbers::NONE,
 };
 
 /// Nodes in pipelines of two stages that have agreed on their batches. Every message arrives at once.

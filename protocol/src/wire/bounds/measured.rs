@@ -13,6 +13,7 @@ impl Evaluation {
             accuracy: _,
             loss: _,
             mae: _,
+            named: _,
         } = self;
         counts([*samples])?;
         time(*seconds)?;
@@ -24,6 +25,7 @@ impl Course {
     /// Checks evaluations that another node sent: their number must be within its limit, and each of them valid.
     pub fn check(&self) -> Result<(), OutOfBounds> {
         within(self.evaluations().len() <= Self::MAX, "the number of evaluations")?;
+        within(self.named_bytes() <= Self::NAMED_BYTES_MAX, "the size of named numbers")?;
         self.evaluations().iter().try_for_each(Evaluation::check)
     }
 }

@@ -96,7 +96,12 @@ impl Scores {
     /// Checks that the scores of a model, received from another node, are possible. The loss of a diverged model may be
     /// NaN or infinite.
     pub fn check(&self) -> Result<(), OutOfBounds> {
-        let Self { accuracy, loss: _, mae } = self;
+        let Self {
+            accuracy,
+            loss: _,
+            mae,
+            named: _,
+        } = self;
         // For predicted numbers this is R², which is negative if guessing their mean is better.
         let least = if mae.is_some() { -1e9 } else { 0.0 };
         let is_possible = accuracy.is_none_or(|accuracy| (least..=1.0).contains(&accuracy));

@@ -6,6 +6,7 @@ use crate::job::JobDraft;
 use crate::reasons::{Excluded, LeftOut};
 use crate::stats::WorkerStats;
 use crate::stats::measured::{Course, Evaluation, NodeUsage, ProcessUsage, Scores};
+use crate::stats::named::NamedNumbers;
 use crate::weights::digest::Digest;
 use crate::wire::control::Phase;
 use crate::wire::flow::StageAddress;
@@ -71,6 +72,7 @@ fn settled() -> Settled {
             accuracy: Some(0.5),
             loss: 1.0,
             mae: None,
+            named: NamedNumbers::default(),
         }),
     }
 }
@@ -227,6 +229,19 @@ fn what_is_measured_is_bounded() {
     };
     // A model that diverges has a NaN loss.
     assert!(evaluated(|one| one.loss = f64::NAN));
+    let long = |count: usize| {
+        let numbers = (0..count).map(|number| (format!("{number:064}"), f64::NAN));
+        NamedNumbers::new(numbers).unwrap()
+    };
+    assert!(run_holds(|_, settled| {
+        for seconds in 0..300_u32 {
+            settled.course.add(Evaluation {
+                seconds: f64::from(seconds),
+                named: long(NamedNumbers::MAX),
+                ..Evaluation::default()
+            });
+        }
+    }));
     assert!(evaluated(|one| one.accuracy = None) && !evaluated(|one| one.accuracy = Some(1.5)));
     assert!(!evaluated(|one| one.seconds = f64::NAN));
     assert!(!evaluated(|one| one.samples = u64::MAX));

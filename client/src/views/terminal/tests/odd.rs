@@ -116,7 +116,7 @@ fn no_number_is_too_large_or_too_odd() {
                 seconds: value,
                 accuracy: Some(value),
                 loss: value,
-                mae: None,
+                ..Evaluation::default()
             }),
             ..record("odd", second)
         };
