@@ -24,6 +24,37 @@ def model():
     return nn.Sequential(nn.Linear(2, 20), HIDDEN, nn.ReLU(), nn.Linear(20, 2))
 ";
 
+/// A module with data, loss and measurements of its own: points in a plane, of which those above a line are of class 1.
+const OWN: &str = "# tau: model
+import torch
+from torch import nn
+from torch.nn import functional as F
+from helper import SIDE
+
+class Points(torch.utils.data.Dataset):
+    def __init__(self, count, seed):
+        self.x = torch.rand(count, 2, generator=torch.Generator().manual_seed(seed))
+        self.targets = (self.x.sum(1) > SIDE).long()
+    def __len__(self):
+        return len(self.x)
+    def __getitem__(self, index):
+        return self.x[index] + 0.01 * torch.rand(2), self.targets[index]
+
+def model():
+    return nn.Sequential(nn.Linear(2, 20), nn.ReLU(), nn.Dropout(0.1), nn.Linear(20, 2))
+
+def data():
+    return Points(2000, 1), Points(500, 2)
+
+def loss(net, batch):
+    x, y = batch
+    return F.cross_entropy(net(x), y)
+
+def evaluate(net, batch):
+    x, y = batch
+    return {'loss': loss(net, batch), 'accuracy': (net(x).argmax(1) == y).float().mean(), 'half': 0.5}
+";
+
 /// A folder with a file of code, and an interpreter that runs it.
 struct Modules {
     tau: Tau,
@@ -47,7 +78,14 @@ impl Modules {
         points_csv(&self.tau, "points.csv", 2000);
         self.train(code, &["--data", "csv:points.csv", "--nodes", "1", "--epochs", "3"])
     }
-    /// Trains the module of a file of code, on MNIST unless the flags name other data.
+
+    /// Trains a module with data of its own, which imports a neighbour, with these flags.
+    fn train_own(&self, code: &str, more: &[&str]) -> Output {
+        std::fs::write(self.tau.path("helper.py"), "SIDE = 1.0\n").unwrap();
+        self.train(code, more)
+    }
+
+    /// Trains the module of a file of code.
     fn train(&self, code: &str, more: &[&str]) -> Output {
         std::fs::write(self.tau.path("net.py"), code).unwrap();
         let python = self.interpreter();
@@ -68,7 +106,8 @@ impl Modules {
 #[test]
 fn a_module_on_three_nodes_trains_and_its_replicas_agree() {
     let Some(modules) = Modules::new() else { return };
-    let output = modules.train(NET, &["--nodes", "3", "--epochs", "1", "--minibatch", "128"]);
+    let mnist = ["--data", "builtin:mnist", "--minibatch", "128"];
+    let output = modules.train(NET, &[&mnist[..], &["--nodes", "3", "--epochs", "1"]].concat());
     let finished = output.finished(3);
     assert!(finished["accuracy"].as_f64().unwrap() > 0.9, "{finished}");
     output.trained(60_000);
@@ -81,6 +120,65 @@ fn a_module_on_three_nodes_trains_and_its_replicas_agree() {
             "{key}"
         );
     }
+}
+
+#[test]
+fn a_module_with_data_of_its_own_trains_on_three_nodes_and_gives_the_same_again_on_one() {
+    let Some(modules) = Modules::new() else { return };
+    let strom = ["--exchange", "strom", "--optimiser", "muon", "--minibatch", "32"];
+    let output = modules.train_own(OWN, &[&strom[..], &["--nodes", "3", "--epochs", "4"]].concat());
+    let finished = output.finished(3);
+    assert!(finished["accuracy"].as_f64().unwrap() > 0.9, "{finished}");
+    output.trained(8000);
+    let digest = || {
+        let output = modules.train_own(OWN, &["--nodes", "1", "--epochs", "4", "--validation", "0.1"]);
+        output.agreed()["digest"].clone()
+    };
+    let first = digest();
+    assert!(first.is_string(), "{first}");
+    assert_eq!(first, digest());
+    // Nothing is written beside sources.
+    assert!(!modules.tau.path("__pycache__").exists());
+}
+
+/// Tests the way from the files to the interpreter; `python/tests` has more of them.
+#[test]
+fn only_code_that_was_hashed_is_run() {
+    let Some(modules) = Modules::new() else { return };
+    let epochs = ["--nodes", "1", "--epochs", "1", "--minibatch", "32"];
+    let refused = |code: &str, says: &str| {
+        let output = modules.train_own(code, &epochs);
+        assert_eq!(output.code, 1, "{}", output.stdout);
+        let error = output.last()["error"].to_string();
+        assert!(error.contains(says), "{error}\n{}", output.stderr);
+        assert!(!modules.tau.path("was-run").exists());
+    };
+    // A stray file has the name of an installed module.
+    let stray = "open('was-run', 'w').close()\n";
+    std::fs::write(modules.tau.path("torch.py"), stray).unwrap();
+    std::fs::write(modules.tau.path("random.py"), stray).unwrap();
+    modules.train_own(OWN, &epochs).agreed();
+    assert!(!modules.tau.path("was-run").exists());
+    // A file is imported in a step, after nodes have compared their code.
+    std::fs::write(modules.tau.path("late.py"), stray).unwrap();
+    let late = OWN.replace(
+        "    x, y = batch\n    return F",
+        "    x, y = batch\n    if len(x) > 2:\n        import late\n    return F",
+    );
+    refused(
+        &late,
+        "imports late.py after the model was prepared: import it at the top",
+    );
+    // A link leads out of the folder.
+    let outside = tempfile::tempdir().unwrap();
+    std::fs::write(outside.path().join("other.py"), "open('was-run', 'w').close()\n").unwrap();
+    std::os::unix::fs::symlink(outside.path().join("other.py"), modules.tau.path("other.py")).unwrap();
+    let root = modules.tau.path(".").display().to_string();
+    let linked = OWN.replace("from helper", "import other\nfrom helper");
+    let output = modules.train_own(&linked, &[&epochs[..], &["--data-root", &root]].concat());
+    assert_eq!(output.code, 1, "{}", output.stdout);
+    output.says("lies outside of the data directory");
+    assert!(!modules.tau.path("was-run").exists());
 }
 
 #[test]
@@ -109,7 +207,7 @@ fn mistakes_in_code_are_named_with_their_place_before_the_run() {
     for (code, says) in [
         (
             "# tau: model\nimport nothing\n",
-            "net.py:2 in <module>: ModuleNotFoundError",
+            "net.py:2 in <module>: there is no module nothing",
         ),
         (&points("nn.Linear(21, 20)"), "RuntimeError"),
         (

@@ -4,10 +4,13 @@
 //! Rust keeps everything from the loss on; Python computes outputs and goes back from their gradient. Arrays are handed
 //! over as addresses: they belong to Rust and stay where they are until the call ends, or until the network is dropped.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::IsTerminal as _;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use protocol::sentence::sentence;
 use pyo3::exceptions::PyRuntimeError;
@@ -17,10 +20,11 @@ use pyo3::types::PyBytes;
 use tracing_subscriber::filter::LevelFilter;
 use worker::backend::device::Device;
 use worker::machine::parallel::Threads;
+use worker::model_file::{Dtype, UntrainedTensor};
 use worker::module::{
-    self, Module, ModuleData, ModuleFailure, ModuleHost, ModuleNetwork, ModuleSource, ModuleTensor, Rows,
+    CodeFolders, Module, ModuleData, ModuleFailure, ModuleHost, ModuleNetwork, ModuleSource, ModuleTensor, Rows,
 };
-use worker::process::{self, Options};
+use worker::process::{self, CODE_LIMIT, Options};
 
 /// Python's state of a thread of the worker, which lasts as long as the thread: PyTorch keeps pointers to it between calls.
 struct ThreadState {
@@ -60,6 +64,21 @@ fn attached<R>(call: impl FnOnce(Python<'_>) -> R) -> R {
     THREAD_STATE.with(|_| Python::attach(call))
 }
 
+/// Calls under way of the user's code: when each began, in the order in which they did.
+static CALLS: Mutex<BTreeMap<u64, Instant>> = Mutex::new(BTreeMap::new());
+/// Number of the next call of the user's code.
+static NEXT_CALL: AtomicU64 = AtomicU64::new(0);
+
+/// Calls a function that runs the user's code, which may never return.
+fn calling<R>(call: impl FnOnce(Python<'_>) -> R) -> R {
+    let number = NEXT_CALL.fetch_add(1, Ordering::Relaxed);
+    let calls = || CALLS.lock().unwrap_or_else(PoisonError::into_inner);
+    calls().insert(number, Instant::now());
+    let returned = attached(call);
+    calls().remove(&number);
+    returned
+}
+
 /// The interpreter of this process, as the worker knows it.
 struct Interpreter {
     /// Python object whose method `load` runs a file of code.
@@ -73,8 +92,17 @@ impl fmt::Debug for Interpreter {
 }
 
 impl ModuleHost for Interpreter {
+    fn longest_call(&self) -> Option<Duration> {
+        let calls = CALLS.lock().unwrap_or_else(PoisonError::into_inner);
+        calls.first_key_value().map(|(_, began)| began.elapsed())
+    }
+
+    fn whereabouts(&self) -> Option<String> {
+        attached(|py| self.loader.call_method0(py, "whereabouts")?.extract(py)).unwrap_or_default()
+    }
+
     fn load(&self, source: &ModuleSource) -> Result<Arc<dyn Module>, ModuleFailure> {
-        attached(|py| {
+        calling(|py| {
             let code = PyBytes::new(py, &source.code);
             let shape = source.input.map(|input| input.dims());
             let arguments = (&source.file, code, shape, source.seed);
@@ -100,7 +128,7 @@ impl Module for Loaded {
     }
 
     fn data(&self) -> Result<ModuleData, ModuleFailure> {
-        let data = attached(|py| {
+        let data = calling(|py| {
             let data = self.object.call_method0(py, "data")?;
             let (classes, test, hash): (Vec<u8>, usize, [u8; 32]) = data.extract(py)?;
             let (classes, _) = classes.as_chunks::<4>();
@@ -121,7 +149,7 @@ impl Module for Loaded {
     }
 
     fn network(&self, threads: usize) -> Result<Box<dyn ModuleNetwork>, ModuleFailure> {
-        let network = attached(|py| self.object.call_method1(py, "network", (threads,)));
+        let network = calling(|py| self.object.call_method1(py, "network", (threads,)));
         let object = network.map_err(failure)?;
         Ok(Box::new(Network { object }))
     }
@@ -147,7 +175,7 @@ struct Network {
 impl Network {
     /// Calls a method that computes outputs, and copies them.
     fn outputs(&self, method: &str, weights: &[f32], rows: Rows<'_>, key: u64) -> Result<Vec<f32>, ModuleFailure> {
-        let outputs = attached(|py| {
+        let outputs = calling(|py| {
             let arguments = (place(weights), place(rows.values), rows.samples, key);
             let outputs = self.object.call_method1(py, method, arguments)?;
             let bytes: Bound<'_, PyBytes> = outputs.extract(py)?;
@@ -165,7 +193,7 @@ impl ModuleNetwork for Network {
 
     fn backward(&mut self, output_gradient: &[f32], gradient: &mut [f32]) -> Result<(), ModuleFailure> {
         let places = (place(output_gradient), (gradient.as_mut_ptr() as usize, gradient.len()));
-        let written = attached(|py| self.object.call_method1(py, "backward", places).map(drop));
+        let written = calling(|py| self.object.call_method1(py, "backward", places).map(drop));
         written.map_err(failure)
     }
 
@@ -181,7 +209,7 @@ impl ModuleNetwork for Network {
         gradient: &mut [f32],
     ) -> Result<f32, ModuleFailure> {
         let gradient = (gradient.as_mut_ptr() as usize, gradient.len());
-        let loss = attached(|py| {
+        let loss = calling(|py| {
             let arguments = (place(weights), plain(py, positions), key, gradient);
             self.object.call_method1(py, "step", arguments)?.extract(py)
         });
@@ -189,12 +217,49 @@ impl ModuleNetwork for Network {
     }
 
     fn measure(&mut self, weights: &[f32], positions: &[u32]) -> Result<Vec<(String, f64)>, ModuleFailure> {
-        let found = attached(|py| {
+        let found = calling(|py| {
             let arguments = (place(weights), plain(py, positions));
             self.object.call_method1(py, "measure", arguments)?.extract(py)
         });
         found.map_err(failure)
     }
+
+    fn untrained(&mut self, weights: &[f32]) -> Result<Vec<UntrainedTensor>, ModuleFailure> {
+        let tensors: Result<Vec<(String, String, Vec<usize>, Vec<u8>)>, _> = calling(|py| {
+            self.object
+                .call_method1(py, "untrained", (place(weights),))?
+                .extract(py)
+        });
+        let tensor = |(key, dtype, dims, bytes): (String, String, Vec<usize>, Vec<u8>)| {
+            let known = dtype_of(&dtype);
+            let dtype =
+                known.ok_or_else(|| ModuleFailure(format!("{key} is {dtype}, which no model file can hold")))?;
+            Ok(UntrainedTensor {
+                key,
+                dtype,
+                dims,
+                bytes,
+            })
+        };
+        tensors.map_err(failure)?.into_iter().map(tensor).collect()
+    }
+}
+
+/// Returns the type of numbers that PyTorch calls by this name, if a model file can hold it.
+fn dtype_of(name: &str) -> Option<Dtype> {
+    Some(match name {
+        "torch.bool" => Dtype::BOOL,
+        "torch.uint8" => Dtype::U8,
+        "torch.int8" => Dtype::I8,
+        "torch.int16" => Dtype::I16,
+        "torch.int32" => Dtype::I32,
+        "torch.int64" => Dtype::I64,
+        "torch.float16" => Dtype::F16,
+        "torch.bfloat16" => Dtype::BF16,
+        "torch.float32" => Dtype::F32,
+        "torch.float64" => Dtype::F64,
+        _ => return None,
+    })
 }
 
 impl Drop for Network {
@@ -218,13 +283,22 @@ fn failure(error: PyErr) -> ModuleFailure {
 /// Works for the node that listens at a socket, until the node ends or closes the socket.
 #[pyfunction]
 #[expect(clippy::needless_pass_by_value, reason = "arguments of Python are made for the call")]
-fn attach(py: Python<'_>, socket: PathBuf, threads: usize, data_root: PathBuf, loader: Py<PyAny>) -> PyResult<()> {
+fn attach(
+    py: Python<'_>,
+    socket: PathBuf,
+    threads: usize,
+    data_root: PathBuf,
+    own_folder: Option<PathBuf>,
+    loader: Py<PyAny>,
+) -> PyResult<()> {
     start_log();
     let options = Options {
         version: VERSION.into(),
         device: Device::Cpu,
         threads: Threads(threads),
         data_root,
+        code_limit: code_limit(),
+        own_folder,
         modules: Some(Arc::new(Interpreter { loader })),
     };
     let worked = py.detach(|| process::attach(&socket, &options));
@@ -234,10 +308,29 @@ fn attach(py: Python<'_>, socket: PathBuf, threads: usize, data_root: PathBuf, l
 /// Returns the bytes of a file of code that a module imports, under the same rules as the module's own file.
 #[pyfunction]
 #[expect(clippy::needless_pass_by_value, reason = "arguments of Python are made for the call")]
-fn read(py: Python<'_>, data_root: PathBuf, file: PathBuf) -> PyResult<Bound<'_, PyBytes>> {
-    let code = module::read_source(&file, Some(&data_root));
-    let code = code.map_err(|error| PyRuntimeError::new_err(sentence(&error)))?;
+fn read(
+    py: Python<'_>,
+    data_root: PathBuf,
+    own_folder: Option<PathBuf>,
+    file: PathBuf,
+) -> PyResult<Bound<'_, PyBytes>> {
+    let folders = CodeFolders {
+        root: Some(&data_root),
+        own: own_folder.as_deref(),
+    };
+    let code = folders
+        .read(&file)
+        .map_err(|error| PyRuntimeError::new_err(sentence(&error)))?;
     Ok(PyBytes::new(py, &code))
+}
+
+/// Returns the time after which a call of the user's code is taken for hung: the seconds of `TAU_CODE_LIMIT`, or the
+/// usual ones.
+fn code_limit() -> Duration {
+    let seconds = std::env::var("TAU_CODE_LIMIT")
+        .ok()
+        .and_then(|seconds| seconds.parse().ok());
+    seconds.map_or(CODE_LIMIT, Duration::from_secs)
 }
 
 /// Writes the worker's log to standard error, which is its node's: problems, or what the level in `TAU_LOG` admits.

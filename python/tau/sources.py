@@ -20,6 +20,10 @@ from pathlib import Path
 MODEL = "__tau__"
 
 
+class SourceRefused(ImportError):
+    """A file of the folder is not run; the text is a sentence without values."""
+
+
 class Sources(importlib.abc.MetaPathFinder):
     """The model file and its neighbours: the modules in its folder. Only the newest instance finds modules."""
 
@@ -106,7 +110,7 @@ class Sources(importlib.abc.MetaPathFinder):
         with self.lock:
             if file not in self.codes:
                 if self.sealed:
-                    raise ImportError(
+                    raise SourceRefused(
                         f"{self.importer()} imports {self.name(file)} after the model was prepared: import it at the "
                         "top of the file",
                         path=file,
@@ -114,7 +118,7 @@ class Sources(importlib.abc.MetaPathFinder):
                 try:
                     self.codes[file] = bytes(self.read(file))
                 except (OSError, RuntimeError) as error:
-                    raise ImportError(f"{self.importer()} imports {self.name(file)}: {error}", path=file) from error
+                    raise SourceRefused(f"{self.importer()} imports {self.name(file)}: {error}", path=file) from error
             return self.codes[file]
 
     def importer(self):

@@ -22,16 +22,13 @@ import weakref
 
 from tau import _tau
 from tau.data import Data, DataMistake
-from tau.sources import Sources
+from tau.sources import SourceRefused, Sources
 
 FLOAT_BYTES = 4
 # Steps after which parameters and gradients are looked for where they should be.
 CHECK_EVERY = 100
 # Generators of random numbers are one for the process: who seeds them holds this until all numbers are drawn.
 GENERATOR = threading.RLock()
-# Most numbers that an evaluation may give, and most bytes of a name.
-NUMBERS_MAX = 16
-NAME_BYTES_MAX = 64
 
 
 class Failure(Exception):
@@ -55,7 +52,9 @@ def told(method):
 
 
 def described(error, sources):
-    """One sentence: which exception came from which line of the user's files."""
+    """One sentence: which exception came from which line of the user's files. Values are not told."""
+    if isinstance(error, SourceRefused):
+        return str(error)
     files = sources.files()
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if frame.filename in files]
@@ -64,6 +63,8 @@ def described(error, sources):
         place = f"{sources.name(error.filename)}:{error.lineno}"
     elif own:
         place = f"{sources.name(own[-1].filename)}:{own[-1].lineno} in {own[-1].name}"
+    if isinstance(error, ModuleNotFoundError):
+        return f"{place}: there is no module {error.name}: install it for {sys.executable} with pip"
     return f"{place}: {type(error).__name__}; the worker's log has the details"
 
 
@@ -92,6 +93,17 @@ class Loader:
 
     def __init__(self, read):
         self.read = read
+
+    def whereabouts(self):
+        """The line of the user's code that is being run, if there is one."""
+        sources = Sources.newest
+        files = sources.files() if sources else []
+        for frame in sys._current_frames().values():
+            while frame is not None:
+                if frame.f_code.co_filename in files:
+                    return f"{sources.name(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}"
+                frame = frame.f_back
+        return None
 
     def load(self, file, code, shape, seed):
         """Makes the module of a file. Without a shape of samples, it has samples of its own."""
@@ -387,12 +399,24 @@ class Network:
             found = evaluate(self.net, self.module.samples.batch(positions))
         if not isinstance(found, dict) or "loss" not in found:
             raise Failure(f'evaluate() in {self.file} returns no loss: return a dict like {{"loss": …, "accuracy": …}}')
-        if len(found) > NUMBERS_MAX or any(len(str(name).encode()) > NAME_BYTES_MAX for name in found):
-            raise Failure(
-                f"evaluate() in {self.file} returns too much: at most {NUMBERS_MAX} numbers with names of at most "
-                f"{NAME_BYTES_MAX} bytes"
-            )
         return [(str(name), float(number)) for name, number in found.items()]
+
+    @told
+    def untrained(self, weights):
+        """All other tensors of the module with these weights: key, type, shape, bytes."""
+        import torch
+
+        slots = {key for key, _, _ in self.module.slots}
+        with self.evaluating(weights):
+            others = {key: tensor for key, tensor in self.net.state_dict().items() if key not in slots}
+            for key, tensor in others.items():
+                if not isinstance(tensor, torch.Tensor):
+                    raise Failure(f"{self.file}: {key} in the module's state is no tensor, and cannot be saved")
+            flat = {key: tensor.detach().cpu().contiguous().reshape(-1) for key, tensor in others.items()}
+            return [
+                (key, str(tensor.dtype), list(tensor.shape), flat[key].view(torch.uint8).numpy().tobytes())
+                for key, tensor in others.items()
+            ]
 
     @contextlib.contextmanager
     def evaluating(self, weights):
@@ -464,19 +488,23 @@ def arguments():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu", choices=["cpu"])
     parser.add_argument("--data-root", required=True)
+    parser.add_argument("--own-folder", help="folder of the node, from which no code is run")
     parser.add_argument("socket")
     return parser.parse_args()
 
 
 def main():
     options = arguments()
+    # What the user's code prints is for people, who read the node's log.
+    os.dup2(2, 1)
     if options.tied:
         # A signal to all processes of a service is for the node, which ends its workers in good order.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
     try:
-        read = functools.partial(_tau.read, options.data_root)
-        _tau.attach(options.socket, options.threads, options.data_root, Loader(read))
+        folders = options.data_root, options.own_folder
+        loader = Loader(functools.partial(_tau.read, *folders))
+        _tau.attach(options.socket, options.threads, *folders, loader)
     except RuntimeError as error:
         print(f"error: {error}", file=sys.stderr)
         code = 1

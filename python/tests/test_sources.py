@@ -109,7 +109,7 @@ class Case(unittest.TestCase):
     def fails(self, files, kind, says, **options):
         """The traceback of a model file that fails."""
         error = raised(self.made(files, **options).run)
-        self.assertIs(type(error), kind)
+        self.assertIsInstance(error, kind)
         self.assertIn(says, str(error))
         return "".join(traceback.format_exception(error))
 

@@ -23,6 +23,8 @@ def loaded():
     tau.__path__ = [str(PACKAGE)]
     tau._tau = types.SimpleNamespace(VERSION="test")
     sys.modules["tau"] = tau
+    # Later, sources in this folder would be those of a model.
+    importlib.import_module("tau.files")
     return importlib.import_module("tau.worker")
 
 
@@ -61,7 +63,7 @@ class Worker(unittest.TestCase):
     def test_mistakes_are_named_with_their_place(self):
         points = POINTS.replace
         self.refused("def model(:\n", "net.py:1: SyntaxError")
-        self.refused("import nothing\n", "net.py:1 in <module>: ModuleNotFoundError")
+        self.refused("import nothing\n", "net.py:1 in <module>: there is no module nothing: install it")
         self.refused("model = 5\n", "has no function model()")
         self.refused("def model():\n    return 5\n", "returns a int")
         self.refused("from torch import nn\nmodel = nn.ReLU\n", "no parameters to train")

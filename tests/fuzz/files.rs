@@ -75,6 +75,7 @@ pub(crate) fn stage_file(number: usize) -> Vec<u8> {
         layout: &stage.layout,
         weights: &weights,
         statistics: &[],
+        untrained: &[],
     };
     let file = tempfile::NamedTempFile::new().unwrap();
     model_file::save(file.path(), numbers, &metadata).unwrap();

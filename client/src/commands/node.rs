@@ -48,7 +48,7 @@ pub(crate) fn run(arguments: &Seed, seeds: &[String]) -> Result<(), Failure> {
     let device = compute::check_compute(&arguments.node.compute)?;
     check_python(arguments)?;
     let dir = arguments.node.dir.clone().unwrap_or_else(|| DIR.into());
-    let workers = worker_command(&arguments.node.compute, &device)?;
+    let workers = worker_command(&arguments.node.compute, &device, &dir)?;
     let threads = compute::threads(arguments.node.compute.threads, workers.count)?;
     // The process that starts tied nodes gives this note once for all of them.
     if let Some(crowded) = compute::crowded(workers.count, threads.0, &device).filter(|_| !arguments.tied) {
@@ -240,8 +240,9 @@ pub(crate) fn read_data(data: &DataSpec, root: Option<&Path>) -> Result<DataInfo
     Ok(dataset.info())
 }
 
-/// Returns the command that starts workers: this program, with the flags that they need.
-fn worker_command(flags: &ComputeFlags, device: &Device) -> Result<WorkerCommand, Failure> {
+/// Returns the command that starts workers: this program, or an interpreter that must not run code of the node's own
+/// folder `dir`, with the flags that they need.
+fn worker_command(flags: &ComputeFlags, device: &Device, dir: &Path) -> Result<WorkerCommand, Failure> {
     let threads = compute::threads(flags.threads, flags.workers)?;
     let mut arguments: Vec<OsString> = vec![
         "worker".into(),
@@ -259,6 +260,7 @@ fn worker_command(flags: &ComputeFlags, device: &Device) -> Result<WorkerCommand
         None => cluster::program()?,
         Some(python) => {
             arguments.splice(..1, ["-I", "-m", "tau.worker"].map(OsString::from));
+            arguments.extend(["--own-folder".into(), dir.into()]);
             python.clone()
         }
     };

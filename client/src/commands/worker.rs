@@ -1,6 +1,6 @@
 //! `tau worker`: runs a worker that attaches to a node on this machine.
 
-use ::worker::process::{self, AttachError, Options};
+use ::worker::process::{self, AttachError, CODE_LIMIT, Options};
 
 use crate::args::Worker;
 use crate::failure::Failure;
@@ -14,6 +14,8 @@ pub(crate) fn run(arguments: &Worker) -> Result<(), Failure> {
         device: compute::device(&arguments.device, arguments.precision.as_deref())?,
         threads: compute::threads(arguments.threads, 1)?,
         data_root: compute::data_root(arguments.data_root.as_deref())?,
+        code_limit: CODE_LIMIT,
+        own_folder: None,
         modules: None,
     };
     if arguments.tied {

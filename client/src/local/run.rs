@@ -10,7 +10,7 @@ use protocol::job::model::initial_counts;
 use protocol::stats::Finished;
 use worker::dataset::Dataset;
 use worker::model_file::first_weights;
-use worker::module;
+use worker::module::CodeFolders;
 use worker::task::job_layout;
 
 use super::cluster::LocalCluster;
@@ -180,7 +180,7 @@ fn check(job: &Job, flags: &ComputeFlags, nodes: usize) -> Result<String, Failur
         quantity::of(flags.threads.unwrap_or(1), "thread")
     );
     if let (DataSpec::Module, Some(file)) = (&job.data, job.model.module()) {
-        module::read(file, flags.data_root.as_deref()).map_err(Failure::bad)?;
+        code_folders(flags).read_model(file).map_err(Failure::bad)?;
         return Ok(format!("model and data are the code in {}; {computes}", file.display()));
     }
     let dataset = reading::open(&job.data, job.seed, flags.data_root.as_deref()).map_err(Failure::bad)?;
@@ -191,7 +191,7 @@ fn check(job: &Job, flags: &ComputeFlags, nodes: usize) -> Result<String, Failur
     let model = match job.model.module() {
         Some(file) => {
             job_layout::check(job, &dataset).map_err(Failure::bad)?;
-            module::read(file, flags.data_root.as_deref()).map_err(Failure::bad)?;
+            code_folders(flags).read_model(file).map_err(Failure::bad)?;
             format!("the model is the code in {}", file.display())
         }
         None => check_model(job, &dataset, flags, nodes)?,
@@ -212,6 +212,14 @@ fn check(job: &Job, flags: &ComputeFlags, nodes: usize) -> Result<String, Failur
     let said = format!("{}: {parts}; {model}; {computes}", job.data);
     let lines = [said].into_iter().chain(dataset.remarks);
     Ok(lines.collect::<Vec<_>>().join("\n"))
+}
+
+/// Returns the folders that code may lie in, for a user's own process.
+fn code_folders(flags: &ComputeFlags) -> CodeFolders<'_> {
+    CodeFolders {
+        root: flags.data_root.as_deref(),
+        own: None,
+    }
 }
 
 /// Checks before a local run that a model of layers fits the data, and that the memory is sufficient. Returns a

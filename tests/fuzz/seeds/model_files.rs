@@ -58,6 +58,7 @@ pub(super) fn model_files() {
             layout: &layout,
             weights: &weights,
             statistics: &vec![0.5; layout.measured()],
+            untrained: &[],
         };
         model_file::save(file.path(), numbers, &metadata).unwrap();
         let bytes = std::fs::read(file.path()).unwrap();

@@ -92,6 +92,11 @@ pub struct Known<'a> {
     pub scaling: &'a Scaling,
 }
 
+/// Returns the path to open for a file that a job names besides its data, under the same rules: below the data root.
+pub(crate) fn resolve_file(path: &Path, root: Option<&Path>) -> Result<std::path::PathBuf, DatasetError> {
+    root::resolve(path, root)
+}
+
 /// Opens a file that a job names besides its data, under the same rules: below the data root, and only regular files.
 pub(crate) fn open_file(path: &Path, root: Option<&Path>) -> Result<std::fs::File, DatasetError> {
     source::open(&root::resolve(path, root)?)

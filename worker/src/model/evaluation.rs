@@ -103,10 +103,17 @@ impl NamedSums {
             let sum = self.sums.iter().find(|(name, _)| name == wanted);
             sum.map(|(_, sum)| sum / self.samples as f64)
         };
+        let others = self
+            .sums
+            .iter()
+            .filter(|(name, _)| !["accuracy", "loss"].contains(&&**name));
+        let named = NamedNumbers::new(others.map(|(name, sum)| (name, sum / self.samples as f64)));
         Evaluation {
             accuracy: mean("accuracy"),
             loss: mean("loss").unwrap_or(f64::NAN),
             mae: None,
+            // The numbers of each minibatch have been checked.
+            named: named.unwrap_or_default(),
             samples: self.samples,
         }
     }

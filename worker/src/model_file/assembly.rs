@@ -75,6 +75,7 @@ pub fn assemble(stages: &[Vec<u8>]) -> Result<Vec<u8>, AssemblyError> {
         layout: &layout,
         weights: &weights,
         statistics: &[],
+        untrained: &[],
     };
     serialise(numbers, &metadata).map_err(|error| unreadable(error.to_string()))
 }
@@ -137,6 +138,7 @@ mod tests {
                 layout: &stage.layout,
                 weights: &weights,
                 statistics: &[],
+                untrained: &[],
             };
             serialise(numbers, &metadata).unwrap()
         };

@@ -16,7 +16,8 @@ use protocol::job::model::{Layout, ModelError, ModelSpec, PipelineStage, Shape, 
 use protocol::job::{Job, JobDraft, JobErrors};
 use protocol::log::frontier::Frontier;
 use protocol::weights::digest::Digest;
-use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+pub use safetensors::tensor::Dtype;
+use safetensors::tensor::{SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -46,6 +47,13 @@ pub struct Metadata {
     pub frontier: Vec<(String, u64)>,
     /// Digest of the weights, in hex, by which damage is detected.
     pub digest: String,
+    /// Keys of the tensors that were not trained, if the model is a module (a network that is Python code): buffers, frozen
+    /// parameters, and further keys of trained tensors.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub untrained: Vec<String>,
+    /// Digest of the module's code, in hex. The code itself is not in the file.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
     /// Number of the pipeline stage, if the file holds only one stage of a model. The key is `portion`, because stored
     /// files have it.
     #[serde(rename = "portion", default, skip_serializing_if = "Option::is_none")]
@@ -68,7 +76,20 @@ impl Metadata {
                 .map(|(origin, sequence)| (origin.to_string(), sequence))
                 .collect(),
             digest: digest.to_string(),
+            untrained: Vec::new(),
+            code: None,
             stage: None,
+        }
+    }
+
+    /// Returns the metadata of a trained module, with the digest of its code and its untrained tensors.
+    #[must_use]
+    pub fn of_module(self, code: Option<[u8; 32]>, untrained: &[UntrainedTensor]) -> Self {
+        let hex = |code: [u8; 32]| code.iter().map(|byte| format!("{byte:02x}")).collect();
+        Self {
+            code: code.map(hex),
+            untrained: untrained.iter().map(|tensor| tensor.key.clone()).collect(),
+            ..self
         }
     }
 
@@ -112,6 +133,21 @@ pub struct Model {
     /// Means and variances measured for batch norms, in the order in which the layout numbers them, apart from the
     /// weights.
     pub statistics: Vec<f32>,
+    /// Tensors of a module that were not trained.
+    pub untrained: Vec<UntrainedTensor>,
+}
+
+/// Tensor of a module that is saved with the model and was not trained: a buffer, a frozen parameter, or a trained tensor
+/// under a further key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UntrainedTensor {
+    pub key: String,
+    /// Type of the tensor's numbers.
+    pub dtype: Dtype,
+    /// Dimensions of the tensor, outermost first.
+    pub dims: Vec<usize>,
+    /// Numbers of the tensor in little-endian order.
+    pub bytes: Vec<u8>,
 }
 
 impl Model {
@@ -122,6 +158,7 @@ impl Model {
             layout: &self.layout,
             weights: &self.weights,
             statistics: &self.statistics,
+            untrained: &self.untrained,
         }
     }
 }
@@ -135,6 +172,8 @@ pub struct Numbers<'a> {
     pub weights: &'a [f32],
     /// Means and variances measured for the model's batch norms.
     pub statistics: &'a [f32],
+    /// Tensors of a module that were not trained.
+    pub untrained: &'a [UntrainedTensor],
 }
 
 /// Reason why a model file was not written or not read.
@@ -201,6 +240,7 @@ pub(crate) fn serialise(
         layout,
         weights,
         statistics,
+        untrained,
     } = numbers;
     let bytes = |values: &[f32]| -> Vec<u8> { values.iter().flat_map(|value| value.to_le_bytes()).collect() };
     let (weights, statistics) = (bytes(weights), bytes(statistics));
@@ -214,6 +254,10 @@ pub(crate) fn serialise(
                 TensorView::new(Dtype::F32, tensor.dims.clone(), part)?,
             ));
         }
+    }
+    for tensor in untrained {
+        let view = TensorView::new(tensor.dtype, tensor.dims.clone(), &tensor.bytes)?;
+        views.push((tensor.key.as_str(), view));
     }
     let text = serde_json::to_string(metadata)?;
     Ok(safetensors::serialize(
@@ -262,13 +306,17 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Model, ModelFileError> {
         .resolve()
         .map_err(|JobErrors(errors)| not_a_model(errors.first().map_or_else(String::new, ToString::to_string)))?;
     let tensors = SafeTensors::deserialize(bytes).map_err(|error| not_a_model(error.to_string()))?;
+    let is_untrained = |key: &str| metadata.untrained.iter().any(|untrained| untrained == key);
     let layout = match &job.model {
         ModelSpec::Layers(_) => Layout::new(&job.model, metadata.input, metadata.target.outputs()),
-        ModelSpec::Module(_) => Layout::of_tensors(tensors.iter().map(|(key, tensor)| {
-            let dims = tensor.shape().to_vec();
-            let role = module::role(key, &dims);
-            (key.to_owned(), dims, role)
-        })),
+        ModelSpec::Module(_) => {
+            let trained = tensors.iter().filter(|(key, _)| !is_untrained(key));
+            Layout::of_tensors(trained.map(|(key, tensor)| {
+                let dims = tensor.shape().to_vec();
+                let role = module::role(key, &dims);
+                (key.to_owned(), dims, role)
+            }))
+        }
     };
     let layout = layout.map_err(|error: ModelError| not_a_model(error.to_string()))?;
     let inputs = metadata.input.elements();
@@ -310,12 +358,21 @@ pub fn parse(path: &Path, bytes: &[u8]) -> Result<Model, ModelFileError> {
             expected: metadata.digest,
         });
     }
+    let untrained = tensors.iter().filter(|(key, _)| is_untrained(key));
+    let untrained = untrained.map(|(key, tensor)| UntrainedTensor {
+        key: key.to_owned(),
+        dtype: tensor.dtype(),
+        dims: tensor.shape().to_vec(),
+        bytes: tensor.data().to_vec(),
+    });
+    let untrained = untrained.collect();
     Ok(Model {
         metadata,
         job,
         layout,
         weights,
         statistics,
+        untrained,
     })
 }
 
@@ -362,6 +419,7 @@ mod tests {
             layout,
             weights,
             statistics: &[],
+            untrained: &[],
         }
     }
 

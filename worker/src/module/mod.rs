@@ -14,19 +14,25 @@
 mod native;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use std::fmt::Debug;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use protocol::job::model::{Layout, ModelError, Role, Shape};
 use protocol::job::target::TargetInfo;
+use protocol::stats::named::NamedNumbers;
 use protocol::weights::lattice::{RANGE_ALARM_STEPS, STEPS_PER_UNIT, nearest_count};
 use thiserror::Error;
 
 use crate::dataset::{self, DatasetError};
 use crate::machine::parallel::Threads;
+use crate::model_file::UntrainedTensor;
+
+pub use watch::CallWatch;
 
 /// Line that a file of code must contain near its beginning, so that jobs cannot run any other file of a node.
 const MARK: &str = "# tau: model";
@@ -41,6 +47,14 @@ const WEIGHT_MAX: f32 = (RANGE_ALARM_STEPS / STEPS_PER_UNIT) as f32;
 pub trait ModuleHost: Debug + Send + Sync {
     /// Runs the code of a file and returns the module that it makes. The module's first weights follow from the seed.
     fn load(&self, source: &ModuleSource) -> Result<Arc<dyn Module>, ModuleFailure>;
+
+    /// Returns the duration of the longest call of code that is under way; `None` if there is none. Never waits for the
+    /// interpreter.
+    fn longest_call(&self) -> Option<Duration>;
+
+    /// Returns the line of code that is being run, for people; `None` if it is no line of the user's. May wait for the
+    /// interpreter.
+    fn whereabouts(&self) -> Option<String>;
 }
 
 /// File of code that makes a module, and the samples that the module is for.
@@ -101,6 +115,10 @@ pub trait ModuleNetwork: Send {
     /// Measures the model on the module's own samples at these positions, outside of training: returns means under
     /// their names, with `loss` among them.
     fn measure(&mut self, weights: &[f32], positions: &[u32]) -> Result<Vec<(String, f64)>, ModuleFailure>;
+
+    /// Returns the tensors of the module with these weights that are saved with the model and are not trained: buffers,
+    /// frozen parameters, and further keys of trained tensors.
+    fn untrained(&mut self, weights: &[f32]) -> Result<Vec<UntrainedTensor>, ModuleFailure>;
 }
 
 /// Trained tensor of a module.
@@ -146,6 +164,9 @@ pub enum ModuleError {
     /// Reason why a module cannot be trained: its file cannot be opened on this node.
     #[error(transparent)]
     Open(#[from] DatasetError),
+    /// Reason why a module cannot be trained: its file lies in the folder that its node writes to.
+    #[error("{file} lies in the node's own folder, from which no code is run: move it elsewhere below --data-root")]
+    OwnFolder { file: PathBuf },
     /// Reason why a module cannot be trained: the operating system failed to read its file.
     #[error("{file} could not be read")]
     Read { file: PathBuf, source: std::io::Error },
@@ -274,9 +295,18 @@ impl CheckedNetwork {
         }
     }
 
-    /// Measures the model on the module's own samples at these positions, as [`ModuleNetwork::measure`] does.
+    /// Measures the model on the module's own samples at these positions, as [`ModuleNetwork::measure`] does, and checks
+    /// that the numbers are few and their names short.
     pub fn measure(&mut self, weights: &[f32], positions: &[u32]) -> Result<Vec<(String, f64)>, ModuleFailure> {
-        self.network.measure(weights, positions)
+        let found = self.network.measure(weights, positions)?;
+        let named = NamedNumbers::new(found.iter().map(|(name, number)| (name, *number)));
+        named.map_err(|error| ModuleFailure(format!("evaluate(): {error}")))?;
+        Ok(found)
+    }
+
+    /// Returns the tensors of the module that are saved and not trained, as [`ModuleNetwork::untrained`] does.
+    pub fn untrained(&mut self, weights: &[f32]) -> Result<Vec<UntrainedTensor>, ModuleFailure> {
+        self.network.untrained(weights)
     }
 
     /// Returns the outputs if the data can be compared with them. One output is enough to tell two classes apart.
@@ -294,19 +324,19 @@ impl CheckedNetwork {
     }
 }
 
-/// Reads a file of code under the same rules as data, and has the interpreter run it. `input` is the shape of one sample
-/// that Tau reads; `None` if the module reads its samples itself.
+/// Reads a file of code from one of these folders, and has the interpreter run it. `input` is the shape of one sample that
+/// Tau reads; `None` if the module reads its samples itself.
 pub fn load(
     host: Option<&dyn ModuleHost>,
     file: &Path,
-    root: Option<&Path>,
+    folders: CodeFolders<'_>,
     input: Option<Shape>,
     seed: u64,
 ) -> Result<Arc<dyn Module>, ModuleError> {
     let host = host.ok_or_else(|| ModuleError::NoHost { file: file.into() })?;
     let source = ModuleSource {
         file: file.into(),
-        code: read(file, root)?,
+        code: folders.read_model(file)?,
         input,
         seed,
     };
@@ -352,28 +382,44 @@ pub fn role(key: &str, dims: &[usize]) -> Role {
     }
 }
 
-/// Reads a file of code and checks that it is marked as one that defines a model.
-pub fn read(file: &Path, root: Option<&Path>) -> Result<Vec<u8>, ModuleError> {
-    let code = read_source(file, root)?;
-    let mut lines = code.split(|&byte| byte == b'\n').take(MARK_WITHIN);
-    if lines.any(|line| line.trim_ascii() == MARK.as_bytes()) {
-        Ok(code)
-    } else {
-        Err(ModuleError::Unmarked { file: file.into() })
-    }
+/// Folders that files of code may lie in.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CodeFolders<'a> {
+    /// Folder below which all files must lie, as data must; `None` for a user's own process and files.
+    pub root: Option<&'a Path>,
+    /// Folder that the node writes to, and that members of its cluster thereby put files into: no code lies there.
+    pub own: Option<&'a Path>,
 }
 
-/// Reads a file of code under the same rules as data.
-pub fn read_source(file: &Path, root: Option<&Path>) -> Result<Vec<u8>, ModuleError> {
-    let mut code = Vec::new();
-    let opened = dataset::open_file(file, root)?;
-    let read = opened.take(SOURCE_BYTES_MAX + 1).read_to_end(&mut code);
-    read.map_err(|source| ModuleError::Read {
-        file: file.into(),
-        source,
-    })?;
-    if code.len() as u64 > SOURCE_BYTES_MAX {
-        return Err(ModuleError::TooLarge { file: file.into() });
+impl CodeFolders<'_> {
+    /// Reads a file of code and checks that it is marked as one that defines a model.
+    pub fn read_model(self, file: &Path) -> Result<Vec<u8>, ModuleError> {
+        let code = self.read(file)?;
+        let mut lines = code.split(|&byte| byte == b'\n').take(MARK_WITHIN);
+        if lines.any(|line| line.trim_ascii() == MARK.as_bytes()) {
+            Ok(code)
+        } else {
+            Err(ModuleError::Unmarked { file: file.into() })
+        }
     }
-    Ok(code)
+
+    /// Reads a file of code.
+    pub fn read(self, file: &Path) -> Result<Vec<u8>, ModuleError> {
+        let path = dataset::resolve_file(file, self.root)?;
+        let own = self.own.and_then(|own| own.canonicalize().ok());
+        if own.is_some_and(|own| path.canonicalize().is_ok_and(|path| path.starts_with(own))) {
+            return Err(ModuleError::OwnFolder { file: file.into() });
+        }
+        let mut code = Vec::new();
+        let opened = dataset::open_file(&path, None)?;
+        let read = opened.take(SOURCE_BYTES_MAX + 1).read_to_end(&mut code);
+        read.map_err(|source| ModuleError::Read {
+            file: file.into(),
+            source,
+        })?;
+        if code.len() as u64 > SOURCE_BYTES_MAX {
+            return Err(ModuleError::TooLarge { file: file.into() });
+        }
+        Ok(code)
+    }
 }

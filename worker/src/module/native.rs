@@ -2,6 +2,7 @@
 //! an interpreter. Its own samples are those of a dataset that it is given.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use dfdx::prelude::Cpu;
 use protocol::job::model::{Layout, ModelSpec, initial_counts};
@@ -14,6 +15,7 @@ use crate::model::network::{ForwardPass, Network};
 use crate::model::ops::loss::eval_sums;
 use crate::model::ops::{self, CpuLayer, MeanLoss, Parameters, Pass, Seed, Statistics, from_rows, values};
 use crate::model::program::{ImageOrder, Program};
+use crate::model_file::UntrainedTensor;
 use crate::task::objective::Objective;
 
 /// Number of classes of all data in these tests.
@@ -39,6 +41,14 @@ impl ModuleHost for Native {
             seed: source.seed,
             data,
         }))
+    }
+
+    fn longest_call(&self) -> Option<Duration> {
+        None
+    }
+
+    fn whereabouts(&self) -> Option<String> {
+        None
     }
 }
 
@@ -190,5 +200,9 @@ impl ModuleNetwork for NativeNetwork {
             ("loss".into(), sums.loss / samples),
             ("accuracy".into(), accuracy),
         ])
+    }
+
+    fn untrained(&mut self, _: &[f32]) -> Result<Vec<UntrainedTensor>, ModuleFailure> {
+        Ok(Vec::new())
     }
 }

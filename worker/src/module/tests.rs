@@ -19,6 +19,14 @@ use crate::training::{Identity, Next, Training};
 const SAMPLES: (Shape, TargetInfo) = (Shape::Flat(2), TargetInfo::Classes(10));
 const ONE: Threads = Threads(1);
 
+/// Returns the rule that code must lie below a folder.
+fn below(root: &Path) -> CodeFolders<'_> {
+    CodeFolders {
+        root: Some(root),
+        own: None,
+    }
+}
+
 /// Loads and opens `net.py` in this folder as a module, for samples that Tau reads or, without a shape, for its own.
 fn opened_in(
     folder: &Path,
@@ -27,7 +35,7 @@ fn opened_in(
     target: TargetInfo,
 ) -> Result<(OpenModule, Layout, Vec<i32>), ModuleError> {
     let file = Path::new("net.py");
-    let module = load(Some(host), file, Some(folder), input, 1)?;
+    let module = load(Some(host), file, below(folder), input, 1)?;
     open(module, file, target, ONE)
 }
 
@@ -91,7 +99,7 @@ fn a_module_in_rust_trains_as_the_same_layers_do_to_the_bit() {
         let native = CpuTrainer::new(task(), &own, &counts, rule, 5, ONE).unwrap();
         // The module with the same samples as its own computes the loss, too.
         let (own_module, _, _) = opened_in(root.path(), &host, None, TargetInfo::Module).unwrap();
-        let code = load(Some(&host), Path::new("net.py"), Some(root.path()), None, 1).unwrap();
+        let code = load(Some(&host), Path::new("net.py"), below(root.path()), None, 1).unwrap();
         let ModuleData { classes, test, hash } = code.data().unwrap();
         let own_data = Arc::new(Dataset::of_module(classes, test, hash));
         let network = own_module.network(ONE).unwrap();
@@ -147,11 +155,26 @@ fn mistakes_are_named_before_anything_is_run() {
         30
     );
     let folder = tempfile::tempdir().unwrap();
-    let none = load(None, Path::new("net.py"), Some(folder.path()), None, 1);
+    let none = load(None, Path::new("net.py"), below(folder.path()), None, 1);
     assert!(none.err().unwrap().to_string().contains("start the node with --python"));
     let (host, file) = (Native::default(), Path::new("/etc/hostname"));
-    let outside = load(Some(&host), file, Some(folder.path()), None, 1);
+    let outside = load(Some(&host), file, below(folder.path()), None, 1);
     assert!(matches!(outside.err().unwrap(), ModuleError::Open(_)));
+    let own = folder.path().join("node");
+    std::fs::create_dir(&own).unwrap();
+    std::fs::write(own.join("net.py"), format!("{MARK}\ndense 10")).unwrap();
+    std::os::unix::fs::symlink("node/net.py", folder.path().join("link.py")).unwrap();
+    let folders = CodeFolders {
+        own: Some(&own),
+        ..below(folder.path())
+    };
+    for file in ["node/net.py", "link.py"] {
+        assert!(matches!(
+            folders.read(Path::new(file)),
+            Err(ModuleError::OwnFolder { .. })
+        ));
+        assert!(below(folder.path()).read(Path::new(file)).is_ok());
+    }
 }
 
 #[test]
@@ -172,6 +195,9 @@ fn outputs_that_the_data_cannot_be_compared_with_are_refused() {
         }
         fn measure(&mut self, _: &[f32], _: &[u32]) -> Result<Vec<(String, f64)>, ModuleFailure> {
             unreachable!()
+        }
+        fn untrained(&mut self, _: &[f32]) -> Result<Vec<UntrainedTensor>, ModuleFailure> {
+            Ok(Vec::new())
         }
     }
     let rows = Rows {
@@ -221,6 +247,9 @@ fn a_single_sample_is_taken_twice_and_counts_once() {
         }
         fn measure(&mut self, _: &[f32], _: &[u32]) -> Result<Vec<(String, f64)>, ModuleFailure> {
             unreachable!()
+        }
+        fn untrained(&mut self, _: &[f32]) -> Result<Vec<UntrainedTensor>, ModuleFailure> {
+            Ok(Vec::new())
         }
     }
     let mut network = CheckedNetwork {

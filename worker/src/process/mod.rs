@@ -43,7 +43,7 @@ use thiserror::Error;
 use crate::backend::device::Device;
 use crate::machine::panics;
 use crate::machine::parallel::Threads;
-use crate::module::ModuleHost;
+use crate::module::{CallWatch, ModuleHost};
 use crate::pipeline::PipelineEvent;
 use crate::training::ToTraining;
 use crate::training::thread::TrainingThread;
@@ -57,6 +57,8 @@ use socket::{Writer, invalid};
 
 /// Interval at which a worker tells its node that it is alive.
 const BEAT: Duration = Duration::from_secs(1);
+/// Usual time after which a call of a module's code is taken for hung: far longer than any useful step.
+pub const CODE_LIMIT: Duration = Duration::from_secs(600);
 
 /// The settings that a worker process is started with.
 #[derive(Clone, Debug)]
@@ -66,6 +68,10 @@ pub struct Options {
     pub threads: Threads,
     /// Folder in which all data must be; relative paths of data refer to it.
     pub data_root: PathBuf,
+    /// Time after which a call of a module's code is taken for hung.
+    pub code_limit: Duration,
+    /// Folder that the node writes to, from which no code is run, if the node has named it.
+    pub own_folder: Option<PathBuf>,
     /// Interpreter of this process, which runs the code of modules; `None` if the process has none.
     pub modules: Option<Arc<dyn ModuleHost>>,
 }
@@ -112,7 +118,9 @@ fn work_for(path: &Path, options: &Options) -> Result<(), AttachError> {
         gpu_bytes: options.device.gpu_bytes(),
         threads: options.threads.0,
     }))?;
-    beat(writer.clone())?;
+    let limit = options.code_limit;
+    let watch = options.modules.clone().map(|host| CallWatch::new(host, limit));
+    beat(writer.clone(), watch)?;
     Process {
         options: options.clone(),
         writer,
@@ -125,11 +133,17 @@ fn work_for(path: &Path, options: &Options) -> Result<(), AttachError> {
     .run(&mut reader)
 }
 
-/// Tells the node every second that this process is not stuck, until the node is gone.
-fn beat(writer: Writer) -> io::Result<()> {
+/// Tells the node every second that this process is not stuck, until the node is gone or the code of a module is taken
+/// for hung: then the node is told why, and ends this process because it falls silent.
+fn beat(writer: Writer, mut watch: Option<CallWatch>) -> io::Result<()> {
     std::thread::Builder::new().name("beat".into()).spawn(move || {
         while writer.message(&FromWorker::Alive).is_ok() {
             std::thread::sleep(BEAT);
+            if let Some(reason) = watch.as_mut().and_then(CallWatch::look) {
+                let cause = FailureCause::Code;
+                let _ = writer.message(&FromWorker::Failed { reason, cause });
+                return;
+            }
         }
     })?;
     Ok(())

@@ -23,8 +23,9 @@ use crate::backend::speed;
 use crate::dataset::{Answers, Dataset};
 use crate::evaluate::Evaluator;
 use crate::machine::parallel::Threads;
+use crate::model_file::UntrainedTensor;
 use crate::model_file::first_weights::{self, FirstWeights};
-use crate::module::{self, CheckedNetwork, Module, ModuleData, ModuleFailure, OpenModule, Rows};
+use crate::module::{self, CheckedNetwork, CodeFolders, Module, ModuleData, ModuleFailure, OpenModule, Rows};
 use crate::pipeline::Pipeline;
 use crate::stage::{HoldsStage, Membership};
 use crate::task::job_layout;
@@ -127,6 +128,22 @@ impl Prepared {
     pub(super) fn evaluator(&self, task: Task, threads: Threads) -> Evaluator {
         let module = self.module.as_ref().map(OpenModule::evaluating);
         Evaluator::new(&self.device, task, self.layout.clone(), threads).with_module(module)
+    }
+
+    /// Returns the digest of the code of the run's module; `None` for a model of layers.
+    pub(super) fn code(&self) -> Option<[u8; 32]> {
+        self.code
+    }
+
+    /// Returns the tensors of a module with these weights that are saved with the model and were not trained; an error is
+    /// one sentence.
+    pub(super) fn untrained(&self, weights: &[f32]) -> Result<Vec<UntrainedTensor>, String> {
+        let Some(module) = &self.module else {
+            return Ok(Vec::new());
+        };
+        let network = module.evaluating();
+        let mut network = network.lock().unwrap_or_else(PoisonError::into_inner);
+        network.untrained(weights).map_err(|error| error.to_string())
     }
 
     /// Returns the measured computing speed of this worker, by which nodes decide where to cut the network; 0 unless
@@ -311,8 +328,11 @@ fn load_module(file: &Path, input: Option<Shape>, seed: u64, options: &Options) 
             file.display()
         ));
     }
-    let root = Some(options.data_root.as_path());
-    module::load(options.modules.as_deref(), file, root, input, seed).map_err(|error| sentence(&error))
+    let folders = CodeFolders {
+        root: Some(&options.data_root),
+        own: options.own_folder.as_deref(),
+    };
+    module::load(options.modules.as_deref(), file, folders, input, seed).map_err(|error| sentence(&error))
 }
 
 /// Makes a loaded module ready to train, and tries it on two samples, so that most mistakes in its code are found before

@@ -272,6 +272,7 @@ fn save_stage(prepared: &Prepared, stage: &PipelineStage, weights: &[f32], order
         layout: &stage.layout,
         weights,
         statistics: &[],
+        untrained: &[],
     };
     model_file::save(&order.path, numbers, &metadata).map_err(|error| sentence(&error))
 }
@@ -289,13 +290,16 @@ fn save_and_measure(
         threads,
         ..
     } = prepared;
+    let untrained = prepared.untrained(&weights)?;
     let metadata = Metadata::new(job, dataset.known(), &order.frontier, digest);
+    let metadata = metadata.of_module(prepared.code(), &untrained);
     let statistics =
         measure(layout, &weights, &dataset.train, *threads, Bits::Fixed).map_err(|error| error.to_string())?;
     let numbers = Numbers {
         layout,
         weights: &weights,
         statistics: &statistics,
+        untrained: &untrained,
     };
     model_file::save(&order.path, numbers, &metadata).map_err(|error| sentence(&error))?;
     let mut evaluator = prepared.evaluator(prepared.tested(), *threads);

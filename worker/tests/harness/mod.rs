@@ -16,7 +16,7 @@ use protocol::wire::frame::{self, Kind};
 use worker::backend::device::Device;
 use worker::dataset::Dataset;
 use worker::machine::parallel::Threads;
-use worker::process::{Options, attach, read_frame};
+use worker::process::{CODE_LIMIT, Options, attach, read_frame};
 
 /// The node's end of a worker.
 pub(crate) struct Node {
@@ -42,6 +42,8 @@ impl Node {
                 version: "test".into(),
                 threads: Threads(1),
                 data_root: root,
+                code_limit: CODE_LIMIT,
+                own_folder: None,
                 modules: None,
             };
             // The worker must end without an error, however its node ends.

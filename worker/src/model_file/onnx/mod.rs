@@ -364,6 +364,7 @@ mod tests {
             metadata: Metadata::new(&job, known, &Frontier::default(), Digest::of_counts(&[])),
             weights: vec![0.0; layout.weights],
             statistics: Vec::new(),
+            untrained: Vec::new(),
             layout,
             job,
         };
