@@ -193,6 +193,14 @@ fn training_stops_where_it_is_told_to() {
     assert!(reached["accuracy"].as_f64().unwrap() >= 0.9, "{reached}");
     assert_eq!(reached["reason"], "target_reached");
     assert!(reached["epochs"].as_f64().unwrap() < 100_000.0);
+    let flags = ["--epochs", "100000", "--target-loss", "0.4", "--target-accuracy", "0.5"];
+    let reached = train(&tau, &data, &flags).last();
+    assert_eq!(reached["reason"], "target_reached", "{reached}");
+    let evaluations = reached["evaluations"].as_array().unwrap();
+    // The last evaluation is that of the result, on the test rows.
+    let (_, during) = evaluations.split_last().unwrap();
+    let loss = during.last().unwrap()["loss"].as_f64().unwrap();
+    assert!(loss <= 0.4, "{reached}");
     let timed = train(&tau, &data, &["--epochs", "100000", "--max-seconds", "0.3"]).last();
     assert_eq!(
         (&timed["event"], &timed["reason"]),
@@ -335,13 +343,13 @@ fn metrics() -> String {
     }
     page += "\nThe quality of the model over time is in *evaluations*: `evaluation` and `evaluations` of a node's record, lines of \
              `metrics.jsonl` with `\"event\": \"evaluation\"`, and `evaluations` of a result. Their fields, which `finished` and \
-             `result.json` have for the saved weights, too:\n\n| field | meaning |\n|---|---|\n\
-             | `samples`, `seconds` | Samples that all nodes had trained, and seconds since the first step, when the weights were taken |\n\
-             | `accuracy` | Share of correct predictions; R² for predicted numbers; null for a model without an accuracy |\n\
-             | `loss` | Mean loss per sample; null if it is not finite |\n\
-             | `mae` | Mean absolute error of predicted numbers; null for classes |\n\
-             | `named` | Numbers that the user's code has measured, by name, such as `{\"perplexity\": 7.1}`: at most 16, with names of at \
-             most 64 bytes; null where a number is not finite; left out if there are none |\n";
+             `result.json` have for the saved weights, too:\n\n\
+             - `samples`, `seconds`: samples that all nodes had trained, and seconds since the first step, when the weights were taken\n\
+             - `accuracy`: share of correct predictions; R² for predicted numbers; null for a model without an accuracy\n\
+             - `loss`: mean loss per sample; null if it is not finite\n\
+             - `mae`: mean absolute error of predicted numbers; null for classes\n\
+             - `named`: numbers that the user's code has measured, by name, such as `{\"perplexity\": 7.1}`: at most 16, with names of at \
+             most 64 bytes; null where a number is not finite; left out if there are none\n";
     page + "\n---\n[README](../README.md) · [usage](usage/clusters.md#metrics) · [architecture](architecture.md)\n"
 }
 

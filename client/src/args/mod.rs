@@ -334,8 +334,8 @@ pub(crate) struct Start {
     #[command(flatten)]
     pub(crate) page: RunPage,
     /// Continue an earlier run, finished or not, from the furthest checkpoint that any node has of it; --epochs,
-    /// --max-seconds, --target-accuracy, --evaluations, --patience, --keep, --checkpoint-every and --give-up-after
-    /// may be changed
+    /// --max-seconds, --target-accuracy, --target-loss, --evaluations, --patience, --keep, --checkpoint-every and
+    /// --give-up-after may be changed
     #[arg(long, value_name = "RUN", conflicts_with_all = ["file", "attach"])]
     pub(crate) resume: Option<PathBuf>,
     /// The folder for runs, each in a subfolder named by its id; DIR/latest points at the newest

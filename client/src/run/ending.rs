@@ -103,9 +103,7 @@ fn now() -> String {
 fn why_early(reason: &str, patience: Option<u32>) -> Option<String> {
     match reason {
         "stopped" => Some("the run was stopped before all samples were trained".into()),
-        "target_reached" => {
-            Some("the run reached its target accuracy; the model has the weights that reached it".into())
-        }
+        "target_reached" => Some("the run reached its target; the model has the weights that reached it".into()),
         "patience_over" => {
             let evaluations = quantity::of(patience.unwrap_or(1) as usize, "evaluation");
             Some(format!(

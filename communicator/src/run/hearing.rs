@@ -58,7 +58,7 @@ impl ActiveRun {
         }
     }
 
-    /// Records a worker's evaluation. Stops the run if the evaluation reaches the target accuracy, or if too many
+    /// Records a worker's evaluation. Stops the run if the evaluation reaches the target, or if too many
     /// evaluations in a row have not lowered the loss.
     fn evaluated(&mut self, worker: WorkerKey, evaluation: Evaluation, scope: &mut Scope<'_>) {
         let keeps_best = self.job.keep == Keep::Best;
@@ -68,11 +68,15 @@ impl ActiveRun {
             State::Settling(..) => return self.course.add(evaluation),
             _ => return,
         }
-        self.scores = Some(evaluation.scores());
-        let target = self.job.target_accuracy;
-        let is_reached = target
-            .zip(evaluation.accuracy)
-            .is_some_and(|(target, accuracy)| accuracy >= target);
+        let scores = evaluation.scores();
+        if self.job.target_accuracy.is_some() && scores.accuracy.is_none() && self.course.evaluations().is_empty() {
+            tracing::warn!(
+                event = "target_accuracy_unknown",
+                "the model reports no accuracy, so the run cannot reach its target accuracy: use --target-loss instead"
+            );
+        }
+        let is_reached = self.job.target_is_reached_by(&scores);
+        self.scores = Some(scores);
         if let Some(exchanging) = self.exchanging_mut().filter(|_| is_reached || keeps_best) {
             exchanging.note_measured(worker);
         }

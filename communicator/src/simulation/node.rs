@@ -133,7 +133,7 @@ pub(super) struct Training {
     pub(super) closed: bool,
     /// True while the worker is throttled: its node has told it to pause.
     pub(super) is_paused: bool,
-    /// The weights that the worker last measured and that reached the target accuracy, as counts (whole steps of
+    /// The weights that the worker last measured and that reached the target, as counts (whole steps of
     /// 2^-20).
     pub(super) on_target: Option<Vec<i32>>,
 }

@@ -13,6 +13,7 @@ use protocol::wire::control::{Phase, Reply};
 use protocol::wire::run_beat::StopReason;
 
 use super::node::{Disk, TIMING, digest};
+use super::working::Goal;
 use super::world::{World, pair};
 use crate::node::roster::Roster;
 use crate::planted::{Bug, PLANTED};
@@ -22,8 +23,14 @@ const SECOND: Duration = Duration::from_secs(1);
 
 /// Makes a world of nodes that all train in a run, which the first node started and which would not end by itself.
 fn training(count: usize) -> (World, Vec<NodeId>, RunId) {
+    training_to(Goal::Accuracy, count)
+}
+
+/// Does the same as [`training`], with a run that has this goal.
+fn training_to(goal: Goal, count: usize) -> (World, Vec<NodeId>, RunId) {
     let mut world = World::cluster(7, count);
     world.samples = 1 << 20;
+    world.goal = goal;
     let nodes = world.alive();
     let run = world.start(nodes[0], false);
     let all = nodes.clone();
@@ -250,7 +257,7 @@ fn workers_wait_for_each_other_again_after_one_has_stood_still() {
     }
 }
 
-/// Returns the weights that a worker of the node has measured and that have reached the target accuracy.
+/// Returns the weights that a worker of the node has measured and that have reached the target.
 fn on_target(world: &World, at: NodeId) -> Vec<i32> {
     let mut trainings = world.nodes[&at]
         .workers
@@ -269,8 +276,15 @@ fn stop_of(world: &World, run: RunId, at: NodeId) -> Option<StopReason> {
 
 #[test]
 fn a_run_ends_with_the_weights_that_reached_its_target() {
-    for count in [1, 3] {
-        let (mut world, nodes, run) = training(count);
+    let goals = [Goal::Accuracy, Goal::Loss, Goal::Both];
+    for (goal, count) in goals.into_iter().flat_map(|goal| [(goal, 1), (goal, 3)]) {
+        let (mut world, nodes, run) = training_to(goal, count);
+        world.miss_target(nodes[0]);
+        world.pass(3 * SECOND);
+        assert!(
+            world.nodes[&nodes[0]].ended.is_empty(),
+            "{goal:?}: a missed target ended the run"
+        );
         world.reach_target(nodes[0]);
         let measured = on_target(&world, nodes[0]);
         assert_eq!(ends(&mut world, run, &nodes, 10), vec![Vec::<String>::new(); count]);

@@ -389,7 +389,7 @@ impl World {
         }
     }
 
-    /// Lets a worker measure its weights and report an accuracy that has `reached` the target, or has not.
+    /// Lets a worker measure its weights and report scores that have `reached` the target, or have not.
     pub(super) fn evaluate(&mut self, at: NodeId, key: WorkerKey, reached: bool) {
         let delay = 20 + self.random.below(1500);
         let Some(run) = self.nodes[&at].exchange.as_ref().map(|open| open.run) else {
@@ -402,21 +402,36 @@ impl World {
         if reached {
             training.on_target = Some(training.counts.clone());
         }
-        let accuracy = if reached { 0.95 } else { 0.5 };
+        let (accuracy, loss) = match (self.goal, reached) {
+            (Goal::Accuracy, reached) => (Some(if reached { 0.95 } else { 0.5 }), 1.0),
+            (Goal::Loss, reached) => (None, if reached { 0.25 } else { 1.0 }),
+            (Goal::Both, reached) => (Some(0.95), if reached { 0.25 } else { 1.0 }),
+        };
         let evaluation = Evaluation {
-            accuracy: Some(accuracy),
-            loss: 1.0,
+            accuracy,
+            loss,
             ..Evaluation::default()
         };
-        self.say(&format!("node {at} measures an accuracy of {accuracy}"));
+        self.say(&format!(
+            "node {at} measures an accuracy of {accuracy:?} and a loss of {loss}"
+        ));
         self.worker_says(at, key, delay, FromWorker::Evaluated { run, evaluation });
     }
 
-    /// Lets the first worker of a node measure its weights and report that they reach the target accuracy.
+    /// Lets the first worker of a node measure its weights and report that they reach the target.
     pub(super) fn reach_target(&mut self, at: NodeId) {
+        self.evaluate_first(at, true);
+    }
+
+    /// Lets the first worker of a node measure its weights and report that they do not reach the target.
+    pub(super) fn miss_target(&mut self, at: NodeId) {
+        self.evaluate_first(at, false);
+    }
+
+    fn evaluate_first(&mut self, at: NodeId, reached: bool) {
         let open = self.nodes[&at].exchange.as_ref();
         if let Some(key) = open.and_then(|open| Some(*open.core.seats().first_key_value()?.0)) {
-            self.evaluate(at, key, true);
+            self.evaluate(at, key, reached);
         }
     }
 
@@ -473,7 +488,16 @@ fn batch(
     frame.into()
 }
 
-pub(super) fn job(in_rounds: Option<RoundWeighting>, way: RoundTopology) -> Job {
+/// Target that a simulated run ends at.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Goal {
+    Accuracy,
+    /// A loss, of a model without an accuracy.
+    Loss,
+    Both,
+}
+
+pub(super) fn job(in_rounds: Option<RoundWeighting>, way: RoundTopology, goal: Goal) -> Job {
     let shares = in_rounds.map(|shares| match shares {
         RoundWeighting::Mean => "mean",
         RoundWeighting::Weighted => "weighted",
@@ -483,7 +507,8 @@ pub(super) fn job(in_rounds: Option<RoundWeighting>, way: RoundTopology) -> Job 
     let draft = JobDraft {
         exchange: shares.map(|shares| format!("{way}:every=1,{shares}")),
         epochs: Some(1),
-        target_accuracy: Some(0.9),
+        target_accuracy: matches!(goal, Goal::Accuracy | Goal::Both).then_some(0.9),
+        target_loss: matches!(goal, Goal::Loss | Goal::Both).then_some(0.5),
         ..JobDraft::default()
     };
     draft.resolve().unwrap()

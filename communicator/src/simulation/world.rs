@@ -17,7 +17,7 @@ use protocol::wire::run_plan::RunPlan;
 use super::check_nodes;
 use super::node::{Checkpoint, Node, TIMING, Worker};
 use super::stages::Layers;
-use super::working::job;
+use super::working::{Goal, job};
 use crate::node::roster::DialOutcome;
 use crate::run::{RunEvent, WorkerKey};
 use crate::run_exchange::{RunExchangeEvent, WriteOccasion};
@@ -169,6 +169,8 @@ pub(super) struct World {
     /// The rule by which workers' batches are weighted, if workers train in rounds; `None` if they do not wait for each
     /// other.
     pub(super) in_rounds: Option<RoundWeighting>,
+    /// Target of the simulated runs.
+    pub(super) goal: Goal,
     /// The path by which rounds are added up in this world: from all to all, over a server, or along a ring.
     pub(super) way: RoundTopology,
     /// True if the simulation may let workers that train in rounds run out of samples for a while.
@@ -230,6 +232,11 @@ impl World {
                 2 => RoundTopology::RingReduce,
                 _ => RoundTopology::Ring,
             },
+            goal: match seed / 48 % 3 {
+                0 => Goal::Accuracy,
+                1 => Goal::Loss,
+                _ => Goal::Both,
+            },
             may_idle: true,
             may_stall: false,
             leaving: BTreeSet::new(),
@@ -241,7 +248,7 @@ impl World {
     pub(super) fn job(&self) -> Job {
         match &self.layers {
             Some(layers) => layers.job(),
-            None => job(self.in_rounds, self.way),
+            None => job(self.in_rounds, self.way, self.goal),
         }
     }
 

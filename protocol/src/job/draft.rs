@@ -76,8 +76,7 @@ impl JobDraft {
             mistakes.add::<()>("accumulate", message);
         }
         if exchange.is_some_and(|exchange| exchange.pipelines().is_some()) {
-            let has_target = keys.target_accuracy.flatten().is_some();
-            mistakes.spread(draft.from.is_some(), keys.keep.unwrap_or_default(), has_target);
+            mistakes.spread(&draft, keys.keep.unwrap_or_default());
             if let Some(file) = keys.model.as_ref().and_then(ModelSpec::module) {
                 mistakes.uncut(file);
             }

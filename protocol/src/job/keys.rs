@@ -201,6 +201,14 @@ impl Limits for Accuracy {
     const WORDS: &str = "between 0 and 1";
 }
 
+/// Limits of a loss that a run is to reach, for keys of kind [`Number`].
+pub struct EvalLoss;
+
+impl Limits for EvalLoss {
+    const RANGE: RangeInclusive<f64> = f64::MIN_POSITIVE..=f64::MAX;
+    const WORDS: &str = "above 0";
+}
+
 /// Limits of a duration in seconds, for keys of kind [`Number`].
 pub struct Seconds;
 
@@ -267,12 +275,14 @@ job_keys! {
     "N" trainers: String => Text<Trainers>, default "all",
         shown "1 for a run that one worker finishes in some seconds, else all", open Trainers,
         serde(deserialize_with = "number_or_text");
-    /// Validation rows, which --patience, --keep best and --target-accuracy decide by: a share of the training rows, test (the test rows themselves), or auto (a tenth of the training rows if one of the three is given, else none)
+    /// Validation rows, which --patience, --keep best, --target-accuracy and --target-loss decide by: a share of the training rows, test (the test rows themselves), or auto (a tenth of the training rows if one of the four is given, else none)
     "ROWS" validation: String => Text<Validation>, default "auto", serde(deserialize_with = "number_or_text");
     /// End the run when the accuracy on the validation rows (R² for numbers) reaches this
     "A" target_accuracy: f64 => Optional<Number<Accuracy>>, resume may_change;
+    /// End the run when the loss on the validation rows is at or below this; with --target-accuracy, when both are reached
+    "L" target_loss: f64 => Optional<Number<EvalLoss>>, resume may_change;
     /// Evaluations of the model per epoch
-    "N" evaluations: u32 => Optional<Whole<EVALUATIONS_MAX>>, shown "1; 16 with a target accuracy", resume may_change;
+    "N" evaluations: u32 => Optional<Whole<EVALUATIONS_MAX>>, shown "1; 16 with a target", resume may_change;
     /// End the run when this many evaluations in a row have brought no lower loss on the validation rows; see --evaluations
     "N" patience: u32 => Optional<Whole<PATIENCE_MAX>>, resume may_change;
     /// If the run diverges, train it once more from the beginning at half the learning rate

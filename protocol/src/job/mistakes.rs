@@ -5,7 +5,7 @@ use std::path::Path;
 use super::key::JobKey;
 use super::keys::CheckedKeys;
 use super::loss::{ClassWeights, Loss};
-use super::{Density, Exchange, JobError, Keep, Threshold};
+use super::{Density, Exchange, JobDraft, JobError, Keep, Threshold};
 use crate::weights::lattice::{STEPS_PER_UNIT, Tau};
 
 /// Mistakes found in a job so far, collected so that people see all of them at once.
@@ -45,15 +45,16 @@ impl Mistakes {
         }
     }
 
-    /// Records a mistake for each of these settings (`from`, `keep` with the best weights, a target accuracy) that the
+    /// Records a mistake for each of these settings (`from`, `keep` with the best weights, a target) that the
     /// job gives, because a network that is spread over nodes (`--exchange layers`) cannot have them.
-    pub(super) fn spread(&mut self, from: bool, keep: Keep, target: bool) {
+    pub(super) fn spread(&mut self, draft: &JobDraft, keep: Keep) {
         let whole = "needs the whole network on one node, but --exchange layers splits the network over nodes: leave \
              this setting out";
         for (key, is_said) in [
-            ("from", from),
+            ("from", draft.from.is_some()),
             ("keep", keep == Keep::Best),
-            ("target_accuracy", target),
+            ("target_accuracy", draft.target_accuracy.is_some()),
+            ("target_loss", draft.target_loss.is_some()),
         ] {
             if is_said {
                 self.add::<()>(key, format!("{key} {whole}"));

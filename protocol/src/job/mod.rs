@@ -39,18 +39,36 @@ pub use rule::RunFacts;
 pub use trainers::Trainers;
 pub use validation::Validation;
 
+use crate::stats::measured::Scores;
+
 impl Job {
     /// True if evaluations decide when the run ends or with which weights.
     #[must_use]
     pub fn decides_by_measurements(&self) -> bool {
-        self.patience.is_some() || self.target_accuracy.is_some() || self.keep == Keep::Best
+        self.patience.is_some() || self.has_target() || self.keep == Keep::Best
     }
 
-    /// Returns the number of evaluations of the model per epoch: the job's, or 16 with a target accuracy and 1 without.
+    /// Returns true if the run ends once its model has reached an accuracy or a loss.
+    #[must_use]
+    pub fn has_target(&self) -> bool {
+        self.target_accuracy.is_some() || self.target_loss.is_some()
+    }
+
+    /// Returns true if these scores on the validation rows reach the job's target: both targets, if it has two. A model
+    /// without an accuracy reaches no target accuracy.
+    #[must_use]
+    pub fn target_is_reached_by(&self, scores: &Scores) -> bool {
+        let accuracy = |target| scores.accuracy.is_some_and(|accuracy| accuracy >= target);
+        self.has_target()
+            && self.target_accuracy.is_none_or(accuracy)
+            && self.target_loss.is_none_or(|target| scores.loss <= target)
+    }
+
+    /// Returns the number of evaluations of the model per epoch: the job's, or 16 with a target and 1 without.
     #[must_use]
     pub fn evaluations_per_epoch(&self) -> u32 {
         const WITH_TARGET: u32 = 16;
-        let usual = if self.target_accuracy.is_some() { WITH_TARGET } else { 1 };
+        let usual = if self.has_target() { WITH_TARGET } else { 1 };
         self.evaluations.unwrap_or(usual)
     }
 

@@ -4,6 +4,8 @@ use super::*;
 use crate::job::clip::Clip;
 use crate::job::data::DataSpec;
 use crate::job::split::Split;
+use crate::stats::measured::Scores;
+use crate::stats::named::NamedNumbers;
 use crate::weights::lattice::Tau;
 
 #[test]
@@ -13,11 +15,47 @@ fn a_network_that_is_spread_over_nodes_takes_nothing_that_needs_it_whole() {
         from: Some("old.safetensors".into()),
         keep: Some("best".into()),
         target_accuracy: Some(0.9),
+        target_loss: Some(2.5),
         ..JobDraft::default()
     };
     let JobErrors(errors) = draft.resolve().unwrap_err();
     let keys: Vec<_> = errors.iter().map(|error| error.key).collect();
-    assert_eq!(keys, ["from", "keep", "target_accuracy"]);
+    assert_eq!(keys, ["from", "keep", "target_accuracy", "target_loss"]);
+}
+
+#[test]
+fn a_run_reaches_all_of_its_targets_or_none() {
+    let job = |accuracy: Option<f64>, loss: Option<f64>| {
+        let draft = JobDraft {
+            target_accuracy: accuracy,
+            target_loss: loss,
+            ..JobDraft::default()
+        };
+        draft.resolve().unwrap()
+    };
+    let scores = |accuracy, loss| Scores {
+        accuracy,
+        loss,
+        mae: None,
+        named: NamedNumbers::default(),
+    };
+    let accuracy = job(Some(0.9), None);
+    assert!(accuracy.target_is_reached_by(&scores(Some(0.9), 7.0)));
+    assert!(!accuracy.target_is_reached_by(&scores(Some(0.8), 0.0)));
+    assert!(!accuracy.target_is_reached_by(&scores(None, 0.0)));
+    let loss = job(None, Some(2.5));
+    assert!(loss.target_is_reached_by(&scores(None, 2.5)) && loss.target_is_reached_by(&scores(Some(0.0), 2.0)));
+    assert!(!loss.target_is_reached_by(&scores(Some(1.0), 2.6)));
+    assert!(!loss.target_is_reached_by(&scores(Some(1.0), f64::NAN)));
+    let both = job(Some(0.9), Some(2.5));
+    assert!(both.target_is_reached_by(&scores(Some(0.9), 2.5)));
+    assert!(!both.target_is_reached_by(&scores(Some(0.9), 2.6)) && !both.target_is_reached_by(&scores(None, 2.5)));
+    assert!(!job(None, None).target_is_reached_by(&scores(Some(1.0), 0.0)));
+    for with in [accuracy, loss, both] {
+        assert!(with.decides_by_measurements());
+        assert_eq!(with.evaluations_per_epoch(), 16);
+    }
+    assert!(!job(None, None).decides_by_measurements());
 }
 
 #[test]
@@ -47,6 +85,7 @@ fn toml_flags_and_wire_are_one() {
         split = "class"
         balanced = true
         target_accuracy = 0.97
+        target_loss = 0.125
         patience = 3
         keep = "best"
         max_seconds = 60
@@ -109,6 +148,7 @@ fn every_mistake_is_reported() {
         trainers: Some("0".into()),
         validation: Some("1".into()),
         target_accuracy: Some(97.0),
+        target_loss: Some(0.0),
         evaluations: Some(0),
         patience: Some(0),
         keep: Some("all".into()),
@@ -146,6 +186,7 @@ fn every_mistake_is_reported() {
             "patience",
             "split",
             "target_accuracy",
+            "target_loss",
             "trainers",
             "validation"
         ]

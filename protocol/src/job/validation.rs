@@ -3,8 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Rows on which a run measures the loss and accuracy that it decides by: for patience, best weights and target
-/// accuracy.
+/// Rows on which a run measures the loss and accuracy that it decides by: for patience, best weights and targets.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum Validation {
     /// Validation rows: a tenth of the training rows if the job decides anything by evaluations, else none.

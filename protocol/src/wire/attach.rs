@@ -81,7 +81,7 @@ pub enum ToWorker {
     /// Tells the worker to take no further step, but not to end its stream of batches yet: [`ToWorker::GoBack`] or
     /// [`ToWorker::Stop`] follows.
     StandBy,
-    /// Tells the worker to go back to the weights that it kept because they reached the target accuracy or were the
+    /// Tells the worker to go back to the weights that it kept because they reached the target or were the
     /// best, and to end its stream of batches. All other workers have ended theirs. If the job keeps the best weights,
     /// the present ones are measured first, and their scores reported for this moment.
     GoBack(Moment),

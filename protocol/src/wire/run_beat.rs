@@ -58,7 +58,7 @@ pub struct ParticipantState {
     pub number: u64,
     /// True once all workers of the participant have ended their streams of batches and will make no further batch.
     pub closed: bool,
-    /// True while one of the participant's workers, which has measured weights that reach the target accuracy, waits to
+    /// True while one of the participant's workers, which has measured weights that reach the target, waits to
     /// restore them until all other workers have made their last batches.
     pub stands_by: bool,
     /// True while the participant has no new worker in place of a lost one that its pipeline needs.
@@ -157,7 +157,7 @@ impl GivenUp {
 pub enum StopReason {
     /// The run ends because a user has asked for it.
     Asked,
-    /// The run ends because the target accuracy is reached.
+    /// The run ends because its target, an accuracy or a loss, is reached.
     TargetReached,
     /// The run ends because as many evaluations in a row as the job's patience have brought no lower loss.
     PatienceOver,

@@ -5,7 +5,7 @@ use crate::engine::add_to_corpus;
 pub(super) fn texts() {
     let full = "data = \"idx:images\"\nmodel = \"conv 8 3x3, relu, flatten, dense 10\"\nepochs = 3\nminibatch = 32\n\
         optimiser = \"sgd:0.05,momentum=0.9,nesterov\"\nclip = 2.5\nlr_schedule = \"cosine:warmup=0.1\"\n\
-        tau = 0.0078125\nsplit = \"class\"\nbalanced = true\nexchange = \"strom\"\ntarget_accuracy = 0.97\n\
+        tau = 0.0078125\nsplit = \"class\"\nbalanced = true\nexchange = \"strom\"\ntarget_accuracy = 0.97\ntarget_loss = 0.125\n\
         max_seconds = 60.5\ncheckpoint_every = 10\nseed = 42\n";
     let short = "density = 1e-3 # few\noptimiser = 'adam:0.002'\nlr_schedule = \"step:every=0.25,factor=0.5\"\n\
         clip = \"none\"\nsplit = \"equal\"\n";

@@ -38,6 +38,7 @@ pub(super) fn job() -> Job {
         data: Some("csv:flowers.csv?label=species&test=0.25".into()),
         model: Some("dense 16, relu, dense 3".into()),
         target_accuracy: Some(0.97),
+        target_loss: Some(0.125),
         ..JobDraft::default()
     };
     draft.resolve().unwrap()

@@ -84,8 +84,8 @@ pub enum DatasetError {
     },
     /// No sample would be left for training after validation samples are set aside.
     #[error(
-        "{samples} training samples are too few to set validation samples aside for --patience, --keep best or \
-         --target-accuracy: use more data, or --validation test"
+        "{samples} training samples are too few to set validation samples aside for --patience, --keep best or a \
+         target: use more data, or --validation test"
     )]
     NothingToValidateOn {
         /// Number of training samples.

@@ -29,7 +29,7 @@ struct Order {
     /// Samples trained and time passed in the run when the evaluated weights were current.
     moment: Moment,
     /// Target accuracy of an evaluation, if the job has one. An evaluation that can no longer reach it ends early
-    /// without a result.
+    /// without a result. A loss does not tell early whether it will reach its target.
     target: Option<f64>,
     /// Channel for the answer to the training thread, if these are the last weights of the run: it tells the thread to
     /// stop with them, or to go back to better ones. `None` for all other evaluations.

@@ -19,22 +19,21 @@ struct Weights {
 impl MeasuredWeights {
     /// True if the job may end with earlier weights, so that evaluated weights must be kept.
     pub(super) fn is_wanted(job: &Job) -> bool {
-        job.target_accuracy.is_some() || job.keep == Keep::Best
+        job.has_target() || job.keep == Keep::Best
     }
 
-    /// Keeps evaluated weights if the job may end with them: they reached the target accuracy, or have the lowest loss
+    /// Keeps evaluated weights if the job may end with them: they reached the target, or have the lowest loss
     /// so far.
     pub(super) fn take_note(&self, job: &Job, scores: &Scores, weights: Vec<f32>) {
         let mut kept = self.lock();
-        let has_reached = |target: f64| scores.accuracy.is_some_and(|accuracy| accuracy >= target);
-        if job.target_accuracy.is_some_and(has_reached) {
+        if job.target_is_reached_by(scores) {
             kept.on_target = Some(weights);
         } else if job.keep == Keep::Best && kept.best.as_ref().is_none_or(|(loss, _)| scores.loss < *loss) {
             kept.best = Some((scores.loss, weights));
         }
     }
 
-    /// Takes the latest weights that reached the job's target accuracy.
+    /// Takes the latest weights that reached the job's target.
     pub(super) fn take_on_target(&self) -> Option<Vec<f32>> {
         self.lock().on_target.take()
     }
@@ -109,6 +108,27 @@ mod tests {
         };
         kept.take_note(&job, &scores, vec![1.0]);
         assert_eq!(kept.take_on_target(), None);
+    }
+
+    #[test]
+    fn weights_that_reach_the_target_loss_are_kept() {
+        let loss = job("target_loss = 0.5");
+        assert!(MeasuredWeights::is_wanted(&loss));
+        let kept = MeasuredWeights::default();
+        kept.take_note(&loss, &scores(1.0, 0.6), vec![1.0]);
+        assert_eq!(kept.take_on_target(), None);
+        let without_accuracy = Scores {
+            accuracy: None,
+            ..scores(0.0, 0.5)
+        };
+        kept.take_note(&loss, &without_accuracy, vec![2.0]);
+        assert_eq!(kept.take_on_target(), Some(vec![2.0]));
+        let both = job("target_loss = 0.5\ntarget_accuracy = 0.9");
+        kept.take_note(&both, &scores(0.8, 0.4), vec![3.0]);
+        kept.take_note(&both, &scores(0.9, 0.6), vec![4.0]);
+        assert_eq!(kept.take_on_target(), None);
+        kept.take_note(&both, &scores(0.9, 0.5), vec![5.0]);
+        assert_eq!(kept.take_on_target(), Some(vec![5.0]));
     }
 
     #[test]

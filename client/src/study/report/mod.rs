@@ -254,6 +254,7 @@ fn common(section: &Section<'_>) -> String {
         "epochs",
         "max_seconds",
         "target_accuracy",
+        "target_loss",
     ];
     let varying = varying_keys(&section.rows);
     let said = SAID.iter().filter(|key| !varying.contains(key));

@@ -142,7 +142,7 @@ impl Exchanging {
     }
 
     /// Records that a worker has measured weights with which the run may end (the best, or weights that reach the
-    /// target accuracy), so that it restores them at the end. If workers were told to stop already, it is too late.
+    /// target), so that it restores them at the end. If workers were told to stop already, it is too late.
     pub(crate) fn note_measured(&mut self, worker: WorkerKey) {
         if !self.stopped && self.seat_of(worker).is_some() {
             self.stands_by = Some(worker);
