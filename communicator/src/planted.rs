@@ -43,6 +43,9 @@ pub(crate) enum Bug {
     /// Bug that tests plant: the result of a run names the earlier process of a restarted node as missing, although the later one ended
     /// the run.
     FormerLifeMissing,
+    /// Bug that tests plant: a node that drew other first weights than the run's, or lacks the checkpoint that the run
+    /// continues from, begins with its own weights.
+    OwnFirstWeights,
     /// Bug that tests plant: a node whose stage another node has taken over does not withdraw.
     VacancyFilledTwice,
     /// Bug that tests plant: messages to a stage go to the node that held it first, although another has taken it over.

@@ -29,6 +29,7 @@ pub(crate) fn small_plan(nodes: u64) -> RunPlan {
         address: "127.0.0.1:1".parse().unwrap(),
         workers: 1,
         guest: false,
+        lacks_first: false,
         takes: None,
         life: 0,
     };
@@ -45,6 +46,7 @@ pub(crate) fn small_plan(nodes: u64) -> RunPlan {
             code: None,
         },
         first: Digest::default(),
+        weights: 64,
         participants: (1..=nodes).map(participant).collect(),
         resumed: Vec::new(),
         left_out: BoundedVec::default(),

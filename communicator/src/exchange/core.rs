@@ -194,6 +194,12 @@ impl Exchange {
         heard && has_ledger && self.lag_behind(live) <= lag_max
     }
 
+    /// Returns true if this node has no replica of the run yet: it waits for a snapshot, and its ledger is a placeholder.
+    #[must_use]
+    pub fn is_newcomer(&self) -> bool {
+        self.snapshots.is_newcomer()
+    }
+
     /// Returns true if this node has no replica of the run yet, and no living or linked node has one to give.
     #[must_use]
     pub fn is_stranded(&self, live: impl Fn(NodeId) -> bool) -> bool {
@@ -1139,10 +1145,6 @@ impl Exchange {
 
     pub(super) fn peers(&self) -> &Peers {
         &self.peers
-    }
-
-    pub(super) fn is_newcomer(&self) -> bool {
-        self.snapshots.is_newcomer()
     }
 
     /// The peers for which the log keeps nothing any more.

@@ -21,7 +21,7 @@ pub(super) struct SnapshotRequest {
 #[derive(Clone, Debug)]
 pub(super) struct Snapshots {
     wanted: Option<SnapshotRequest>,
-    /// True until this node, which joined late, has its first ledger (its replica). It gets that from a peer's snapshot
+    /// True until this node, which joined late or drew other first weights, has its first ledger (its replica). It gets that from a peer's snapshot
     /// and takes no batches before: so every node that can send that peer the batches that it lacks can do so for this
     /// node, too, even if it has not heard from this node.
     newcomer: bool,
@@ -41,7 +41,7 @@ impl Snapshots {
         self.newcomer = false;
     }
 
-    /// Returns true if this node has no ledger (its replica) of the run yet, because it joined late.
+    /// Returns true if this node has no ledger (its replica) of the run yet.
     pub(super) fn is_newcomer(&self) -> bool {
         self.newcomer
     }

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 
 use protocol::bounded::COUNT_MAX;
-use protocol::ids::{OriginId, RunId};
+use protocol::ids::{NodeId, OriginId, RunId};
 use protocol::log::batch::{Batch, Header};
 use protocol::log::bundle::Bundle;
 use protocol::log::cursor::Cursors;
@@ -17,7 +17,7 @@ use protocol::weights::digest::{Digest, flipped_bit};
 use protocol::weights::lattice::{RANGE_ERROR_STEPS, Range, RangeError, weight_of};
 use thiserror::Error;
 
-use protocol::wire::run_plan::Resumed;
+use protocol::wire::run_plan::{Resumed, RunPlan};
 use protocol::wire::snapshot::{Applied, Head, Snapshot};
 
 /// The result of applying a batch, or a sum of batches, to a ledger (a node's replica).
@@ -91,8 +91,10 @@ pub struct Ledger {
     counts: Vec<i32>,
     frontier: Frontier,
     cursors: Cursors,
-    /// The digest of the first weights.
+    /// The digest of the run's first weights. The replica of a node that drew others holds those until a snapshot replaces
+    /// it.
     initial: Digest,
+    /// The digest of `counts`.
     digest: Digest,
     /// For each origin (a worker's stream of batches), the sum of the batches' digests. Two replicas with equally many
     /// batches of an origin have the same sum here, unless they got different batches.
@@ -119,6 +121,23 @@ impl Ledger {
             run,
             counts,
         }
+    }
+
+    /// Returns the replica with which a node begins a run, made from the replica with which it offered to take part. In a
+    /// run over pipelines, that is the replica of the node's stage. If nodes draw the first weights by themselves, they may
+    /// differ from the run's: then the replica is only a placeholder for that of a checkpoint or snapshot, which is checked
+    /// against the run's first weights.
+    #[must_use]
+    pub(crate) fn at_beginning(self, plan: &RunPlan, me: NodeId) -> Self {
+        if let Some(stage) = plan.topology().held_stage(me) {
+            return Self::new(self.run, stage.initial_counts(plan.job.seed));
+        }
+        let initial = if plan.job.nodes_draw_weights() {
+            plan.first
+        } else {
+            self.initial
+        };
+        Self { initial, ..self }
     }
 
     /// Restores a replica from a snapshot after checking the snapshot's digest. `initial` is the digest of the run's
@@ -171,7 +190,7 @@ impl Ledger {
         self.digests.get(&origin).copied().unwrap_or_default()
     }
 
-    /// The digest of the first weights.
+    /// The digest of the run's first weights.
     #[must_use]
     pub fn initial(&self) -> Digest {
         self.initial

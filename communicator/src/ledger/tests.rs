@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 use protocol::ids::OriginId;
+use protocol::job::JobDraft;
 use protocol::log::batch::{OriginStatus, Payload};
 use protocol::log::cursor::{CursorAdvance, ShardId};
 use protocol::log::merged_range::Merger;
@@ -7,6 +8,7 @@ use protocol::weights::changes::change;
 use protocol::weights::lattice::Tau;
 
 use super::*;
+use crate::small_plan::small_plan;
 
 const RUN: RunId = RunId(1);
 const WEIGHTS: usize = 20;
@@ -62,6 +64,7 @@ fn a_checkpoint_with_the_same_weights_and_other_batches_is_another() {
     let resumed = Resumed {
         run: RUN,
         digest: one.digest(),
+        first: one.initial(),
         frontier: one.frontier().fingerprint(),
         samples: one.samples(),
         slots: 1,
@@ -132,6 +135,43 @@ fn a_snapshot_is_checked_before_it_is_a_ledger() {
     let mut false_claim = snapshot();
     false_claim.head.applied[0].digest.0 += 1;
     assert_eq!(error(false_claim, RUN), SnapshotError::Damaged);
+}
+
+#[test]
+fn the_digest_of_the_first_weights_follows_from_a_checkpoint() {
+    let mut ledger = Ledger::new(RUN, vec![5; WEIGHTS]);
+    ledger.apply(&batch(1, 1, vec![change(3, true)])).unwrap();
+    ledger.apply(&batch(2, 1, vec![change(4, false)])).unwrap();
+    let first = Digest::of_counts(ledger.counts()) - ledger.head().digest_of_batches();
+    assert_eq!(first, Digest::of_counts(&[5; WEIGHTS]));
+}
+
+#[test]
+fn a_node_that_drew_other_weights_takes_a_snapshot_of_the_runs() {
+    let mut ledger = Ledger::new(RUN, vec![5; WEIGHTS]);
+    ledger.apply(&batch(1, 1, vec![change(3, true)])).unwrap();
+    let snapshot = Snapshot {
+        head: ledger.head(),
+        counts: ledger.counts().to_vec(),
+        log: Vec::new(),
+    };
+    let mut plan = small_plan(2);
+    plan.first = ledger.initial();
+    let others = |plan: &RunPlan| Ledger::new(RUN, vec![6; WEIGHTS]).at_beginning(plan, NodeId(2));
+    let restored = |initial| Ledger::restored(snapshot.clone(), RUN, initial).map(|ledger| ledger.digest());
+    assert_eq!(
+        restored(others(&plan).initial()),
+        Err(SnapshotError::Damaged),
+        "the weights of layers follow from the seed"
+    );
+    let draft = JobDraft {
+        model: Some("py:net.py".into()),
+        ..JobDraft::default()
+    };
+    *plan.job = draft.resolve().unwrap();
+    let others = others(&plan);
+    assert!(others.audit().is_ok());
+    assert_eq!(restored(others.initial()), Ok(ledger.digest()));
 }
 
 #[test]

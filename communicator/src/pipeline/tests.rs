@@ -71,6 +71,7 @@ impl Node {
         let guest = Participant {
             node: NodeId(node),
             guest: true,
+            lacks_first: false,
             takes: Some(StageTakeover { place, turn: 1 }),
             ..self.plan.participants[0].clone()
         };
@@ -237,6 +238,7 @@ fn slots_that_nobody_resumed_are_dead_from_the_beginning() {
     plan.resumed = vec![protocol::wire::run_plan::Resumed {
         run: protocol::ids::RunId(1),
         digest: protocol::weights::digest::Digest::default(),
+        first: protocol::weights::digest::Digest::default(),
         frontier: 0,
         samples: 1,
         slots: 4,

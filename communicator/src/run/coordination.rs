@@ -90,16 +90,34 @@ impl Coordination {
 
     /// Decides on the run's start once all invited nodes have answered. All participants must have the same data and
     /// the same first weights; the most frequent combination counts and, of two that are equally frequent, that of the
-    /// node with the lowest id.
+    /// node with the lowest id. If nodes draw the first weights by themselves, only their number must be the same: the
+    /// most frequent weights become the run's, and the other nodes get them from a snapshot.
     #[must_use]
     pub(crate) fn decide(&self, me: NodeId) -> Option<Decision> {
         if self.answers.len() < self.invited.len() {
             return None;
         }
-        let same = |a: &Offer, b: &Offer| (a.data == b.data) && a.digest == b.digest;
+        let draw = self.job.nodes_draw_weights();
+        let begins_alike = |a: &Offer, b: &Offer| a.digest == b.digest && a.weights == b.weights;
+        let fits = |a: &Offer, b: &Offer| {
+            if draw {
+                a.weights == b.weights
+            } else {
+                begins_alike(a, b)
+            }
+        };
+        let same = |a: &Offer, b: &Offer| a.data == b.data && fits(a, b);
         let offers = || self.answers.values().filter_map(|answer| answer.as_ref().ok());
-        let crowd = |offer: &Offer| offers().filter(|other| same(offer, other)).count();
+        let crowd = |offer: &Offer| {
+            let all = offers().filter(|other| same(offer, other));
+            (
+                all.clone().count(),
+                all.filter(|other| begins_alike(offer, other)).count(),
+            )
+        };
         let usual = offers().rev().max_by_key(|offer| crowd(offer));
+        // Nodes take the weights of a checkpoint, whatever they have drawn.
+        let resumed = self.going_on.checkpoints.first();
         let mut excluded = Vec::new();
         let mut participants = Vec::new();
         let mut groups = 1;
@@ -111,6 +129,7 @@ impl Coordination {
                     groups = groups.max(offer.groups);
                     participants.push(Participant {
                         guest: false,
+                        lacks_first: resumed.is_none() && offer.digest != usual.digest,
                         takes: None,
                         life: 0,
                         node: *node,
@@ -120,7 +139,9 @@ impl Coordination {
                     });
                     continue;
                 }
-                (Ok(offer), Some(usual)) if offer.data == usual.data => Excluded::other_weights(&self.job),
+                (Ok(offer), Some(usual)) if offer.data == usual.data => {
+                    Excluded::other_weights(&self.job, offer.weights, usual.weights)
+                }
                 (Ok(offer), Some(usual)) => Excluded::other_data(&self.job, &offer.data, &usual.data),
                 // Some offer is the usual one.
                 (Ok(_), None) => Excluded::NotPrepared,
@@ -158,7 +179,8 @@ impl Coordination {
         let mut plan = RunPlan {
             job,
             data: usual.data.clone(),
-            first: usual.digest,
+            first: resumed.filter(|_| draw).map_or(usual.digest, |resumed| resumed.first),
+            weights: usual.weights,
             participants,
             resumed: self.going_on.checkpoints.clone(),
             left_out: left_out(excluded),
@@ -321,6 +343,104 @@ mod tests {
         assert_eq!(names(decide(true, &answers)), ["n3", "n2"]);
     }
 
+    /// Makes the offer of a node that drew first weights with this digest.
+    fn drawn(digest: u64, weights: u64) -> Answer {
+        offer(1).map(|offer| Offer {
+            digest: Digest(digest),
+            weights,
+            ..offer
+        })
+    }
+
+    /// Returns the decision on a run of this model with these offers of nodes 1 and up.
+    fn of_model(model: Option<&str>, going_on: ResumePoint, offers: &[Answer]) -> Decision {
+        let draft = JobDraft {
+            model: model.map(Into::into),
+            ..JobDraft::default()
+        };
+        let job = Box::new(draft.resolve().unwrap());
+        let nodes = 1..=offers.len() as u64;
+        let mut coordination = Coordination::new(job, going_on, true, nodes.clone().map(info));
+        for (node, answer) in nodes.zip(offers) {
+            coordination.answer(NodeId(node), answer.clone());
+        }
+        coordination.decide(NodeId(1)).unwrap()
+    }
+
+    /// Returns the digest of the run's first weights, and the nodes that lack them.
+    fn lacking(decision: Decision) -> (u64, Vec<u64>) {
+        let Decision::Begin(plan) = decision else {
+            panic!("{decision:?}");
+        };
+        let mut lacking: Vec<u64> = plan
+            .participants
+            .iter()
+            .filter(|one| one.lacks_first)
+            .map(|one| one.node.0)
+            .collect();
+        lacking.sort_unstable();
+        (plan.first.0, lacking)
+    }
+
+    #[test]
+    fn nodes_of_a_module_that_drew_other_weights_take_part() {
+        let module = |offers: &[Answer]| of_model(Some("py:net.py"), ResumePoint::default(), offers);
+        let drew = |digests: &[u64]| -> Vec<Answer> { digests.iter().map(|&digest| drawn(digest, 7)).collect() };
+        assert_eq!(lacking(module(&drew(&[5, 5, 5]))), (5, vec![]));
+        assert_eq!(lacking(module(&drew(&[4, 5, 5]))), (5, vec![1]));
+        assert_eq!(
+            lacking(module(&drew(&[4, 5, 6]))),
+            (4, vec![2, 3]),
+            "of equally frequent weights, those of the lowest node are taken"
+        );
+        let Decision::Begin(plan) = module(&[drawn(4, 7), drawn(5, 8), drawn(6, 8)]) else {
+            panic!("the run must begin");
+        };
+        assert_eq!((plan.first.0, plan.weights, plan.participants.len()), (5, 8, 2));
+        let other = Excluded::OtherModule {
+            file: "net.py".to_owned().into(),
+            weights: 7,
+            usual: 8,
+        };
+        assert_eq!(plan.left_out, left_out(vec![LeftOut::node("n1", other)]));
+    }
+
+    #[test]
+    fn nodes_with_other_weights_of_layers_are_left_out() {
+        let decision = of_model(None, ResumePoint::default(), &[drawn(4, 7), drawn(5, 7), drawn(5, 7)]);
+        let Decision::Begin(plan) = &decision else {
+            panic!("{decision:?}");
+        };
+        assert_eq!(
+            plan.left_out,
+            left_out(vec![LeftOut::node("n1", Excluded::OtherWeights)])
+        );
+        assert_eq!(lacking(decision), (5, vec![]));
+    }
+
+    #[test]
+    fn a_resumed_run_of_a_module_begins_with_the_checkpoints_weights() {
+        let resumed = Resumed {
+            run: RunId(8),
+            digest: Digest(100),
+            first: Digest(9),
+            frontier: 1,
+            samples: 10,
+            slots: 4,
+        };
+        let going_on = ResumePoint {
+            checkpoints: vec![resumed],
+            ..ResumePoint::default()
+        };
+        let offers = [drawn(4, 7), drawn(5, 7), drawn(5, 7)];
+        assert_eq!(
+            lacking(of_model(Some("py:net.py"), going_on.clone(), &offers)),
+            (9, vec![]),
+            "all nodes take the checkpoint or a snapshot"
+        );
+        assert_eq!(lacking(of_model(None, going_on, &offers[1..])), (5, vec![]));
+    }
+
     #[test]
     fn who_can_hold_least_decides_into_how_many_groups_the_network_is_cut() {
         let decided = |exchange: &str, fewest: [u8; 3]| {
@@ -358,6 +478,7 @@ mod tests {
             address: info(id).address,
             workers: 2,
             guest: false,
+            lacks_first: false,
             takes: None,
             life: 0,
         };

@@ -233,6 +233,7 @@ pub(super) mod tests {
         let again = |id, life| Participant {
             node: NodeId(id),
             guest: true,
+            lacks_first: false,
             life,
             ..plan.participants[2].clone()
         };

@@ -21,6 +21,7 @@ pub(super) fn as_guest(
         address: scope.me.address,
         workers,
         guest: true,
+        lacks_first: false,
         takes: None,
         life: plan.next_life(&scope.me.name),
     };

@@ -143,8 +143,15 @@ impl ActiveRun {
                         let why = Excluded::other_data(&plan.job, &offer.data, &plan.data);
                         return self.withdraw(why, scope);
                     }
-                    if offer.digest != plan.first {
-                        return self.withdraw(Excluded::other_weights(&plan.job), scope);
+                    // A guest takes a snapshot, whatever weights it has drawn.
+                    let fits = if plan.job.nodes_draw_weights() {
+                        offer.weights == plan.weights
+                    } else {
+                        offer.digest == plan.first
+                    };
+                    if !fits {
+                        let why = Excluded::other_weights(&plan.job, offer.weights, plan.weights);
+                        return self.withdraw(why, scope);
                     }
                     let Some(guest) = as_guest((&self.members, self.coordinator), &plan, scope, workers) else {
                         return self.stand_aside(scope);
@@ -179,6 +186,12 @@ impl ActiveRun {
             .filter(|one| !plan.is_succeeded(one.node))
             .count();
         tracing::info!(target: NEWS, event = "run_started", nodes, data = %self.job.data, "a run begins");
+        if plan.participant(scope.me.id).is_some_and(|one| one.lacks_first) {
+            tracing::info!(
+                target: NEWS, event = "first_weights_differ",
+                "this node drew other first weights than most nodes: it takes a snapshot before its workers begin"
+            );
+        }
         // The plan's job also has the settings that were left open.
         self.job.clone_from(&plan.job);
         self.news = true;

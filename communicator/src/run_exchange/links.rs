@@ -21,8 +21,8 @@ impl RunExchange {
         if node == self.me || !is_linked || self.plan.is_succeeded(node) {
             return;
         }
-        // A founder has taken part since the first batch. That is unknown if either side is a guest.
-        let is_founder = !self.plan.is_guest(self.me) && !participant.guest;
+        // A founder has taken part since the first batch. That is unknown if either side takes a snapshot first.
+        let is_founder = !self.plan.is_newcomer(self.me) && !participant.is_newcomer();
         self.effects.push(RunExchangeEffect::Connect(participant));
         // Nodes that hold other layers do not get these batches.
         if self.holds_the_same(node) {

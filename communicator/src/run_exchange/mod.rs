@@ -35,11 +35,12 @@ use protocol::wire::run_plan::{Participant, RunPlan};
 use self::checkpoints::Checkpoints;
 pub(crate) use self::event::{ExchangeNews, RunExchangeEffect, RunExchangeEvent, WriteOccasion};
 use self::pauses::Pauses;
-use self::progress::{lacks_checkpoint, progress};
+use self::progress::{has_first_weights, progress};
 use crate::checkpoint::{Header, State};
 use crate::exchange::{Event, Exchange};
 use crate::ledger::Ledger;
 use crate::pipeline::{PipelineEvent, PipelineNode};
+use crate::planted::{Bug, planted};
 use crate::run::{ExchangeOrder, Liveness, Progress, RunEvent, Settlement, WorkerKey};
 use crate::run_files::RunFiles;
 use crate::timing::ClockTimes;
@@ -135,7 +136,8 @@ impl RunExchange {
             effects: Vec::new(),
         };
         core.restore_origins();
-        if !core.plan.is_guest(me) && !lacks_checkpoint(&core.exchange, &core.plan, me) {
+        let takes_itself_for_a_founder = planted(Bug::OwnFirstWeights) && !core.plan.is_guest(me);
+        if has_first_weights(core.exchange.ledger(), &core.plan, me) || takes_itself_for_a_founder {
             core.exchange_event(Event::Founder(me));
         }
         for participant in core.plan.participants.clone() {

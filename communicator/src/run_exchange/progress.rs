@@ -4,7 +4,7 @@ use protocol::ids::NodeId;
 use protocol::wire::run_plan::RunPlan;
 
 use super::RunExchange;
-use crate::exchange::Exchange;
+use crate::ledger::Ledger;
 use crate::run::Progress;
 
 /// Computes the state of an exchange that decides how the run goes on: whether workers may begin, which batches are
@@ -21,11 +21,11 @@ pub(super) fn progress(of: &RunExchange) -> Progress {
     let (ledger, live) = (exchange.ledger(), &of.pipeline.liveness().live);
     let total = plan.data.train * u64::from(plan.job.epochs);
     let is_live = |node: NodeId| live.contains(&node);
-    let ready = if plan.is_guest(*me) {
+    let ready = if plan.is_newcomer(*me) {
         exchange.is_caught_up(is_live)
     } else if !plan.resumed.is_empty() {
         // Without the checkpoint, the node has no weights to continue from.
-        !lacks_checkpoint(exchange, plan, *me)
+        !exchange.is_newcomer()
     } else {
         let wants = |node: NodeId| node != *me && plan.topology().are_linked(*me, node);
         live.iter().all(|&node| !wants(node) || linked.contains(&node))
@@ -43,8 +43,9 @@ pub(super) fn progress(of: &RunExchange) -> Progress {
     }
 }
 
-/// Returns true if the run continues from a checkpoint that this node does not have.
-pub(super) fn lacks_checkpoint(exchange: &Exchange, plan: &RunPlan, me: NodeId) -> bool {
-    let resumed = plan.resumed_by(me);
-    resumed.is_some_and(|resumed| exchange.ledger().samples() < resumed.samples)
+/// Returns true if this node, at the beginning of its exchange, has the weights with which the run begins, so that it needs
+/// no snapshot: the first weights or, if the run continues from a checkpoint, that checkpoint.
+pub(super) fn has_first_weights(ledger: &Ledger, plan: &RunPlan, me: NodeId) -> bool {
+    let has_checkpoint = plan.resumed_by(me).is_none_or(|resumed| ledger.is_that_of(resumed));
+    has_checkpoint && !plan.is_newcomer(me)
 }

@@ -58,6 +58,9 @@ const HEARD_SECONDS: u64 = 10;
 /// Number of seconds, counted from the end of `HEARD_SECONDS`, within which each pipeline whose workers are all running
 /// must be complete.
 const TOGETHER_SECONDS: u64 = 40;
+/// Number of random seeds with which each test run repeats the simulation of modules, whose first weights nodes draw by
+/// themselves.
+const MODULE_SEEDS: u64 = 180;
 /// Number of seeds of which at least one must find each bug planted in pipelines.
 const PLANTED_PIPELINE_SEEDS: u64 = 200;
 
@@ -160,7 +163,25 @@ fn check_nodes(world: &World) {
         );
         let ledger = open.ledger();
         ledger.audit().unwrap();
+        if open.core.exchange().is_newcomer() {
+            let seats = open.core.seats();
+            assert!(
+                seats.is_empty(),
+                "node {id} has seated a worker without the run's weights"
+            );
+            // The weights that the node has drawn; a guest may also hold a checkpoint.
+            if ledger.batches() == 0 {
+                continue;
+            }
+        }
         let mut expected = ledger.initial();
+        if open.core.plan().job.nodes_draw_weights() {
+            assert_eq!(
+                expected,
+                open.core.plan().first,
+                "node {id} begins with other weights than the run"
+            );
+        }
         for (origin, sequence) in ledger.frontier().iter() {
             let sum: Option<&Digest> = world.made[&origin].get(sequence as usize);
             expected += *sum.unwrap_or_else(|| panic!("node {id} has applied a batch that no worker made"));
@@ -327,6 +348,10 @@ fn check_next_run(world: &mut World) {
     if taking_part == 0 {
         return;
     }
+    // Nodes that draw other first weights can catch up before the run ends.
+    if world.draws > 0 {
+        world.samples = 400;
+    }
     let at = world.pick(&alive);
     let run = world.start(at, false);
     let is_spare = |outcome: &Result<RunResult, RunFailure>| matches!(outcome, Err(RunFailure::Spare));
@@ -434,6 +459,13 @@ fn run_pipelines(seed: u64) -> Result<(), String> {
     run_in(World::of_pipelines(seed, CUTS[(seed % CUTS.len() as u64) as usize]))
 }
 
+/// Runs the simulation of modules with one seed. An error is the failure with the history before it.
+fn run_modules(seed: u64) -> Result<(), String> {
+    // With one, all nodes draw the same first weights; with many, nearly all nodes draw different ones.
+    let draws = [2, 3, 1 << 20, 1][(seed / 5 % 4) as usize];
+    run_in(World::of_modules(seed, 2 + (seed % 4) as usize, draws))
+}
+
 fn run_in(mut world: World) -> Result<(), String> {
     worker::ALL_ARE_HONEST.set(true);
     let ran = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| run_storm(&mut world)));
@@ -448,6 +480,11 @@ fn whole_nodes_survive_any_storm() {
 #[test]
 fn pipelines_survive_any_storm() {
     seeds::none_fails("pipelines", PIPELINE_SEEDS, run_pipelines);
+}
+
+#[test]
+fn modules_survive_any_storm() {
+    seeds::none_fails("modules", MODULE_SEEDS, run_modules);
 }
 
 #[test]
@@ -480,6 +517,10 @@ fn bugs_planted_in_the_run_are_found() {
         found.push((format!("{bug:?}"), (0..PLANTED_SEEDS).find(|&seed| run(seed).is_err())));
         PLANTED.set(None);
     }
+    PLANTED.set(Some(Bug::OwnFirstWeights));
+    let seed = (0..PLANTED_SEEDS).find(|&seed| run_modules(seed).is_err());
+    found.push((format!("{:?}", Bug::OwnFirstWeights), seed));
+    PLANTED.set(None);
     std::panic::set_hook(hook);
     check_found(&found);
 }

@@ -42,6 +42,8 @@ pub(super) struct Node {
     /// The node over which this one joined the cluster; `None` for the first node.
     pub(super) seed: Option<NodeId>,
     pub(super) workers: BTreeMap<WorkerKey, Worker>,
+    /// The first value of each weight, as a count (whole steps of 2^-20), that the node's workers draw.
+    pub(super) draws: i32,
     /// False if the node's data cannot be opened.
     pub(super) data: bool,
     /// The state of the node's disk.
@@ -191,7 +193,7 @@ pub(super) enum Ending {
 }
 
 impl Node {
-    pub(super) fn new(id: NodeId, name: String, seed: Option<NodeId>, workers: usize) -> Self {
+    pub(super) fn new(id: NodeId, name: String, seed: Option<NodeId>, workers: usize, draws: i32) -> Self {
         let info = NodeInfo {
             id,
             name,
@@ -211,6 +213,7 @@ impl Node {
             beats: Vec::new(),
             seed,
             workers: BTreeMap::new(),
+            draws,
             data: true,
             disk: Disk::Sound,
             ledger: None,
@@ -221,6 +224,11 @@ impl Node {
             ended: BTreeMap::new(),
             took_part: BTreeSet::new(),
         }
+    }
+
+    /// Makes the replica of the first weights that the node's workers draw for a run.
+    pub(super) fn first_ledger(&self, run: RunId) -> Ledger {
+        Ledger::new(run, vec![self.draws; WEIGHTS])
     }
 
     /// Returns true if the node is alive and not frozen.

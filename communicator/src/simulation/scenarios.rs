@@ -483,6 +483,55 @@ fn samples_that_a_worker_holds_back_are_named_and_taken_over() {
     assert!(stalled > 0);
 }
 
+/// Makes a world of three nodes that draw three different first weights, in which the first node starts a run. The run
+/// takes the weights of the first node. Returns when the exchanges of all nodes run and the others have no weights yet.
+fn drawn_differently() -> (World, Vec<NodeId>, RunId) {
+    let mut world = World::of_modules(7, 3, 1);
+    world.samples = 1 << 20;
+    let nodes = world.alive();
+    for (draws, id) in (0..).zip(&nodes) {
+        world.nodes.get_mut(id).unwrap().draws = draws;
+    }
+    let run = world.start(nodes[0], false);
+    let opened = |world: &World| nodes.iter().all(|id| world.nodes[id].exchange.is_some());
+    assert!(world.until(30, opened), "{}", world.trace.join("\n"));
+    for id in &nodes {
+        let core = &world.nodes[id].exchange.as_ref().unwrap().core;
+        assert_eq!(core.exchange().is_newcomer(), *id != nodes[0]);
+    }
+    (world, nodes, run)
+}
+
+#[test]
+fn nodes_that_drew_other_first_weights_train_in_their_slots() {
+    let (mut world, nodes, run) = drawn_differently();
+    let all = nodes.clone();
+    let train = move |world: &World| all.iter().all(|id| world.trains(*id).is_some());
+    assert!(world.until(20, train), "{}", world.trace.join("\n"));
+    world.pass(2 * SECOND);
+    for id in &nodes {
+        let open = world.nodes[id].exchange.as_ref().unwrap();
+        assert!(!open.core.seats().is_empty() && !open.core.plan().is_guest(*id));
+    }
+    world.ask_to_stop(nodes[1]);
+    assert_eq!(ends(&mut world, run, &nodes, 20), [[""; 0]; 3]);
+}
+
+#[test]
+fn nodes_leave_if_all_that_have_the_first_weights_die_at_once() {
+    let (mut world, nodes, run) = drawn_differently();
+    world.die(nodes[0]);
+    let ended = |world: &World| nodes[1..].iter().all(|id| world.nodes[id].ended.contains_key(&run));
+    assert!(world.until(60, ended), "{}", world.trace.join("\n"));
+    for id in &nodes[1..] {
+        let reason = world.nodes[id].ended[&run].as_ref().unwrap_err();
+        assert_eq!(*reason, Excluded::Stranded.into());
+    }
+    world.samples = 50;
+    let next = world.start(nodes[1], false);
+    assert_eq!(ends(&mut world, next, &nodes[1..], 60), [[""; 0]; 2]);
+}
+
 /// Lets the user's code fail in a worker of this node, once a worker has a seat in the run. `batches` is the number of
 /// batches that the worker has emitted before.
 fn fail_code(world: &mut World, at: NodeId, batches: u64) {

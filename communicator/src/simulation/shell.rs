@@ -117,7 +117,7 @@ impl World {
             RunEffect::HangUp(worker) => self.after(1, Due::Killed { at, key: worker }),
             RunEffect::Offer { run, data, workers, .. } => {
                 let offer = Ok(Offer {
-                    weights: 0,
+                    weights: WEIGHTS as u64,
                     groups: 1,
                     speed: 0,
                     memory_bytes: None,
@@ -125,7 +125,7 @@ impl World {
                     data,
                     digest: match &self.layers {
                         Some(layers) => layers.first_digest(),
-                        None => first_ledger(run).digest(),
+                        None => self.nodes[&at].first_ledger(run).digest(),
                     },
                     workers,
                 });
@@ -169,6 +169,7 @@ impl World {
                 let resumed = Resumed {
                     run: resumes,
                     digest: ledger.digest(),
+                    first: ledger.digest() - ledger.head().digest_of_batches(),
                     frontier: ledger.frontier().fingerprint(),
                     samples: ledger.samples(),
                     slots,
@@ -235,7 +236,7 @@ impl World {
         if let RunEvent::Offered { run, .. } = event
             && node.core.is_offering(run)
         {
-            node.ledger = Some((run, first_ledger(run)));
+            node.ledger = Some((run, node.first_ledger(run)));
         }
         self.run(at, event);
     }
@@ -279,12 +280,10 @@ impl World {
         if node.exchange.is_none() && !node.core.is_opening(run) {
             return;
         }
-        let Some((_, mut ledger)) = node.ledger.take_if(|(name, _)| *name == run) else {
+        let Some((_, ledger)) = node.ledger.take_if(|(name, _)| *name == run) else {
             panic!("{at} begins run {run} twice, or without a ledger");
         };
-        if let Some(stage) = plan.topology().held_stage(at) {
-            ledger = Ledger::new(run, stage.initial_counts(plan.job.seed));
-        }
+        let mut ledger = ledger.at_beginning(&plan, at);
         if let Some(resumed) = plan.resumed_by(at)
             && let Some(Checkpoint { ledger: found, .. }) = node.checkpoints.get(&resumed.run)
             && found.is_that_of(resumed)
@@ -441,9 +440,4 @@ impl World {
             WriteOccasion::Last => {}
         }
     }
-}
-
-/// Makes the replica of the weights with which every node of a simulated run starts: all weights are 0.
-fn first_ledger(run: RunId) -> Ledger {
-    Ledger::new(run, vec![0; WEIGHTS])
 }

@@ -22,13 +22,23 @@ pub(super) const BOUND_SECONDS: u64 = 100;
 impl World {
     /// Makes a world of nodes that know each other, with their workers.
     pub(super) fn cluster(seed: u64, count: usize) -> Self {
+        Self::new(seed).with_nodes(count)
+    }
+
+    /// Makes a world of nodes that train a PyTorch module, of which up to `draws` different first weights are drawn.
+    pub(super) fn of_modules(seed: u64, count: usize, draws: u64) -> Self {
         let mut world = Self::new(seed);
-        let first = world.add(None);
+        world.draws = draws;
+        world.with_nodes(count)
+    }
+
+    fn with_nodes(mut self, count: usize) -> Self {
+        let first = self.add(None);
         for _ in 1..count {
-            world.add(Some(first));
+            self.add(Some(first));
         }
-        world.pass(Duration::from_secs(3));
-        world
+        self.pass(Duration::from_secs(3));
+        self
     }
 
     /// Makes a world of nodes that train networks cut into these stages. There are enough nodes for one or two
@@ -241,19 +251,7 @@ impl World {
             344..350 => {
                 self.request(a, RunId(0), Request::Order(RunOrder::Checkpoint));
             }
-            350..354 => {
-                let runs: Vec<RunId> = self.nodes[&a].checkpoints.keys().copied().collect();
-                if let Some(&resumes) = runs.first() {
-                    let run = RunId(1 + self.random.below(1 << 40));
-                    self.say(&format!("{a} is asked to go on with {resumes} as {run}"));
-                    let request = Request::Resume {
-                        run: resumes,
-                        changes: Box::default(),
-                        allow_partial: true,
-                    };
-                    self.request(a, run, request);
-                }
-            }
+            350..354 => self.ask_to_resume(a),
             354..366 if self.nodes.len() < self.nodes_max() => {
                 let named = |id: NodeId| self.nodes[&id].info.name.clone();
                 let living: Vec<String> = self.alive().into_iter().map(named).collect();
@@ -269,8 +267,28 @@ impl World {
                 self.say(&format!("the sessions of {a} and {b} are reset"));
                 self.reset_sessions(a, b);
             }
+            // Nodes that draw other first weights resume more often.
+            374..394 if self.draws > 0 => {
+                self.request(a, RunId(0), Request::Order(RunOrder::Checkpoint));
+            }
+            394..424 if self.draws > 0 => self.ask_to_resume(a),
             _ => {}
         }
+    }
+
+    /// Asks a node to go on with a run of which it has a checkpoint, if it has any.
+    fn ask_to_resume(&mut self, at: NodeId) {
+        let Some(&resumes) = self.nodes[&at].checkpoints.keys().next() else {
+            return;
+        };
+        let run = RunId(1 + self.random.below(1 << 40));
+        self.say(&format!("{at} is asked to go on with {resumes} as {run}"));
+        let request = Request::Resume {
+            run: resumes,
+            changes: Box::default(),
+            allow_partial: true,
+        };
+        self.request(at, run, request);
     }
 
     /// Asks a node to leave its run and end afterwards. A second request ends the node at once.

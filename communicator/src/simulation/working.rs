@@ -497,7 +497,7 @@ pub(super) enum Goal {
     Both,
 }
 
-pub(super) fn job(in_rounds: Option<RoundWeighting>, way: RoundTopology, goal: Goal) -> Job {
+pub(super) fn job(in_rounds: Option<RoundWeighting>, way: RoundTopology, goal: Goal, is_module: bool) -> Job {
     let shares = in_rounds.map(|shares| match shares {
         RoundWeighting::Mean => "mean",
         RoundWeighting::Weighted => "weighted",
@@ -505,6 +505,7 @@ pub(super) fn job(in_rounds: Option<RoundWeighting>, way: RoundTopology, goal: G
         RoundWeighting::First => "first",
     });
     let draft = JobDraft {
+        model: is_module.then(|| "py:net.py".into()),
         exchange: shares.map(|shares| format!("{way}:every=1,{shares}")),
         epochs: Some(1),
         target_accuracy: matches!(goal, Goal::Accuracy | Goal::Both).then_some(0.9),

@@ -166,6 +166,9 @@ pub(super) struct World {
     pub(super) slow: bool,
     /// The cut of networks into stages; `None` if each node holds the whole model.
     pub(super) layers: Option<Layers>,
+    /// Number of different first weights that nodes draw, if the model is a module (`--model py:FILE`); 0 if it is not, so
+    /// that all nodes begin alike.
+    pub(super) draws: u64,
     /// The rule by which workers' batches are weighted, if workers train in rounds; `None` if they do not wait for each
     /// other.
     pub(super) in_rounds: Option<RoundWeighting>,
@@ -220,6 +223,7 @@ impl World {
             trace: Vec::new(),
             slow,
             layers: None,
+            draws: 0,
             in_rounds: match seed % 12 {
                 2 | 8 => Some(RoundWeighting::Mean),
                 5 => Some(RoundWeighting::Weighted),
@@ -248,7 +252,7 @@ impl World {
     pub(super) fn job(&self) -> Job {
         match &self.layers {
             Some(layers) => layers.job(),
-            None => job(self.in_rounds, self.way, self.goal),
+            None => job(self.in_rounds, self.way, self.goal, self.draws > 0),
         }
     }
 
@@ -288,7 +292,11 @@ impl World {
             Some(_) => 1,
             None => 1 + self.random.below(2) as usize,
         };
-        self.nodes.insert(id, Node::new(id, name, seed, workers));
+        let draws = match self.draws {
+            0 => 0,
+            draws => self.random.below(draws) as i32,
+        };
+        self.nodes.insert(id, Node::new(id, name, seed, workers, draws));
         for _ in 0..workers {
             self.after(1 + self.numbers % 400, Due::Attach { at: id });
         }

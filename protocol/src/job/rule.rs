@@ -199,6 +199,13 @@ impl Job {
         self.from.is_some() || self.model.module().is_some()
     }
 
+    /// True if each node draws the run's first weights by itself, and nodes may draw different ones: a module draws them
+    /// with PyTorch, whose random numbers differ between releases and kinds of processors.
+    #[must_use]
+    pub fn nodes_draw_weights(&self) -> bool {
+        self.from.is_none() && self.model.module().is_some()
+    }
+
     /// Returns the job with all settings that it leaves out decided from these facts of the run (data, model and number
     /// of workers).
     #[must_use]

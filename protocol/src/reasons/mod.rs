@@ -68,13 +68,20 @@ pub enum Excluded {
     /// The node takes no part in the run because the model file from which it would start is not the run's.
     #[error("the node holds another model under {0} than most nodes: give all nodes the same file")]
     OtherModel(PathText),
-    /// The node takes no part in the run because the module (a network that is Python code) in its file has other first
-    /// weights than the run's.
+    /// The node takes no part in the run because the module (a network that is Python code) in its file has another number
+    /// of weights than the run's.
     #[error(
-        "the module in {0} begins with other weights on the node than on most nodes: give all nodes the same file and \
-         the same release of PyTorch"
+        "the module in {file} has {weights} weights on the node, and {usual} on most nodes: give all nodes the same file \
+         and the same release of PyTorch"
     )]
-    OtherModule(PathText),
+    OtherModule {
+        /// The module's file.
+        file: PathText,
+        /// Number of the module's weights on the node.
+        weights: u64,
+        /// Number of the module's weights in the run.
+        usual: u64,
+    },
     /// The node takes no part in the run because it computes other first weights than the other nodes from the same
     /// seed.
     #[error(
@@ -99,7 +106,10 @@ pub enum Excluded {
     Replaced,
     /// The node takes no further part in the run because it needs a snapshot (a copy of the weights), and no remaining
     /// node can give one.
-    #[error("all nodes that had the run's weights are gone: continue from a checkpoint with 'tau start --resume'")]
+    #[error(
+        "all nodes that had the run's weights are gone: continue from a checkpoint with 'tau start --resume', or start the \
+         run again if there is none"
+    )]
     Stranded,
     /// The node takes no further part in the run because the run ends while the node still waits for a snapshot (a copy
     /// of the weights).
@@ -128,13 +138,17 @@ impl Excluded {
         }
     }
 
-    /// Returns the reason for which a node takes no part in a run of this job: its first weights differ from those of
-    /// the run.
+    /// Returns the reason for which a node takes no part in a run of this job: its first weights, of this number, differ
+    /// from those of the run, whose number is `usual`.
     #[must_use]
-    pub fn other_weights(job: &Job) -> Self {
+    pub fn other_weights(job: &Job, weights: u64, usual: u64) -> Self {
         match (&job.from, job.model.module()) {
             (Some(file), _) => Self::OtherModel(file.display().to_string().into()),
-            (None, Some(file)) => Self::OtherModule(file.display().to_string().into()),
+            (None, Some(file)) => Self::OtherModule {
+                file: file.display().to_string().into(),
+                weights,
+                usual,
+            },
             (None, None) => Self::OtherWeights,
         }
     }

@@ -5,7 +5,7 @@
 //! that its frontier implies, without asking another node.
 
 use std::fmt;
-use std::ops::{Add, AddAssign};
+use std::ops::{Add, AddAssign, Sub};
 
 use multiversion::multiversion;
 use serde::{Deserialize, Serialize};
@@ -109,6 +109,14 @@ impl Add for Digest {
 
     fn add(self, other: Self) -> Self {
         Self(self.0.wrapping_add(other.0))
+    }
+}
+
+impl Sub for Digest {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        Self(self.0.wrapping_sub(other.0))
     }
 }
 

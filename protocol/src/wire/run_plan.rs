@@ -24,8 +24,11 @@ pub struct RunPlan {
     pub job: Box<Job>,
     /// Properties of the dataset that all participants must agree on, because they train on copies of the same data.
     pub data: DataInfo,
-    /// Digest (checksum) of the weights that the run begins with.
+    /// Digest (checksum) of the weights that the run begins with. If the run continues from a checkpoint of a model whose
+    /// first weights nodes draw by themselves, that of the weights with which the checkpoint's batches begin.
     pub first: Digest,
+    /// Number of the model's weights.
+    pub weights: u64,
     /// The participants: first those that began the run, in the order of their slots (workers' numbers), then its
     /// guests, which joined later.
     pub participants: Vec<Participant>,
@@ -53,6 +56,10 @@ pub struct Participant {
     /// True if the node joined after the run had begun. Samples were dealt out without it, so its workers only claim
     /// shards of samples that others have not begun.
     pub guest: bool,
+    /// True if the node began the run but drew other first weights than the run's (a PyTorch module draws its own, and
+    /// random numbers differ between releases of PyTorch): it takes a snapshot before its workers begin. False for
+    /// guests, which do so anyway, and in runs that continue from a checkpoint.
+    pub lacks_first: bool,
     /// The stage of a pipeline that the node has taken over from one that was given up.
     pub takes: Option<StageTakeover>,
     /// Number of earlier participants of this run with the same name, which this process replaces: the node was
@@ -135,10 +142,26 @@ impl RunPlan {
         (self.data.train / u64::from(self.job.evaluations_per_epoch())).max(1)
     }
 
+    /// Returns true if the node begins without the run's weights and takes a snapshot first: it joined after the run had
+    /// begun, or drew other first weights. In a run that continues from a checkpoint, nodes that lack the checkpoint do so,
+    /// too, but the plan does not name them.
+    #[must_use]
+    pub fn is_newcomer(&self, node: NodeId) -> bool {
+        self.participant(node).is_some_and(Participant::is_newcomer)
+    }
+
     /// Returns true if the node joined after the run had begun.
     #[must_use]
     pub fn is_guest(&self, node: NodeId) -> bool {
         self.participant(node).is_some_and(|participant| participant.guest)
+    }
+}
+
+impl Participant {
+    /// Returns true if the node begins without the run's weights and takes a snapshot first.
+    #[must_use]
+    pub fn is_newcomer(&self) -> bool {
+        self.guest || self.lacks_first
     }
 }
 
@@ -149,6 +172,9 @@ pub struct Resumed {
     pub run: RunId,
     /// Digest of the checkpoint's weights.
     pub digest: Digest,
+    /// Digest of the weights with which the checkpoint's batches begin: the first weights of the run that wrote it, or of
+    /// the checkpoint's pipeline stage.
+    pub first: Digest,
     /// Fingerprint of the batches in the checkpoint. Equal digests are not enough: two nodes may have the same weights
     /// after different batches, for example batches that changed nothing, and could not continue together.
     pub frontier: u64,
@@ -171,6 +197,7 @@ mod tests {
             address: "127.0.0.1:1".parse().unwrap(),
             workers,
             guest: false,
+            lacks_first: false,
             takes: None,
             life: 0,
         };
@@ -178,6 +205,7 @@ mod tests {
             job: Box::new(JobDraft::default().resolve().unwrap()),
             data: DataInfo::example(),
             first: Digest::default(),
+            weights: 7,
             participants: vec![participant(9, 2), participant(3, 1), participant(5, 3)],
             resumed: Vec::new(),
             left_out: AllLeftOut::default(),
@@ -210,6 +238,7 @@ mod tests {
             address: "127.0.0.1:1".parse().unwrap(),
             workers: 1,
             guest: false,
+            lacks_first: false,
             takes: None,
             life,
         };
@@ -217,6 +246,7 @@ mod tests {
             job: Box::new(JobDraft::default().resolve().unwrap()),
             data: DataInfo::example(),
             first: Digest::default(),
+            weights: 7,
             participants: vec![named(4, "desk", 0), named(9, "lab", 0)],
             resumed: Vec::new(),
             left_out: AllLeftOut::default(),

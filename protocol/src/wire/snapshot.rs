@@ -54,6 +54,13 @@ impl Head {
         }
         frontier
     }
+
+    /// Returns the amount that the replica's batches have added to the digest of the run's first weights.
+    #[must_use]
+    pub fn digest_of_batches(&self) -> Digest {
+        let digests = self.applied.iter().map(|one| one.digest);
+        digests.fold(Digest::default(), |sum, digest| sum + digest)
+    }
 }
 
 /// Kind of an entry in the log of batches that other nodes may still need.

@@ -149,6 +149,7 @@ pub(super) const SCORES: Scores = Scores {
 pub(super) const RESUMED: Resumed = Resumed {
     run: RunId(8),
     digest: Digest(0xabc),
+    first: Digest(0xf00d),
     frontier: 0xdef,
     samples: 19_200,
     slots: 3,
@@ -166,6 +167,7 @@ pub(super) fn plan() -> RunPlan {
         address: address(),
         workers: 2,
         guest: id > 3,
+        lacks_first: false,
         takes: None,
         life: 0,
     };
@@ -173,6 +175,7 @@ pub(super) fn plan() -> RunPlan {
         job: Box::new(job()),
         data: data_info(),
         first: Digest(0xf00d),
+        weights: 101_770,
         participants: vec![participant(3), participant(4)],
         resumed: vec![RESUMED],
         left_out: vec![LeftOut::node("host-5", unable())].into(),

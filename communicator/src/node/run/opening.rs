@@ -7,7 +7,6 @@ use ractor::{Actor, ActorRef};
 
 use super::recording::pids;
 use super::{RunMessage, RunState, checkpoint_search};
-use crate::ledger::Ledger;
 use crate::node::exchange::{ExchangeActor, ExchangeArguments, ExchangeMessage};
 use crate::run::RunEvent;
 use crate::run_exchange::RunExchangeArguments;
@@ -30,17 +29,17 @@ impl RunState {
         );
         let (dir, keeps_runs) = (files.dir().to_path_buf(), self.keeps_runs);
         tokio::spawn(async move {
-            let (resumed, seed) = (plan.resumed_by(me.id).copied(), plan.job.seed);
-            let stage = plan.topology().held_stage(me.id);
+            let node = me.id;
             let restored = tokio::task::spawn_blocking(move || {
-                let ledger = stage.map_or(ledger, |stage| Ledger::new(run, stage.initial_counts(seed)));
-                match resumed {
-                    Some(resumed) => checkpoint_search::restore(&dir, run, resumed, ledger),
+                let ledger = ledger.at_beginning(&plan, node);
+                let (ledger, states) = match plan.resumed_by(node) {
+                    Some(&resumed) => checkpoint_search::restore(&dir, run, resumed, ledger),
                     None => (ledger, Vec::new()),
-                }
+                };
+                (plan, ledger, states)
             });
             let opened = match restored.await {
-                Ok((ledger, states)) => {
+                Ok((plan, ledger, states)) => {
                     let core = RunExchangeArguments {
                         me: me.id,
                         run,

@@ -208,7 +208,7 @@ impl Exchanging {
 
     /// Returns true if this node begins with the same weights as all others, so that it needs nothing from them first.
     pub(crate) fn begins_alike(&self, me: NodeId) -> bool {
-        !self.plan.is_guest(me) && self.plan.resumed.is_empty()
+        !self.plan.is_newcomer(me) && self.plan.resumed.is_empty()
     }
 
     /// Returns true if this node has never had the batches that the others have.

@@ -197,6 +197,7 @@ impl Participant {
             address: _,
             workers,
             guest: _,
+            lacks_first: _,
             takes,
             life,
         } = self;
@@ -219,6 +220,7 @@ impl RunPlan {
             job: _,
             data,
             first: _,
+            weights,
             participants,
             resumed,
             left_out: _,
@@ -226,6 +228,7 @@ impl RunPlan {
             succeeds: _,
         } = self;
         data.check()?;
+        within(*weights <= WEIGHTS_MAX as u64, "the number of weights")?;
         within(
             (1..=MEMBERS_MAX).contains(&participants.len()),
             "the number of participants",
@@ -237,6 +240,15 @@ impl RunPlan {
         within(
             guests.iter().all(|one| one.guest) && guests.is_sorted_by(|one, next| one.node < next.node),
             "the order of guests",
+        )?;
+        within(
+            founders.iter().any(|one| !one.lacks_first),
+            "a run whose first weights no node has",
+        )?;
+        within(
+            resumed.is_empty() && guests.iter().all(|one| !one.lacks_first)
+                || participants.iter().all(|one| !one.lacks_first),
+            "the nodes that lack the first weights",
         )?;
         let mut nodes: Vec<NodeId> = founders.iter().chain(guests).map(|one| one.node).collect();
         nodes.sort_unstable();
@@ -274,6 +286,7 @@ impl Resumed {
         let Self {
             run: _,
             digest: _,
+            first: _,
             frontier: _,
             samples,
             slots,

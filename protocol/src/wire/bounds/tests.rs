@@ -32,6 +32,7 @@ fn participant(id: u64, guest: bool) -> Participant {
         address: "127.0.0.1:1".parse().unwrap(),
         workers: 2,
         guest,
+        lacks_first: false,
         takes: None,
         life: 0,
     }
@@ -42,10 +43,12 @@ fn plan() -> RunPlan {
         job: Box::new(JobDraft::default().resolve().unwrap()),
         data: DataInfo::example(),
         first: Digest(3),
+        weights: 7,
         participants: vec![participant(9, false), participant(3, false), participant(5, true)],
         resumed: vec![Resumed {
             run: RunId(1),
             digest: Digest(1),
+            first: Digest(3),
             frontier: 5,
             samples: 7,
             slots: 4,
@@ -121,6 +124,10 @@ fn what_nodes_say_can_be_said() {
     ));
     assert!(run_holds(|plan, _| plan.participants[2].workers = WORKERS_MAX));
     assert!(run_holds(|plan, _| plan.participants.retain(|one| !one.guest)));
+    assert!(run_holds(|plan, _| {
+        plan.resumed.clear();
+        plan.participants[0].lacks_first = true;
+    }));
     // A run that diverges has a NaN loss.
     assert!(run_holds(|_, settled| settled.stats.loss = f64::NAN));
     assert!(run_holds(|_, settled| settled.stats.training = TIME_MAX));
@@ -201,6 +208,21 @@ fn what_no_node_says_is_a_breach() {
         !run_holds(|plan, _| plan.participants.drain(..2).for_each(drop)),
         "nobody began the run"
     );
+    let lacking = |nodes: &'static [usize]| {
+        run_holds(|plan, _| {
+            plan.resumed.clear();
+            for &at in nodes {
+                plan.participants[at].lacks_first = true;
+            }
+        })
+    };
+    assert!(!lacking(&[0, 1]), "no founder has the first weights");
+    assert!(!lacking(&[2]), "a guest takes a snapshot anyway");
+    assert!(
+        !run_holds(|plan, _| plan.participants[0].lacks_first = true),
+        "the run continues from a checkpoint"
+    );
+    assert!(!run_holds(|plan, _| plan.weights = u64::MAX));
     assert!(!run_holds(|plan, _| plan.participants[2].life = u32::MAX));
     assert!(!run_holds(|plan, _| plan.resumed[0].slots = usize::MAX));
     assert!(!run_holds(|plan, _| plan.resumed.push(plan.resumed[0])));

@@ -14,6 +14,7 @@ fn participant(id: u64) -> Participant {
         address: "127.0.0.1:1".parse().unwrap(),
         workers: 1,
         guest: false,
+        lacks_first: false,
         takes: None,
         life: 0,
     }
@@ -28,6 +29,7 @@ fn plan(exchange: &str, founders: &[u64]) -> RunPlan {
         job: Box::new(draft.resolve().unwrap()),
         data: DataInfo::example(),
         first: Digest::default(),
+        weights: 7,
         participants: founders.iter().copied().map(participant).collect(),
         resumed: Vec::new(),
         left_out: AllLeftOut::default(),
