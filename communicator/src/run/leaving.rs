@@ -51,6 +51,10 @@ impl ActiveRun {
             }
             State::Preparing(_) | State::Opening { .. } => self.withdraw(Excluded::AboutToEnd, scope),
             State::Training(_) if planted(Bug::LeavesAtOnce) => self.withdraw(Excluded::AskedToEnd, scope),
+            // Without weights of the run there is nothing to keep or to hand over.
+            State::Training(exchanging) if exchanging.is_behind(scope.me.id) => {
+                self.withdraw(Excluded::AskedToEnd, scope);
+            }
             State::Training(_) => {
                 self.leaving = Leaving::Asked;
                 tracing::info!(

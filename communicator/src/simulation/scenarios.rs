@@ -532,6 +532,15 @@ fn nodes_leave_if_all_that_have_the_first_weights_die_at_once() {
     assert_eq!(ends(&mut world, next, &nodes[1..], 60), [[""; 0]; 2]);
 }
 
+#[test]
+fn a_node_that_leaves_before_it_has_weights_writes_no_checkpoint() {
+    let (mut world, nodes, run) = drawn_differently();
+    world.ask_to_leave(nodes[2]);
+    let gone = |world: &World| !world.nodes[&nodes[2]].alive;
+    assert!(world.until(3, gone), "{}", world.trace.join("\n"));
+    assert!(!world.nodes[&nodes[2]].checkpoints.contains_key(&run));
+}
+
 /// Lets the user's code fail in a worker of this node, once a worker has a seat in the run. `batches` is the number of
 /// batches that the worker has emitted before.
 fn fail_code(world: &mut World, at: NodeId, batches: u64) {
