@@ -289,6 +289,7 @@ fn attach(
     threads: usize,
     data_root: PathBuf,
     own_folder: Option<PathBuf>,
+    runtime: String,
     loader: Py<PyAny>,
 ) -> PyResult<()> {
     start_log();
@@ -300,6 +301,7 @@ fn attach(
         code_limit: code_limit(),
         own_folder,
         modules: Some(Arc::new(Interpreter { loader })),
+        runtime,
     };
     let worked = py.detach(|| process::attach(&socket, &options));
     worked.map_err(|error| PyRuntimeError::new_err(sentence(&error)))

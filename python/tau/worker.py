@@ -11,8 +11,10 @@ import contextlib
 import ctypes
 import fnmatch
 import functools
+import importlib.metadata
 import math
 import os
+import platform
 import random
 import signal
 import sys
@@ -481,6 +483,15 @@ class Network:
         self.weights, self.own, self.gradients, self.outputs = None, [], {}, None
 
 
+def runtime():
+    """The versions of Python and PyTorch, as `tau nodes` and `tau doctor` show them."""
+    try:
+        torch = f"PyTorch {importlib.metadata.version('torch')}"
+    except importlib.metadata.PackageNotFoundError:
+        torch = "no PyTorch"
+    return f"Python {platform.python_version()}, {torch}"
+
+
 def arguments():
     parser = argparse.ArgumentParser(prog="python -m tau.worker", description="A worker of a node that runs Python.")
     parser.add_argument("--version", action="version", version=_tau.VERSION)
@@ -504,7 +515,7 @@ def main():
     try:
         folders = options.data_root, options.own_folder
         loader = Loader(functools.partial(_tau.read, *folders))
-        _tau.attach(options.socket, options.threads, *folders, loader)
+        _tau.attach(options.socket, options.threads, *folders, runtime(), loader)
     except RuntimeError as error:
         print(f"error: {error}", file=sys.stderr)
         code = 1

@@ -17,6 +17,7 @@ pub(crate) fn run(arguments: &Worker) -> Result<(), Failure> {
         code_limit: CODE_LIMIT,
         own_folder: None,
         modules: None,
+        runtime: String::new(),
     };
     if arguments.tied {
         // A signal to all processes of a service is for the node, which ends its workers once they have sent their

@@ -74,6 +74,8 @@ pub struct Options {
     pub own_folder: Option<PathBuf>,
     /// Interpreter of this process, which runs the code of modules; `None` if the process has none.
     pub modules: Option<Arc<dyn ModuleHost>>,
+    /// Names and versions of the interpreter and its packages, for people; empty if the process has none.
+    pub runtime: String,
 }
 
 /// Reason why a worker process stopped working for its node.
@@ -114,7 +116,10 @@ fn work_for(path: &Path, options: &Options) -> Result<(), AttachError> {
     writer.message(&FromWorker::Hello(WorkerInfo {
         version: options.version.clone(),
         pid: std::process::id(),
-        device: options.device.to_string(),
+        device: match options.runtime.as_str() {
+            "" => options.device.to_string(),
+            runtime => format!("{}, {runtime}", options.device),
+        },
         gpu_bytes: options.device.gpu_bytes(),
         threads: options.threads.0,
     }))?;

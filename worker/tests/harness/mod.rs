@@ -45,6 +45,7 @@ impl Node {
                 code_limit: CODE_LIMIT,
                 own_folder: None,
                 modules: None,
+                runtime: String::new(),
             };
             // The worker must end without an error, however its node ends.
             attach(&path, &options).unwrap();
