@@ -225,12 +225,12 @@ impl ModuleNetwork for Network {
     }
 
     fn untrained(&mut self, weights: &[f32]) -> Result<Vec<UntrainedTensor>, ModuleFailure> {
-        let tensors: Result<Vec<(String, String, Vec<usize>, Vec<u8>)>, _> = calling(|py| {
+        let tensors: Result<Vec<PythonTensor>, _> = calling(|py| {
             self.object
                 .call_method1(py, "untrained", (place(weights),))?
                 .extract(py)
         });
-        let tensor = |(key, dtype, dims, bytes): (String, String, Vec<usize>, Vec<u8>)| {
+        let tensor = |(key, dtype, dims, bytes): PythonTensor| {
             let known = dtype_of(&dtype);
             let dtype =
                 known.ok_or_else(|| ModuleFailure(format!("{key} is {dtype}, which no model file can hold")))?;
@@ -244,6 +244,9 @@ impl ModuleNetwork for Network {
         tensors.map_err(failure)?.into_iter().map(tensor).collect()
     }
 }
+
+/// Tensor as Python gives it: key, name of its type, dimensions and bytes.
+type PythonTensor = (String, String, Vec<usize>, Vec<u8>);
 
 /// Returns the type of numbers that PyTorch calls by this name, if a model file can hold it.
 fn dtype_of(name: &str) -> Option<Dtype> {

@@ -227,7 +227,7 @@ impl Limits for Silence {
 }
 
 job_keys! {
-    /// Source of the samples: builtin:mnist, csv:FILE?label=COLUMN&test=0.2 and more options, parquet:FILE, npz:FILE, images:DIR, cifar:DIR, idx:DIR, or module (the function data() of the model's file)
+    /// Source of the samples: builtin:mnist, csv:FILE?label=COLUMN&test=0.2 and more options, parquet:FILE, npz:FILE, images:DIR, cifar:DIR, idx:DIR, or module (the samples that the model's file makes)
     "SPEC" data: String => Text<DataSpec>, default "builtin:mnist", shown "builtin:mnist, or module for --model py:FILE";
     /// Layers of the network, separated by commas
     "LAYERS" model: String => Text<ModelSpec>, default "dense 512, relu, dense 128, relu, dense",

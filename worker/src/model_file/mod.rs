@@ -21,7 +21,7 @@ use safetensors::tensor::{SafeTensors, TensorView};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use crate::dataset::{self, ColumnNames, Encoding, Known, Scaling, Target};
+use crate::dataset::{self, ColumnNames, ContentHash, Encoding, Known, Scaling, Target};
 use crate::module;
 
 const METADATA_KEY: &str = "tau";
@@ -85,9 +85,8 @@ impl Metadata {
     /// Returns the metadata of a trained module, with the digest of its code and its untrained tensors.
     #[must_use]
     pub fn of_module(self, code: Option<[u8; 32]>, untrained: &[UntrainedTensor]) -> Self {
-        let hex = |code: [u8; 32]| code.iter().map(|byte| format!("{byte:02x}")).collect();
         Self {
-            code: code.map(hex),
+            code: code.map(|code| ContentHash::from(code).to_string()),
             untrained: untrained.iter().map(|tensor| tensor.key.clone()).collect(),
             ..self
         }

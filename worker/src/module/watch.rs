@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::ModuleHost;
 
 /// Time after which a call of a module's code is logged.
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_mins(1);
 
 /// Watch over the calls that a host has under way.
 #[derive(Debug)]
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn a_call_is_hung_after_the_limit_and_not_before() {
         let clock = Arc::new(Clock::default());
-        let mut watch = CallWatch::new(Arc::clone(&clock) as Arc<dyn ModuleHost>, Duration::from_secs(600));
+        let mut watch = CallWatch::new(Arc::clone(&clock) as Arc<dyn ModuleHost>, Duration::from_mins(10));
         let mut look = |seconds: Option<u64>| {
             *clock.0.lock().unwrap() = seconds.map(Duration::from_secs);
             watch.look()

@@ -58,7 +58,7 @@ use socket::{Writer, invalid};
 /// Interval at which a worker tells its node that it is alive.
 const BEAT: Duration = Duration::from_secs(1);
 /// Usual time after which a call of a module's code is taken for hung: far longer than any useful step.
-pub const CODE_LIMIT: Duration = Duration::from_secs(600);
+pub const CODE_LIMIT: Duration = Duration::from_mins(10);
 
 /// The settings that a worker process is started with.
 #[derive(Clone, Debug)]
