@@ -269,7 +269,6 @@ fn the_help_names_the_defaults() {
     let defaults = protocol::job::JobDraft::from(&protocol::job::JobDraft::default().resolve().unwrap());
     let text = |value: Option<String>| format!("[default: {}]", value.unwrap());
     for default in [
-        text(defaults.data),
         text(defaults.clip),
         text(defaults.lr_schedule),
         text(defaults.split),
@@ -280,6 +279,8 @@ fn the_help_names_the_defaults() {
     ] {
         assert!(help.contains(&default), "the help does not say {default}");
     }
+    let data = format!("[default: {}, or module for", defaults.data.unwrap());
+    assert!(help.contains(&data), "the help does not say {data}");
 }
 
 /// Returns the text of the page on all job keys.

@@ -130,6 +130,23 @@ fn a_module_with_data_of_its_own_trains_on_three_nodes_and_gives_the_same_again_
     let finished = output.finished(3);
     assert!(finished["accuracy"].as_f64().unwrap() > 0.9, "{finished}");
     output.trained(8000);
+    // The saved model is measured by the code that the user names, and by none that a file names.
+    let (saved, python) = ("tau-out/latest/model.safetensors", modules.interpreter());
+    let code = ["--model-source", "net.py", "--python", &python, "--json"];
+    let output = modules.tau.run(&[&["evaluate", saved][..], &code].concat());
+    assert_eq!(output.code, 0, "{}", output.stderr);
+    let measured = output.last();
+    for (name, samples) in [("accuracy", 500), ("loss", 500)] {
+        let (found, expected) = (measured[name].as_f64().unwrap(), finished[name].as_f64().unwrap());
+        assert!((found - expected).abs() < 0.02, "{name}: {measured}, {finished}");
+        assert_eq!(measured["samples"], samples);
+    }
+    assert_eq!(measured["named"]["half"], 0.5);
+    for command in [&["evaluate", saved][..], &["export", saved, "--onnx", "net.onnx"]] {
+        let refused = modules.tau.run(command);
+        assert_eq!(refused.code, 2, "{}", refused.stdout);
+        refused.says("only that code computes the model");
+    }
     let digest = || {
         let output = modules.train_own(OWN, &["--nodes", "1", "--epochs", "4", "--validation", "0.1"]);
         output.agreed()["digest"].clone()
@@ -141,7 +158,7 @@ fn a_module_with_data_of_its_own_trains_on_three_nodes_and_gives_the_same_again_
     assert!(!modules.tau.path("__pycache__").exists());
 }
 
-/// Tests the way from the files to the interpreter; `python/tests` has more of them.
+/// Tests that files are checked on their way to the interpreter; `python/tests` has more cases.
 #[test]
 fn only_code_that_was_hashed_is_run() {
     let Some(modules) = Modules::new() else { return };

@@ -58,7 +58,8 @@ struct Header2 {
     states: Vec<State>,
 }
 
-/// Description of a run's data in a checkpoint, for people who look into the file.
+/// Description of a run's data in a checkpoint, for people who look into the file. It is a type of its own, so that the
+/// file format stays the same when [`DataInfo`] gets new fields.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StoredData {
     hash: [u8; 32],

@@ -1,5 +1,5 @@
 # tau: model
-"""A denoising autoencoder: it repeats a picture through a narrow middle, and removes the noise on the way.
+"""A denoising autoencoder: it reconstructs an image from a noisy copy, through a narrow bottleneck.
 
 tau train --model py:examples/modules/autoencoder.py --nodes 3 --epochs 10
 """
@@ -18,7 +18,7 @@ def model():
 
 
 def data():
-    """Pictures of two soft spots. A tensor is a data set, too: it has a length and an index."""
+    """Images of two soft spots. A tensor is a dataset, too: it has a length and can be indexed."""
     drawn = torch.Generator().manual_seed(1)  # All nodes must have the same data.
     spots, at = torch.rand(TRAIN + TEST, 2, 3, 1, 1, generator=drawn), torch.arange(SIDE) / SIDE
     x, y, size = spots.unbind(2)
@@ -28,14 +28,14 @@ def data():
 
 
 def loss(net, pictures):
-    """The loss may be anything that PyTorch can derive, here the error of the picture without noise."""
+    """The loss may be anything that PyTorch can differentiate, here the error against the image without noise."""
     # Tau seeds PyTorch's generator before each step, so that the same job draws the same noise.
     noisy = pictures + NOISE * torch.randn_like(pictures)
     return nn.functional.mse_loss(net(noisy), pictures)
 
 
 def evaluate(net, pictures):
-    """Numbers with names of your own. The noise is the same in each evaluation, so that these can be compared."""
+    """Metrics with names of your own. The noise is the same in each evaluation, so that they can be compared."""
     noise = NOISE * torch.randn(pictures.shape, generator=torch.Generator().manual_seed(1))
     denoised, repeated = net(pictures + noise), net(pictures)
     error = nn.functional.mse_loss

@@ -26,7 +26,7 @@ class Block(nn.Module):
     def forward(self, x):
         q, k, v = (part.unflatten(2, (HEADS, -1)).transpose(1, 2) for part in self.qkv(self.norm(x)).chunk(3, 2))
         scores = q @ k.mT / (WIDTH / HEADS) ** 0.5
-        later = torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1)  # No position sees what comes after it.
+        later = torch.ones_like(scores[0, 0], dtype=torch.bool).triu(1)  # Causal mask: no position sees later ones.
         x = x + self.out((scores.masked_fill(later, float("-inf")).softmax(3) @ v).transpose(1, 2).flatten(2))
         return x + self.mlp(x)
 
@@ -47,7 +47,7 @@ def model():
 
 
 def windows(ids):
-    """Each sample is a window of the text, and for each of its characters the one that follows."""
+    """Each sample is a window of the text; its targets are the characters that follow each of its characters."""
     end = (len(ids) - 1) // CONTEXT * CONTEXT
     return TensorDataset(ids[:end].view(-1, CONTEXT), ids[1 : end + 1].view(-1, CONTEXT))
 

@@ -26,7 +26,7 @@ def model():
 
 
 def data():
-    """Sums of two sines under a little noise. Curves of your own: read them from a file beside this one."""
+    """Sums of two sines with a little noise. To train on your own curves, read them from a file beside this one."""
     drawn = torch.Generator().manual_seed(1)  # All nodes must have the same data.
     speed, phase = torch.rand(2, TRAIN + TEST, 2, 1, generator=drawn)
     curves = torch.sin((0.1 + 0.5 * speed) * torch.arange(LENGTH + 1) + 6.28 * phase).sum(1)
@@ -41,6 +41,6 @@ def loss(net, batch):
 
 
 def evaluate(net, batch):
-    """Besides the loss: the error of a forecast that nothing will change, to compare with."""
+    """The loss and, as a baseline, the error of the forecast that each value repeats the one before it."""
     values, following = batch
     return {"loss": loss(net, batch), "unchanged": nn.functional.mse_loss(values, following)}

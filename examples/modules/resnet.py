@@ -1,5 +1,5 @@
 # tau: model
-"""A small residual network with batch norms, which tells the direction of stripes in a picture.
+"""A small residual network with batch norms, which classifies images by the direction of their stripes.
 
 tau train --model py:examples/modules/resnet.py --nodes 3 --epochs 5
 """
@@ -28,7 +28,7 @@ def model():
 
 
 def data():
-    """Stripes of any width and colour under noise. Pictures of your own: torchvision.datasets.CIFAR10, for example."""
+    """Stripes of any width and colour under noise. For real images, use torchvision.datasets.CIFAR10, for example."""
     drawn = torch.Generator().manual_seed(1)  # All nodes must have the same data.
     labels = torch.randint(CLASSES, (TRAIN + TEST,), generator=drawn)
     speed, phase = torch.rand(2, TRAIN + TEST, 1, 1, generator=drawn)

@@ -64,12 +64,12 @@ fn attached<R>(call: impl FnOnce(Python<'_>) -> R) -> R {
     THREAD_STATE.with(|_| Python::attach(call))
 }
 
-/// Calls under way of the user's code: when each began, in the order in which they did.
+/// Start times of the calls of the user's code that are under way, by number of the call: the oldest call comes first.
 static CALLS: Mutex<BTreeMap<u64, Instant>> = Mutex::new(BTreeMap::new());
 /// Number of the next call of the user's code.
 static NEXT_CALL: AtomicU64 = AtomicU64::new(0);
 
-/// Calls a function that runs the user's code, which may never return.
+/// Calls a function that runs the user's code, and lists the call in [`CALLS`] meanwhile: such code may never return.
 fn calling<R>(call: impl FnOnce(Python<'_>) -> R) -> R {
     let number = NEXT_CALL.fetch_add(1, Ordering::Relaxed);
     let calls = || CALLS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -160,7 +160,7 @@ fn place(array: &[f32]) -> (usize, usize) {
     (array.as_ptr() as usize, array.len())
 }
 
-/// Returns positions of samples as bytes, for Python.
+/// Returns positions of samples as native-endian 32-bit numbers, for an `array.array("I")` in Python.
 fn plain<'py>(py: Python<'py>, positions: &[u32]) -> Bound<'py, PyBytes> {
     let bytes: Vec<u8> = positions.iter().flat_map(|position| position.to_ne_bytes()).collect();
     PyBytes::new(py, &bytes)
@@ -329,12 +329,13 @@ fn read(
     Ok(PyBytes::new(py, &code))
 }
 
-/// Returns the time after which a call of the user's code is taken for hung: the seconds of `TAU_CODE_LIMIT`, or the
-/// usual ones.
+/// Returns the time after which a call of the user's code is taken for hung: the seconds of `TAU_CODE_LIMIT`, or
+/// [`CODE_LIMIT`] without that variable.
 fn code_limit() -> Duration {
     let seconds = std::env::var("TAU_CODE_LIMIT")
         .ok()
         .and_then(|seconds| seconds.parse().ok());
+    let seconds = seconds.filter(|&seconds| seconds > 0);
     seconds.map_or(CODE_LIMIT, Duration::from_secs)
 }
 

@@ -1,7 +1,7 @@
 """Tau trains one neural network on many machines at once, without a server.
 
 Importing this package imports no PyTorch and downloads nothing. `tau.load` returns a trained module, and `python -m
-tau.worker` is the worker that a node starts where a model is Python code.
+tau.worker` is the worker that a node with `--python` starts.
 """
 
 from tau import _tau

@@ -1,37 +1,44 @@
-"""The samples of a model file's own function `data`."""
+"""The samples that the function `data` in the user's file returns."""
 
 import hashlib
 
-# Samples of each dataset that are hashed, so that nodes can compare their data.
+# Number of samples of each dataset that are hashed, so that nodes can compare their data.
 HASHED_SAMPLES = 64
-# Largest number of classes that samples are told apart by.
+# Largest number of classes; samples with more different targets count as samples without classes.
 CLASSES_MAX = 1 << 16
 SAMPLES_MAX = (1 << 32) - 1
 
 
 class DataMistake(Exception):
-    """The user's data cannot be used; the text is a sentence."""
+    """The user's data, loss or measurements cannot be used; the text is a sentence."""
 
 
 class Data:
-    """Samples of two datasets, numbered by one position: those to train on come first, then those held out."""
+    """Samples of two datasets, numbered together by their *position*: training samples first, then test samples."""
 
     def __init__(self, made, collate, fingerprint):
         from torch.utils.data import default_collate
 
         self.train, self.test = checked(made)
+        # A dataset that grows must not move the positions of the others.
+        self.trained = len(self.train)
         self.collate = collate or default_collate
         self.fingerprint = fingerprint
 
+    @classmethod
+    def of(cls, code):
+        """The samples of a file of code."""
+        return cls(code.data(), getattr(code, "collate", None), getattr(code, "fingerprint", None))
+
     def batch(self, positions):
         """A minibatch of the samples at these positions."""
-        first = len(self.train)
+        first = self.trained
         if positions[0] < first:
             return self.collate(items(self.train, positions))
         return self.collate(items(self.test, [position - first for position in positions]))
 
     def classes(self):
-        """The class of each training sample, from 0, as bytes of 32-bit numbers; all are 0 if they have no targets."""
+        """The class of each training sample, from 0, as bytes of 32-bit numbers; all 0 if `targets` are no classes."""
         import torch
 
         count = len(self.train)
@@ -48,7 +55,7 @@ class Data:
         return numbers.to(torch.int32).numpy().tobytes()
 
     def hash(self, seed):
-        """A hash of the data. Each sample that it takes is drawn after a call of `seed`."""
+        """A hash of the data. It calls `seed` before it reads each sample, so that nodes draw the same augmentation."""
         sha = hashlib.sha256()
         for dataset in (self.train, self.test):
             count = len(dataset)
@@ -62,11 +69,11 @@ class Data:
 
 
 def checked(made):
-    """The two datasets that the user's function has returned, if Tau can choose their samples."""
+    """The two datasets that the user's function has returned. Fails if Tau cannot choose their samples."""
     from torch.utils.data import DataLoader
 
     if not isinstance(made, (tuple, list)) or len(made) != 2:
-        raise DataMistake("data() returns no pair: return two datasets, one to train on and one held out")
+        raise DataMistake("data() returns no pair: return two datasets, one to train on and one to test on")
     for dataset in made:
         kind = type(dataset).__name__
         if isinstance(dataset, DataLoader):
@@ -80,6 +87,28 @@ def checked(made):
     return made
 
 
+def measured(code, net, batch):
+    """The means of a minibatch by the user's function `evaluate`, or the loss if there is none: names and numbers."""
+    if not callable(getattr(code, "evaluate", None)):
+        return [("loss", mean_loss(code, net, batch).item())]
+    found = code.evaluate(net, batch)
+    if not isinstance(found, dict) or "loss" not in found:
+        raise DataMistake('evaluate() returns no loss: return a dict like {"loss": …, "accuracy": …}')
+    return [(str(name), float(number)) for name, number in found.items()]
+
+
+def mean_loss(code, net, batch):
+    """The mean loss of a minibatch, a tensor."""
+    import torch
+
+    loss = code.loss(net, batch)
+    if not isinstance(loss, torch.Tensor):
+        raise DataMistake(f"loss() returns a {type(loss).__name__}: return a tensor, the mean loss")
+    if loss.numel() != 1:
+        raise DataMistake(f"loss() returns a tensor of {loss.numel()} numbers: return their mean")
+    return loss
+
+
 def items(dataset, indices):
     """The samples of a dataset at these indices."""
     if hasattr(dataset, "__getitems__"):
@@ -88,7 +117,7 @@ def items(dataset, indices):
 
 
 def absorb(sha, value):
-    """Takes a sample, or a part of one, into a hash. Objects of unknown kinds count by their kind."""
+    """Adds a sample, or a part of one, to a hash. Of objects of other types only the name of the type is hashed."""
     import torch
 
     if isinstance(value, dict):
@@ -100,9 +129,15 @@ def absorb(sha, value):
         for part in value:
             absorb(sha, part)
     elif isinstance(value, (str, int, float, bool, bytes, type(None))):
-        sha.update(f"{value!r}\n".encode())
+        # The `repr` of a number of NumPy's depends on its release.
+        sha.update(f"{value!s}\n".encode())
     elif isinstance(value, torch.Tensor) or hasattr(value, "__array__"):
-        tensor = torch.as_tensor(value)
+        try:
+            tensor = torch.as_tensor(value)
+        except (TypeError, ValueError):
+            # An array of texts, for example, which `collate` may know.
+            sha.update(f"{value!s}\n".encode())
+            return
         sha.update(f"{tensor.dtype} {tuple(tensor.shape)}\n".encode())
         sha.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     else:

@@ -1,4 +1,4 @@
-"""Model files: the weights that a run has saved, for the module whose code made them."""
+"""Loads model files: the weights of a module that a run has saved, into a module that the same code makes."""
 
 import json
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tau.sources import Sources
 
-# Types of numbers in a safetensors file, by the names that PyTorch has for them.
+# Types of numbers in a safetensors file, and PyTorch's names for them.
 TYPES = {
     "BOOL": "bool",
     "U8": "uint8",
@@ -20,7 +20,7 @@ TYPES = {
     "F64": "float64",
 }
 LENGTH_BYTES = 8
-# Largest description of tensors that is read, as elsewhere for this format.
+# Largest header in bytes that is read, the same limit as in the safetensors library.
 HEADER_BYTES_MAX = 100_000_000
 
 
@@ -29,7 +29,7 @@ class NotAModel(Exception):
 
 
 def read(path):
-    """The tensors of a safetensors file by their keys, and what Tau says of the model."""
+    """The tensors of a model file (safetensors) by their keys, and Tau's metadata on the model."""
     import torch
 
     try:
@@ -59,11 +59,17 @@ def load(path, source):
     `source` is the path of the Python file whose function `model` makes the module. It is run with your rights, so name
     a file that you trust; nothing in the model file decides what is run.
     """
+    net, _ = opened(path, source)
+    return net
+
+
+def opened(path, source):
+    """The trained module of a model file, and the names of the file that makes it."""
     tensors, about = read(path)
-    code = Path(source).read_bytes()
-    sources = Sources(source, code, lambda file: Path(file).read_bytes())
-    net = sources.run().model()
+    sources = Sources(source, Path(source).read_bytes(), lambda file: Path(file).read_bytes())
+    code = sources.run()
+    net = code.model()
     if about.get("code") not in (None, sources.digest().hex()):
         print(f"warning: {source} is not the code that {path} was trained with", file=sys.stderr)
     net.load_state_dict(tensors, strict=True)
-    return net.eval()
+    return net.eval(), code

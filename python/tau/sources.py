@@ -1,8 +1,10 @@
-"""Runs a model file and the modules that it imports from its own folder, from the very bytes that are hashed.
+"""Runs the main file (the user's file that defines a model) and the modules that it imports from its folder, from the
+very bytes that are hashed.
 
-Each file is read once, by a function of the caller's; its bytes are recorded, compiled and executed. Neither the folder
-nor a `.pyc` is read by Python itself. Code that is run in other ways, as by `exec(open("x.py").read())`, `runpy` or
-another loader, cannot be seen and is not hashed; nor is code outside of the folder, which counts as installed.
+Each file is read once, by a function of the caller's; its bytes are recorded, compiled and executed. Python itself
+reads neither the folder nor a `.pyc` in it. Code that is run in other ways, as by `exec(open("x.py").read())`,
+`runpy` or another loader, cannot be seen and is not hashed; nor is code outside of the folder, which counts as
+installed.
 """
 
 import ast
@@ -16,7 +18,7 @@ import sys
 import threading
 from pathlib import Path
 
-# Name of the module that is the model file.
+# Name of the Python module that the main file becomes.
 MODEL = "__tau__"
 
 
@@ -25,7 +27,7 @@ class SourceRefused(ImportError):
 
 
 class Sources(importlib.abc.MetaPathFinder):
-    """The model file and its neighbours: the modules in its folder. Only the newest instance finds modules."""
+    """The main file and its neighbours: the modules in its folder. Only the newest instance finds modules."""
 
     newest = None
     # Folders below the model's that hold installed packages.
@@ -45,7 +47,7 @@ class Sources(importlib.abc.MetaPathFinder):
         self.sealed = False
         # Names of the modules that were found in the folder.
         self.names = set()
-        # First part of each name that the sources import, with a source that does.
+        # Top-level name of each absolute import in the sources, and the first file that imports it.
         self.imports = {}
         self.path = list(sys.path)
         # The interpreter may lie beside the model, with its packages in `venv/lib/python3.11/site-packages`.
@@ -57,7 +59,7 @@ class Sources(importlib.abc.MetaPathFinder):
         Sources.newest = self
 
     def run(self):
-        """Executes the model file, and returns its module."""
+        """Executes the main file, and returns its Python module."""
         spec = self.spec(MODEL, self.file)
         module = importlib.util.module_from_spec(spec)
         # Dataclasses, type hints and pickles look the module of a class up by its name.
@@ -69,20 +71,20 @@ class Sources(importlib.abc.MetaPathFinder):
         return module
 
     def seal(self):
-        """From now on no file is read: imports of modules that were not imported before fail."""
+        """Forbids further reads: from now on, imports of modules of the folder that were not read before fail."""
         with self.lock:
             self.sealed = True
 
     def digest(self):
-        """SHA-256 of the relative paths and bytes of all files that were read. The model file's name does not count."""
+        """SHA-256 of the relative paths and bytes of all files that were read. The main file's name does not count."""
         with self.lock:
             named = [("" if file == self.file else self.name(file), code) for file, code in self.codes.items()]
-        # Hashes of names have one length: no name can look like the hash of a file.
+        # All hashes have the same length, so that different names and contents cannot give the same sequence of bytes.
         pairs = sorted((sha256(os.fsencode(name)), sha256(code)) for name, code in named)
         return sha256(b"".join(name + code for name, code in pairs))
 
     def files(self):
-        """Absolute paths of all files that were read, as they stand in tracebacks; the model file comes first."""
+        """Absolute paths of all files that were read, as they stand in tracebacks; the main file comes first."""
         with self.lock:
             return list(self.codes)
 
@@ -122,7 +124,7 @@ class Sources(importlib.abc.MetaPathFinder):
             return self.codes[file]
 
     def importer(self):
-        """The newest line of the sources that this thread is in."""
+        """The innermost line of the sources on this thread's stack."""
         frame = sys._getframe()
         while frame is not None:
             if frame.f_code.co_filename in self.codes:
@@ -139,14 +141,14 @@ class Sources(importlib.abc.MetaPathFinder):
             if place is None:
                 continue
             for file in (place / tail / "__init__.py", place / f"{tail}.py"):
-                # A link that leads nowhere is found, too: reading it says what is wrong.
+                # A broken symbolic link is found, too: reading it says what is wrong.
                 if os.path.lexists(file):
                     return self.spec(fullname, str(file))
             if (place / tail).is_dir():
                 portions.append(str(place / tail))
         if not portions:
             return None
-        # Python makes a package of folders without `__init__.py`, and there is nothing to run.
+        # Folders without `__init__.py` are a namespace package, which has no code to run.
         self.names.add(fullname)
         spec = importlib.machinery.ModuleSpec(fullname, None, is_package=True)
         spec.submodule_search_locations = list(dict.fromkeys(portions))
@@ -169,7 +171,7 @@ class Sources(importlib.abc.MetaPathFinder):
         return None
 
     def hide(self, entry):
-        """Keeps Python's own finder, which would run what it finds, from the folder: a hook of `sys.path_hooks`."""
+        """Keeps Python's own finder, which would read files again, from the folder: a hook of `sys.path_hooks`."""
         if self.place(entry) is None:
             raise ImportError("not a folder of the model")
         return HiddenFolder(entry)
@@ -209,7 +211,7 @@ class RecordedLoader(importlib.abc.InspectLoader):
         tree = ast.parse(code, self.file)
         for name in imported(tree):
             self.sources.imports.setdefault(name.partition(".")[0], self.file)
-        # Tracebacks show these lines: without a time of change, Python does not look for newer ones on the disk.
+        # Tracebacks show these lines: without a modification time, Python does not look for newer ones on the disk.
         lines = [line + "\n" for line in self.get_source(fullname).split("\n")]
         linecache.cache[self.file] = (len(code), None, lines, self.file)
         return compile(tree, self.file, "exec", dont_inherit=True)
@@ -223,7 +225,7 @@ class HiddenFolder(importlib.machinery.FileFinder):
 
 
 def imported(tree):
-    """Names of the modules that code imports, other than relative to its package."""
+    """Names of the modules that code imports by absolute imports."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

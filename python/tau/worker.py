@@ -23,13 +23,14 @@ import traceback
 import weakref
 
 from tau import _tau
-from tau.data import Data, DataMistake
+from tau.data import Data, DataMistake, mean_loss, measured
 from tau.sources import SourceRefused, Sources
 
 FLOAT_BYTES = 4
 # Steps after which parameters and gradients are looked for where they should be.
 CHECK_EVERY = 100
-# Generators of random numbers are one for the process: who seeds them holds this until all numbers are drawn.
+# The random number generators are global to the process: a thread that seeds them holds this lock until it has drawn
+# all its numbers.
 GENERATOR = threading.RLock()
 
 
@@ -46,6 +47,8 @@ def told(method):
             return method(self, *arguments)
         except Failure:
             raise
+        except DataMistake as mistake:
+            raise Failure(f"{self.file}: {mistake}") from None
         except BaseException as error:  # The user's code may raise anything.
             traceback.print_exc()
             raise Failure(described(error, self.sources)) from None
@@ -54,7 +57,7 @@ def told(method):
 
 
 def described(error, sources):
-    """One sentence: which exception came from which line of the user's files. Values are not told."""
+    """One sentence: which exception came from which line of the user's files. It has no values: other nodes hear it."""
     if isinstance(error, SourceRefused):
         return str(error)
     files = sources.files()
@@ -65,7 +68,8 @@ def described(error, sources):
         place = f"{sources.name(error.filename)}:{error.lineno}"
     elif own:
         place = f"{sources.name(own[-1].filename)}:{own[-1].lineno} in {own[-1].name}"
-    if isinstance(error, ModuleNotFoundError):
+    # A name that the sources do not hold may be a value, of which none is told.
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in sources.imports:
         return f"{place}: there is no module {error.name}: install it for {sys.executable} with pip"
     return f"{place}: {type(error).__name__}; the worker's log has the details"
 
@@ -74,7 +78,8 @@ def seed_all(key):
     """Seeds the generators of random numbers that the user's code may draw from."""
     import torch
 
-    torch.manual_seed(key % 2**63)
+    # `torch.manual_seed` would format a stack trace for the generators of GPUs, at each call.
+    torch.default_generator.manual_seed(key % 2**63)
     random.seed(key)
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(key % 2**32)
@@ -91,13 +96,13 @@ def view(place):
 
 
 class Loader:
-    """Makes modules of files of code. `read` returns the bytes of a file that such code imports."""
+    """Loads modules from the user's files. `read` returns the bytes of a further file that such a file imports."""
 
     def __init__(self, read):
         self.read = read
 
     def whereabouts(self):
-        """The line of the user's code that is being run, if there is one."""
+        """The file, line and function of the user's code that a thread is in; None if no thread is in any."""
         sources = Sources.newest
         files = sources.files() if sources else []
         for frame in sys._current_frames().values():
@@ -108,7 +113,7 @@ class Loader:
         return None
 
     def load(self, file, code, shape, seed):
-        """Makes the module of a file. Without a shape of samples, it has samples of its own."""
+        """Loads the module of a file. `shape` is that of a sample that Tau reads; None if it has its own `data`."""
         return Module(Sources(str(file), code, self.read), str(file), shape, seed)
 
 
@@ -135,11 +140,13 @@ class Module:
 
     @told
     def run(self):
-        """Runs the file, and returns its names."""
+        """Runs the file, and returns the Python module that it becomes."""
         try:
-            import torch  # noqa: F401  (Whether there is one is said before the user's code runs.)
+            import torch
         except ImportError:
             raise Failure(f"{sys.executable} has no PyTorch: install it there with pip") from None
+        # The sums of some operations, such as the gradient of an index, would depend on the threads' order.
+        torch.use_deterministic_algorithms(True, warn_only=True)
         with GENERATOR:
             seed_all(self.seed)
             # That is what a user asks for with --python.
@@ -162,14 +169,7 @@ class Module:
         """The samples of the file's function `data`."""
         with GENERATOR:
             seed_all(self.seed)
-            try:
-                return Data(
-                    self.code.data(),
-                    getattr(self.code, "collate", None),
-                    getattr(self.code, "fingerprint", None),
-                )
-            except DataMistake as mistake:
-                raise Failure(f"{self.file}: {mistake}") from None
+            return Data.of(self.code)
 
     @told
     def data(self):
@@ -179,8 +179,8 @@ class Module:
 
     @told
     def tables(self, net):
-        """The keys of the matrices that Adam moves under `muon`: embeddings, the model's head, and those that the file
-        names in `adam`; but none that it names in `muon`."""
+        """The keys of the matrices that Adam moves under `muon`: embeddings, the head of a model with data of its own,
+        and those that the file names in `adam`; but none that it names in `muon`."""
         import torch
 
         keys = {id(parameter): key for key, parameter in trained(net) if parameter.dim() > 1}
@@ -204,13 +204,13 @@ class Module:
         return {key for pattern in patterns for key in fnmatch.filter(keys, pattern)}
 
     def head(self, net, keys):
-        """The key of the matrix that a minibatch meets last, which makes the model's outputs."""
+        """The key of the model's head: the matrix of the layer that is the last to finish in a forward pass."""
         last = []
 
-        def note(layer, _inputs, _outputs):
+        def note(layer, _inputs):
             last[:] = [keys[id(weight)] for weight in layer.parameters(recurse=False) if id(weight) in keys] or last
 
-        hooks = [layer.register_forward_hook(note) for layer in net.modules()]
+        hooks = [layer.register_forward_pre_hook(note) for layer in net.modules()]
         with GENERATOR:
             seed_all(self.seed)
             net.train()
@@ -221,14 +221,7 @@ class Module:
 
     def loss_of(self, net, positions):
         """The mean loss of the samples at these positions."""
-        import torch
-
-        loss = self.code.loss(net, self.samples.batch(positions))
-        if not isinstance(loss, torch.Tensor):
-            raise Failure(f"loss() in {self.file} returns a {type(loss).__name__}: return a tensor, the mean loss")
-        if loss.numel() != 1:
-            raise Failure(f"loss() in {self.file} returns a tensor of {loss.numel()} numbers: return their mean")
-        return loss
+        return mean_loss(self.code, net, self.samples.batch(positions))
 
     @told
     def made(self):
@@ -352,10 +345,11 @@ class Network:
         """Replaces the array at `gradient` with the gradient of all weights."""
         outputs, self.outputs = self.outputs, None
         # The user's code may keep what it is given.
-        self.descend(gradient, outputs, view(output_gradient).view_as(outputs).clone())
+        with GENERATOR:
+            self.descend(gradient, outputs, view(output_gradient).view_as(outputs).clone())
 
     def descend(self, gradient, end, end_gradient=None):
-        """Goes back from the end of a graph, and replaces the array at `gradient` with the gradient of all weights."""
+        """Runs the backward pass from `end`, and replaces the array at `gradient` with the gradient of all weights."""
         views = self.gradients.get(gradient)
         if views is None:
             # The worker has two arrays at most, one of which adds up the parts of a step.
@@ -371,7 +365,7 @@ class Network:
 
     @told
     def step(self, weights, positions, key, gradient):
-        """Returns the mean loss of own samples at these positions, and replaces the array at `gradient`."""
+        """Returns the mean loss of the module's own samples at these positions; its gradient goes to `gradient`."""
         if weights != self.weights:
             self.bind(weights)
         self.module.training = self
@@ -392,20 +386,14 @@ class Network:
 
     @told
     def measure(self, weights, positions):
-        """Measures the model on the module's own samples at these positions: named means."""
+        """Measures the model on the module's own samples at these positions: names and means."""
         positions = array.array("I", positions).tolist()
         with self.evaluating(weights):
-            evaluate = getattr(self.module.code, "evaluate", None)
-            if not callable(evaluate):
-                return [("loss", self.module.loss_of(self.net, positions).item())]
-            found = evaluate(self.net, self.module.samples.batch(positions))
-        if not isinstance(found, dict) or "loss" not in found:
-            raise Failure(f'evaluate() in {self.file} returns no loss: return a dict like {{"loss": …, "accuracy": …}}')
-        return [(str(name), float(number)) for name, number in found.items()]
+            return measured(self.module.code, self.net, self.module.samples.batch(positions))
 
     @told
     def untrained(self, weights):
-        """All other tensors of the module with these weights: key, type, shape, bytes."""
+        """The tensors of the module's state that are not trained, at these weights: key, type, shape, bytes."""
         import torch
 
         slots = {key for key, _, _ in self.module.slots}
@@ -428,14 +416,14 @@ class Network:
         with torch.no_grad(), GENERATOR:
             seed_all(0)
             own = [parameter.data for parameter in self.parameters]
-            for parameter, part in zip(self.parameters, self.parts(weights)):
-                parameter.data = part
-            buffers = self.module.newest_buffers()
-            for key, buffer in self.net.named_buffers():
-                if key in buffers:
-                    buffer.copy_(buffers[key])
-            self.net.eval()
             try:
+                for parameter, part in zip(self.parameters, self.parts(weights)):
+                    parameter.data = part
+                buffers = self.module.newest_buffers()
+                for key, buffer in self.net.named_buffers():
+                    if key in buffers:
+                        buffer.copy_(buffers[key])
+                self.net.eval()
                 yield
             finally:
                 for parameter, data in zip(self.parameters, own):
@@ -450,6 +438,9 @@ class Network:
 
     def check(self, views):
         """Fails if the user's code has replaced a parameter or a gradient."""
+        now = {id(parameter): key for key, parameter in trained(self.net)}
+        if now.keys() != {id(parameter) for parameter in self.parameters}:
+            raise Failure(f"{self.file}: the module trains other parameters than after model(): make all of them there")
         keys = [key for key, _, _ in self.module.slots]
         for key, parameter, own, part in zip(keys, self.parameters, self.own, views):
             if parameter.data_ptr() != own.data_ptr():
@@ -468,7 +459,7 @@ class Network:
                 f"{self.file}: the module returns a tensor of shape {tuple(outputs.shape)} for {samples} samples: "
                 "return a row for each sample"
             )
-        flat = outputs.detach().to(torch.float32).contiguous()
+        flat = outputs.detach().to("cpu", torch.float32).contiguous()
         return ctypes.string_at(flat.data_ptr(), flat.numel() * FLOAT_BYTES)
 
     def release(self):
@@ -506,7 +497,7 @@ def arguments():
 
 def main():
     options = arguments()
-    # What the user's code prints is for people, who read the node's log.
+    # Standard output joins standard error: what the user's code prints belongs in the node's log.
     os.dup2(2, 1)
     if options.tied:
         # A signal to all processes of a service is for the node, which ends its workers in good order.

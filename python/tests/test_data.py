@@ -93,6 +93,32 @@ class OwnData(unittest.TestCase):
         self.refused("adam names 'x*', but no matrix", more='adam = ["x*"]\n')
         self.refused("adam is no list of names", more='adam = "head"\n')
 
+    def test_a_head_is_what_a_minibatch_enters_last(self):
+        more = """
+class Own(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(2, 4), nn.Linear(4, 2)
+        self.table = nn.Parameter(torch.ones(4, 4))
+    def forward(self, x):
+        return self.head(self.first(x.float()) @ self.table)
+model = Own
+"""
+        tables = [key for key, _, is_table in self.module(more=more).tensors() if is_table]
+        self.assertEqual(tables, ["head.weight"])
+
+    def test_a_parameter_that_is_replaced_is_noticed(self):
+        more = """
+def loss(net, batch):
+    if net.training and net[1].bias.shape == (4,) and len(batch[0]) == 3:
+        net[1].bias = nn.Parameter(torch.zeros(4))
+    return (net(batch[0].long() % 9) ** 2).mean()
+"""
+        network, weights, gradient = self.network(more=more)
+        with self.assertRaises(self.worker.Failure) as raised:
+            network.step(weights.place, positions(0, 1, 2), 0, gradient.place)
+        self.assertIn("trains other parameters than after model()", str(raised.exception))
+
     def test_classes_are_those_of_the_targets(self):
         classes, test, one = self.module().data()
         self.assertEqual((array.array("I", classes).tolist(), test), ([1, 0, 0, 1, 0, 0], 4))
@@ -106,7 +132,7 @@ class OwnData(unittest.TestCase):
         given = more.replace("GIVEN", '{"loss": torch.tensor(0.5), "bits per character": 2}')
         network, weights, _ = self.network(more=given)
         self.assertEqual(network.measure(weights.place, positions(6)), [("loss", 0.5), ("bits per character", 2.0)])
-        self.refused("returns no loss", more=more.replace("GIVEN", "3"))
+        self.refused("net.py: evaluate() returns no loss", more=more.replace("GIVEN", "3"))
         self.refused("returns no loss", more=more.replace("GIVEN", "{}"))
 
     def test_mistakes_in_data_and_loss_are_named(self):

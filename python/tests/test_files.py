@@ -103,6 +103,21 @@ class Files(unittest.TestCase):
         self.assertEqual(found["norm.num_batches_tracked"].item(), 1)
         self.assertIs(net.head.weight, net.words.weight)
 
+    def test_a_saved_module_is_measured_on_the_held_out_samples(self):
+        from tau.evaluate import evaluate
+
+        path, _, _ = self.saved()
+        with contextlib.redirect_stderr(io.StringIO()):
+            means, samples, samples_in_data = evaluate(path, self.source)
+            net = self.files.load(path, self.source)
+        import torch
+
+        ids = torch.arange(20) % 5
+        with torch.no_grad():
+            expected = torch.nn.functional.cross_entropy(net(ids), ids).item()
+        self.assertEqual((samples, samples_in_data), (20, 40))
+        self.assertAlmostEqual(means["loss"], expected, places=6)
+
     def test_other_code_is_noticed(self):
         path, _, _ = self.saved()
         self.source.write_text(NET + "\n")

@@ -57,7 +57,7 @@ class Case(unittest.TestCase):
         self.state = {name: list(getattr(sys, name)) for name in ("path", "meta_path", "path_hooks")}
         modules = set(sys.modules)
         writes = sys.dont_write_bytecode
-        # Python shall write what it can: nothing may come of it.
+        # Python may write bytecode: `restore` checks that it has written none for the folder.
         sys.dont_write_bytecode = False
 
         def restore():
@@ -97,7 +97,7 @@ class Case(unittest.TestCase):
         return real.read_bytes()
 
     def made(self, files, model="net.py", folder=None, read=None):
-        """Sources whose model file is not read: only the bytes that are given."""
+        """Sources whose main file is given as bytes and not read."""
         self.write(files, folder)
         file = (folder or self.folder) / model
         return self.sources.Sources(str(file), file.read_bytes(), read or self.reader)
@@ -107,7 +107,7 @@ class Case(unittest.TestCase):
         return sources, sources.run()
 
     def fails(self, files, kind, says, **options):
-        """The traceback of a model file that fails."""
+        """The traceback of a main file that fails."""
         error = raised(self.made(files, **options).run)
         self.assertIsInstance(error, kind)
         self.assertIn(says, str(error))
@@ -361,7 +361,7 @@ class Shadows(Case):
                 self.assertNotIn(str(self.folder), sys.path)
 
     def test_a_folder_that_was_on_the_path_before_is_hashed_all_the_same(self):
-        """The project may be installed in place."""
+        """An editable install puts the project's folder on the path."""
         self.write({"early.py": ""})
         sys.path.insert(0, str(self.folder))
         # Python's own finder knows the folder now.
@@ -388,7 +388,7 @@ class Shadows(Case):
 
 class Hashes(Case):
     def test_the_hashed_bytes_are_executed(self):
-        """A neighbour that changes whenever it is read, and a model file that has changed since."""
+        """A neighbour that changes whenever it is read, and a main file that has changed since."""
         answers = iter([b"n = 1\n", b"n = 2\n", b"n = 3\n"])
         sources = self.made(
             {
@@ -537,7 +537,7 @@ class Sealed(Case):
         sources, module = self.ran({"net.py": "def late():\n    import nothing_like_it\n", "helper.py": ""})
         sources.seal()
         self.assertRaises(ModuleNotFoundError, module.late)
-        # Looking is no import.
+        # Finding a module is not importing it.
         self.assertIsNotNone(importlib.util.find_spec("helper"))
 
 

@@ -24,7 +24,7 @@ def loaded():
     tau._tau = types.SimpleNamespace(VERSION="test")
     sys.modules["tau"] = tau
     # Later, sources in this folder would be those of a model.
-    importlib.import_module("tau.files")
+    importlib.import_module("tau.evaluate")
     return importlib.import_module("tau.worker")
 
 

@@ -434,6 +434,13 @@ pub(crate) struct Evaluate {
     /// another file and neither test= nor testfile= is given [default: the data that the model was trained on]
     #[arg(long, value_name = "SPEC")]
     pub(crate) data: Option<String>,
+    /// The Python file that made the model, if the model is a module with data of its own. It is run with your rights;
+    /// nothing in the model file decides what is run
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["data", "confusion"])]
+    pub(crate) model_source: Option<PathBuf>,
+    /// Python interpreter that runs the code of --model-source [default: as for 'tau train']
+    #[arg(long, value_name = "INTERPRETER", requires = "model_source")]
+    pub(crate) python: Option<PathBuf>,
     /// Also print recall, precision and F1 of each class, and the confusion matrix
     #[arg(long)]
     pub(crate) confusion: bool,

@@ -240,8 +240,8 @@ pub(crate) fn read_data(data: &DataSpec, root: Option<&Path>) -> Result<DataInfo
     Ok(dataset.info())
 }
 
-/// Returns the command that starts workers: this program, or an interpreter that must not run code of the node's own
-/// folder `dir`, with the flags that they need.
+/// Returns the command that starts workers, with its flags: this program or, with `--python`, an interpreter, which
+/// runs no code from the node's own folder `dir`.
 fn worker_command(flags: &ComputeFlags, device: &Device, dir: &Path) -> Result<WorkerCommand, Failure> {
     let threads = compute::threads(flags.threads, flags.workers)?;
     let mut arguments: Vec<OsString> = vec![

@@ -19,8 +19,8 @@ impl QualityMetric {
         if mae.is_some() { Self::R2 } else { Self::Accuracy }
     }
 
-    /// Returns the quality figure of measured scores, and its value. `loss` is `None` before the first evaluation: then
-    /// the kind of a figure without a value is a guess.
+    /// Returns the quality figure of measured scores, and its value. Before the first evaluation there is neither an
+    /// accuracy nor a `loss`: then the kind is a guess (accuracy or, with a mean absolute error, R²).
     pub(crate) fn of(accuracy: Option<f64>, mae: Option<f64>, loss: Option<f64>) -> (Self, Option<f64>) {
         match (accuracy, loss) {
             (None, Some(loss)) => (Self::Loss, Some(loss)),
@@ -28,7 +28,7 @@ impl QualityMetric {
         }
     }
 
-    /// Returns the better of two values of the figure. A value that is not a number is the worst.
+    /// Returns the better of two values of the figure. Any number is better than NaN.
     pub(crate) fn better(self, one: f64, other: f64) -> f64 {
         match self {
             Self::Accuracy | Self::R2 => one.max(other),

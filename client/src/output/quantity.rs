@@ -56,7 +56,8 @@ pub(crate) fn bytes(figure: f64) -> String {
     }
 }
 
-/// Formats a number of unknown size and unit with four decimals, or as a power of ten if it is close to 0.
+/// Formats a number of unknown size and unit with four decimals or, if it is closer to 0 than 0.01, in scientific
+/// notation.
 pub(crate) fn number(figure: f64) -> String {
     if figure != 0.0 && figure.abs() < 0.01 {
         format!("{figure:.1e}")

@@ -21,9 +21,9 @@ pub(super) struct SnapshotRequest {
 #[derive(Clone, Debug)]
 pub(super) struct Snapshots {
     wanted: Option<SnapshotRequest>,
-    /// True until this node, which joined late or drew other first weights, has its first ledger (its replica). It gets that from a peer's snapshot
-    /// and takes no batches before: so every node that can send that peer the batches that it lacks can do so for this
-    /// node, too, even if it has not heard from this node.
+    /// True until this node has its first ledger (its replica). A node that joined late, drew other first weights or
+    /// lacks the run's checkpoint gets it from a peer's snapshot and takes no batches before: so every node that can
+    /// send that peer the batches that it lacks can do so for this node, too, even if it has not heard from this node.
     newcomer: bool,
 }
 

@@ -91,8 +91,8 @@ pub struct Ledger {
     counts: Vec<i32>,
     frontier: Frontier,
     cursors: Cursors,
-    /// The digest of the run's first weights. The replica of a node that drew others holds those until a snapshot replaces
-    /// it.
+    /// The digest of the run's first weights, also at a node that drew other ones: its `counts` are its own weights
+    /// until a snapshot replaces them.
     initial: Digest,
     /// The digest of `counts`.
     digest: Digest,
@@ -123,10 +123,10 @@ impl Ledger {
         }
     }
 
-    /// Returns the replica with which a node begins a run, made from the replica with which it offered to take part. In a
-    /// run over pipelines, that is the replica of the node's stage. If nodes draw the first weights by themselves, they may
-    /// differ from the run's: then the replica is only a placeholder for that of a checkpoint or snapshot, which is checked
-    /// against the run's first weights.
+    /// Returns the replica with which node `me` begins a run, made from the one with which it offered to take part. In
+    /// a run over pipelines, that is the replica of the node's stage. If nodes draw the first weights by themselves,
+    /// the replica gets the digest of the run's first weights. Its own weights may differ from those: then they are a
+    /// placeholder until a checkpoint or a snapshot, which is checked against that digest, replaces them.
     #[must_use]
     pub(crate) fn at_beginning(self, plan: &RunPlan, me: NodeId) -> Self {
         if let Some(stage) = plan.topology().held_stage(me) {

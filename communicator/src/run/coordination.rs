@@ -90,8 +90,8 @@ impl Coordination {
 
     /// Decides on the run's start once all invited nodes have answered. All participants must have the same data and
     /// the same first weights; the most frequent combination counts and, of two that are equally frequent, that of the
-    /// node with the lowest id. If nodes draw the first weights by themselves, only their number must be the same: the
-    /// most frequent weights become the run's, and the other nodes get them from a snapshot.
+    /// node with the lowest id. If nodes draw the first weights by themselves, only the number of weights must be the
+    /// same: the most frequent weights become the run's, and the other nodes get them from a snapshot.
     #[must_use]
     pub(crate) fn decide(&self, me: NodeId) -> Option<Decision> {
         if self.answers.len() < self.invited.len() {
@@ -143,7 +143,7 @@ impl Coordination {
                     Excluded::other_weights(&self.job, offer.weights, usual.weights)
                 }
                 (Ok(offer), Some(usual)) => Excluded::other_data(&self.job, &offer.data, &usual.data),
-                // Some offer is the usual one.
+                // Cannot happen: where there is an offer, one of them is the usual one.
                 (Ok(_), None) => Excluded::NotPrepared,
                 (Err(why), _) => why.clone(),
             };
@@ -343,7 +343,7 @@ mod tests {
         assert_eq!(names(decide(true, &answers)), ["n3", "n2"]);
     }
 
-    /// Makes the offer of a node that drew first weights with this digest.
+    /// Makes the offer of a node that drew this number of first weights, with this digest.
     fn drawn(digest: u64, weights: u64) -> Answer {
         offer(1).map(|offer| Offer {
             digest: Digest(digest),

@@ -189,7 +189,7 @@ impl ActiveRun {
         if plan.participant(scope.me.id).is_some_and(|one| one.lacks_first) {
             tracing::info!(
                 target: NEWS, event = "first_weights_differ",
-                "this node drew other first weights than most nodes: it takes a snapshot before its workers begin"
+                "this node drew other first weights than the run's: it takes a snapshot before its workers begin"
             );
         }
         // The plan's job also has the settings that were left open.

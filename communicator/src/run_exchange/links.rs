@@ -21,7 +21,8 @@ impl RunExchange {
         if node == self.me || !is_linked || self.plan.is_succeeded(node) {
             return;
         }
-        // A founder has taken part since the first batch. That is unknown if either side takes a snapshot first.
+        // Founders have all batches since the first. If either side takes a snapshot first, the peer counts as joined:
+        // the log keeps all that the peer may need until it tells which batches it has.
         let is_founder = !self.plan.is_newcomer(self.me) && !participant.is_newcomer();
         self.effects.push(RunExchangeEffect::Connect(participant));
         // Nodes that hold other layers do not get these batches.

@@ -169,7 +169,8 @@ fn check_nodes(world: &World) {
                 seats.is_empty(),
                 "node {id} has seated a worker without the run's weights"
             );
-            // The weights that the node has drawn; a guest may also hold a checkpoint.
+            // Its ledger holds the weights that it drew. Only a node that has read a checkpoint of its own has batches,
+            // and those are checked like any replica.
             if ledger.batches() == 0 {
                 continue;
             }
@@ -348,7 +349,7 @@ fn check_next_run(world: &mut World) {
     if taking_part == 0 {
         return;
     }
-    // Nodes that draw other first weights can catch up before the run ends.
+    // Long enough for nodes that drew other first weights to catch up before the run ends.
     if world.draws > 0 {
         world.samples = 400;
     }
@@ -461,7 +462,7 @@ fn run_pipelines(seed: u64) -> Result<(), String> {
 
 /// Runs the simulation of modules with one seed. An error is the failure with the history before it.
 fn run_modules(seed: u64) -> Result<(), String> {
-    // With one, all nodes draw the same first weights; with many, nearly all nodes draw different ones.
+    // If only one draw is possible, all nodes have the same first weights; of 2^20, nearly every node draws its own.
     let draws = [2, 3, 1 << 20, 1][(seed / 5 % 4) as usize];
     run_in(World::of_modules(seed, 2 + (seed % 4) as usize, draws))
 }

@@ -25,7 +25,7 @@ impl World {
         Self::new(seed).with_nodes(count)
     }
 
-    /// Makes a world of nodes that train a PyTorch module, of which up to `draws` different first weights are drawn.
+    /// Makes a world of nodes that train a PyTorch module, each of which draws one of `draws` different first weights.
     pub(super) fn of_modules(seed: u64, count: usize, draws: u64) -> Self {
         let mut world = Self::new(seed);
         world.draws = draws;
@@ -267,7 +267,7 @@ impl World {
                 self.say(&format!("the sessions of {a} and {b} are reset"));
                 self.reset_sessions(a, b);
             }
-            // Nodes that draw other first weights resume more often.
+            // Worlds of modules write checkpoints and resume runs more often.
             374..394 if self.draws > 0 => {
                 self.request(a, RunId(0), Request::Order(RunOrder::Checkpoint));
             }

@@ -389,7 +389,7 @@ impl World {
         }
     }
 
-    /// Lets a worker measure its weights and report scores that have `reached` the target, or have not.
+    /// Lets a worker measure its weights and report scores, which reach the target if `reached` is true.
     pub(super) fn evaluate(&mut self, at: NodeId, key: WorkerKey, reached: bool) {
         let delay = 20 + self.random.below(1500);
         let Some(run) = self.nodes[&at].exchange.as_ref().map(|open| open.run) else {

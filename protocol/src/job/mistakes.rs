@@ -72,11 +72,11 @@ impl Mistakes {
     }
 
     /// Records the mistakes of a job whose samples are those of a module's own `data()`: the model is no module, or a
-    /// setting is for losses and images that Tau computes.
+    /// setting changes the loss or the samples, which the module's code computes.
     pub(super) fn of_module_data(&mut self, is_module: bool, keys: &CheckedKeys) {
         if !is_module {
-            let message = "module is the function data() of the model's file, but the model is no such file: name one \
-                           with --model py:FILE, or other data with --data";
+            let message = "the data 'module' is made by the function data() in a model's Python file, but the model is \
+                           no such file: name one with --model py:FILE, or other data with --data";
             self.add::<()>("data", message.into());
             return;
         }

@@ -53,7 +53,7 @@ impl RunFacts {
         }
     }
 
-    /// True if the samples are rows of a table: neither images nor the samples of a module's own code.
+    /// Returns true if the samples are rows of a table: neither images nor the samples of a module's own code.
     fn is_table(&self) -> bool {
         matches!(self.input, Shape::Flat(_)) && self.target != TargetInfo::Module
     }
@@ -199,8 +199,8 @@ impl Job {
         self.from.is_some() || self.model.module().is_some()
     }
 
-    /// True if each node draws the run's first weights by itself, and nodes may draw different ones: a module draws them
-    /// with PyTorch, whose random numbers differ between releases and kinds of processors.
+    /// Returns true if each node draws the run's first weights by itself, and nodes may draw different ones: a module
+    /// draws them with PyTorch, whose random numbers differ between releases and kinds of processors.
     #[must_use]
     pub fn nodes_draw_weights(&self) -> bool {
         self.from.is_none() && self.model.module().is_some()

@@ -11,7 +11,7 @@ pub enum TargetInfo {
     Classes(usize),
     /// Target of a model: for each sample, this number of numbers.
     Numbers(usize),
-    /// Target of a model that is known to its module's code only, which computes the loss.
+    /// Target that only the code of the model's module knows; that code computes the loss.
     Module,
 }
 

@@ -59,8 +59,8 @@ pub enum Excluded {
     /// The node takes no part in the run because its data is not the run's data.
     #[error("the node holds other data under {0} than most nodes: give all nodes the same files")]
     OtherData(Sentence),
-    /// The node takes no part in the run because its code of the module (a network that is Python code) is not the
-    /// run's.
+    /// The node takes no part in the run because its copy of the module's code (a network that is Python code) differs
+    /// from the run's.
     #[error(
         "the node holds another {0}, or other files that it imports, than most nodes: copy the whole folder to all nodes"
     )]

@@ -81,7 +81,7 @@ impl Serialize for Evaluation {
             mae,
             named,
         } = self;
-        // The wire format has no names of fields, so it has all fields.
+        // The wire format has no field names, so no field may be left out there.
         let is_left_out = named.is_empty() && serializer.is_human_readable();
         let mut fields = serializer.serialize_struct("Evaluation", 6 - usize::from(is_left_out))?;
         fields.serialize_field("samples", samples)?;
@@ -158,7 +158,7 @@ impl Course {
         self.0.push(evaluation);
     }
 
-    /// Returns the bytes that the named numbers of all evaluations take.
+    /// Returns the number of bytes that the named numbers of all evaluations take in a message.
     pub(crate) fn named_bytes(&self) -> usize {
         self.0.iter().map(|evaluation| evaluation.named.bytes()).sum()
     }

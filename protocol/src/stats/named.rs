@@ -8,12 +8,12 @@ use thiserror::Error;
 
 use crate::bounded::{NAME_BYTES_MAX, Name};
 
-/// Numbers with different names, in the order in which they were given. In JSON they are an object; a number that is
+/// Numbers with distinct names, in the order in which they were given. In JSON they are an object; a number that is
 /// not finite is null there, and is read as NaN.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NamedNumbers(Vec<(Name, f64)>);
 
-/// Error of numbers that a user's code has measured and that cannot be kept.
+/// Reason why numbers that the user's code has measured are refused.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum NamedNumbersError {
     /// The code gave more numbers than an evaluation can have.
@@ -27,7 +27,7 @@ pub enum NamedNumbersError {
 impl NamedNumbers {
     /// Maximum number of named numbers of one evaluation.
     pub const MAX: usize = 16;
-    /// No numbers, as constants need them.
+    /// No numbers. It is a constant because other constants use it, which cannot call `default`.
     pub const NONE: Self = Self(Vec::new());
 
     /// Creates named numbers. If a name is given twice, its last number is kept. Infinite numbers become NaN.
@@ -62,7 +62,7 @@ impl NamedNumbers {
         self.iter().find(|(known, _)| *known == name).map(|(_, number)| number)
     }
 
-    /// Returns the bytes that the names and numbers take in a message, without lengths.
+    /// Returns the number of bytes that the names and numbers take in a message, without length prefixes.
     pub(super) fn bytes(&self) -> usize {
         self.iter().map(|(name, _)| name.len() + size_of::<f64>()).sum()
     }
@@ -89,7 +89,7 @@ impl<'de> Deserialize<'de> for NamedNumbers {
     }
 }
 
-/// Serde visitor that reads named numbers one by one and stops at their maximum number.
+/// Serde visitor that reads named numbers one by one, and fails at the first one above the maximum.
 struct Numbers {
     /// True if the format has null in place of a number that is not finite.
     has_null: bool,

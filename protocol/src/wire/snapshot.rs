@@ -55,7 +55,8 @@ impl Head {
         frontier
     }
 
-    /// Returns the amount that the replica's batches have added to the digest of the run's first weights.
+    /// Returns the sum of the digests of the replica's batches: the digest of its weights minus that of the run's first
+    /// weights.
     #[must_use]
     pub fn digest_of_batches(&self) -> Digest {
         let digests = self.applied.iter().map(|one| one.digest);

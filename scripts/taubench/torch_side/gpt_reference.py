@@ -1,4 +1,4 @@
-"""Trains the module of a model file in plain PyTorch with AdamW: what Tau's runs of the same file are compared with.
+"""Trains the module of a Python file in plain PyTorch with AdamW: the baseline of Tau's runs of the same file.
 
 usage: python -m taubench.torch_side.gpt_reference --file FILE.py --epochs 2 …
 
@@ -7,8 +7,8 @@ Progress goes to standard error; standard output is one line of JSON. `validatio
 point of `curve` ([samples trained, loss]) of some, evenly spread. `seconds` are those of training alone.
 
 With --ranks N these are N processes of DistributedDataParallel over gloo on this machine, and --minibatch is that of
-each rank. `bytes_per_step_reckoned` are those that a rank sends in a step if its gradients go round a ring once, which
-is 4 bytes · parameters · 2 · (N − 1) ÷ N; it is reckoned, not measured.
+each rank. `bytes_per_step_reckoned` are those that a rank sends in a step if a ring all-reduce averages the gradients:
+4 bytes · parameters · 2 · (N − 1) ÷ N. They are computed, not measured.
 """
 
 import argparse
@@ -40,7 +40,7 @@ PATIENCE = datetime.timedelta(minutes=10)
 
 
 class ModelFile(NamedTuple):
-    """What a model file defines."""
+    """Functions and settings that the user's file defines."""
 
     model: Callable[[], nn.Module]
     data: Callable[[], tuple]
@@ -49,7 +49,7 @@ class ModelFile(NamedTuple):
     adam: list
 
     def scores(self, net, dataset, count=None, minibatch=TEST_MINIBATCH):
-        """The means of what the file evaluates, over all samples or this many, evenly spread."""
+        """The means of the file's metrics over `count` samples, evenly spread, or over all."""
         total = len(dataset)
         picked = range(total) if count is None else [at * total // count for at in range(min(count, total))]
         sums = {}
@@ -64,7 +64,8 @@ class ModelFile(NamedTuple):
         return {name: number / len(picked) for name, number in sums.items()}
 
     def left_to_adam(self, net):
-        """The trained parameters that Tau's `muon` leaves to Adam: vectors, embeddings, the head, and what is named."""
+        """The trained parameters that Tau's `muon` leaves to Adam: vectors, embeddings, the last linear layer (the
+        head), and those that the file names in `adam`."""
         linear = [module for module in net.modules() if isinstance(module, nn.Linear)]
         tables = [module.weight for module in net.modules() if isinstance(module, nn.Embedding)]
         left = {id(weight) for weight in [*tables, *(module.weight for module in linear[-1:])]}
@@ -81,7 +82,7 @@ class ModelFile(NamedTuple):
 
 
 def load(path):
-    """Runs a model file as Tau's worker does."""
+    """Runs the user's file as Tau's worker does."""
     file = str(pathlib.Path(path).resolve())
     module = types.ModuleType("__tau__")
     module.__file__ = file
@@ -104,7 +105,7 @@ def adamw(net, lr):
 
 
 def factor(schedule, step, steps):
-    """What the learning rate of a step is multiplied by: it rises, and falls to zero."""
+    """The factor of the learning rate at a step: linear warm-up, then decay to zero."""
     warm = math.ceil(WARM_UP * steps)
     if step < warm:
         return (step + 1) / warm
@@ -132,7 +133,7 @@ def train(rank, world, options):
     if not steps:
         raise SystemExit(f"error: {len(picked)} samples are less than one step of {whole}")
     wrapped = nn.parallel.DistributedDataParallel(net) if world > 1 else net
-    # Ranks draw other random numbers from here on, for dropout.
+    # From here on, ranks draw different random numbers, for dropout.
     torch.manual_seed(options.seed * world + rank)
     optimiser = adamw(net, options.lr)
     points = {round(steps * at / options.evaluations) for at in range(1, options.evaluations)}
@@ -179,7 +180,7 @@ def train(rank, world, options):
 
 
 def in_ranks(rank, options, folder):
-    """One rank. They find each other by a file, because a port that is free now may be taken a moment later."""
+    """Runs one rank. Ranks find each other by a file, because a port that is free now may be taken a moment later."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     where = f"file://{folder}/ranks"
     torch.distributed.init_process_group("gloo", where, PATIENCE, options.ranks, rank)

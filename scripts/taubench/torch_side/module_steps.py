@@ -1,9 +1,9 @@
-"""PyTorch's own training steps with the module of a model file, moved by Tau's `muon` as far as PyTorch can do it.
+"""Times training steps in plain PyTorch of the module of a Python file, with a PyTorch version of Tau's `muon`.
 
 usage: python -m taubench.torch_side.module_steps --file FILE.py --steps 50
 
-A step gathers a minibatch of the file's samples, and goes forward and back; then `muon` moves the matrices, and Adam
-the rest. Prints one line of JSON with the milliseconds of a step.
+A step gathers a minibatch of the file's samples, and runs the forward and the backward pass; then `muon` moves the
+matrices, and Adam the rest. Prints one line of JSON with the milliseconds of a step.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from taubench.torch_side.muon import Muon
 
 
 class MuonBesideAdam(Muon):
-    """Tau's `muon`, which leaves more to Adam than vectors: embeddings and the head, for example."""
+    """Tau's `muon`, which leaves to Adam not only vectors but also embeddings and the head, for example."""
 
     def __init__(self, parameters, left_to_adam, lr, every=2):
         super().__init__(parameters, lr, every=every)

@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Scaling;
 
-/// The class or the numbers to predict. In a model file it is one entry, `classes`, `numbers` or `module`.
+/// The class or the numbers to predict, unless only a module's code knows them. In a model file it is one entry,
+/// `classes`, `numbers` or `module`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Target {
     /// A class is to be predicted: names of the classes, in the order of label numbers and model outputs.
@@ -15,7 +16,7 @@ pub enum Target {
     /// Numbers are to be predicted, in the order of model outputs.
     #[serde(rename = "numbers")]
     Numbers(Vec<NumberTarget>),
-    /// The target is known to the code of a module only, which computes the loss.
+    /// Only the code of the model's module knows the target; that code computes the loss.
     #[serde(rename = "module")]
     Module,
 }

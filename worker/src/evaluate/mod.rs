@@ -36,10 +36,11 @@ pub fn evaluate_module(
     weights: &[f32],
     samples: &Samples,
     objective: &Objective,
+    minibatch: usize,
     go_on: impl FnMut(&Evaluation) -> bool,
 ) -> Result<Evaluation, EvaluationError> {
     if let Some(positions) = samples.all_positions() {
-        return measure_module(network, weights, positions, go_on);
+        return measure_module(network, weights, positions, minibatch, go_on);
     }
     let (mut inputs, mut answers) = (Vec::new(), Answers::default());
     let mut sums_of = |minibatch: &Vec<u32>| -> Result<EvalSums, EvaluationError> {
@@ -54,7 +55,7 @@ pub fn evaluate_module(
     };
     let sizes = Sizes {
         samples: samples.len(),
-        minibatch: MINIBATCH,
+        minibatch,
         at_once: 1,
     };
     in_rounds(
@@ -70,10 +71,11 @@ fn measure_module(
     network: &Mutex<CheckedNetwork>,
     weights: &[f32],
     positions: &[u32],
+    minibatch: usize,
     mut go_on: impl FnMut(&Evaluation) -> bool,
 ) -> Result<Evaluation, EvaluationError> {
     let mut sums = NamedSums::default();
-    for minibatch in spread(positions.len(), MINIBATCH) {
+    for minibatch in spread(positions.len(), minibatch) {
         let minibatch: Vec<u32> = minibatch.into_iter().map(|at| positions[at as usize]).collect();
         let mut network = network.lock().unwrap_or_else(PoisonError::into_inner);
         sums.add(network.measure(weights, &minibatch)?, minibatch.len());
@@ -119,7 +121,8 @@ struct Sizes {
     at_once: usize,
 }
 
-/// Returns minibatches of this many samples (the last ones may have one less), each of which is spread evenly over all.
+/// Returns minibatches of nearly equal size with at most `minibatch` samples each, which are spread evenly over all
+/// samples.
 fn spread(samples: usize, minibatch: usize) -> impl Iterator<Item = Vec<u32>> {
     let minibatches = samples.div_ceil(minibatch);
     (0..minibatches).map(move |first| (first..samples).step_by(minibatches).map(|at| at as u32).collect())
@@ -162,6 +165,8 @@ pub struct Evaluator {
     layout: Layout,
     /// Network that evaluates, if the model is a module (a network of the user's code).
     module: Option<Arc<Mutex<CheckedNetwork>>>,
+    /// Most samples that a module evaluates at once: no more than it trains on.
+    minibatch: usize,
     /// Threads of an evaluation on the CPU.
     threads: Threads,
     #[cfg(feature = "cuda")]
@@ -188,6 +193,7 @@ impl Evaluator {
             task: task.into(),
             layout,
             module: None,
+            minibatch: MINIBATCH,
             threads,
             #[cfg(feature = "cuda")]
             gpu: match device {
@@ -199,8 +205,12 @@ impl Evaluator {
 
     /// Returns the evaluator with a module's network, which then evaluates instead of Tau's own.
     #[must_use]
-    pub fn with_module(self, module: Option<Arc<Mutex<CheckedNetwork>>>) -> Self {
-        Self { module, ..self }
+    pub fn with_module(self, module: Option<Arc<Mutex<CheckedNetwork>>>, minibatch: u32) -> Self {
+        Self {
+            module,
+            minibatch: MINIBATCH.min(minibatch as usize),
+            ..self
+        }
     }
 
     /// Evaluates weights on the evaluation samples, as [`evaluate`] does. Without `statistics`, the batch norms' means
@@ -213,7 +223,7 @@ impl Evaluator {
     ) -> Result<Evaluation, EvaluationError> {
         if let Some(network) = &self.module {
             let Task { dataset, objective, .. } = &self.task;
-            return evaluate_module(network, &weights, &dataset.test, objective, go_on);
+            return evaluate_module(network, &weights, &dataset.test, objective, self.minibatch, go_on);
         }
         #[cfg(feature = "cuda")]
         match self.evaluate_on_gpu(&weights, statistics.as_deref(), go_on) {

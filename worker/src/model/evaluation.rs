@@ -80,7 +80,8 @@ impl Evaluation {
 /// Sums over samples of the numbers that a module's code measures, by name.
 #[derive(Debug, Default)]
 pub(crate) struct NamedSums {
-    sums: Vec<(String, f64)>,
+    /// Name, sum, and the number of samples that the sum is over: a minibatch need not have all names.
+    sums: Vec<(String, f64, usize)>,
     samples: usize,
 }
 
@@ -90,29 +91,24 @@ impl NamedSums {
         self.samples += samples;
         for (name, mean) in means {
             let sum = mean * samples as f64;
-            match self.sums.iter_mut().find(|(known, _)| *known == name) {
-                Some((_, all)) => *all += sum,
-                None => self.sums.push((name, sum)),
+            match self.sums.iter_mut().find(|(known, ..)| *known == name) {
+                Some((_, all, of)) => (*all, *of) = (*all + sum, *of + samples),
+                None => self.sums.push((name, sum, samples)),
             }
         }
     }
 
     /// Returns the quality of the model on the samples so far.
     pub(crate) fn evaluation(&self) -> Evaluation {
-        let mean = |wanted: &str| {
-            let sum = self.sums.iter().find(|(name, _)| name == wanted);
-            sum.map(|(_, sum)| sum / self.samples as f64)
-        };
-        let others = self
-            .sums
-            .iter()
-            .filter(|(name, _)| !["accuracy", "loss"].contains(&&**name));
-        let named = NamedNumbers::new(others.map(|(name, sum)| (name, sum / self.samples as f64)));
+        let means = || self.sums.iter().map(|(name, sum, of)| (name, sum / *of as f64));
+        let mean = |wanted: &str| means().find(|(name, _)| *name == wanted).map(|(_, mean)| mean);
+        let others = means().filter(|(name, _)| !["accuracy", "loss"].contains(&&***name));
+        let named = NamedNumbers::new(others.take(NamedNumbers::MAX));
         Evaluation {
             accuracy: mean("accuracy"),
             loss: mean("loss").unwrap_or(f64::NAN),
             mae: None,
-            // The numbers of each minibatch have been checked.
+            // The names have been checked.
             named: named.unwrap_or_default(),
             samples: self.samples,
         }

@@ -48,7 +48,7 @@ pub struct Metadata {
     /// Digest of the weights, in hex, by which damage is detected.
     pub digest: String,
     /// Keys of the tensors that were not trained, if the model is a module (a network that is Python code): buffers, frozen
-    /// parameters, and further keys of trained tensors.
+    /// parameters, and tied weights (trained tensors under a further key).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub untrained: Vec<String>,
     /// Digest of the module's code, in hex. The code itself is not in the file.
@@ -136,8 +136,8 @@ pub struct Model {
     pub untrained: Vec<UntrainedTensor>,
 }
 
-/// Tensor of a module that is saved with the model and was not trained: a buffer, a frozen parameter, or a trained tensor
-/// under a further key.
+/// Tensor of a module that is saved with the model and was not trained as such: a buffer, a frozen parameter, or a tied
+/// weight (a trained tensor under a further key).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UntrainedTensor {
     pub key: String,
@@ -198,8 +198,8 @@ pub enum ModelFileError {
     },
     /// The layers of the model are code that the file does not hold.
     #[error(
-        "the layers of {file} are Python code, {model}: only that code computes the model; in Python, load the file with \
-         safetensors.torch.load_file and net.load_state_dict"
+        "the layers of {file} are Python code, {model}: only that code computes the model; tau.load in Python gives the module, and \
+         'tau evaluate' takes the code with --model-source"
     )]
     IsCode {
         file: PathBuf,

@@ -75,8 +75,8 @@ pub trait Module: Send + Sync {
     /// Returns the module's trained tensors.
     fn tensors(&self) -> Result<Vec<ModuleTensor>, ModuleFailure>;
 
-    /// Returns the facts about the module's own samples. It is called only if the module was loaded without the shape
-    /// of other ones.
+    /// Returns the facts about the module's own samples. It is called only if the module was loaded without an input
+    /// shape.
     fn data(&self) -> Result<ModuleData, ModuleFailure>;
 
     /// Returns a digest of all code that has run, by which nodes compare theirs. From now on the module reads no further
@@ -117,7 +117,7 @@ pub trait ModuleNetwork: Send {
     fn measure(&mut self, weights: &[f32], positions: &[u32]) -> Result<Vec<(String, f64)>, ModuleFailure>;
 
     /// Returns the tensors of the module with these weights that are saved with the model and are not trained: buffers,
-    /// frozen parameters, and further keys of trained tensors.
+    /// frozen parameters, and tied weights (trained tensors under a further key).
     fn untrained(&mut self, weights: &[f32]) -> Result<Vec<UntrainedTensor>, ModuleFailure>;
 }
 
@@ -128,7 +128,8 @@ pub struct ModuleTensor {
     pub key: String,
     /// Dimensions of the tensor, outermost first.
     pub dims: Vec<usize>,
-    /// True if Adam moves the tensor where other matrices get orthogonal updates: embeddings, and the model's head.
+    /// True if Adam moves the tensor where other matrices get orthogonal updates: embeddings, the head of a model with
+    /// data of its own, and the matrices that the user's file names.
     pub is_table: bool,
 }
 
@@ -296,11 +297,17 @@ impl CheckedNetwork {
     }
 
     /// Measures the model on the module's own samples at these positions, as [`ModuleNetwork::measure`] does, and checks
-    /// that the numbers are few and their names short.
+    /// that the numbers are few, their names short, and an accuracy a share.
     pub fn measure(&mut self, weights: &[f32], positions: &[u32]) -> Result<Vec<(String, f64)>, ModuleFailure> {
         let found = self.network.measure(weights, positions)?;
         let named = NamedNumbers::new(found.iter().map(|(name, number)| (name, *number)));
         named.map_err(|error| ModuleFailure(format!("evaluate(): {error}")))?;
+        let mut accuracies = found.iter().filter(|(name, _)| name == "accuracy");
+        if accuracies.any(|(_, accuracy)| !(0.0..=1.0).contains(accuracy)) {
+            let why =
+                "evaluate() returns an accuracy that is no share from 0 to 1: give it another name, or leave it out";
+            return Err(ModuleFailure(why.into()));
+        }
         Ok(found)
     }
 
@@ -382,12 +389,12 @@ pub fn role(key: &str, dims: &[usize]) -> Role {
     }
 }
 
-/// Folders that files of code may lie in.
+/// Rules for where files of code may lie.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct CodeFolders<'a> {
     /// Folder below which all files must lie, as data must; `None` for a user's own process and files.
     pub root: Option<&'a Path>,
-    /// Folder that the node writes to, and that members of its cluster thereby put files into: no code lies there.
+    /// Folder from which no code is run: the node writes to it, so members of its cluster can put files there.
     pub own: Option<&'a Path>,
 }
 

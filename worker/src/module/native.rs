@@ -24,7 +24,7 @@ pub(super) const CLASSES: usize = 10;
 /// Interpreter whose code is the text of a model's layers, after the line that marks it.
 #[derive(Debug, Default)]
 pub(super) struct Native {
-    /// Samples of the modules' own, if they are to have some.
+    /// Dataset whose samples are the modules' own; `None` if they have none.
     pub(super) data: Option<Arc<Dataset>>,
 }
 

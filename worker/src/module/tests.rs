@@ -129,7 +129,7 @@ fn a_module_in_rust_trains_as_the_same_layers_do_to_the_bit() {
             let expected = expected.unwrap();
             for (module, test) in [(&module, &dataset.test), (&own_module, &own_data.test)] {
                 let network = module.evaluating();
-                let found = evaluate_module(&network, &weights, test, &objective, |_| true).unwrap();
+                let found = evaluate_module(&network, &weights, test, &objective, 128, |_| true).unwrap();
                 assert_eq!(
                     (found.accuracy, found.samples),
                     (expected.accuracy, expected.samples),

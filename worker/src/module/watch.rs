@@ -9,7 +9,7 @@ use super::ModuleHost;
 /// Time after which a call of a module's code is logged.
 const LONG: Duration = Duration::from_mins(1);
 
-/// Watch over the calls that a host has under way.
+/// Watchdog for the calls that a host has under way.
 #[derive(Debug)]
 pub struct CallWatch {
     host: Arc<dyn ModuleHost>,
@@ -22,7 +22,7 @@ pub struct CallWatch {
 }
 
 impl CallWatch {
-    /// Makes a watch that takes calls for hung after `limit`.
+    /// Makes a watchdog that takes calls for hung after `limit`.
     #[must_use]
     pub fn new(host: Arc<dyn ModuleHost>, limit: Duration) -> Self {
         Self {

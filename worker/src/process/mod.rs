@@ -139,7 +139,7 @@ fn work_for(path: &Path, options: &Options) -> Result<(), AttachError> {
 }
 
 /// Tells the node every second that this process is not stuck, until the node is gone or the code of a module is taken
-/// for hung: then the node is told why, and ends this process because it falls silent.
+/// for hung: then this thread tells the node why and falls silent, so that the node ends this process.
 fn beat(writer: Writer, mut watch: Option<CallWatch>) -> io::Result<()> {
     std::thread::Builder::new().name("beat".into()).spawn(move || {
         while writer.message(&FromWorker::Alive).is_ok() {

@@ -127,7 +127,7 @@ impl Prepared {
     /// Creates an evaluator of the run's model on these samples, which belongs to one thread.
     pub(super) fn evaluator(&self, task: Task, threads: Threads) -> Evaluator {
         let module = self.module.as_ref().map(OpenModule::evaluating);
-        Evaluator::new(&self.device, task, self.layout.clone(), threads).with_module(module)
+        Evaluator::new(&self.device, task, self.layout.clone(), threads).with_module(module, self.job.minibatch)
     }
 
     /// Returns the digest of the code of the run's module; `None` for a model of layers.
@@ -348,20 +348,30 @@ fn open_module(
     let weights: Vec<f32> = counts.iter().copied().map(weight_of).collect();
     let tried = module
         .network(threads)
-        .and_then(|network| try_out(network, &weights, dataset));
+        .and_then(|network| try_out(network, &module, &weights, dataset));
     tried.map_err(|error| error.to_string())?;
     Ok((module, layout, counts))
 }
 
-/// Trains and evaluates a network on two samples, and moves nothing.
-fn try_out(mut network: CheckedNetwork, weights: &[f32], dataset: &Dataset) -> Result<(), ModuleFailure> {
+/// Trains and evaluates a module on two samples and makes the tensors that are saved, and moves no weight.
+fn try_out(
+    mut network: CheckedNetwork,
+    module: &OpenModule,
+    weights: &[f32],
+    dataset: &Dataset,
+) -> Result<(), ModuleFailure> {
+    let evaluates = module.evaluating();
+    let mut evaluates = evaluates.lock().unwrap_or_else(PoisonError::into_inner);
     let samples = [0, dataset.train.len() as u32 - 1];
     let mut gradient = vec![0.0; weights.len()];
     if let Some(positions) = dataset.train.positions_at(&samples) {
         network.step(weights, &positions, 0, &mut gradient)?;
         let first = 0..dataset.test.len().min(2) as u32;
         let tests = dataset.test.positions_at(&first.collect::<Vec<u32>>());
-        return tests.map_or(Ok(()), |tests| network.measure(weights, &tests).map(drop));
+        if let Some(tests) = tests {
+            evaluates.measure(weights, &tests)?;
+        }
+        return evaluates.untrained(weights).map(drop);
     }
     let (mut inputs, mut answers) = (Vec::new(), Answers::default());
     dataset.train.gather(&samples, &mut inputs, &mut answers);
@@ -371,7 +381,8 @@ fn try_out(mut network: CheckedNetwork, weights: &[f32], dataset: &Dataset) -> R
     };
     let outputs = network.forward(weights, rows, 0)?;
     network.backward(rows.samples, &vec![0.0; outputs.len()], &mut gradient)?;
-    network.infer(weights, rows).map(drop)
+    evaluates.infer(weights, rows)?;
+    evaluates.untrained(weights).map(drop)
 }
 
 /// The inputs from which a training thread builds its training loop, on any device.

@@ -1,6 +1,7 @@
 //! `tau evaluate`: measures a saved model on samples that it was not trained on.
 
 pub(crate) mod confusion;
+mod of_module;
 
 use std::fmt::Write as _;
 use std::io::IsTerminal;
@@ -103,6 +104,9 @@ fn is_same_file(given: &Path, trained: &Path) -> bool {
 }
 
 pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
+    if let Some(source) = &arguments.model_source {
+        return of_module::run(arguments, source);
+    }
     let threads = compute::threads(arguments.threads, 1)?;
     let given: Option<DataSpec> = parsed(arguments.data.as_deref())?;
     let model = model_file::load_to_compute(&arguments.model).map_err(Failure::bad)?;

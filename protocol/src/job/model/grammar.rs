@@ -66,7 +66,7 @@ pub enum ModelSpec {
     Module(PathBuf),
 }
 
-/// True if the text of a model names a file of Python code.
+/// Returns true if the text of a model names a file of Python code.
 pub(in crate::job) fn names_module(text: &str) -> bool {
     text.trim_start().starts_with(PYTHON)
 }

@@ -14,8 +14,8 @@ pub enum Role {
     Weight,
     /// Role of a tensor: biases, which the layer adds to its outputs.
     Bias,
-    /// Role of a tensor: weights that Adam moves where other weights get orthogonal updates, such as the rows of an
-    /// embedding, each of which only some samples use.
+    /// Role of a tensor: a matrix that Adam moves where other matrices get orthogonal updates (`muon`), such as an
+    /// embedding or the model's head.
     Table,
     /// Role of a tensor: scale factors, by each of which the layer multiplies a value without adding anything up.
     Gain,
@@ -109,7 +109,7 @@ pub struct Layout {
     /// Tensors of a model that are measured and not trained (batchnorm statistics), sorted by key. Their offsets count
     /// these statistics only, from 0, and not the weights.
     pub statistics: Vec<TensorSlot>,
-    /// True if weight decay moves matrices only (tensors of two and more dimensions), as is usual for modules.
+    /// True if weight decay applies to matrices only (tensors of two or more dimensions), as is usual for modules.
     pub decays_matrices_only: bool,
 }
 

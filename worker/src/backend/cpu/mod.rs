@@ -82,7 +82,7 @@ pub trait CpuNetwork {
     ) -> Result<f32, TrainError>;
 }
 
-/// Source of a network's minibatches, and the loss of the newest one.
+/// Source of a network's minibatches: the dataset, its augmentation, and the loss with the newest minibatch's answers.
 pub struct MinibatchSource {
     dataset: Arc<Dataset>,
     augment: Augment,
