@@ -147,6 +147,9 @@ class Module:
             raise Failure(f"{sys.executable} has no PyTorch: install it there with pip") from None
         # The sums of some operations, such as the gradient of an index, would depend on the threads' order.
         torch.use_deterministic_algorithms(True, warn_only=True)
+        # Newer releases of PyTorch would also fill each new tensor, which only programs with faults can notice.
+        if deterministic := getattr(torch.utils, "deterministic", None):
+            deterministic.fill_uninitialized_memory = False
         with GENERATOR:
             seed_all(self.seed)
             # That is what a user asks for with --python.
