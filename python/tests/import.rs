@@ -26,7 +26,11 @@ fn an_interpreter_imports_the_extension_without_pytorch() {
     let package = folder.path().join("tau");
     std::fs::create_dir(&package).unwrap();
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tau");
-    std::fs::copy(sources.join("__init__.py"), package.join("__init__.py")).unwrap();
+    for file in std::fs::read_dir(sources).unwrap().flatten() {
+        if file.path().extension().is_some_and(|kind| kind == "py") {
+            std::fs::copy(file.path(), package.join(file.file_name())).unwrap();
+        }
+    }
     std::fs::copy(built, package.join("_tau.abi3.so")).unwrap();
     let said = Command::new(PYTHON)
         .args(["-c", SCRIPT])
