@@ -24,13 +24,15 @@ def evaluate(path, source):
         raise DataMistake(f"{source} has no function data(), so that there is nothing to measure the model on")
     samples = Data.of(code)
     first, count = len(samples.train), len(samples.test)
+    # Sums by name, and the number of samples that each is over: a minibatch need not have all names.
     sums = {}
     with torch.no_grad():
         for start in range(0, count, MINIBATCH):
             positions = list(range(first + start, first + min(start + MINIBATCH, count)))
             for name, mean in measured(code, net, samples.batch(positions)):
-                sums[name] = sums.get(name, 0.0) + mean * len(positions)
-    means = {name: total / count if math.isfinite(total) else None for name, total in sums.items()}
+                total, of = sums.get(name, (0.0, 0))
+                sums[name] = total + mean * len(positions), of + len(positions)
+    means = {name: total / of if math.isfinite(total) else None for name, (total, of) in sums.items()}
     return means, count, first + count
 
 

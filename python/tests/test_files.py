@@ -118,6 +118,22 @@ class Files(unittest.TestCase):
         self.assertEqual((samples, samples_in_data), (20, 40))
         self.assertAlmostEqual(means["loss"], expected, places=6)
 
+    def test_a_mean_is_over_the_samples_that_have_its_name(self):
+        from tau.evaluate import evaluate
+
+        path, _, _ = self.saved()
+        rare = """
+def data():
+    return torch.utils.data.TensorDataset(torch.arange(20) % 5), torch.utils.data.TensorDataset(torch.arange(200) % 5)
+
+def evaluate(net, batch):
+    return {"loss": 1.0, **({"rare": 0.5} if len(batch[0]) == 128 else {})}
+"""
+        self.source.write_text(NET + rare)
+        with contextlib.redirect_stderr(io.StringIO()):
+            means, samples, _ = evaluate(path, self.source)
+        self.assertEqual((means, samples), ({"loss": 1.0, "rare": 0.5}, 200))
+
     def test_other_code_is_noticed(self):
         path, _, _ = self.saved()
         self.source.write_text(NET + "\n")
