@@ -73,24 +73,14 @@ pub struct StoredData {
 
 impl From<DataInfo> for StoredData {
     fn from(data: DataInfo) -> Self {
-        let DataInfo {
-            hash,
-            input,
-            target,
-            train,
-            test,
-            validation,
-            most_frequent,
-            code: _,
-        } = data;
         Self {
-            hash,
-            input,
-            target,
-            train,
-            test,
-            validation,
-            most_frequent,
+            hash: data.hash,
+            input: data.input,
+            target: data.target,
+            train: data.train,
+            test: data.test,
+            validation: data.validation,
+            most_frequent: data.most_frequent,
         }
     }
 }

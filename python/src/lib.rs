@@ -143,7 +143,7 @@ impl Module for Loaded {
     }
 
     fn first_weights(&self, weights: &mut [f32]) -> Result<(), ModuleFailure> {
-        let place = (weights.as_mut_ptr() as usize, weights.len());
+        let place = place_mut(weights);
         let written = attached(|py| self.object.call_method1(py, "first_weights", place).map(drop));
         written.map_err(failure)
     }
@@ -158,6 +158,11 @@ impl Module for Loaded {
 /// Returns the address and the length of an array, for Python.
 fn place(array: &[f32]) -> (usize, usize) {
     (array.as_ptr() as usize, array.len())
+}
+
+/// Returns the address and the length of an array that Python writes to.
+fn place_mut(array: &mut [f32]) -> (usize, usize) {
+    (array.as_mut_ptr() as usize, array.len())
 }
 
 /// Returns positions of samples as native-endian 32-bit numbers, for an `array.array("I")` in Python.
@@ -192,7 +197,7 @@ impl ModuleNetwork for Network {
     }
 
     fn backward(&mut self, output_gradient: &[f32], gradient: &mut [f32]) -> Result<(), ModuleFailure> {
-        let places = (place(output_gradient), (gradient.as_mut_ptr() as usize, gradient.len()));
+        let places = (place(output_gradient), place_mut(gradient));
         let written = calling(|py| self.object.call_method1(py, "backward", places).map(drop));
         written.map_err(failure)
     }
@@ -208,7 +213,7 @@ impl ModuleNetwork for Network {
         key: u64,
         gradient: &mut [f32],
     ) -> Result<f32, ModuleFailure> {
-        let gradient = (gradient.as_mut_ptr() as usize, gradient.len());
+        let gradient = place_mut(gradient);
         let loss = calling(|py| {
             let arguments = (place(weights), plain(py, positions), key, gradient);
             self.object.call_method1(py, "step", arguments)?.extract(py)

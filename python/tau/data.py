@@ -116,6 +116,13 @@ def items(dataset, indices):
     return [dataset[index] for index in indices]
 
 
+def numbers_of(tensor):
+    """The numbers of a tensor as bytes, in the order of its elements."""
+    import torch
+
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
 def absorb(sha, value):
     """Adds a sample, or a part of one, to a hash. Of objects of other types only the name of the type is hashed."""
     import torch
@@ -139,6 +146,6 @@ def absorb(sha, value):
             sha.update(f"{value!s}\n".encode())
             return
         sha.update(f"{tensor.dtype} {tuple(tensor.shape)}\n".encode())
-        sha.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        sha.update(numbers_of(tensor))
     else:
         sha.update(f"{type(value).__name__}\n".encode())

@@ -23,7 +23,7 @@ import traceback
 import weakref
 
 from tau import _tau
-from tau.data import Data, DataMistake, mean_loss, measured
+from tau.data import Data, DataMistake, mean_loss, measured, numbers_of
 from tau.sources import SourceRefused, Sources
 
 FLOAT_BYTES = 4
@@ -207,7 +207,7 @@ class Module:
         return {key for pattern in patterns for key in fnmatch.filter(keys, pattern)}
 
     def head(self, net, keys):
-        """The key of the model's head: the matrix of the layer that is the last to finish in a forward pass."""
+        """The key of the model's head: the matrix of the layer that a forward pass enters last."""
         last = []
 
         def note(layer, _inputs):
@@ -400,16 +400,15 @@ class Network:
         import torch
 
         slots = {key for key, _, _ in self.module.slots}
+        others = []
         with self.evaluating(weights):
-            others = {key: tensor for key, tensor in self.net.state_dict().items() if key not in slots}
-            for key, tensor in others.items():
+            for key, tensor in self.net.state_dict().items():
+                if key in slots:
+                    continue
                 if not isinstance(tensor, torch.Tensor):
                     raise Failure(f"{self.file}: {key} in the module's state is no tensor, and cannot be saved")
-            flat = {key: tensor.detach().cpu().contiguous().reshape(-1) for key, tensor in others.items()}
-            return [
-                (key, str(tensor.dtype), list(tensor.shape), flat[key].view(torch.uint8).numpy().tobytes())
-                for key, tensor in others.items()
-            ]
+                others.append((key, str(tensor.dtype), list(tensor.shape), numbers_of(tensor)))
+        return others
 
     @contextlib.contextmanager
     def evaluating(self, weights):
@@ -441,8 +440,7 @@ class Network:
 
     def check(self, views):
         """Fails if the user's code has replaced a parameter or a gradient."""
-        now = {id(parameter): key for key, parameter in trained(self.net)}
-        if now.keys() != {id(parameter) for parameter in self.parameters}:
+        if {id(parameter) for _, parameter in trained(self.net)} != {id(parameter) for parameter in self.parameters}:
             raise Failure(f"{self.file}: the module trains other parameters than after model(): make all of them there")
         keys = [key for key, _, _ in self.module.slots]
         for key, parameter, own, part in zip(keys, self.parameters, self.own, views):

@@ -97,22 +97,13 @@ impl Coordination {
         if self.answers.len() < self.invited.len() {
             return None;
         }
-        let draw = self.job.nodes_draw_weights();
-        let begins_alike = |a: &Offer, b: &Offer| a.digest == b.digest && a.weights == b.weights;
-        let fits = |a: &Offer, b: &Offer| {
-            if draw {
-                a.weights == b.weights
-            } else {
-                begins_alike(a, b)
-            }
-        };
-        let same = |a: &Offer, b: &Offer| a.data == b.data && fits(a, b);
+        let same = |a: &Offer, b: &Offer| a.data == b.data && a.has_weights_for(&self.job, b.digest, b.weights);
         let offers = || self.answers.values().filter_map(|answer| answer.as_ref().ok());
         let crowd = |offer: &Offer| {
             let all = offers().filter(|other| same(offer, other));
             (
                 all.clone().count(),
-                all.filter(|other| begins_alike(offer, other)).count(),
+                all.filter(|other| other.digest == offer.digest).count(),
             )
         };
         let usual = offers().rev().max_by_key(|offer| crowd(offer));
@@ -179,7 +170,9 @@ impl Coordination {
         let mut plan = RunPlan {
             job,
             data: usual.data.clone(),
-            first: resumed.filter(|_| draw).map_or(usual.digest, |resumed| resumed.first),
+            first: resumed
+                .filter(|_| self.job.nodes_draw_weights())
+                .map_or(usual.digest, |resumed| resumed.first),
             weights: usual.weights,
             participants,
             resumed: self.going_on.checkpoints.clone(),

@@ -144,12 +144,7 @@ impl ActiveRun {
                         return self.withdraw(why, scope);
                     }
                     // A guest takes a snapshot, whatever weights it has drawn.
-                    let fits = if plan.job.nodes_draw_weights() {
-                        offer.weights == plan.weights
-                    } else {
-                        offer.digest == plan.first
-                    };
-                    if !fits {
+                    if !offer.has_weights_for(&plan.job, plan.first, plan.weights) {
                         let why = Excluded::other_weights(&plan.job, offer.weights, plan.weights);
                         return self.withdraw(why, scope);
                     }

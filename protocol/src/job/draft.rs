@@ -82,8 +82,7 @@ impl JobDraft {
             }
         }
         if keys.data == Some(DataSpec::Module) {
-            let is_module = keys.model.as_ref().is_some_and(|model| model.module().is_some());
-            mistakes.of_module_data(is_module, &keys);
+            mistakes.of_module_data(&keys);
         }
         match exchange.and_then(|exchange| keys.job(exchange, open)) {
             Some(job) if mistakes.0.is_empty() => job.if_short(),

@@ -5,6 +5,7 @@ use std::path::Path;
 use super::key::JobKey;
 use super::keys::CheckedKeys;
 use super::loss::{ClassWeights, Loss};
+use super::model::ModelSpec;
 use super::{Density, Exchange, JobDraft, JobError, Keep, Threshold};
 use crate::weights::lattice::{STEPS_PER_UNIT, Tau};
 
@@ -73,8 +74,8 @@ impl Mistakes {
 
     /// Records the mistakes of a job whose samples are those of a module's own `data()`: the model is no module, or a
     /// setting changes the loss or the samples, which the module's code computes.
-    pub(super) fn of_module_data(&mut self, is_module: bool, keys: &CheckedKeys) {
-        if !is_module {
+    pub(super) fn of_module_data(&mut self, keys: &CheckedKeys) {
+        if keys.model.as_ref().and_then(ModelSpec::module).is_none() {
             let message = "the data 'module' is made by the function data() in a model's Python file, but the model is \
                            no such file: name one with --model py:FILE, or other data with --data";
             self.add::<()>("data", message.into());

@@ -146,6 +146,15 @@ pub struct Offer {
     pub gpu_bytes: Option<u64>,
 }
 
+impl Offer {
+    /// Returns true if the node can take part in a run of this job that begins with `weights` weights of the digest
+    /// `first`: it has the same first weights or, if nodes draw them by themselves, as many.
+    #[must_use]
+    pub fn has_weights_for(&self, job: &Job, first: Digest, weights: u64) -> bool {
+        self.weights == weights && (job.nodes_draw_weights() || self.digest == first)
+    }
+}
+
 /// A request from a client to a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Request {

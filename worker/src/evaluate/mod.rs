@@ -136,7 +136,7 @@ fn in_rounds<E>(
     mut evaluate_round: impl FnMut(Vec<Vec<u32>>) -> Result<Vec<EvalSums>, E>,
     mut go_on: impl FnMut(&Evaluation) -> bool,
 ) -> Result<Evaluation, E> {
-    let minibatches: Vec<Vec<u32>> = spread(sizes.samples, sizes.minibatch).collect();
+    let mut minibatches = spread(sizes.samples, sizes.minibatch);
     let mut all = EvalSums::default();
     let mut found = Evaluation {
         accuracy: Some(0.0),
@@ -145,8 +145,11 @@ fn in_rounds<E>(
         named: NamedNumbers::default(),
         samples: 0,
     };
-    for round in minibatches.chunks(sizes.at_once.max(1)) {
-        let round = round.to_vec();
+    loop {
+        let round: Vec<Vec<u32>> = minibatches.by_ref().take(sizes.at_once.max(1)).collect();
+        if round.is_empty() {
+            break;
+        }
         found.samples += round.iter().map(Vec::len).sum::<usize>();
         for sums in evaluate_round(round)? {
             all.add(&sums);
