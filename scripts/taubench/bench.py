@@ -11,6 +11,7 @@ from taubench.processes import Processes, say
 
 NET = nets.PERCEPTRON
 MINIBATCH = 128
+MODULE_MINIBATCH = 64
 TARGET = 0.97
 # PyTorch's ranks train with SGD, too.
 OPTIMISER = ["--optimiser", "sgd:0.08,momentum=0.9"]
@@ -25,14 +26,22 @@ class Bench:
     A place is what a command is put behind to run there: a host of a netlab, a core, or nothing.
     """
 
-    def __init__(self, tau, torch, seconds, *, job_flags=(), as_json=False, out=None, limit=None):
+    def __init__(self, tau, torch, seconds, *, module=None, job_flags=(), as_json=False, out=None, limit=None):
         self.tau, self.torch, self.seconds, self.as_json = tau, torch, seconds, as_json
         self.out = out
         if out:
             out.write_text("")
         self.end = time.monotonic() + (limit or float("inf"))
-        model = ["--data", "builtin:mnist", "--model", NET.layers, "--minibatch", str(MINIBATCH)]
-        self.job = [*model, *OPTIMISER, *job_flags]
+        # What PyTorch's ranks train, in their words.
+        self.model, self.minibatch, self.code = NET.layers, MINIBATCH, []
+        job = ["--data", "builtin:mnist", "--model", NET.layers, *OPTIMISER]
+        if module:
+            self.model, self.minibatch = f"py:{module}", MODULE_MINIBATCH
+            self.code = ["--python", torch.python]
+            job = ["--model", self.model]
+        self.job = [*job, "--minibatch", str(self.minibatch), *job_flags]
+        # Flags of a node that runs the module's code.
+        self.consent = [*self.code, "--data-root", str(module.parent)] if module else []
         self.processes = Processes()
         if not torch:
             say("No PyTorch here, so DDP is left out: name a Python that has it, with gloo, with --python.")
@@ -82,7 +91,7 @@ class Bench:
     def train(self, place, nodes, job):
         out = f"out{self.processes.started}"
         flags = ["--nodes", nodes, "--threads", 1, "--out", out, "--json"]
-        return self.processes.start([self.tau, "train", *job, *flags], place=place)
+        return self.processes.start([self.tau, "train", *job, *flags, *self.code], place=place)
 
     def tau_alone(self, places):
         """Nodes that know nothing of each other, at the same time."""
@@ -97,14 +106,14 @@ class Bench:
         """A cluster of nodes in their places; the first is the seed."""
         with Cluster(self.tau, secure=True) as cluster:
             for place, address in zip(places, addresses):
-                cluster.start(cluster.add(place=place, listen=address, flags=["--threads", "1"]))
+                cluster.start(cluster.add(place=place, listen=address, flags=["--threads", "1", *self.consent]))
             first = cluster.nodes[0]
             cluster.wait_until_ready([first])
             client = cluster.follow(first, "start", *job, "--out", "out")
             return finished(client, self.deadline(self.seconds + AROUND_A_RUN), len(places))
 
     def ranks(self, places, environments):
-        command = self.torch.command("rank", NET.layers, MINIBATCH, self.seconds)
+        command = self.torch.command("rank", self.model, self.minibatch, self.seconds)
         own = {**self.torch.environment(), "OMP_NUM_THREADS": "1"}
         running = [
             self.processes.start(command, place=place, environment={**own, **given}, talk=True, name="PyTorch's rank")

@@ -1,6 +1,9 @@
-"""One PyTorch process that trains MNIST: alone, or as a rank of DistributedDataParallel over gloo.
+"""One PyTorch process that trains: alone, or as a rank of DistributedDataParallel over gloo.
 
 usage: python -m taubench.torch_side.rank LAYERS MINIBATCH SECONDS
+
+LAYERS are trained on MNIST with SGD. With py:FILE in their place, the module of that file is trained on the file's own
+samples with AdamW.
 
 RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are PyTorch's own variables; a world of one is plain PyTorch. The process
 writes "ready" when everything is loaded and warm, waits for a line, trains, and writes what it measured as JSON.
@@ -14,24 +17,56 @@ import time
 
 import torch
 import torch.distributed
+from torch.utils.data import default_collate
 
 from taubench.torch_side import mnist
+from taubench.torch_side.gpt_reference import adamw, load
 from taubench.torch_side.sequential import sequential
 
 
-class Training:
-    def __init__(self, layers, minibatch, rank, world):
-        torch.manual_seed(1)
+class OnMnist:
+    """A network of layers, and the images that it is trained on."""
+
+    def __init__(self, layers):
         self.net = sequential(layers, (1, 28, 28))
+        self.optimiser = torch.optim.SGD(self.net.parameters(), lr=0.05, momentum=0.9)
         # Floats once and for all: PyTorch need not convert bytes in every step.
         self.images = mnist.images("train").flatten(1)
         self.labels = mnist.labels("train")
-        self.mine = torch.randperm(len(self.labels))[rank::world]
+        self.loss_of_outputs = torch.nn.CrossEntropyLoss()
+
+    def __len__(self):
+        return len(self.labels)
+
+    def loss(self, net, picked):
+        return self.loss_of_outputs(net(self.images[picked]), self.labels[picked])
+
+
+class OnOwnData:
+    """The module of a Python file, and the samples that the file makes."""
+
+    def __init__(self, path):
+        self.file = load(path)
+        self.net = self.file.model()
+        self.optimiser = adamw(self.net, 1e-3)
+        self.samples, _ = self.file.data()
+
+    def __len__(self):
+        return len(self.samples)
+
+    def loss(self, net, picked):
+        return self.file.loss(net, default_collate([self.samples[at] for at in picked.tolist()]))
+
+
+class Training:
+    def __init__(self, model, minibatch, rank, world):
+        torch.manual_seed(1)
+        self.trained = OnOwnData(model.removeprefix("py:")) if model.startswith("py:") else OnMnist(model)
+        self.net = self.trained.net
+        self.mine = torch.randperm(len(self.trained))[rank::world]
         self.minibatch, self.at = minibatch, 0
         if world > 1:
             self.net = torch.nn.parallel.DistributedDataParallel(self.net)
-        self.optimiser = torch.optim.SGD(self.net.parameters(), lr=0.05, momentum=0.9)
-        self.loss = torch.nn.CrossEntropyLoss()
 
     def steps(self, count):
         """Takes this many steps and returns the seconds they took."""
@@ -41,14 +76,14 @@ class Training:
                 self.at = 0
             picked = self.mine[self.at : self.at + self.minibatch]
             self.at += self.minibatch
-            self.optimiser.zero_grad()
-            self.loss(self.net(self.images[picked]), self.labels[picked]).backward()
-            self.optimiser.step()
+            self.trained.optimiser.zero_grad()
+            self.trained.loss(self.net, picked).backward()
+            self.trained.optimiser.step()
         return time.perf_counter() - start
 
 
 def main():
-    layers, minibatch, wanted = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    model, minibatch, wanted = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     torch.set_num_threads(1)
     if world > 1:
@@ -62,7 +97,7 @@ def main():
             torch.distributed.broadcast(value, 0)
         return value.item()
 
-    training = Training(layers, minibatch, rank, world)
+    training = Training(model, minibatch, rank, world)
     # The first steps build buckets and fill caches. On a slow link one step takes seconds, so few must do.
     training.steps(2)
     count, seconds = 1, agreed(training.steps(1))
