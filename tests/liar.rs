@@ -229,7 +229,7 @@ async fn bounds(liar: &mut Liar) {
             address: liar.nodes[0],
             workers: 1 << 50,
             guest: true,
-            lacks_first: false,
+            lacks_first_weights: false,
             takes: None,
             life: 0,
         });

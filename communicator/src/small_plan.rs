@@ -29,7 +29,7 @@ pub(crate) fn small_plan(nodes: u64) -> RunPlan {
         address: "127.0.0.1:1".parse().unwrap(),
         workers: 1,
         guest: false,
-        lacks_first: false,
+        lacks_first_weights: false,
         takes: None,
         life: 0,
     };

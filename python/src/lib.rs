@@ -22,7 +22,8 @@ use worker::backend::device::Device;
 use worker::machine::parallel::Threads;
 use worker::model_file::{Dtype, UntrainedTensor};
 use worker::module::{
-    CodeFolders, Module, ModuleData, ModuleFailure, ModuleHost, ModuleNetwork, ModuleSource, ModuleTensor, Rows,
+    CodeFolders, Minibatch, Module, ModuleData, ModuleFailure, ModuleHost, ModuleNetwork, ModuleSource, ModuleTensor,
+    Rows,
 };
 use worker::process::{self, CODE_LIMIT, Options};
 
@@ -123,7 +124,7 @@ impl Module for Loaded {
     fn tensors(&self) -> Result<Vec<ModuleTensor>, ModuleFailure> {
         let tensors: Result<Vec<(String, Vec<usize>, bool)>, _> =
             attached(|py| self.object.call_method0(py, "tensors")?.extract(py));
-        let tensor = |(key, dims, is_table)| ModuleTensor { key, dims, is_table };
+        let tensor = |(key, dims, by_adam)| ModuleTensor { key, dims, by_adam };
         Ok(tensors.map_err(failure)?.into_iter().map(tensor).collect())
     }
 
@@ -227,6 +228,24 @@ impl ModuleNetwork for Network {
             self.object.call_method1(py, "measure", arguments)?.extract(py)
         });
         found.map_err(failure)
+    }
+
+    fn settle(&mut self) -> Result<bool, ModuleFailure> {
+        calling(|py| self.object.call_method0(py, "settle")?.extract(py)).map_err(failure)
+    }
+
+    fn observe(&mut self, weights: &[f32], minibatch: Minibatch<'_>) -> Result<(), ModuleFailure> {
+        let observed = calling(|py| match minibatch {
+            Minibatch::Rows(rows) => {
+                let arguments = (place(weights), place(rows.values), rows.samples);
+                self.object.call_method1(py, "observe_rows", arguments).map(drop)
+            }
+            Minibatch::Own(positions) => {
+                let arguments = (place(weights), plain(py, positions));
+                self.object.call_method1(py, "observe", arguments).map(drop)
+            }
+        });
+        observed.map_err(failure)
     }
 
     fn untrained(&mut self, weights: &[f32]) -> Result<Vec<UntrainedTensor>, ModuleFailure> {

@@ -116,6 +116,20 @@ def items(dataset, indices):
     return [dataset[index] for index in indices]
 
 
+def rows_of(outputs, samples):
+    """A module's outputs as bytes of 32-bit floats. Fails if they are no tensor with a row for each sample."""
+    import torch
+
+    if not isinstance(outputs, torch.Tensor):
+        raise DataMistake(f"the module returns a {type(outputs).__name__}: return a tensor of outputs")
+    if outputs.dim() == 0 or outputs.shape[0] != samples:
+        shape = tuple(outputs.shape)
+        raise DataMistake(
+            f"the module returns a tensor of shape {shape} for {samples} samples: return a row for each sample"
+        )
+    return numbers_of(outputs.to(torch.float32))
+
+
 def numbers_of(tensor):
     """The numbers of a tensor as bytes, in the order of its elements."""
     import torch

@@ -23,7 +23,7 @@ import traceback
 import weakref
 
 from tau import _tau
-from tau.data import Data, DataMistake, mean_loss, measured, numbers_of
+from tau.data import Data, DataMistake, mean_loss, measured, numbers_of, rows_of
 from tau.sources import SourceRefused, Sources
 
 FLOAT_BYTES = 4
@@ -38,7 +38,7 @@ class Failure(Exception):
     """The user's code has failed; the text is a sentence that names the place and no values."""
 
 
-def told(method):
+def reports_failure(method):
     """Turns what the user's code raises in a method into a Failure, and prints the whole traceback for its user."""
 
     @functools.wraps(method)
@@ -135,10 +135,10 @@ class Module:
         self.first = self.made()
         if shape is None:
             self.samples = self.own_samples()
-        tables = self.tables(self.first)
-        self.slots = [(key, list(parameter.shape), key in tables) for key, parameter in trained(self.first)]
+        by_adam = self.by_adam(self.first)
+        self.slots = [(key, list(parameter.shape), key in by_adam) for key, parameter in trained(self.first)]
 
-    @told
+    @reports_failure
     def run(self):
         """Runs the file, and returns the Python module that it becomes."""
         try:
@@ -167,21 +167,21 @@ class Module:
             raise Failure(f"{self.file} has a loss() for samples of its own data(): leave --data out, or loss()")
         return module
 
-    @told
+    @reports_failure
     def own_samples(self):
         """The samples of the file's function `data`."""
         with GENERATOR:
             seed_all(self.seed)
             return Data.of(self.code)
 
-    @told
+    @reports_failure
     def data(self):
         """The classes of the training samples, the number of test samples, and a hash by which nodes compare data."""
         with GENERATOR:
             return self.samples.classes(), len(self.samples.test), self.samples.hash(seed_all)
 
-    @told
-    def tables(self, net):
+    @reports_failure
+    def by_adam(self, net):
         """The keys of the matrices that Adam moves under `muon`: embeddings, the head of a model with data of its own,
         and those that the file names in `adam`; but none that it names in `muon`."""
         import torch
@@ -226,7 +226,7 @@ class Module:
         """The mean loss of the samples at these positions."""
         return mean_loss(self.code, net, self.samples.batch(positions))
 
-    @told
+    @reports_failure
     def made(self):
         """A network, always with the same first weights."""
         import torch
@@ -263,7 +263,7 @@ class Module:
         """The key and shape of each trained tensor, and whether Adam moves it where others get orthogonal updates."""
         return self.slots
 
-    @told
+    @reports_failure
     def first_weights(self, address, count):
         """Writes the first weights to the worker's memory."""
         import torch
@@ -274,7 +274,7 @@ class Module:
         # No other network is needed for that.
         self.first = None
 
-    @told
+    @reports_failure
     def network(self, threads):
         net = self.made()
         made = [(key, list(parameter.shape)) for key, parameter in trained(net)]
@@ -291,6 +291,11 @@ class Module:
 def trained(net):
     """The parameters that are trained, in the order in which the worker's array holds them."""
     return sorted((key, parameter) for key, parameter in net.named_parameters() if parameter.requires_grad)
+
+
+def has_statistics(layer):
+    """True if the layer keeps a running mean and variance, as batch norms do."""
+    return getattr(layer, "running_mean", None) is not None and hasattr(layer, "momentum")
 
 
 def places(net):
@@ -316,6 +321,8 @@ class Network:
         self.gradients = {}
         self.outputs = None
         self.steps = 0
+        # Layers whose running statistics are measured, and the number of minibatches since `settle`.
+        self.running, self.observed = [], 0
 
     def parts(self, place):
         """Views of an array of all weights, one for each parameter."""
@@ -330,7 +337,7 @@ class Network:
             raise Failure(f"{count} samples have {rows[1]} numbers: this is a fault in Tau")
         return view(rows).view(count, *self.module.shape).clone()
 
-    @told
+    @reports_failure
     def forward(self, weights, rows, samples, key):
         """Computes outputs in training, and returns their bytes."""
         if weights != self.weights:
@@ -341,9 +348,9 @@ class Network:
         with GENERATOR:
             seed_all(key)
             self.outputs = self.net(inputs)
-        return self.plain(self.outputs, samples)
+        return rows_of(self.outputs, samples)
 
-    @told
+    @reports_failure
     def backward(self, output_gradient, gradient):
         """Replaces the array at `gradient` with the gradient of all weights."""
         outputs, self.outputs = self.outputs, None
@@ -366,7 +373,7 @@ class Network:
         if self.steps % CHECK_EVERY == 1:
             self.check(views)
 
-    @told
+    @reports_failure
     def step(self, weights, positions, key, gradient):
         """Returns the mean loss of the module's own samples at these positions; its gradient goes to `gradient`."""
         if weights != self.weights:
@@ -381,20 +388,65 @@ class Network:
             self.descend(gradient, loss)
         return loss.item()
 
-    @told
+    @reports_failure
     def infer(self, weights, rows, samples, _key):
         """Computes outputs outside of training, and returns their bytes."""
         with self.evaluating(weights):
-            return self.plain(self.net(self.inputs(rows, samples)), samples)
+            return rows_of(self.net(self.inputs(rows, samples)), samples)
 
-    @told
+    @reports_failure
     def measure(self, weights, positions):
         """Measures the model on the module's own samples at these positions: names and means."""
         positions = array.array("I", positions).tolist()
         with self.evaluating(weights):
             return measured(self.module.code, self.net, self.module.samples.batch(positions))
 
-    @told
+    @reports_failure
+    def settle(self):
+        """Takes over the newest buffers. True if the network has running statistics, which `observe` measures."""
+        import torch
+
+        with torch.no_grad(), GENERATOR:
+            buffers = self.module.newest_buffers()
+            for key, buffer in self.net.named_buffers():
+                if key in buffers:
+                    buffer.copy_(buffers[key])
+            # A layer that the user's code keeps out of training also keeps its statistics.
+            self.net.train()
+            self.running = [layer for layer in self.net.modules() if layer.training and has_statistics(layer)]
+        self.observed = 0
+        return bool(self.running)
+
+    @reports_failure
+    def observe(self, weights, positions):
+        """Measures running statistics on the module's own samples at these positions."""
+        positions = array.array("I", positions).tolist()
+        with self.observing(weights):
+            measured(self.module.code, self.net, self.module.samples.batch(positions))
+
+    @reports_failure
+    def observe_rows(self, weights, rows, samples):
+        """Measures running statistics on these samples."""
+        with self.observing(weights):
+            self.net(self.inputs(rows, samples))
+
+    @contextlib.contextmanager
+    def observing(self, weights):
+        """Lets layers with running statistics compute as in training, and take the mean of those of all minibatches."""
+        self.observed += 1
+        with self.evaluating(weights):
+            momenta = [layer.momentum for layer in self.running]
+            try:
+                for layer in self.running:
+                    # The first minibatch replaces what training has left.
+                    layer.momentum = 1 / self.observed
+                    layer.train()
+                yield
+            finally:
+                for layer, momentum in zip(self.running, momenta):
+                    layer.momentum = momentum
+
+    @reports_failure
     def untrained(self, weights):
         """The tensors of the module's state that are not trained, at these weights: key, type, shape, bytes."""
         import torch
@@ -412,7 +464,7 @@ class Network:
 
     @contextlib.contextmanager
     def evaluating(self, weights):
-        """Lets the network compute outside of training, with these weights and the newest buffers."""
+        """Lets the network compute outside of training, with these weights."""
         import torch
 
         with torch.no_grad(), GENERATOR:
@@ -421,10 +473,6 @@ class Network:
             try:
                 for parameter, part in zip(self.parameters, self.parts(weights)):
                     parameter.data = part
-                buffers = self.module.newest_buffers()
-                for key, buffer in self.net.named_buffers():
-                    if key in buffers:
-                        buffer.copy_(buffers[key])
                 self.net.eval()
                 yield
             finally:
@@ -448,20 +496,6 @@ class Network:
                 raise Failure(f"{self.file}: {key} was given other memory after model(): change it in place")
             if parameter.grad is None or parameter.grad.data_ptr() != part.data_ptr():
                 raise Failure(f"{self.file}: the gradient of {key} was replaced: leave p.grad to Tau")
-
-    def plain(self, outputs, samples):
-        """The bytes of outputs, which must be a tensor of floats with a row for each sample."""
-        import torch
-
-        if not isinstance(outputs, torch.Tensor):
-            raise Failure(f"{self.file}: the module returns a {type(outputs).__name__}: return a tensor of outputs")
-        if outputs.dim() == 0 or outputs.shape[0] != samples:
-            raise Failure(
-                f"{self.file}: the module returns a tensor of shape {tuple(outputs.shape)} for {samples} samples: "
-                "return a row for each sample"
-            )
-        flat = outputs.detach().to("cpu", torch.float32).contiguous()
-        return ctypes.string_at(flat.data_ptr(), flat.numel() * FLOAT_BYTES)
 
     def release(self):
         """Gives the parameters memory of their own: the worker's is about to go."""

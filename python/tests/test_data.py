@@ -83,9 +83,21 @@ class OwnData(unittest.TestCase):
         inside = [parameter.data_ptr() for parameter in network.parameters]
         self.assertIn(weights.place[0], inside)
 
+    def test_running_statistics_are_measured_on_the_modules_own_samples(self):
+        import torch
+
+        code = OWN.replace("nn.LayerNorm(4)", "nn.BatchNorm1d(2)")
+        network, weights, _ = self.network(code)
+        self.assertTrue(network.settle())
+        network.observe(weights.place, positions(0, 1, 3))
+        norm, x = network.net[2], network.module.code.data()[0].x[[0, 1, 3]]
+        with torch.no_grad():
+            entered = network.module.made()[:2](x.long() % 9)
+        torch.testing.assert_close(norm.running_mean, entered.mean((0, 2)))
+
     def test_adam_moves_embeddings_and_the_head(self):
         def tables(**named):
-            return [key for key, _, is_table in self.module(**named).tensors() if is_table]
+            return [key for key, _, by_adam in self.module(**named).tensors() if by_adam]
 
         self.assertEqual(tables(), ["0.weight", "3.weight"])
         self.assertEqual(tables(more='adam = ["1.*"]\n'), ["0.weight", "1.weight", "3.weight"])
@@ -104,7 +116,7 @@ class Own(nn.Module):
         return self.head(self.first(x.float()) @ self.table)
 model = Own
 """
-        tables = [key for key, _, is_table in self.module(more=more).tensors() if is_table]
+        tables = [key for key, _, by_adam in self.module(more=more).tensors() if by_adam]
         self.assertEqual(tables, ["head.weight"])
 
     def test_a_parameter_that_is_replaced_is_noticed(self):

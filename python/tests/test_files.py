@@ -70,6 +70,7 @@ class Files(unittest.TestCase):
         network = module.network(1)
         network.step(weights.place, positions(0, 1, 2, 7), 1, gradient.place)
         evaluates = module.network(1)
+        evaluates.settle()
         types = {f"torch.{name}": kind for kind, name in self.files.TYPES.items()}
         tensors, at = [], 0
         for key, shape, _ in module.tensors():

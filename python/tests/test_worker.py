@@ -12,6 +12,10 @@ PACKAGE = pathlib.Path(__file__).resolve().parent.parent / "tau"
 POINTS = """
 from torch import nn
 
+class Frozen(nn.BatchNorm1d):
+    def train(self, mode=True):
+        return super().train(False)
+
 def model():
     return nn.Sequential(nn.Linear(2, 3), HIDDEN, nn.Linear(3, 2))
 """
@@ -99,6 +103,42 @@ class Worker(unittest.TestCase):
         self.assertEqual(gradient.floats.tolist(), flat.tolist())
         inferred = array.array("f", network.infer(weights.place, rows.place, 2, 0))
         self.assertEqual(inferred.tolist(), outputs.tolist())
+
+    def test_running_statistics_are_measured_at_the_weights_that_are_evaluated(self):
+        import torch
+
+        trains, weights, gradient = self.network("nn.BatchNorm1d(3)")
+        evaluates = trains.module.network(1)
+        rows = Array([0.5, -1.0, 2.0, 0.25, 3.0, 1.0])
+        trains.forward(weights.place, rows.place, 3, 5)
+        slopes = Array([1.0] * 6)
+        trains.backward(slopes.place, gradient.place)
+        seen = trains.net[1].running_mean.clone()
+        # What is measured replaces what training has seen, minibatch for minibatch.
+        minibatches = [[0.5, -1.0, 2.0, 0.25], [4.0, 1.0, 1.0, -3.0]]
+        self.assertTrue(evaluates.settle())
+        self.assertEqual(evaluates.net[1].running_mean.tolist(), seen.tolist())
+        arrays = [Array(minibatch) for minibatch in minibatches]
+        for observed in arrays:
+            evaluates.observe_rows(weights.place, observed.place, 2)
+        norm = evaluates.net[1]
+        with torch.no_grad():
+            entered = [trains.net[0](torch.tensor(minibatch).view(2, 2)) for minibatch in minibatches]
+        means, variances = (sum(found) / 2 for found in zip(*((x.mean(0), x.var(0)) for x in entered)))
+        torch.testing.assert_close(norm.running_mean, means)
+        torch.testing.assert_close(norm.running_var, variances)
+        self.assertEqual(norm.momentum, 0.1)
+        self.assertEqual(trains.net[1].running_mean.tolist(), seen.tolist())
+        # A second evaluation begins anew.
+        evaluates.settle()
+        evaluates.observe_rows(weights.place, arrays[0].place, 2)
+        torch.testing.assert_close(norm.running_mean, entered[0].mean(0))
+
+    def test_a_norm_that_the_users_code_keeps_from_training_keeps_its_statistics(self):
+        evaluates, _, _ = self.network("Frozen(3)")
+        self.assertFalse(evaluates.settle())
+        evaluates, _, _ = self.network("nn.LayerNorm(3)")
+        self.assertFalse(evaluates.settle())
 
     def test_a_key_decides_dropout(self):
         network, weights, _ = self.network("nn.Dropout(0.5)")

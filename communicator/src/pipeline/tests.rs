@@ -71,7 +71,7 @@ impl Node {
         let guest = Participant {
             node: NodeId(node),
             guest: true,
-            lacks_first: false,
+            lacks_first_weights: false,
             takes: Some(StageTakeover { place, turn: 1 }),
             ..self.plan.participants[0].clone()
         };

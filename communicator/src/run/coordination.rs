@@ -106,7 +106,7 @@ impl Coordination {
                 all.filter(|other| other.digest == offer.digest).count(),
             )
         };
-        let usual = offers().rev().max_by_key(|offer| crowd(offer));
+        let chosen = offers().rev().max_by_key(|offer| crowd(offer));
         // Nodes take the weights of a checkpoint, whatever they have drawn.
         let resumed = self.going_on.checkpoints.first();
         let mut excluded = Vec::new();
@@ -114,13 +114,13 @@ impl Coordination {
         let mut groups = 1;
         for (node, answer) in &self.answers {
             let info = &self.invited[node];
-            let why = match (answer, usual) {
-                (Ok(offer), Some(usual)) if same(offer, usual) => {
+            let why = match (answer, chosen) {
+                (Ok(offer), Some(chosen)) if same(offer, chosen) => {
                     // Each node must be able to hold any stage, so the largest number of groups counts.
                     groups = groups.max(offer.groups);
                     participants.push(Participant {
                         guest: false,
-                        lacks_first: resumed.is_none() && offer.digest != usual.digest,
+                        lacks_first_weights: resumed.is_none() && offer.digest != chosen.digest,
                         takes: None,
                         life: 0,
                         node: *node,
@@ -130,17 +130,17 @@ impl Coordination {
                     });
                     continue;
                 }
-                (Ok(offer), Some(usual)) if offer.data == usual.data => {
-                    Excluded::other_weights(&self.job, offer.weights, usual.weights)
+                (Ok(offer), Some(chosen)) if offer.data == chosen.data => {
+                    Excluded::other_weights(&self.job, offer.weights, chosen.weights)
                 }
-                (Ok(offer), Some(usual)) => Excluded::other_data(&self.job, &offer.data, &usual.data),
-                // Cannot happen: where there is an offer, one of them is the usual one.
+                (Ok(offer), Some(chosen)) => Excluded::other_data(&self.job, &offer.data, &chosen.data),
+                // Cannot happen: where there is an offer, one of them is the chosen one.
                 (Ok(_), None) => Excluded::NotPrepared,
                 (Err(why), _) => why.clone(),
             };
             excluded.push(LeftOut::node(&info.name, why));
         }
-        let Some(usual) = usual.filter(|_| excluded.is_empty() || self.allow_partial) else {
+        let Some(chosen) = chosen.filter(|_| excluded.is_empty() || self.allow_partial) else {
             let hint = (!participants.is_empty()).then_some(Refusal::AllowPartial);
             let excluded = excluded.into_iter().map(Refusal::from);
             return Some(Decision::Refuse(excluded.chain(hint).collect()));
@@ -149,7 +149,7 @@ impl Coordination {
         participants.sort_by_key(|participant| participant.address);
         let mut job = Box::new(Job {
             exchange: self.job.exchange.decided(Cut::Into(groups)),
-            ..self.job.for_data(usual.data.input)
+            ..self.job.for_data(chosen.data.input)
         });
         if let Some(stages) = job.exchange.pipelines().and_then(PipelineSpec::stages) {
             match in_pipelines(participants, me, stages, &self.going_on.holders) {
@@ -169,11 +169,11 @@ impl Coordination {
         }
         let mut plan = RunPlan {
             job,
-            data: usual.data.clone(),
+            data: chosen.data.clone(),
             first: resumed
                 .filter(|_| self.job.nodes_draw_weights())
-                .map_or(usual.digest, |resumed| resumed.first),
-            weights: usual.weights,
+                .map_or(chosen.digest, |resumed| resumed.first),
+            weights: chosen.weights,
             participants,
             resumed: self.going_on.checkpoints.clone(),
             left_out: left_out(excluded),
@@ -182,7 +182,7 @@ impl Coordination {
         };
         match plan
             .job
-            .decided_for(&plan.data, usual.weights as usize, plan.topology().workers())
+            .decided_for(&plan.data, chosen.weights as usize, plan.topology().workers())
         {
             Ok(job) => *plan.job = job,
             Err(error) => return Some(Decision::Refuse(vec![Refusal::Job(error.to_string().into())])),
@@ -368,7 +368,7 @@ mod tests {
         let mut lacking: Vec<u64> = plan
             .participants
             .iter()
-            .filter(|one| one.lacks_first)
+            .filter(|one| one.lacks_first_weights)
             .map(|one| one.node.0)
             .collect();
         lacking.sort_unstable();
@@ -471,7 +471,7 @@ mod tests {
             address: info(id).address,
             workers: 2,
             guest: false,
-            lacks_first: false,
+            lacks_first_weights: false,
             takes: None,
             life: 0,
         };

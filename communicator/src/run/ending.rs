@@ -233,7 +233,7 @@ pub(super) mod tests {
         let again = |id, life| Participant {
             node: NodeId(id),
             guest: true,
-            lacks_first: false,
+            lacks_first_weights: false,
             life,
             ..plan.participants[2].clone()
         };

@@ -21,7 +21,7 @@ pub(super) fn as_guest(
         address: scope.me.address,
         workers,
         guest: true,
-        lacks_first: false,
+        lacks_first_weights: false,
         takes: None,
         life: plan.next_life(&scope.me.name),
     };

@@ -181,7 +181,7 @@ impl ActiveRun {
             .filter(|one| !plan.is_succeeded(one.node))
             .count();
         tracing::info!(target: NEWS, event = "run_started", nodes, data = %self.job.data, "a run begins");
-        if plan.participant(scope.me.id).is_some_and(|one| one.lacks_first) {
+        if plan.participant(scope.me.id).is_some_and(|one| one.lacks_first_weights) {
             tracing::info!(
                 target: NEWS, event = "first_weights_differ",
                 "this node drew other first weights than the run's: it takes a snapshot before its workers begin"

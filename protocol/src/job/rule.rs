@@ -54,7 +54,7 @@ impl RunFacts {
     }
 
     /// Returns true if the samples are rows of a table: neither images nor the samples of a module's own code.
-    fn is_table(&self) -> bool {
+    fn by_adam(&self) -> bool {
         matches!(self.input, Shape::Flat(_)) && self.target != TargetInfo::Module
     }
 }
@@ -234,7 +234,7 @@ impl Job {
     fn decide_length(&mut self, facts: &RunFacts) {
         let rows = facts.rows.max(1);
         if self.open.has(OpenKey::Epochs) {
-            let wanted = if facts.is_table() {
+            let wanted = if facts.by_adam() {
                 EPOCHS_OF_TABLES
             } else {
                 EPOCHS_OF_IMAGES
@@ -243,7 +243,7 @@ impl Job {
             self.epochs = epochs.round() as u32;
         }
         if self.open.has(OpenKey::Minibatch) {
-            let usual = if facts.is_table() && self.exchange.pipelines().is_none() {
+            let usual = if facts.by_adam() && self.exchange.pipelines().is_none() {
                 (rows / STEPS_OF_AN_EPOCH).clamp(MINIBATCH_OF_TABLES, MINIBATCH_OF_LARGE_TABLES)
             } else {
                 MINIBATCH_OF_IMAGES
@@ -290,8 +290,7 @@ impl Job {
     fn decide_optimiser(&mut self, facts: &RunFacts) {
         let steps = self.steps(facts.rows);
         let has_one_trainer = self.trainers == Trainers::AtMost(1);
-        let is_small =
-            facts.is_table() && (steps < STEPS_OF_ADAM || has_one_trainer && facts.rows < ROWS_OF_ORTHOGONAL);
+        let is_small = facts.by_adam() && (steps < STEPS_OF_ADAM || has_one_trainer && facts.rows < ROWS_OF_ORTHOGONAL);
         let is_open = self.open.has(OpenKey::Optimiser);
         if is_open && is_small {
             self.optimiser = Optimiser {

@@ -59,7 +59,7 @@ pub struct Participant {
     /// True if the node began the run but drew other first weights than the run's (a PyTorch module draws its own, and
     /// random numbers differ between releases of PyTorch): it takes a snapshot before its workers begin. False for
     /// guests, which do so anyway, and in runs that continue from a checkpoint.
-    pub lacks_first: bool,
+    pub lacks_first_weights: bool,
     /// The stage of a pipeline that the node has taken over from one that was given up.
     pub takes: Option<StageTakeover>,
     /// Number of earlier participants of this run with the same name, which this process replaces: the node was
@@ -161,7 +161,7 @@ impl Participant {
     /// Returns true if the node begins without the run's weights and takes a snapshot first.
     #[must_use]
     pub fn is_newcomer(&self) -> bool {
-        self.guest || self.lacks_first
+        self.guest || self.lacks_first_weights
     }
 }
 
@@ -197,7 +197,7 @@ mod tests {
             address: "127.0.0.1:1".parse().unwrap(),
             workers,
             guest: false,
-            lacks_first: false,
+            lacks_first_weights: false,
             takes: None,
             life: 0,
         };
@@ -238,7 +238,7 @@ mod tests {
             address: "127.0.0.1:1".parse().unwrap(),
             workers: 1,
             guest: false,
-            lacks_first: false,
+            lacks_first_weights: false,
             takes: None,
             life,
         };

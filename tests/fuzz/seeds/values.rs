@@ -167,7 +167,7 @@ pub(super) fn plan() -> RunPlan {
         address: address(),
         workers: 2,
         guest: id > 3,
-        lacks_first: false,
+        lacks_first_weights: false,
         takes: None,
         life: 0,
     };

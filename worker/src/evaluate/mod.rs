@@ -15,7 +15,7 @@ use crate::dataset::{Answers, Samples};
 use crate::evaluate::predict::Predictor;
 use crate::machine::parallel::{Threads, map_parts};
 use crate::model::evaluation::{Evaluation, MINIBATCH, NamedSums};
-use crate::model::measuring::{Bits, measure};
+use crate::model::measuring::{self, Bits, measure};
 use crate::model::ops::OpError;
 use crate::model::ops::loss::{self, EvalSums};
 use crate::module::{CheckedNetwork, ModuleFailure, Rows};
@@ -30,28 +30,41 @@ pub enum EvaluationError {
     Module(#[from] ModuleFailure),
 }
 
-/// Evaluates a module (a network of the user's code) with these weights on samples, as [`evaluate`] does.
+/// Evaluates a module (a network of the user's code) with these weights on the evaluation samples, as [`evaluate`] does.
 pub fn evaluate_module(
-    network: &Mutex<CheckedNetwork>,
+    network: &mut CheckedNetwork,
     weights: &[f32],
-    samples: &Samples,
-    objective: &Objective,
+    task: &Task,
     minibatch: usize,
     go_on: impl FnMut(&Evaluation) -> bool,
 ) -> Result<Evaluation, EvaluationError> {
+    let Task { dataset, objective, .. } = task;
+    let samples = &dataset.test;
+    let observed = measuring::minibatches(dataset.train.len(), minibatch);
+    network.settle(weights, &dataset.train, observed)?;
     if let Some(positions) = samples.all_positions() {
         return measure_module(network, weights, positions, minibatch, go_on);
     }
+    let infer = |rows: Rows<'_>| Ok(network.infer(weights, rows)?);
+    evaluate_by(samples, objective, minibatch, infer, go_on)
+}
+
+/// Evaluates what computes outputs of samples, as [`evaluate`] does, in minibatches of this size.
+pub fn evaluate_by<E>(
+    samples: &Samples,
+    objective: &Objective,
+    minibatch: usize,
+    mut outputs: impl FnMut(Rows<'_>) -> Result<Vec<f32>, E>,
+    go_on: impl FnMut(&Evaluation) -> bool,
+) -> Result<Evaluation, E> {
     let (mut inputs, mut answers) = (Vec::new(), Answers::default());
-    let mut sums_of = |minibatch: &Vec<u32>| -> Result<EvalSums, EvaluationError> {
+    let mut sums_of = |minibatch: &Vec<u32>| -> Result<EvalSums, E> {
         samples.gather(minibatch, &mut inputs, &mut answers);
         let rows = Rows {
             values: &inputs,
             samples: minibatch.len(),
         };
-        let mut network = network.lock().unwrap_or_else(PoisonError::into_inner);
-        let outputs = network.infer(weights, rows)?;
-        Ok(loss::eval_sums(objective, &outputs, &answers))
+        Ok(loss::eval_sums(objective, &outputs(rows)?, &answers))
     };
     let sizes = Sizes {
         samples: samples.len(),
@@ -68,7 +81,7 @@ pub fn evaluate_module(
 
 /// Measures a module with these weights on its own samples at these positions, as [`evaluate`] does.
 fn measure_module(
-    network: &Mutex<CheckedNetwork>,
+    network: &mut CheckedNetwork,
     weights: &[f32],
     positions: &[u32],
     minibatch: usize,
@@ -77,7 +90,6 @@ fn measure_module(
     let mut sums = NamedSums::default();
     for minibatch in spread(positions.len(), minibatch) {
         let minibatch: Vec<u32> = minibatch.into_iter().map(|at| positions[at as usize]).collect();
-        let mut network = network.lock().unwrap_or_else(PoisonError::into_inner);
         sums.add(network.measure(weights, &minibatch)?, minibatch.len());
         if !go_on(&sums.evaluation()) {
             break;
@@ -225,8 +237,8 @@ impl Evaluator {
         go_on: &mut dyn FnMut(&Evaluation) -> bool,
     ) -> Result<Evaluation, EvaluationError> {
         if let Some(network) = &self.module {
-            let Task { dataset, objective, .. } = &self.task;
-            return evaluate_module(network, &weights, &dataset.test, objective, self.minibatch, go_on);
+            let mut network = network.lock().unwrap_or_else(PoisonError::into_inner);
+            return evaluate_module(&mut network, &weights, &self.task, self.minibatch, go_on);
         }
         #[cfg(feature = "cuda")]
         match self.evaluate_on_gpu(&weights, statistics.as_deref(), go_on) {

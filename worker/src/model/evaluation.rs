@@ -7,7 +7,7 @@ use crate::model::ops::loss::EvalSums;
 use crate::task::objective::Objective;
 
 /// Number of samples that are evaluated at once: large enough for full speed, small enough for the cache.
-pub(crate) const MINIBATCH: usize = 128;
+pub const MINIBATCH: usize = 128;
 /// Fewest samples from which an evaluation in progress may predict that it misses its target.
 const SURE_SAMPLES: usize = 1000;
 /// An evaluation in progress is sure to miss its target if its accuracy so far is more than this many standard

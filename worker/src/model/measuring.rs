@@ -19,6 +19,8 @@ use crate::model::program::{ImageOrder, Op, Program};
 const PRODUCTS: u64 = 20_000_000_000;
 const SAMPLES_MIN: u64 = 256;
 const SAMPLES_MAX: u64 = 4096;
+/// Most samples on which a module's running statistics are measured, because what a module computes is unknown.
+const MODULE_SAMPLES: usize = 1024;
 
 /// Choice between speed and reproducibility in measuring batch-norm statistics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +71,21 @@ pub(crate) fn chosen(program: &Program, samples: usize) -> Vec<u32> {
     (0..count).map(|at| (at * samples as u64 / count) as u32).collect()
 }
 
+/// Chooses minibatches of training samples on which a module's running statistics are measured. None has a single sample,
+/// which has no variance, unless there is no other: then that is taken twice.
+pub(crate) fn minibatches(samples: usize, minibatch: usize) -> impl Iterator<Item = Vec<u32>> {
+    let count = samples.min(MODULE_SAMPLES);
+    let chosen = move |at: usize| (at * samples / count) as u32;
+    let minibatches = (count / minibatch.max(2)).max(1);
+    (0..if count == 0 { 0 } else { minibatches }).map(move |first| {
+        let minibatch: Vec<u32> = (first..count).step_by(minibatches).map(chosen).collect();
+        match minibatch[..] {
+            [only] => vec![only; 2],
+            _ => minibatch,
+        }
+    })
+}
+
 /// Returns the number of multiply-adds of these operations for one sample.
 fn products(ops: &[Op]) -> u64 {
     let of = |op: &Op| match op {
@@ -114,6 +131,20 @@ mod tests {
                 .flat_map(|slot| &fixed[slot.range()])
                 .all(|&variance| variance > 0.0)
         );
+    }
+
+    #[test]
+    fn minibatches_for_modules_have_two_samples_at_least_and_no_sample_twice() {
+        for (samples, minibatch, wanted) in [(5, 2, vec![3, 2]), (1, 64, vec![2]), (3, 1, vec![3]), (0, 8, vec![])] {
+            let sizes: Vec<usize> = minibatches(samples, minibatch)
+                .map(|minibatch| minibatch.len())
+                .collect();
+            assert_eq!(sizes, wanted, "{samples} samples in minibatches of {minibatch}");
+        }
+        let mut all: Vec<u32> = minibatches(60_000, 100).flatten().collect();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!((all.len(), all[1], all[1023]), (1024, 58, 59_941));
     }
 
     #[test]

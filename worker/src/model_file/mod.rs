@@ -198,8 +198,8 @@ pub enum ModelFileError {
     },
     /// The layers of the model are code that the file does not hold.
     #[error(
-        "the layers of {file} are Python code, {model}: only that code computes the model; tau.load in Python gives the module, and \
-         'tau evaluate' takes the code with --model-source"
+        "the layers of {file} are Python code, {model}: only that code computes the model; tau.load in Python gives the module, \
+         and 'tau evaluate' and 'tau predict' take the code with --model-source"
     )]
     IsCode {
         file: PathBuf,

@@ -28,7 +28,7 @@ use protocol::stats::named::NamedNumbers;
 use protocol::weights::lattice::{RANGE_ALARM_STEPS, STEPS_PER_UNIT, nearest_count};
 use thiserror::Error;
 
-use crate::dataset::{self, DatasetError};
+use crate::dataset::{self, Answers, DatasetError, Samples};
 use crate::machine::parallel::Threads;
 use crate::model_file::UntrainedTensor;
 
@@ -116,6 +116,14 @@ pub trait ModuleNetwork: Send {
     /// their names, with `loss` among them.
     fn measure(&mut self, weights: &[f32], positions: &[u32]) -> Result<Vec<(String, f64)>, ModuleFailure>;
 
+    /// Takes over the newest tensors that are not trained from the network that trains, for evaluations. Returns true if
+    /// the network has running statistics, as batch norms have: then [`ModuleNetwork::observe`] measures them.
+    fn settle(&mut self) -> Result<bool, ModuleFailure>;
+
+    /// Measures running statistics with these weights on a minibatch: from then on they are the means of those of all
+    /// minibatches since [`ModuleNetwork::settle`].
+    fn observe(&mut self, weights: &[f32], minibatch: Minibatch<'_>) -> Result<(), ModuleFailure>;
+
     /// Returns the tensors of the module with these weights that are saved with the model and are not trained: buffers,
     /// frozen parameters, and tied weights (trained tensors under a further key).
     fn untrained(&mut self, weights: &[f32]) -> Result<Vec<UntrainedTensor>, ModuleFailure>;
@@ -130,7 +138,7 @@ pub struct ModuleTensor {
     pub dims: Vec<usize>,
     /// True if Adam moves the tensor where other matrices get orthogonal updates: embeddings, the head of a model with
     /// data of its own, and the matrices that the user's file names.
-    pub is_table: bool,
+    pub by_adam: bool,
 }
 
 /// Facts about a module's own samples: the training samples have the first positions, and the test samples follow.
@@ -149,6 +157,15 @@ pub struct ModuleData {
 pub struct Rows<'a> {
     pub values: &'a [f32],
     pub samples: usize,
+}
+
+/// Minibatch that a module is run on.
+#[derive(Clone, Copy, Debug)]
+pub enum Minibatch<'a> {
+    /// Samples of data that Tau reads.
+    Rows(Rows<'a>),
+    /// Positions of the module's own samples.
+    Own(&'a [u32]),
 }
 
 /// Failure of a module's code, as one sentence that names the place in the code.
@@ -246,7 +263,7 @@ impl CheckedNetwork {
     pub fn forward(&mut self, weights: &[f32], rows: Rows<'_>, key: u64) -> Result<Vec<f32>, ModuleFailure> {
         if rows.samples > 1 {
             let outputs = self.network.forward(weights, rows, key)?;
-            return self.checked(outputs, rows.samples);
+            return checked(self.target, outputs, rows.samples);
         }
         let twice = rows.values.repeat(2);
         let rows = Rows {
@@ -254,7 +271,7 @@ impl CheckedNetwork {
             samples: 2,
         };
         let mut outputs = self.network.forward(weights, rows, key)?;
-        outputs = self.checked(outputs, 2)?;
+        outputs = checked(self.target, outputs, 2)?;
         outputs.truncate(outputs.len() / 2);
         Ok(outputs)
     }
@@ -278,7 +295,7 @@ impl CheckedNetwork {
     /// Computes the outputs of some samples outside of training, as [`ModuleNetwork::infer`] does.
     pub fn infer(&mut self, weights: &[f32], rows: Rows<'_>) -> Result<Vec<f32>, ModuleFailure> {
         let outputs = self.network.infer(weights, rows)?;
-        self.checked(outputs, rows.samples)
+        checked(self.target, outputs, rows.samples)
     }
 
     /// Computes the mean loss of the module's own samples at these positions, and the gradient of all weights, as
@@ -316,19 +333,47 @@ impl CheckedNetwork {
         self.network.untrained(weights)
     }
 
-    /// Returns the outputs if the data can be compared with them. One output is enough to tell two classes apart.
-    fn checked(&self, outputs: Vec<f32>, samples: usize) -> Result<Vec<f32>, ModuleFailure> {
-        let wanted = self.target.outputs();
-        let is_one_of_two = self.target == TargetInfo::Classes(2) && outputs.len() == samples;
-        if outputs.len() == samples * wanted || is_one_of_two {
-            return Ok(outputs);
+    /// Prepares evaluations with these weights: takes over the newest tensors that are not trained, and measures running
+    /// statistics, if the network has any, on these minibatches of the samples.
+    pub fn settle(
+        &mut self,
+        weights: &[f32],
+        samples: &Samples,
+        minibatches: impl IntoIterator<Item = Vec<u32>>,
+    ) -> Result<(), ModuleFailure> {
+        if !self.network.settle()? {
+            return Ok(());
         }
-        Err(ModuleFailure(format!(
-            "the model gives {} numbers for {samples} samples, but the data needs {wanted} for each: end the model \
-             with {wanted} outputs",
-            outputs.len()
-        )))
+        let (mut inputs, mut answers) = (Vec::new(), Answers::default());
+        for minibatch in minibatches {
+            if let Some(positions) = samples.positions_at(&minibatch) {
+                self.network.observe(weights, Minibatch::Own(&positions))?;
+                continue;
+            }
+            samples.gather(&minibatch, &mut inputs, &mut answers);
+            let rows = Rows {
+                values: &inputs,
+                samples: minibatch.len(),
+            };
+            self.network.observe(weights, Minibatch::Rows(rows))?;
+        }
+        Ok(())
     }
+}
+
+/// Returns a module's outputs for some samples if the data can be compared with them. One output is enough to tell two
+/// classes apart.
+pub fn checked(target: TargetInfo, outputs: Vec<f32>, samples: usize) -> Result<Vec<f32>, ModuleFailure> {
+    let wanted = target.outputs();
+    let is_one_of_two = target == TargetInfo::Classes(2) && outputs.len() == samples;
+    if outputs.len() == samples * wanted || is_one_of_two {
+        return Ok(outputs);
+    }
+    Err(ModuleFailure(format!(
+        "the model gives {} numbers for {samples} samples, but the data needs {wanted} for each: end the model with \
+         {wanted} outputs",
+        outputs.len()
+    )))
 }
 
 /// Reads a file of code from one of these folders, and has the interpreter run it. `input` is the shape of one sample that
@@ -359,8 +404,8 @@ pub fn open(
     threads: Threads,
 ) -> Result<(OpenModule, Layout, Vec<i32>), ModuleError> {
     let tensors = module.tensors()?.into_iter();
-    let layout = Layout::of_tensors(tensors.map(|ModuleTensor { key, dims, is_table }| {
-        let role = if is_table { Role::Table } else { role(&key, &dims) };
+    let layout = Layout::of_tensors(tensors.map(|ModuleTensor { key, dims, by_adam }| {
+        let role = if by_adam { Role::AdamMatrix } else { role(&key, &dims) };
         (key, dims, role)
     }))?;
     let mut weights = vec![0.0; layout.weights];

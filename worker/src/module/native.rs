@@ -8,7 +8,9 @@ use dfdx::prelude::Cpu;
 use protocol::job::model::{Layout, ModelSpec, initial_counts};
 use protocol::weights::lattice::weight_of;
 
-use super::{Module, ModuleData, ModuleFailure, ModuleHost, ModuleNetwork, ModuleSource, ModuleTensor, Rows};
+use super::{
+    Minibatch, Module, ModuleData, ModuleFailure, ModuleHost, ModuleNetwork, ModuleSource, ModuleTensor, Rows,
+};
 use crate::dataset::{Answers, Dataset};
 use crate::machine::parallel::Threads;
 use crate::model::network::{ForwardPass, Network};
@@ -65,7 +67,7 @@ impl Module for NativeModule {
             .map(|tensor| ModuleTensor {
                 key: tensor.key.clone(),
                 dims: tensor.dims.clone(),
-                is_table: false,
+                by_adam: false,
             })
             .collect())
     }
@@ -200,6 +202,14 @@ impl ModuleNetwork for NativeNetwork {
             ("loss".into(), sums.loss / samples),
             ("accuracy".into(), accuracy),
         ])
+    }
+
+    fn settle(&mut self) -> Result<bool, ModuleFailure> {
+        Ok(false)
+    }
+
+    fn observe(&mut self, _: &[f32], _: Minibatch<'_>) -> Result<(), ModuleFailure> {
+        unreachable!()
     }
 
     fn untrained(&mut self, _: &[f32]) -> Result<Vec<UntrainedTensor>, ModuleFailure> {

@@ -115,21 +115,26 @@ fn a_module_in_rust_trains_as_the_same_layers_do_to_the_bit() {
             "{text}: with data of its own, batches or weights differ"
         );
         if own.measured() == 0 {
-            let objective = task().objective;
+            let task = task();
             let weights = foreign.1;
             let expected = evaluate(
                 &own,
                 weights.clone(),
                 Vec::new(),
                 &dataset.test,
-                &objective,
+                &task.objective,
                 ONE,
                 |_| true,
             );
             let expected = expected.unwrap();
-            for (module, test) in [(&module, &dataset.test), (&own_module, &own_data.test)] {
+            for (module, dataset) in [(&module, &dataset), (&own_module, &own_data)] {
+                let task = Task {
+                    dataset: Arc::clone(dataset),
+                    ..task.clone()
+                };
                 let network = module.evaluating();
-                let found = evaluate_module(&network, &weights, test, &objective, 128, |_| true).unwrap();
+                let mut network = network.lock().unwrap();
+                let found = evaluate_module(&mut network, &weights, &task, 128, |_| true).unwrap();
                 assert_eq!(
                     (found.accuracy, found.samples),
                     (expected.accuracy, expected.samples),
@@ -196,6 +201,12 @@ fn outputs_that_the_data_cannot_be_compared_with_are_refused() {
         fn measure(&mut self, _: &[f32], _: &[u32]) -> Result<Vec<(String, f64)>, ModuleFailure> {
             unreachable!()
         }
+        fn settle(&mut self) -> Result<bool, ModuleFailure> {
+            Ok(false)
+        }
+        fn observe(&mut self, _: &[f32], _: Minibatch<'_>) -> Result<(), ModuleFailure> {
+            unreachable!()
+        }
         fn untrained(&mut self, _: &[f32]) -> Result<Vec<UntrainedTensor>, ModuleFailure> {
             Ok(Vec::new())
         }
@@ -246,6 +257,12 @@ fn a_single_sample_is_taken_twice_and_counts_once() {
             Ok(2.0)
         }
         fn measure(&mut self, _: &[f32], _: &[u32]) -> Result<Vec<(String, f64)>, ModuleFailure> {
+            unreachable!()
+        }
+        fn settle(&mut self) -> Result<bool, ModuleFailure> {
+            Ok(false)
+        }
+        fn observe(&mut self, _: &[f32], _: Minibatch<'_>) -> Result<(), ModuleFailure> {
             unreachable!()
         }
         fn untrained(&mut self, _: &[f32]) -> Result<Vec<UntrainedTensor>, ModuleFailure> {

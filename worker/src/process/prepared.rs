@@ -23,6 +23,7 @@ use crate::backend::speed;
 use crate::dataset::{Answers, Dataset};
 use crate::evaluate::Evaluator;
 use crate::machine::parallel::Threads;
+use crate::model::measuring;
 use crate::model_file::UntrainedTensor;
 use crate::model_file::first_weights::{self, FirstWeights};
 use crate::module::{self, CheckedNetwork, CodeFolders, Module, ModuleData, ModuleFailure, OpenModule, Rows};
@@ -143,7 +144,11 @@ impl Prepared {
         };
         let network = module.evaluating();
         let mut network = network.lock().unwrap_or_else(PoisonError::into_inner);
-        network.untrained(weights).map_err(|error| error.to_string())
+        let train = &self.dataset.train;
+        let observed = measuring::minibatches(train.len(), self.job.minibatch as usize);
+        let settled = network.settle(weights, train, observed);
+        let untrained = settled.and_then(|()| network.untrained(weights));
+        untrained.map_err(|error| error.to_string())
     }
 
     /// Returns the measured computing speed of this worker, by which nodes decide where to cut the network; 0 unless
@@ -363,6 +368,7 @@ fn try_out(
     let evaluates = module.evaluating();
     let mut evaluates = evaluates.lock().unwrap_or_else(PoisonError::into_inner);
     let samples = [0, dataset.train.len() as u32 - 1];
+    evaluates.settle(weights, &dataset.train, [samples.to_vec()])?;
     let mut gradient = vec![0.0; weights.len()];
     if let Some(positions) = dataset.train.positions_at(&samples) {
         network.step(weights, &positions, 0, &mut gradient)?;

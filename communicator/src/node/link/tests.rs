@@ -48,7 +48,7 @@ async fn link(me: u64, address: SocketAddr, times: LinkTimes) -> (ActorRef<LinkM
             address,
             workers: 1,
             guest: false,
-            lacks_first: false,
+            lacks_first_weights: false,
             takes: None,
             life: 0,
         },

@@ -33,7 +33,7 @@ pub fn initial_counts(layout: &Layout, seed: u64) -> Vec<i32> {
 pub fn initial_counts_at(tensor: &TensorSlot, place: usize, seed: u64) -> Vec<i32> {
     let elements = tensor.elements();
     let constant = match tensor.role {
-        Role::Weight | Role::Table => None,
+        Role::Weight | Role::AdamMatrix => None,
         Role::Bias | Role::Statistic => Some(0),
         Role::Gain => Some(STEPS_PER_UNIT),
     };

@@ -16,7 +16,7 @@ pub enum Role {
     Bias,
     /// Role of a tensor: a matrix that Adam moves where other matrices get orthogonal updates (`muon`), such as an
     /// embedding or the model's head.
-    Table,
+    AdamMatrix,
     /// Role of a tensor: scale factors, by each of which the layer multiplies a value without adding anything up.
     Gain,
     /// Role of a tensor: statistics that are measured and not trained, the running means and variances of a batchnorm.

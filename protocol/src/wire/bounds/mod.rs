@@ -197,7 +197,7 @@ impl Participant {
             address: _,
             workers,
             guest: _,
-            lacks_first: _,
+            lacks_first_weights: _,
             takes,
             life,
         } = self;
@@ -242,12 +242,12 @@ impl RunPlan {
             "the order of guests",
         )?;
         within(
-            founders.iter().any(|one| !one.lacks_first),
+            founders.iter().any(|one| !one.lacks_first_weights),
             "a run whose first weights no node has",
         )?;
         within(
-            resumed.is_empty() && guests.iter().all(|one| !one.lacks_first)
-                || participants.iter().all(|one| !one.lacks_first),
+            resumed.is_empty() && guests.iter().all(|one| !one.lacks_first_weights)
+                || participants.iter().all(|one| !one.lacks_first_weights),
             "the nodes that lack the first weights",
         )?;
         let mut nodes: Vec<NodeId> = founders.iter().chain(guests).map(|one| one.node).collect();

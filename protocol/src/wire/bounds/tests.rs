@@ -32,7 +32,7 @@ fn participant(id: u64, guest: bool) -> Participant {
         address: "127.0.0.1:1".parse().unwrap(),
         workers: 2,
         guest,
-        lacks_first: false,
+        lacks_first_weights: false,
         takes: None,
         life: 0,
     }
@@ -126,7 +126,7 @@ fn what_nodes_say_can_be_said() {
     assert!(run_holds(|plan, _| plan.participants.retain(|one| !one.guest)));
     assert!(run_holds(|plan, _| {
         plan.resumed.clear();
-        plan.participants[0].lacks_first = true;
+        plan.participants[0].lacks_first_weights = true;
     }));
     // A run that diverges has a NaN loss.
     assert!(run_holds(|_, settled| settled.stats.loss = f64::NAN));
@@ -212,14 +212,14 @@ fn what_no_node_says_is_a_breach() {
         run_holds(|plan, _| {
             plan.resumed.clear();
             for &at in nodes {
-                plan.participants[at].lacks_first = true;
+                plan.participants[at].lacks_first_weights = true;
             }
         })
     };
     assert!(!lacking(&[0, 1]), "no founder has the first weights");
     assert!(!lacking(&[2]), "a guest takes a snapshot anyway");
     assert!(
-        !run_holds(|plan, _| plan.participants[0].lacks_first = true),
+        !run_holds(|plan, _| plan.participants[0].lacks_first_weights = true),
         "the run continues from a checkpoint"
     );
     assert!(!run_holds(|plan, _| plan.weights = u64::MAX));

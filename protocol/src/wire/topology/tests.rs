@@ -14,7 +14,7 @@ fn participant(id: u64) -> Participant {
         address: "127.0.0.1:1".parse().unwrap(),
         workers: 1,
         guest: false,
-        lacks_first: false,
+        lacks_first_weights: false,
         takes: None,
         life: 0,
     }
