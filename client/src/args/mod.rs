@@ -434,9 +434,9 @@ pub(crate) struct Evaluate {
     /// another file and neither test= nor testfile= is given [default: the data that the model was trained on]
     #[arg(long, value_name = "SPEC")]
     pub(crate) data: Option<String>,
-    /// The Python file that made the model, if the model is a module with data of its own. It is run with your rights;
-    /// nothing in the model file decides what is run
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["data", "confusion"])]
+    /// The Python file that made the model, if the model is a module. It is run with your rights; nothing in the model
+    /// file decides what is run
+    #[arg(long, value_name = "FILE")]
     pub(crate) model_source: Option<PathBuf>,
     /// Python interpreter that runs the code of --model-source [default: as for 'tau train']
     #[arg(long, value_name = "INTERPRETER", requires = "model_source")]
@@ -471,6 +471,13 @@ pub(crate) struct Predict {
     /// Add this column of the data to the output, by its name or position
     #[arg(long, value_name = "COLUMN")]
     pub(crate) id: Option<String>,
+    /// The Python file that made the model, if the model is a module. It is run with your rights; nothing in the model
+    /// file decides what is run
+    #[arg(long, value_name = "FILE")]
+    pub(crate) model_source: Option<PathBuf>,
+    /// Python interpreter that runs the code of --model-source [default: as for 'tau train']
+    #[arg(long, value_name = "INTERPRETER", requires = "model_source")]
+    pub(crate) python: Option<PathBuf>,
     /// Number of threads [default: all cores]
     #[arg(long, value_name = "T")]
     pub(crate) threads: Option<usize>,

@@ -7,23 +7,32 @@ use protocol::job::data::{Column, DataSpec};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 use worker::dataset::{Dataset, Target};
-use worker::evaluate::predict::{Prediction, predict, probabilities};
-use worker::model_file;
+use worker::evaluate::predict::{Prediction, probabilities};
 
 use super::parsed;
 use crate::args::Predict;
 use crate::failure::Failure;
 use crate::local::compute;
+use crate::local::saved_model::SavedModel;
 use crate::output::Audience;
 use crate::progress::View;
 
 pub(crate) fn run(arguments: &Predict) -> Result<(), Failure> {
     let threads = compute::threads(arguments.threads, 1)?;
     let spec: DataSpec = arguments.data.parse().map_err(Failure::bad)?;
-    let model = model_file::load_to_compute(&arguments.model).map_err(Failure::bad)?;
+    let source = arguments.model_source.as_deref();
+    let mut saved = SavedModel::open(&arguments.model, source, arguments.python.as_deref(), threads)?;
+    let metadata = saved.model.metadata.clone();
     let id: Option<Column> = parsed(arguments.id.as_deref())?;
-    let inputs = Dataset::named_inputs(&spec, model.metadata.known(), id.as_ref()).map_err(Failure::bad)?;
-    let (target, outputs) = (&model.metadata.target, model.layout.outputs());
+    let inputs = Dataset::named_inputs(&spec, metadata.known(), id.as_ref()).map_err(Failure::bad)?;
+    let target = &metadata.target;
+    if *target == Target::Module {
+        return Err(Failure::input(format!(
+            "{} was trained on data of its own, and only its code knows what an output means: in Python, tau.load \
+             gives the module",
+            arguments.model.display()
+        )));
+    }
     if arguments.all && target.classes().is_empty() {
         return Err(Failure::input(
             "--all is for classes, but this model predicts numbers: leave it out",
@@ -47,24 +56,14 @@ pub(crate) fn run(arguments: &Predict) -> Result<(), Failure> {
     };
     let mut writer = Writer::new(arguments.json, BufWriter::new(stdout));
     let (mut done, mut written) = (0, Ok(()));
-    let predicted = predict(
-        &model.layout,
-        model.weights,
-        model.statistics,
-        samples,
-        threads,
-        |some| {
-            written = some.chunks_exact(outputs).try_for_each(|row| {
-                let line = lines.line(done, row);
-                done += 1;
-                writer.write(&line)
-            });
-            view.position(done as u64);
-            written.is_ok()
-        },
-    );
+    let predicted = saved.predict(samples, |row| {
+        written = writer.write(&lines.line(done, row));
+        done += 1;
+        view.position(done as u64);
+        written.is_ok()
+    });
     view.clear();
-    predicted.map_err(Failure::work)?;
+    predicted?;
     match written.and_then(|()| writer.end()) {
         // The reader of a pipe has read enough, as 'head' does.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
@@ -127,7 +126,7 @@ impl<'a> PredictionWriter<'a> {
                 let restored = restored.map(|(number, &said)| (number.name.as_str(), number.restore(said)));
                 restored.map(|(name, number)| (name, Field::Number(number))).collect()
             }
-            // Such a model is code, which this command refuses to run.
+            // Only the module's code knows what its outputs mean, so this command has refused such a model.
             Target::Module => Vec::new(),
         };
         if self.rows {

@@ -5,4 +5,5 @@ pub(crate) mod compute;
 pub(crate) mod interpreter;
 pub(crate) mod rescue;
 pub(crate) mod run;
+pub(crate) mod saved_model;
 pub(crate) mod scratch;

@@ -14,17 +14,15 @@ use protocol::stats::named::NamedNumbers;
 use ratatui::crossterm::terminal;
 use serde::Serialize;
 use worker::dataset::{Dataset, Target};
-use worker::evaluate::evaluate;
-use worker::evaluate::predict::{Prediction, predict};
-use worker::machine::parallel::Threads;
-use worker::model_file::{self, Model};
-use worker::task::objective::Objective;
+use worker::evaluate::predict::Prediction;
+use worker::model_file;
 
 use super::evaluate::confusion::Confusion;
 use super::parsed;
 use crate::args::Evaluate;
 use crate::failure::Failure;
 use crate::local::compute;
+use crate::local::saved_model::SavedModel;
 use crate::output::{self, Audience, notice, quantity};
 use crate::progress::View;
 use crate::run::ending::how_good;
@@ -104,25 +102,29 @@ fn is_same_file(given: &Path, trained: &Path) -> bool {
 }
 
 pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
-    if let Some(source) = &arguments.model_source {
-        return of_module::run(arguments, source);
+    let source = arguments.model_source.as_deref();
+    if let Some(source) = source {
+        let model = model_file::load(&arguments.model).map_err(Failure::bad)?;
+        if model.metadata.target == Target::Module {
+            return of_module::run(arguments, source, &model);
+        }
     }
     let threads = compute::threads(arguments.threads, 1)?;
     let given: Option<DataSpec> = parsed(arguments.data.as_deref())?;
-    let model = model_file::load_to_compute(&arguments.model).map_err(Failure::bad)?;
-    if arguments.confusion && model.metadata.target.classes().is_empty() {
+    let mut saved = SavedModel::open(&arguments.model, source, arguments.python.as_deref(), threads)?;
+    let (job, metadata) = (saved.model.job.clone(), saved.model.metadata.clone());
+    if arguments.confusion && metadata.target.classes().is_empty() {
         return Err(Failure::input(
             "--confusion is for classes, but this model predicts numbers: leave it out",
         ));
     }
-    let part = EvaluatedSamples::of(arguments.data.as_deref(), given.as_ref(), &model.job.data);
+    let part = EvaluatedSamples::of(arguments.data.as_deref(), given.as_ref(), &job.data);
     let spec = match (given, part) {
-        (None, _) => model.job.data.clone(),
+        (None, _) => job.data.clone(),
         (Some(given), EvaluatedSamples::NewFile) => given.for_testing(),
         (Some(given), EvaluatedSamples::Test) => given,
     };
-    let metadata = &model.metadata;
-    let dataset = Dataset::open_for(&spec, model.job.seed, None, metadata.known()).map_err(Failure::bad)?;
+    let dataset = Dataset::open_for(&spec, job.seed, None, metadata.known()).map_err(Failure::bad)?;
     if dataset.input != metadata.input {
         return Err(Failure::input(format!(
             "{} takes samples of shape {}, but {spec} has samples of shape {}: give data like the model's training \
@@ -133,21 +135,12 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
         )));
     }
     let view = View::new(dataset.test.len() as u64, Audience::of(arguments.json));
-    let evaluation = evaluate(
-        &model.layout,
-        model.weights.clone(),
-        model.statistics.clone(),
-        &dataset.test,
-        &Objective::for_evaluation(&model.job, &metadata.target),
-        threads,
-        |so_far| {
-            view.position(so_far.samples as u64);
-            true
-        },
-    )
-    .map_err(Failure::work)?;
+    let evaluation = saved.evaluate(&dataset.test, |so_far| {
+        view.position(so_far.samples as u64);
+        true
+    })?;
     let confusion = match dataset.target {
-        Target::Classes(_) => Some(confusion(&model, &dataset, threads)?),
+        Target::Classes(_) => Some(confusion(&mut saved, &dataset)?),
         Target::Numbers(_) | Target::Module => None,
     };
     view.clear();
@@ -156,7 +149,7 @@ pub(crate) fn run(arguments: &Evaluate) -> Result<(), Failure> {
     let base = BaseRate::of(info.test, info.most_frequent);
     let warning = match &confusion {
         // Class weights give up accuracy for that of rare classes, so the balanced accuracy is judged instead.
-        Some(confusion) if model.job.class_weights != ClassWeights::Equal => confusion.warning(),
+        Some(confusion) if job.class_weights != ClassWeights::Equal => confusion.warning(),
         _ => base.and_then(|base| base.warning(evaluation.accuracy?)),
     };
     if arguments.json {
@@ -206,23 +199,12 @@ fn room() -> usize {
 }
 
 /// Predicts all test samples, and counts their true and predicted classes.
-fn confusion(model: &Model, dataset: &Dataset, threads: Threads) -> Result<Confusion, Failure> {
+fn confusion(saved: &mut SavedModel, dataset: &Dataset) -> Result<Confusion, Failure> {
     let mut predicted = Vec::with_capacity(dataset.test.len());
-    predict(
-        &model.layout,
-        model.weights.clone(),
-        model.statistics.clone(),
-        &dataset.test,
-        threads,
-        |some| {
-            predicted.extend(
-                some.chunks_exact(model.layout.outputs())
-                    .map(|row| Prediction::of(row).class),
-            );
-            true
-        },
-    )
-    .map_err(Failure::work)?;
+    saved.predict(&dataset.test, |row| {
+        predicted.push(Prediction::of(row).class);
+        true
+    })?;
     let pairs = dataset.test.labels().iter().copied().zip(predicted);
     Ok(Confusion::of(dataset.target.classes(), pairs))
 }

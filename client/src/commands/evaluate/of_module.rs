@@ -7,8 +7,7 @@ use std::process::{Command, Stdio};
 use protocol::stats::measured::Scores;
 use protocol::stats::named::NamedNumbers;
 use serde::Deserialize;
-use worker::dataset::Target;
-use worker::model_file;
+use worker::model_file::Model;
 
 use super::Evaluated;
 use crate::args::Evaluate;
@@ -29,14 +28,11 @@ struct Measured {
 
 /// Measures a module on the test samples of its own data. `source` is the file of its code, which the user names: no file
 /// decides what is run.
-pub(super) fn run(arguments: &Evaluate, source: &Path) -> Result<(), Failure> {
-    let model = model_file::load(&arguments.model).map_err(Failure::bad)?;
-    if model.metadata.target != Target::Module {
+pub(super) fn run(arguments: &Evaluate, source: &Path, model: &Model) -> Result<(), Failure> {
+    if arguments.data.is_some() || arguments.confusion {
         return Err(Failure::input(format!(
-            "{} was trained on {}, which no code of its own reads: --model-source is for models with data() in their \
-             file; in Python, tau.load gives the module",
-            arguments.model.display(),
-            model.job.data
+            "{} is measured on data of its own, by its own code: leave --data and --confusion out",
+            arguments.model.display()
         )));
     }
     let python = interpreter::find(arguments.python.as_deref())?;
