@@ -319,6 +319,7 @@ fn attach(
     runtime: String,
     loader: Py<PyAny>,
 ) -> PyResult<()> {
+    worker::machine::memory::keep_freed_blocks();
     start_log();
     let options = Options {
         version: VERSION.into(),
