@@ -4,8 +4,9 @@
 //! standard input is a number of steps to make, every line written the milliseconds that each of them took. A step
 //! gathers a minibatch, computes the gradient, updates, quantises, applies, encodes the batch and decodes it again: all
 //! that a worker does for one. DEVICE is `cpu`, or with the feature `cuda` `f32` or `tf32` for the first GPU in that
-//! precision; there a step also applies the batches of OTHERS other workers (one, unless said otherwise), each as large
-//! as its own, and decoding is not counted, since another thread does that.
+//! precision. There a step also applies the batches of OTHERS other workers (one, unless said otherwise), each as large
+//! as its own, and nothing is decoded, since another thread does that. All steps of a line are timed together, because
+//! they overlap on the device, and the line has their mean.
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;
@@ -75,14 +76,14 @@ fn main() -> Outcome<()> {
     }
 }
 
-/// Returns batches of other workers, made from one of this worker's batches: the first undoes it, the next repeats it,
-/// and so on, so that together they hardly move the weights.
-fn batches_of_others(batch: &Batch, others: usize) -> Vec<Batch> {
+/// Returns batches of other workers, made from one of this worker's batches: every second one undoes it, the others
+/// repeat it. With `turned` all have the opposite signs, so that in two steps together they move nothing.
+fn batches_of_others(batch: &Batch, others: usize, turned: bool) -> Vec<Batch> {
     let of_other = |other: usize| {
         let mut batch = batch.clone();
         batch.header.origin = OriginId(2 + other as u64);
         if let Payload::Steps { changes, .. } = &mut batch.payload
-            && other.is_multiple_of(2)
+            && other.is_multiple_of(2) != turned
         {
             for word in changes {
                 *word ^= 1;
@@ -98,22 +99,27 @@ fn time(trainer: impl Trainer, job: &Job, dataset: &Dataset, others: Option<usiz
     let mut training = Training::new(trainer, job, dataset, Identity::alone(1))?;
     let weights = training.trainer().weights();
     let mut encoded = Vec::new();
-    let mut waiting: Vec<Batch> = Vec::new();
+    let mut waiting = [Vec::new(), Vec::new()];
     for line in std::io::stdin().lock().lines() {
         let steps: usize = line?.trim().parse()?;
         let mut times = Vec::with_capacity(steps);
-        for _ in 0..steps {
+        let round = Instant::now();
+        for step in 0..steps {
             let start = Instant::now();
-            for batch in &waiting {
+            for batch in &waiting[step % 2] {
                 training.apply(batch)?;
             }
             encoded.clear();
             training.step(false, &mut encoded)?;
-            let before = start.elapsed();
+            if others.is_none() {
+                Batch::decode(&encoded, weights)?;
+                times.push((start.elapsed().as_secs_f64() * 1e3).to_string());
+            }
+        }
+        if let Some(others) = others {
+            times.push((round.elapsed().as_secs_f64() * 1e3 / steps as f64).to_string());
             let batch = Batch::decode(&encoded, weights)?;
-            let time = if others.is_some() { before } else { start.elapsed() };
-            times.push((time.as_secs_f64() * 1e3).to_string());
-            waiting = batches_of_others(&batch, others.unwrap_or(0));
+            waiting = [false, true].map(|turned| batches_of_others(&batch, others, turned));
         }
         println!("{}", times.join(" "));
         std::io::stdout().flush()?;
