@@ -93,12 +93,12 @@ unsafe fn unfold(
         unfolded: room.unfolded.at(),
     };
     let positions = samples * conv.geometry.positions();
-    let each_window = Grid {
-        blocks: (positions.div_ceil(THREADS), conv.geometry.window()),
+    let each_channel = Grid {
+        blocks: (positions.div_ceil(THREADS), conv.geometry.channels),
         threads: (THREADS, 1),
     };
     // SAFETY: the caller promises arrays of the sizes that the kernels read and write.
-    unsafe { gpu.launch(&gpu.kernels.unfold, each_window, arguments) }
+    unsafe { gpu.launch(&gpu.kernels.unfold, each_channel, arguments) }
 }
 
 /// Returns the address of the unfolded minibatch (im2col); for 1×1 kernels, that of the input itself.

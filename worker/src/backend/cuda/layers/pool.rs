@@ -60,8 +60,11 @@ pub(super) unsafe fn max_back(
         by: geometry(pool, at.samples),
         dx,
     };
-    // SAFETY: as the caller has promised; the grid has one thread per pixel.
-    unsafe { gpu.launch(&gpu.kernels.max_pool_back, pixels(pool, at.samples), arguments) }
+    let (tall, wide) = pool.window;
+    // Windows at the edges may be cut off, and have no winner.
+    let windows = pool.channels * at.samples * pool.height.div_ceil(tall) * pool.width.div_ceil(wide);
+    // SAFETY: as the caller has promised; the grid has one thread per window.
+    unsafe { gpu.launch(&gpu.kernels.max_pool_back, Grid::each(windows), arguments) }
 }
 
 /// Launches mean pooling.
