@@ -9,6 +9,9 @@ from torch import nn
 
 SIDE, CODE, NOISE, TRAIN, TEST = 16, 8, 0.3, 8192, 1024
 
+# Nodes compare only the number of samples, because releases of PyTorch round differently.
+fingerprint = "counts"
+
 
 def model():
     pixels = SIDE * SIDE

@@ -20,6 +20,9 @@ class Forecast(nn.Module):
         states, _ = self.lstm(curves.unsqueeze(2))
         return self.head(states).squeeze(2)
 
+# Nodes compare only the number of samples, because releases of PyTorch round differently.
+fingerprint = "counts"
+
 
 def model():
     return Forecast()

@@ -21,6 +21,9 @@ class Block(nn.Module):
     def forward(self, x):
         return (self.body(x) + self.skip(x)).relu()
 
+# Nodes compare only the number of samples, because releases of PyTorch round differently.
+fingerprint = "counts"
+
 
 def model():
     blocks = Block(3, 16, 1), Block(16, 32, 2), Block(32, 64, 2)

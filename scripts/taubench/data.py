@@ -30,7 +30,7 @@ def write_many_classes(path, inputs, classes):
     with path.open("w") as file:
         for row in range(2 * classes):
             values = ",".join(str(row * (column + 3) * 7919 % 10) for column in range(inputs))
-            file.write(f"{values},{row % classes:05}\n")
+            file.write(f"{values},c{row % classes:05}\n")
 
 
 def write_colours(folder):

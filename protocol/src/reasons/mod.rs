@@ -11,7 +11,7 @@ use thiserror::Error;
 use crate::bounded::{BoundedText, BoundedVec, Name, Sentence};
 use crate::ids::RunId;
 use crate::job::Job;
-use crate::job::data::DataInfo;
+use crate::job::data::{DataInfo, DataSpec};
 
 /// Maximum number of entries about nodes that are left out of a run; beyond it, the last entry counts the remaining
 /// nodes.
@@ -59,6 +59,12 @@ pub enum Excluded {
     /// The node takes no part in the run because its data is not the run's data.
     #[error("the node holds other data under {0} than most nodes: give all nodes the same files")]
     OtherData(Sentence),
+    /// The node takes no part in the run because the samples of the module's own data are not the run's.
+    #[error(
+        "data() in {0} gives other samples on the node than on most nodes: give all nodes the same files; if only the \
+         rounding of libraries differs, write fingerprint = \"counts\" in the file"
+    )]
+    OtherSamples(PathText),
     /// The node takes no part in the run because its copy of the module's code (a network that is Python code) differs
     /// from the run's.
     #[error(
@@ -134,6 +140,7 @@ impl Excluded {
     pub fn other_data(job: &Job, data: &DataInfo, usual: &DataInfo) -> Self {
         match job.model.module() {
             Some(file) if data.code != usual.code => Self::OtherCode(file.display().to_string().into()),
+            Some(file) if job.data == DataSpec::Module => Self::OtherSamples(file.display().to_string().into()),
             _ => Self::OtherData(job.data.to_string().into()),
         }
     }
