@@ -74,6 +74,14 @@ pub struct Compare {
     pub(crate) eager: bool,
 }
 
+/// Minibatch of the next step, whose gradient a device that works asynchronously begins to compute behind an update.
+#[derive(Clone, Copy, Debug)]
+pub struct Announced<'a> {
+    pub(crate) samples: &'a [u32],
+    /// Seed of dropout in the next step.
+    pub(crate) key: u64,
+}
+
 /// Result of an optimiser pass over all weights.
 #[derive(Clone, Copy, Debug)]
 pub struct Updated {
@@ -102,7 +110,12 @@ pub trait Backend {
     /// Moves the own weights by the newest gradient, compares them with the shared ones, replaces the contents of
     /// `changes` by the changes to emit, and applies these to the shared weights. If a value is not finite or out of
     /// range, the call fails and leaves the shared weights unchanged.
-    fn update(&mut self, update: &Update, changes: &mut Vec<u32>) -> Result<Updated, TrainError>;
+    fn update(
+        &mut self,
+        update: &Update,
+        next: Option<Announced<'_>>,
+        changes: &mut Vec<u32>,
+    ) -> Result<Updated, TrainError>;
 
     /// Compares the own with the shared weights without an update, replaces the contents of `changes` by the changes to
     /// emit, and applies these to the shared weights. Returns the result of the range check of the shared weights.

@@ -16,7 +16,7 @@ use protocol::weights::lattice::{Range, Tau};
 use protocol::weights::sums::Sums;
 
 use super::turns::Turns;
-use super::{Array, Backend, Compare, Orthogonal, Update, residual};
+use super::{Announced, Array, Backend, Compare, Orthogonal, Update, residual};
 use crate::learning::multi_worker::TURNS_MAX;
 use crate::learning::optimiser::{Ahead, Factors, Formula};
 use crate::machine::thread_time::ThreadTimer;
@@ -42,6 +42,8 @@ pub struct Replica<B> {
     ahead: f32,
     /// Seed of dropout. It differs between workers, so that replicas do not drop the same activations.
     dropout_seed: u64,
+    /// Samples and number of the step after the next one, if they are announced.
+    announced: Option<(Vec<u32>, u64)>,
     /// The next training step, if the backend has already begun to compute that step's gradient.
     begun: Option<LaunchedStep>,
     /// Thread time spent so far on the next step's gradient, where it is computed piece by piece (pipeline stages).
@@ -53,13 +55,12 @@ pub struct Replica<B> {
     shortest: Duration,
 }
 
-/// A step whose gradient was begun ahead of time: its samples and number, when it was begun, and the thread time that
-/// launching it took.
+/// A step whose gradient was begun ahead of time: its samples and number, and the moment from which on the device had no
+/// other work.
 struct LaunchedStep {
     samples: Vec<u32>,
     step: u64,
     since: Instant,
-    time: Duration,
 }
 
 impl<B: Backend> Replica<B> {
@@ -72,6 +73,7 @@ impl<B: Backend> Replica<B> {
             rule,
             ahead: 0.0,
             dropout_seed,
+            announced: None,
             begun: None,
             advancing: Duration::ZERO,
             exchange: Duration::ZERO,
@@ -115,7 +117,7 @@ impl<B: Backend> Replica<B> {
                     compare,
                 };
                 let timer = ThreadTimer::start();
-                self.backend.update(&update, &mut Vec::new())?;
+                self.backend.update(&update, None, &mut Vec::new())?;
                 *fastest = (*fastest).min(timer.elapsed());
             }
         }
@@ -161,7 +163,7 @@ impl<B: Backend> Trainer for Replica<B> {
     ) -> Result<StepReport, TrainError> {
         let timer = ThreadTimer::start();
         let (before, since) = match self.begun.take() {
-            Some(begun) if begun.samples == samples && begun.step == control.step => (begun.time, begun.since),
+            Some(begun) if begun.samples == samples && begun.step == control.step => (Duration::ZERO, begun.since),
             _ => {
                 let since = Instant::now();
                 self.gradient(samples, control.step)?;
@@ -199,7 +201,17 @@ impl<B: Backend> Trainer for Replica<B> {
                 eager: true,
             }),
         };
-        let updated = self.backend.update(&update, changes)?;
+        let announced = self.announced.take();
+        let next = announced.as_ref().map(|(samples, step)| Announced {
+            samples,
+            key: step_key(self.dropout_seed, *step),
+        });
+        let updated = self.backend.update(&update, next, changes)?;
+        self.begun = announced.map(|(samples, step)| LaunchedStep {
+            samples,
+            step,
+            since: Instant::now(),
+        });
         let exchange = match update.compare {
             Some(_) => updated.exchange.unwrap_or(self.exchange),
             None => Duration::ZERO,
@@ -234,19 +246,11 @@ impl<B: Backend> Trainer for Replica<B> {
             orthogonal: None,
             compare: None,
         };
-        Ok(self.backend.update(&update, &mut Vec::new())?.loss)
+        Ok(self.backend.update(&update, None, &mut Vec::new())?.loss)
     }
 
-    fn begin(&mut self, samples: &[u32], step: u64) -> Result<(), TrainError> {
-        let (timer, since) = (ThreadTimer::start(), Instant::now());
-        self.gradient(samples, step)?;
-        self.begun = Some(LaunchedStep {
-            samples: samples.to_vec(),
-            step,
-            since,
-            time: timer.elapsed(),
-        });
-        Ok(())
+    fn announce(&mut self, samples: &[u32], step: u64) {
+        self.announced = B::WORKS_ALONE.then(|| (samples.to_vec(), step));
     }
 
     fn release(&mut self, tau: Tau, changes: &mut Vec<u32>) -> Result<Range, TrainError> {

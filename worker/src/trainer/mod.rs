@@ -153,13 +153,12 @@ pub trait Trainer {
     /// Computes the mean loss of the own weights on at most a minibatch of samples, and moves nothing.
     fn loss(&mut self, samples: &[u32]) -> Result<f32, TrainError>;
 
-    /// Announces that the step of this number will probably be on these samples: a device that works by itself may
-    /// begin while its host does something else. Batches that are applied before the step do not enter its gradient.
-    fn begin(&mut self, _samples: &[u32], _step: u64) -> Result<(), TrainError> {
-        Ok(())
-    }
+    /// Announces the samples of the step after the next one, and its number: a device that works by itself begins with
+    /// them as soon as it has the next step, before its host waits for that step's changes. Batches that are applied
+    /// between the two steps do not enter the gradient of the announced one.
+    fn announce(&mut self, _samples: &[u32], _step: u64) {}
 
-    /// True if [`Trainer::begin`] (early start of a step on the device) does anything for this trainer. Only for such
+    /// True if [`Trainer::announce`] (early start of a step on the device) does anything for this trainer. Only for such
     /// trainers are samples chosen one step early, because a gradient that begins early lacks the newest batches of
     /// other workers.
     const BEGINS: bool = false;

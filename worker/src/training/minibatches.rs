@@ -22,9 +22,10 @@ pub(super) struct Minibatches {
     /// may be lost.
     are_outstanding: bool,
     present: Minibatch,
-    /// True if the present minibatch is chosen and not trained yet; the device may already compute its gradient.
+    /// True if the present minibatch is chosen and not trained yet.
     is_chosen: bool,
-    /// Minibatches after the present one that were chosen early because a pipeline may begin them, in their order.
+    /// Minibatches after the present one that were chosen early because a device or a pipeline may begin them, in their
+    /// order.
     upcoming: VecDeque<Minibatch>,
 }
 
@@ -46,9 +47,9 @@ impl Minibatches {
         self.upcoming.iter()
     }
 
-    /// True if the present minibatch is chosen and still to be trained.
+    /// True if a minibatch is chosen and still to be trained.
     pub(super) fn is_chosen(&self) -> bool {
-        self.is_chosen
+        self.is_chosen || !self.upcoming.is_empty()
     }
 
     /// Takes the number of batches in the weights when the present minibatch was begun, if it was begun early.
@@ -69,14 +70,17 @@ impl Minibatches {
         choose(plan, cursors_max, self.are_outstanding, &mut self.present)
     }
 
-    /// Chooses the next minibatch, so that a device can begin with it at the present weights. Returns its samples, if
-    /// there are any.
+    /// Chooses the minibatch after the present one, so that a device can begin with it right behind that one. Returns
+    /// its samples, if there are any.
     pub(super) fn choose_early(&mut self, plan: &mut SamplePlan, cursors_max: usize, batches: u64) -> Option<&[u32]> {
-        self.is_chosen = choose(plan, cursors_max, self.are_outstanding, &mut self.present);
-        self.is_chosen.then(|| {
-            self.present.begun_at = Some(batches);
-            &*self.present.indices
-        })
+        let mut next = Minibatch {
+            begun_at: Some(batches),
+            ..Minibatch::default()
+        };
+        if choose(plan, cursors_max, self.are_outstanding, &mut next) {
+            self.upcoming.push_back(next);
+        }
+        self.upcoming.back().map(|next| &*next.indices)
     }
 
     /// Chooses minibatches that a pipeline may begin before the present one is done, until there are `count`. Together

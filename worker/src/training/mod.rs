@@ -211,25 +211,28 @@ impl<T: Trainer> Training<T> {
         self.learner.counters.seen = self.minibatches.take_begun_at().unwrap_or(batches);
         let control = self.learner.control(learning_rate, clip, compare);
         let minibatch = self.minibatches.present();
+        let samples = minibatch.indices.len();
+        self.learner.pending.add_samples(&minibatch.cursors, samples);
+        // Batches that arrive while this worker waits for a round are then in the next gradient.
+        let round = self.learner.emission.weighting().filter(|_| plan != Plan::Keep);
+        let passes = plan == Plan::Keep && self.learner.emission.passes();
+        if round.is_none() && !passes {
+            self.announce_next(plan == Plan::Keep);
+        }
+        let minibatch = self.minibatches.present();
         let report = self
             .learner
             .trainer
             .step(&minibatch.indices, control, &mut self.learner.changes)
             .map_err(|error| self.learner.blame(error))?;
-        self.learner
-            .pending
-            .add(&minibatch.cursors, minibatch.indices.len(), report.loss);
-        let mut step = self.learner.step_of(&report, minibatch.indices.len(), throttle);
-        // Batches that arrive while this worker waits for a round are then in the next gradient.
-        if plan != Plan::Keep
-            && let Some(weighting) = self.learner.emission.weighting()
-        {
+        self.learner.pending.add_loss(samples, report.loss);
+        let mut step = self.learner.step_of(&report, samples, throttle);
+        if let Some(weighting) = round {
             return self.arrive(step, weighting, encoded);
         }
-        if plan == Plan::Keep && self.learner.emission.passes() {
+        if passes {
             return self.send_prefix(step, encoded);
         }
-        self.begin_next(plan == Plan::Keep)?;
         if plan == Plan::Keep {
             return Ok(Next::Kept(step));
         }
@@ -255,22 +258,22 @@ impl<T: Trainer> Training<T> {
         self.minibatches.advance(&mut self.learner.plan, cursors_max)
     }
 
-    /// Chooses the next minibatch early, so that a device can begin with it while this step's batch is made. `keeps`
-    /// says that no batch leaves after this step, so that its samples still wait to be counted by a later one.
-    fn begin_next(&mut self, keeps: bool) -> Result<(), TrainError> {
+    /// Chooses the minibatch after the present one early, so that a device can begin with it right behind the present
+    /// step. `keeps` says that no batch leaves after this step, so that its samples still wait to be counted by a later
+    /// one.
+    fn announce_next(&mut self, keeps: bool) {
         if !T::BEGINS {
-            return Ok(());
+            return;
         }
         // If this step's batch leaves, it counts all pending work, and the next minibatch can use all cursors.
         let nothing = Pending::default();
         let pending = if keeps { &self.learner.pending } else { &nothing };
         let (cursors_max, batches) = (pending.cursors_left(), self.learner.applied.batches());
-        match self
+        let early = self
             .minibatches
-            .choose_early(&mut self.learner.plan, cursors_max, batches)
-        {
-            Some(samples) => self.learner.trainer.begin(samples, self.learner.counters.steps + 1),
-            None => Ok(()),
+            .choose_early(&mut self.learner.plan, cursors_max, batches);
+        if let Some(samples) = early {
+            self.learner.trainer.announce(samples, self.learner.counters.steps + 1);
         }
     }
 

@@ -34,6 +34,17 @@ impl Pending {
     /// Adds a step to those that the next batch will count. Its minibatch moved at most [`Pending::cursors_left`]
     /// cursors.
     pub(super) fn add(&mut self, advances: &[CursorAdvance], samples: usize, loss: f32) {
+        self.add_samples(advances, samples);
+        self.add_loss(samples, loss);
+    }
+
+    /// Adds the mean loss of a step whose samples were added before.
+    pub(super) fn add_loss(&mut self, samples: usize, loss: f32) {
+        self.loss += f64::from(loss) * samples as f64;
+    }
+
+    /// Adds the samples of a step, whose loss is not known yet.
+    pub(super) fn add_samples(&mut self, advances: &[CursorAdvance], samples: usize) {
         for &advance in advances {
             match self.cursors.iter_mut().find(|known| known.shard == advance.shard) {
                 Some(known) => known.done = known.done.max(advance.done),
@@ -41,7 +52,6 @@ impl Pending {
             }
         }
         self.samples += samples as u32;
-        self.loss += f64::from(loss) * samples as f64;
     }
 
     /// True if the samples that wait to be counted by the next batch are of another epoch than the minibatch with these

@@ -16,7 +16,9 @@ use worker::model::measuring::{Bits, measure};
 use worker::task::objective::{Distance, Objective, Task};
 use worker::trainer::{StepControl, Trainer};
 
-use super::{Device, MLP, Pair, control, distance, minibatch, mnist, pair, pair_on, residual, rules, start};
+use super::{
+    ALL_LAYERS, Device, MLP, Pair, control, distance, minibatch, mnist, pair, pair_on, residual, rules, start,
+};
 
 /// Compares the gradients of two minibatches, one of them small.
 fn compare_gradients<D: Device>(model: &str, pair: &mut Pair<D>, samples_max: u32) {
@@ -164,9 +166,8 @@ pub(crate) fn varied_images_are_the_cpus<D: Device>() {
 
 /// Runs every kernel a few times, for tools that check every memory access of every thread.
 pub(crate) fn every_kernel_runs<D: Device>() {
-    let model = "conv 3 3x3 nobias, batchnorm, relu, maxpool 2, residual [ conv 4 3x3 pad 1, tanh, groupnorm 2 ], relu, avgpool 2, flatten, dropout 0.2, dense 12, gelu, layernorm, dense 11, sigmoid, silu, relu, leakyrelu, dense 10";
     for rule in rules() {
-        let Some(mut pair) = pair::<D>(model, rule) else {
+        let Some(mut pair) = pair::<D>(ALL_LAYERS, rule) else {
             return;
         };
         let tau = Tau::nearest(0.002);
@@ -178,8 +179,8 @@ pub(crate) fn every_kernel_runs<D: Device>() {
                 ..control(rule, 0.05, Some(tau))
             };
             let mut changes = Vec::new();
+            pair.device.announce(&minibatch(step + 1), u64::from(step) + 1);
             pair.device.step(&minibatch(step), control, &mut changes).unwrap();
-            pair.device.begin(&minibatch(step + 1), u64::from(step) + 1).unwrap();
             pair.device.apply(&changes, tau).unwrap();
             pair.device.release(tau, &mut changes).unwrap();
         }

@@ -22,6 +22,7 @@ use worker::trainer::{StepControl, Trainer};
 
 const MINIBATCH: usize = 48;
 const MLP: &str = "dense 61, relu, dense 40, tanh, dense 10";
+const ALL_LAYERS: &str = "conv 3 3x3 nobias, batchnorm, relu, maxpool 2, residual [ conv 4 3x3 pad 1, tanh, groupnorm 2 ], relu, avgpool 2, flatten, dropout 0.2, dense 12, gelu, layernorm, dense 11, sigmoid, silu, relu, leakyrelu, dense 10";
 
 /// The inputs that a trainer is created from.
 struct Start {
@@ -140,6 +141,7 @@ on_every_device! {
     replicas::given_equal_updates_the_same_changes_leave
     replicas::a_thousand_batches_of_others_give_the_same_replica
     replicas::a_state_goes_on_to_the_bit
+    replicas::steps_that_are_announced_are_those_of_a_new_trainer
     replicas::what_is_no_number_and_what_leaves_the_range_is_reported
     learning::every_layer_learns_in_both_precisions
     learning::evaluations_are_the_cpus

@@ -1,5 +1,7 @@
 //! Tests of results that must agree to the bit on all devices: changes that leave, applied changes, saved states.
 
+use std::sync::Arc;
+
 use protocol::job::optimiser::Rule;
 use protocol::rng::CounterRng;
 use protocol::weights::changes::change;
@@ -8,7 +10,7 @@ use protocol::weights::lattice::Tau;
 use protocol::weights::sums::Sums;
 use worker::trainer::{Numbers, StepControl, Trainer, TrainerState};
 
-use super::{Device, MLP, assert_same_replica, control, minibatch, pair, rules};
+use super::{ALL_LAYERS, Device, MLP, assert_same_replica, control, minibatch, mnist, pair, pair_on, rules};
 
 /// Returns a state with random residuals, some of which are many τ large and some exactly τ.
 fn random_state(weights: usize, rule: Rule, tau: Tau, random: &mut CounterRng) -> TrainerState {
@@ -125,6 +127,46 @@ pub(crate) fn a_state_goes_on_to_the_bit<D: Device>() {
     }
 }
 
+/// Tests that work which a device has begun early, or has recorded, is the work of a trainer that does neither: one that
+/// was made for this step.
+pub(crate) fn steps_that_are_announced_are_those_of_a_new_trainer<D: Device>() {
+    let dataset = mnist();
+    let on_all_layers = |rule| pair_on::<D>(Arc::clone(&dataset), ALL_LAYERS, rule);
+    for rule in rules() {
+        let Some(mut pair) = on_all_layers(rule) else {
+            return;
+        };
+        let tau = Tau::nearest(0.001);
+        // A smaller minibatch comes between two that are recorded.
+        let samples = |step: u32| minibatch(step).split_off(if step == 4 { 5 } else { 0 });
+        let mut left: Vec<Vec<u32>> = Vec::new();
+        for step in 1..7 {
+            let mut new = on_all_layers(rule).unwrap().device;
+            for changes in &left {
+                new.apply(changes, tau).unwrap();
+            }
+            new.restore(pair.device.state().unwrap()).unwrap();
+            let control = StepControl {
+                step: u64::from(step),
+                look_ahead: 2.0,
+                ..control(rule, 0.01, Some(tau))
+            };
+            let (mut changes, mut expected) = (Vec::new(), Vec::new());
+            pair.device.announce(&samples(step + 1), u64::from(step) + 1);
+            let report = pair.device.step(&samples(step), control, &mut changes).unwrap();
+            let wanted = new.step(&samples(step), control, &mut expected).unwrap();
+            assert!(changes == expected && !changes.is_empty(), "{rule:?}, step {step}");
+            assert_eq!(report.loss.to_bits(), wanted.loss.to_bits(), "{rule:?}, step {step}");
+            assert_eq!(
+                pair.device.state().unwrap(),
+                new.state().unwrap(),
+                "{rule:?}, step {step}"
+            );
+            left.push(changes);
+        }
+    }
+}
+
 pub(crate) fn what_is_no_number_and_what_leaves_the_range_is_reported<D: Device>() {
     let Some(mut pair) = pair::<D>(MLP, Rule::Sgd) else {
         return;
@@ -199,7 +241,8 @@ pub(crate) fn what_waits_is_applied_before_anyone_looks_and_in_order<D: Device>(
             // A rate of zero leaves the weights unchanged, however gradients round.
             0 => {
                 let control = control(Rule::Sgd, 0.0, None);
-                pair.device.begin(&minibatch(round), 1).unwrap();
+                // The gradient of four rounds later is computed now, and what is applied until then moves its weights.
+                pair.device.announce(&minibatch(round + 4), 1);
                 pair.cpu.step(&minibatch(round), control, &mut Vec::new()).unwrap();
                 pair.device.step(&minibatch(round), control, &mut Vec::new()).unwrap();
             }

@@ -26,7 +26,7 @@ use self::pass::{Copies, Pass};
 pub use self::stage::{CpuLayers, CpuStageTrainer};
 use super::replica::Replica;
 use super::turns::eager_tensors;
-use super::{Array, Backend, Compare, Update, Updated};
+use super::{Announced, Array, Backend, Compare, Update, Updated};
 use crate::dataset::{Answers, Dataset};
 use crate::learning::clip::clip_by;
 use crate::learning::muon::MuonBlocks;
@@ -314,7 +314,12 @@ impl<S: CpuGradientSource> Backend for CpuBackend<S> {
         }
     }
 
-    fn update(&mut self, update: &Update, changes: &mut Vec<u32>) -> Result<Updated, TrainError> {
+    fn update(
+        &mut self,
+        update: &Update,
+        _next: Option<Announced<'_>>,
+        changes: &mut Vec<u32>,
+    ) -> Result<Updated, TrainError> {
         let mut clip = clip_by(&self.gradient, update.clip)?;
         let mut making = Duration::ZERO;
         if let (Some(directions), Some(orthogonal)) = (&mut self.directions, update.orthogonal) {

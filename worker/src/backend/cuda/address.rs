@@ -19,6 +19,12 @@ impl<T> Clone for DeviceAddress<T> {
 
 impl<T> Copy for DeviceAddress<T> {}
 
+impl<T> PartialEq for DeviceAddress<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.address == other.address
+    }
+}
+
 impl<T> DeviceAddress<T> {
     pub(super) fn new(address: CUdeviceptr) -> Self {
         Self {

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use cudarc::driver::CudaEvent;
 use protocol::job::model::Layout;
 use protocol::job::optimiser::{Muon, Rule};
 use protocol::weights::changes::CHANGES_MAX;
@@ -27,7 +28,7 @@ use super::muon::{Directions, State};
 use super::stage::CudaLayers;
 use super::weights::OwnWeights;
 use crate::backend::turns::{BLOCK, eager_blocks, eager_tensors};
-use crate::backend::{self, Backend, Compare, Orthogonal, Update, Updated};
+use crate::backend::{self, Announced, Backend, Compare, Orthogonal, Update, Updated};
 use crate::learning::muon::MuonBlocks;
 use crate::learning::optimiser::Formula;
 use crate::stage::{Advance, HoldsStage, StageArrays, StageModel};
@@ -75,6 +76,8 @@ pub struct CudaBackend<S> {
     inbox: RefCell<Inbox>,
     told_report: Pinned<Report>,
     told_words: Pinned<u32>,
+    /// Event behind the last kernel that wrote results to host memory.
+    told: CudaEvent,
     /// Tells if the shared weights were within the safe range after the last step.
     range: Range,
     /// Bytes copied between host and device, without other workers' changes (the inbox).
@@ -134,6 +137,7 @@ impl<S: CudaGradientSource> CudaBackend<S> {
             inbox: RefCell::new(Inbox::new(gpu)?),
             told_report: Pinned::zeros(gpu, 1)?,
             told_words: Pinned::zeros(gpu, words_max)?,
+            told: gpu.stream.context().new_event(None).map_err(GpuError::from)?,
             range: Range::Safe,
             bytes: 0,
             // Made last, because the samples take a fixed fraction of the memory that is still free.
@@ -272,9 +276,8 @@ impl<S: CudaGradientSource> CudaBackend<S> {
         unsafe { self.gpu.launch(&self.gpu.kernels.emit, self.each_tile(), arguments) }
     }
 
-    /// Waits for the step, copies its results and the emitted changes, and fails if a number was not finite or out of
-    /// range.
-    fn finish(&mut self, words: &mut Vec<u32>) -> Result<Report, TrainError> {
+    /// Launches the kernel that writes the step's results and the emitted changes to host memory.
+    fn tell_host(&self) -> Result<(), GpuError> {
         let arguments = TellHost {
             report: self.report().0,
             words: self.words.at(),
@@ -284,7 +287,13 @@ impl<S: CudaGradientSource> CudaBackend<S> {
         let grid = Grid::row(TELLING_BLOCKS, 256);
         // SAFETY: both buffers have room for the largest number of changes, and the host reads only after the wait.
         unsafe { self.gpu.launch(&self.gpu.kernels.tell_host, grid, arguments)? };
-        self.gpu.wait()?;
+        Ok(self.told.record(&self.gpu.stream)?)
+    }
+
+    /// Waits for the step's results, copies them and the emitted changes, and fails if a number was not finite or out
+    /// of range.
+    fn finish(&mut self, words: &mut Vec<u32>) -> Result<Report, TrainError> {
+        self.told.synchronize().map_err(GpuError::from)?;
         self.inbox.get_mut().arrived();
         let report = self.told_report[0];
         if report.not_finite != 0 {
@@ -347,7 +356,12 @@ impl<S: CudaGradientSource> Backend for CudaBackend<S> {
         }
     }
 
-    fn update(&mut self, update: &Update, words: &mut Vec<u32>) -> Result<Updated, TrainError> {
+    fn update(
+        &mut self,
+        update: &Update,
+        next: Option<Announced<'_>>,
+        words: &mut Vec<u32>,
+    ) -> Result<Updated, TrainError> {
         let since = Instant::now();
         self.apply_waiting()?;
         self.own.will_move(&self.gpu)?;
@@ -358,13 +372,18 @@ impl<S: CudaGradientSource> Backend for CudaBackend<S> {
         if let Some(compare) = compare {
             self.emit(compare)?;
         }
-        let finished = self.finish(words);
+        self.tell_host()?;
+        let loss = self.loss;
         self.steps += 1;
+        // The device goes on with the next gradient while the host waits for this step's changes and sends them.
+        let begun = next.map_or(Ok(()), |next| self.gradient(next.samples, next.key));
+        let finished = self.finish(words);
         self.gpu.worked(since.elapsed());
-        let loss = match (finished?, self.loss) {
+        let loss = match (finished?, loss) {
             (_, Loss::Known(loss)) => loss,
             (report, Loss::OnDevice(..)) => report.loss,
         };
+        begun?;
         let launched = update.orthogonal.and(self.directions.as_ref());
         Ok(Updated {
             loss,
@@ -379,6 +398,7 @@ impl<S: CudaGradientSource> Backend for CudaBackend<S> {
         let compare = compare.into();
         self.count_due(compare)?;
         self.emit(compare)?;
+        self.tell_host()?;
         self.finish(words)?;
         Ok(self.range)
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cudarc::driver::CudaEvent;
 use protocol::job::augment::Augment;
 use protocol::job::model::Shape;
 
@@ -52,17 +53,23 @@ pub(super) struct DeviceDataset {
     labels: Array<u32>,
     /// Number of labels or target numbers per sample.
     width: usize,
-    indices: Array<u32>,
-    /// Indices of a minibatch's samples, in host memory that the device copies from.
-    pinned: Pinned<u32>,
+    /// What differs between two minibatches, on the device: the key of the step, which decides dropout, in two words;
+    /// then the index of each sample, and its augmentation (random change of an image), if there is any.
+    sent: Array<u32>,
+    /// Copies of [`DeviceDataset::sent`] in host memory that the device copies from, used in turn: the device may not
+    /// have copied the last one yet.
+    pinned: [Pinned<u32>; 2],
+    /// Events behind the copies from the two buffers in host memory.
+    copied: [CudaEvent; 2],
+    turn: usize,
+    minibatch: usize,
     /// Inputs of a minibatch that the host has gathered.
     inputs: Vec<f32>,
     augment: Augment,
-    /// Augmentation (random change) of each image in a minibatch as one word, on the device; `pinned_views` is its copy
-    /// in host memory. Both are empty without augmentation.
-    views: Array<u32>,
-    pinned_views: Pinned<u32>,
 }
+
+/// Number of words of a step's key.
+const KEY_WORDS: usize = 2;
 
 /// Returns the number of labels or target numbers per sample.
 fn width(answers: &Answers) -> usize {
@@ -94,7 +101,8 @@ impl DeviceDataset {
         minibatch: usize,
         augment: Augment,
     ) -> Result<Self, GpuError> {
-        let views = if augment.is_none() { 0 } else { minibatch };
+        let words_sent = KEY_WORDS + if augment.is_none() { minibatch } else { 2 * minibatch };
+        let event = || gpu.stream.context().new_event(None);
         let all = part.of(&dataset);
         let free = gpu.free_memory()?;
         let bytes = match all.values() {
@@ -117,12 +125,13 @@ impl DeviceDataset {
             samples,
             labels,
             width: width(all.answers()),
-            indices: Array::zeros(gpu, minibatch)?,
-            pinned: Pinned::zeros(gpu, minibatch)?,
+            sent: Array::zeros(gpu, words_sent)?,
+            pinned: [Pinned::zeros(gpu, words_sent)?, Pinned::zeros(gpu, words_sent)?],
+            copied: [event()?, event()?],
+            turn: 0,
+            minibatch,
             inputs: Vec::new(),
             augment,
-            views: Array::zeros(gpu, views)?,
-            pinned_views: Pinned::zeros(gpu, views)?,
             dataset,
             part,
         })
@@ -141,33 +150,68 @@ impl DeviceDataset {
         x: DeviceAddress<f32>,
         labels: DeviceAddress<u32>,
     ) -> Result<(), GpuError> {
-        let all = self.part.of(&self.dataset);
-        let minibatch = &mut self.pinned[..samples.len()];
+        self.send(gpu, samples, key)?;
+        // SAFETY: as the caller has promised.
+        unsafe { self.gather_sent(gpu, samples.len(), to, x, labels) }
+    }
+
+    /// Sends the device what differs between two minibatches: the key of the step, the samples' indices and their
+    /// augmentation.
+    pub(super) fn send(&mut self, gpu: &Gpu, samples: &[u32], key: u64) -> Result<(), GpuError> {
+        self.turn ^= 1;
+        let (pinned, copied) = (&mut self.pinned[self.turn], &self.copied[self.turn]);
+        copied.synchronize()?;
+        let (key_words, rest) = pinned.split_at_mut(KEY_WORDS);
+        key_words.copy_from_slice(&[key as u32, (key >> 32) as u32]);
+        let (indices, views) = rest.split_at_mut(self.minibatch);
+        let minibatch = &mut indices[..samples.len()];
         if let Samples::Minibatch(floats) = &mut self.samples {
             let mut answers = Answers::default();
-            all.gather(samples, &mut self.inputs, &mut answers);
+            self.part
+                .of(&self.dataset)
+                .gather(samples, &mut self.inputs, &mut answers);
             floats.write(gpu, &self.inputs)?;
             self.labels.write(gpu, &words(&answers))?;
             (0..).zip(minibatch.iter_mut()).for_each(|(at, index)| *index = at);
         } else {
             minibatch.copy_from_slice(samples);
         }
-        // SAFETY: both have room for a minibatch; the host writes the next one after it has waited for this step.
-        unsafe { copy_words(gpu, self.pinned.at(), self.indices.at(), samples.len())? };
+        let drawn = (!views.is_empty()).then(|| augmentation::draw(self.augment, key, samples.len()));
+        for (place, view) in views.iter_mut().zip(drawn.into_iter().flatten()) {
+            *place = view.word();
+        }
+        // SAFETY: both have room for a whole minibatch; the host writes this buffer again only behind the event.
+        unsafe { copy_words(gpu, self.pinned[self.turn].at(), self.sent.at(), self.sent.len())? };
+        Ok(copied.record(&gpu.stream)?)
+    }
+
+    /// Returns the address of the key that was sent last.
+    pub(super) fn key_sent(&self) -> DeviceAddress<u64> {
+        DeviceAddress::new(self.sent.at().address())
+    }
+
+    /// Launches the gathering of the minibatch that was sent last, and its labels.
+    ///
+    /// # Safety
+    /// That minibatch must have this many samples, for which `x` and `labels` have room.
+    pub(super) unsafe fn gather_sent(
+        &self,
+        gpu: &Gpu,
+        samples: usize,
+        to: Images,
+        x: DeviceAddress<f32>,
+        labels: DeviceAddress<u32>,
+    ) -> Result<(), GpuError> {
+        let all = self.part.of(&self.dataset);
         let row = match self.dataset.input {
             Shape::Image { width, .. } if !self.augment.is_none() => width,
             _ => 0,
         };
-        if row > 0 {
-            let drawn = augmentation::draw(self.augment, key, samples.len());
-            let places = self.pinned_views.iter_mut();
-            places.zip(drawn).for_each(|(place, view)| *place = view.word());
-            // SAFETY: as above, for the augmentations.
-            unsafe { copy_words(gpu, self.pinned_views.at(), self.views.at(), samples.len())? };
-        }
-        let (views, row) = (self.views.at(), row as u32);
-        let (all_labels, indices) = (self.labels.at(), self.indices.at());
-        let grid = Grid::each(samples.len() * all.features());
+        let indices = self.sent.from(KEY_WORDS);
+        // Without augmentation this is the end of the array, where nothing is read.
+        let (views, row) = (self.sent.from(KEY_WORDS + self.minibatch), row as u32);
+        let all_labels = self.labels.at();
+        let grid = Grid::each(samples * all.features());
         // SAFETY: the sampling plan draws indices below the number of samples; the caller promises room for a
         // minibatch.
         unsafe {

@@ -6,8 +6,8 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use cudarc::driver::result::{device, launch_kernel};
-use cudarc::driver::sys::CUresult;
-use cudarc::driver::{CudaContext, CudaStream, DriverError};
+use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode};
+use cudarc::driver::{CudaContext, CudaGraph, CudaStream, DriverError};
 
 use super::abi::{Arguments, Kernel};
 use super::error::GpuError;
@@ -92,6 +92,21 @@ impl Gpu {
     /// Waits until all launched work is done.
     pub(super) fn wait(&self) -> Result<(), GpuError> {
         Ok(self.stream.synchronize()?)
+    }
+
+    /// Records the work that `launch` launches as a graph, without running it. That work must neither wait for the
+    /// device nor allocate memory.
+    pub(super) fn record(&self, launch: impl FnOnce() -> Result<(), GpuError>) -> Result<CudaGraph, GpuError> {
+        // Other threads of this process, which evaluate for example, may do anything meanwhile.
+        self.stream
+            .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
+        let launched = launch();
+        // Ended in any case: a stream that records can do nothing else.
+        let graph = self.stream.end_capture(CUgraphInstantiate_flags(0));
+        launched?;
+        let graph = graph?.ok_or(DriverError(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED))?;
+        graph.upload()?;
+        Ok(graph)
     }
 
     /// Records that the host has waited for the GPU for this time.

@@ -160,7 +160,7 @@ kernels! {
         CutWays: cut_ways {
             dy: [f32], y: [f32], total: u32, relu: u32, twice: u32, one: [mut f32], other: [mut f32],
         }
-        Drop: dropout { x: [f32], y: [mut f32], total: u32, border: u32, kept: f32, key: u64 }
+        Drop: dropout { x: [f32], y: [mut f32], total: u32, border: u32, kept: f32, key: u64, step: [u64] }
     }
     norm in "norm.cu" {
         NormSums: norm_sums { x: [f32], by: NormSets, found: [mut f64] }

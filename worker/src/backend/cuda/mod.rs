@@ -26,6 +26,7 @@ mod memory;
 mod model;
 mod muon;
 mod products;
+mod recorded;
 mod speed;
 mod stage;
 mod tensor_address;

@@ -8,7 +8,7 @@ use super::abi::Images;
 use super::address::DeviceAddress;
 use super::error::GpuError;
 use super::gpu::Gpu;
-use super::layers::{ConvRoom, CudaJunction, CudaLayer, PARTS_MAX, Pass, PassData, Statistics};
+use super::layers::{ConvRoom, CudaJunction, CudaLayer, PARTS_MAX, Pass, PassData, Statistics, StepKey};
 use super::loss::CudaLoss;
 use super::memory::Array;
 use super::tensor_address::{TensorAddress, place_of, tensor_at};
@@ -139,7 +139,7 @@ impl CudaModel {
         self.loss.room().losses.at()
     }
 
-    fn pass(&self, parameters: &Parameters<TensorAddress>, key: u64, share: f32, statistics: Statistics) -> Pass {
+    fn pass(&self, parameters: &Parameters<TensorAddress>, key: StepKey, share: f32, statistics: Statistics) -> Pass {
         Pass(Rc::new(PassData {
             gpu: Rc::clone(&self.gpu),
             parameters: parameters.clone(),
@@ -164,7 +164,7 @@ impl CudaModel {
         parameters: &Parameters<TensorAddress>,
         gradient: DeviceAddress<f32>,
         samples: usize,
-        key: u64,
+        key: StepKey,
     ) -> Result<(), GpuError> {
         self.descend_part(parameters, gradient, (samples, 1.0), key).map(drop)
     }
@@ -176,7 +176,7 @@ impl CudaModel {
         parameters: &Parameters<TensorAddress>,
         gradient: DeviceAddress<f32>,
         (samples, share): (usize, f32),
-        key: u64,
+        key: StepKey,
     ) -> Result<(Activations<TensorAddress>, Descent<TensorAddress>), GpuError> {
         // Smaller minibatches are rare, so a search for their fastest matrix products does not pay.
         self.gpu.products.compete(samples == self.minibatch);
@@ -196,7 +196,7 @@ impl CudaModel {
         key: u64,
     ) -> Result<(ForwardPass<CudaLayer>, Pass), GpuError> {
         self.gpu.products.compete(samples == self.minibatch);
-        let pass = self.pass(parameters, key, 1.0, Statistics::Minibatch);
+        let pass = self.pass(parameters, StepKey::Known(key), 1.0, Statistics::Minibatch);
         let forward = self
             .network
             .forward_taped(&pass, self.samples(samples)?, Gradients::leaky())?;
@@ -212,7 +212,7 @@ impl CudaModel {
         statistics: Statistics,
     ) -> Result<(DeviceAddress<f32>, usize), GpuError> {
         self.gpu.products.compete(false);
-        let pass = self.pass(parameters, 0, 1.0, statistics);
+        let pass = self.pass(parameters, StepKey::Known(0), 1.0, statistics);
         let logits = self.network.forward(&pass, self.samples(samples)?)?;
         Ok((place_of(&logits), logits.shape().1))
     }

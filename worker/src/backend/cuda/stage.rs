@@ -17,7 +17,7 @@ use super::dataset::words;
 use super::error::GpuError;
 use super::gpu::{Gpu, Grid};
 use super::kernels::AddWays;
-use super::layers::{CudaLayer, Pass, Statistics};
+use super::layers::{CudaLayer, Pass, Statistics, StepKey};
 use super::memory::Array;
 use super::model::{CudaModel, Purpose};
 use super::tensor_address::{TensorAddress, place_of, slot, tensor_at};
@@ -300,7 +300,8 @@ impl Layers for CudaLayers {
             self.border.send(labels.into_iter(), model.labels())?;
         }
         let written = self.written(write_mode, *gradient);
-        let (inputs, descent) = model.descend_part(weights.parameters(), written, (samples, share), key)?;
+        let (inputs, descent) =
+            model.descend_part(weights.parameters(), written, (samples, share), StepKey::Known(key))?;
         let input_gradients = self.finish(&inputs, descent, write_mode, *gradient)?;
         // SAFETY: the array holds one loss per sample.
         let losses = unsafe { self.border.fetch(model.losses(), samples)? };

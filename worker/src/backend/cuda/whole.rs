@@ -11,8 +11,10 @@ use super::dataset::{DeviceDataset, SampleSet};
 use super::error::GpuError;
 use super::gpu::Gpu;
 use super::gradient_source::Loss;
+use super::layers::StepKey;
 use super::memory::Array;
 use super::model::{CudaModel, Purpose};
+use super::recorded::Recorded;
 use super::weights::Weights;
 use crate::backend::replica::Replica;
 use crate::learning::muon::MuonBlocks;
@@ -46,6 +48,8 @@ impl CudaTrainer {
 
 /// A whole network on a GPU, and its training samples: a source of gradients.
 pub struct Whole {
+    /// The gradient of a full minibatch, recorded with the addresses of the own weights and of the gradient.
+    recorded: Recorded<(DeviceAddress<f32>, DeviceAddress<f32>)>,
     model: CudaModel,
     dataset: DeviceDataset,
     gpu: Rc<Gpu>,
@@ -54,6 +58,7 @@ pub struct Whole {
 impl Whole {
     pub(super) fn new(gpu: &Rc<Gpu>, task: Task, layout: &Layout, minibatch: usize) -> Result<Self, GpuError> {
         Ok(Self {
+            recorded: Recorded::new(),
             model: CudaModel::new(
                 gpu,
                 &Program::new(layout, ImageOrder::ByChannel),
@@ -84,12 +89,26 @@ impl GradientSource for Whole {
         key: u64,
         gradient: &mut DeviceAddress<f32>,
     ) -> Result<Loss, TrainError> {
-        let (x, labels) = (self.model.x(), self.model.labels());
-        let images = self.model.images(samples.len());
-        // SAFETY: the model has room for the largest minibatch.
-        unsafe { self.dataset.gather(&self.gpu, samples, key, images, x, labels)? };
-        self.model
-            .descend(weights.parameters(), *gradient, samples.len(), key)?;
-        Ok(Loss::OnDevice(self.model.losses(), samples.len()))
+        let Self {
+            recorded,
+            model,
+            dataset,
+            gpu,
+        } = self;
+        dataset.send(gpu, samples, key)?;
+        let (dataset, count, gradient) = (&*dataset, samples.len(), *gradient);
+        let launch = || {
+            // SAFETY: the model has room for the largest minibatch.
+            unsafe { dataset.gather_sent(gpu, count, model.images(count), model.x(), model.labels())? };
+            let key = StepKey::OnDevice(dataset.key_sent());
+            model.descend(weights.parameters(), gradient, count, key)
+        };
+        if count == model.minibatch() {
+            recorded.run(gpu, (weights.array().at(), gradient), launch)?;
+        } else {
+            // Only an epoch's last minibatch is smaller.
+            launch()?;
+        }
+        Ok(Loss::OnDevice(model.losses(), count))
     }
 }

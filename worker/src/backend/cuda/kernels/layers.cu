@@ -376,11 +376,12 @@ extern "C" __global__ void cut_ways(const float* dy, const float* y, u32 total, 
 }
 
 // Drops each number with a probability and scales the others up; the backward pass is the same. The decision is a pure
-// function of the key and the number's index.
-extern "C" __global__ void dropout(const float* x, float* y, u32 total, u32 border, float kept, u64 key) {
+// function of the key and the number's index. The key of the step may lie in device memory.
+extern "C" __global__ void dropout(const float* x, float* y, u32 total, u32 border, float kept, u64 key,
+                                   const u64* step) {
     u32 at = blockIdx.x * blockDim.x + threadIdx.x;
     if (at < total) {
-        u64 word = (key ^ u64(at / 4)) * 0x9e3779b97f4a7c15;
+        u64 word = (key ^ (step ? *step : 0) ^ u64(at / 4)) * 0x9e3779b97f4a7c15;
         word = (word ^ (word >> 30)) * 0xbf58476d1ce4e5b9;
         word = (word ^ (word >> 27)) * 0x94d049bb133111eb;
         word ^= word >> 31;

@@ -7,7 +7,7 @@ use super::super::address::DeviceAddress;
 use super::super::error::GpuError;
 use super::super::gpu::{Gpu, Grid};
 use super::super::kernels::{Activate, ActivateBack, Drop, SwapOuter};
-use super::BackwardArrays;
+use super::{BackwardArrays, StepKey};
 use crate::model::program::Dropout;
 
 /// Returns the slope below zero of an activation function; 0 if it has none that can be set.
@@ -68,10 +68,14 @@ pub(super) unsafe fn activate_back(
 pub(super) unsafe fn drop(
     gpu: &Gpu,
     dropout: Dropout,
-    step_key: u64,
+    step_key: StepKey,
     (from, to): (DeviceAddress<f32>, DeviceAddress<f32>),
     total: usize,
 ) -> Result<(), GpuError> {
+    let (step_key, step) = match step_key {
+        StepKey::Known(key) => (key, DeviceAddress::new(0)),
+        StepKey::OnDevice(at) => (0, at),
+    };
     let arguments = Drop {
         x: from,
         y: to,
@@ -79,6 +83,7 @@ pub(super) unsafe fn drop(
         border: dropout.border(),
         kept: dropout.kept(),
         key: dropout.key(step_key),
+        step,
     };
     // SAFETY: the caller promises arrays of the sizes that the kernels read and write.
     unsafe { gpu.launch(&gpu.kernels.dropout, Grid::each(total), arguments) }

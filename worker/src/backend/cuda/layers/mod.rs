@@ -60,14 +60,22 @@ pub(super) struct Pass(pub(super) Rc<PassData>);
 pub(super) struct PassData {
     pub(super) gpu: Rc<Gpu>,
     pub(super) parameters: Parameters<TensorAddress>,
-    /// Seed of dropout, different for every step.
-    pub(super) key: u64,
+    pub(super) key: StepKey,
     /// Buffer for a minibatch's column sums (gradients of biases) in [`PARTS_MAX`] parts, for the widest layer.
     pub(super) sums: DeviceAddress<f32>,
     /// Source of the means and variances of batch norms.
     pub(super) statistics: Statistics,
     /// Fraction of the minibatch that the pass computes; the loss scales its gradients by it.
     pub(super) share: f32,
+}
+
+/// Seed of dropout, different for every step.
+#[derive(Clone, Copy)]
+pub(super) enum StepKey {
+    /// The key of this step.
+    Known(u64),
+    /// Address of the step's key on the device: work that is recorded once finds another key there in every step.
+    OnDevice(DeviceAddress<u64>),
 }
 
 /// Addresses that a layer's forward pass reads and writes.
@@ -249,7 +257,7 @@ impl Layer {
     ///
     /// # Safety
     /// `at` must satisfy [`BackwardArrays`].
-    unsafe fn backward(&self, gpu: &Gpu, key: u64, at: BackwardArrays) -> Result<(), GpuError> {
+    unsafe fn backward(&self, gpu: &Gpu, key: StepKey, at: BackwardArrays) -> Result<(), GpuError> {
         let total = at.samples * self.inputs;
         // SAFETY: the caller promises arrays of the sizes that the kernels read and write.
         unsafe {
