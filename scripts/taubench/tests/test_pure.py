@@ -70,7 +70,7 @@ class Data(unittest.TestCase):
             path = pathlib.Path(folder, "classes.csv")
             data.write_many_classes(path, 4, 3)
             rows = [line.split(",") for line in path.read_text().splitlines()]
-        self.assertEqual([row[-1] for row in rows], ["00000", "00001", "00002"] * 2)
+        self.assertEqual([row[-1] for row in rows], ["c00000", "c00001", "c00002"] * 2)
         self.assertEqual({len(row) for row in rows}, {5})
 
     def test_nets_end_in_their_classes(self):

@@ -286,8 +286,7 @@ impl<S: CudaGradientSource> CudaBackend<S> {
         };
         let grid = Grid::row(TELLING_BLOCKS, 256);
         // SAFETY: both buffers have room for the largest number of changes, and the host reads only after the wait.
-        unsafe { self.gpu.launch(&self.gpu.kernels.tell_host, grid, arguments)? };
-        Ok(self.told.record(&self.gpu.stream)?)
+        unsafe { self.gpu.launch(&self.gpu.kernels.tell_host, grid, arguments) }
     }
 
     /// Waits for the step's results, copies them and the emitted changes, and fails if a number was not finite or out
@@ -369,10 +368,12 @@ impl<S: CudaGradientSource> Backend for CudaBackend<S> {
         self.direct(update.orthogonal)?;
         let compare = update.compare.as_ref().map(abi::Compare::from);
         self.pass(update, compare.unwrap_or_default())?;
-        if let Some(compare) = compare {
-            self.emit(compare)?;
-        }
-        self.tell_host()?;
+        // The changes leave beside the next gradient, which reads nothing that they write.
+        self.gpu.beside(|| {
+            compare.map_or(Ok(()), |compare| self.emit(compare))?;
+            self.tell_host()
+        })?;
+        self.told.record(&self.gpu.side).map_err(GpuError::from)?;
         let loss = self.loss;
         self.steps += 1;
         // The device goes on with the next gradient while the host waits for this step's changes and sends them.
@@ -399,6 +400,7 @@ impl<S: CudaGradientSource> Backend for CudaBackend<S> {
         self.count_due(compare)?;
         self.emit(compare)?;
         self.tell_host()?;
+        self.told.record(&self.gpu.stream).map_err(GpuError::from)?;
         self.finish(words)?;
         Ok(self.range)
     }

@@ -1,4 +1,4 @@
-//! A GPU with its CUDA context, the one stream that everything runs on, the matrix library and the kernels.
+//! A GPU with its CUDA context, the stream that nearly everything runs on, the matrix library and the kernels.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -6,18 +6,29 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use cudarc::driver::result::{device, launch_kernel};
-use cudarc::driver::sys::{CUgraphInstantiate_flags, CUresult, CUstreamCaptureMode};
-use cudarc::driver::{CudaContext, CudaGraph, CudaStream, DriverError};
+use cudarc::driver::sys::CUresult;
+use cudarc::driver::{CudaContext, CudaEvent, CudaGraph, CudaStream, DriverError};
 
 use super::abi::{Arguments, Kernel};
 use super::error::GpuError;
 use super::kernels::Kernels;
 use super::products::Products;
+use super::recorded::record;
 use crate::backend::device::Precision;
 
 /// An open GPU that is ready to train. It belongs to one thread.
 pub struct Gpu {
     pub(super) stream: Arc<CudaStream>,
+    /// Second stream, for work beside that of the first.
+    pub(super) side: Arc<CudaStream>,
+    /// Event on the first stream behind which work on the second begins.
+    forked: CudaEvent,
+    /// Event on the second stream behind which a recorded graph ends.
+    joined: CudaEvent,
+    /// True while a graph is recorded.
+    records: Cell<bool>,
+    /// True while work is launched on the second stream.
+    is_beside: Cell<bool>,
     pub(super) kernels: Kernels,
     pub(super) products: Products,
     /// Bytes of GPU memory that are allocated for arrays of this `Gpu`.
@@ -31,13 +42,20 @@ impl Gpu {
     pub fn open(ordinal: usize, precision: Precision) -> Result<Self, GpuError> {
         Self::name_of(ordinal)?;
         let context = CudaContext::new(ordinal)?;
-        // SAFETY: all memory is used and freed on one stream, so no events between streams need to be tracked.
+        // SAFETY: all memory is freed on one stream, and the host or a graph waits for what the other one uses, so no
+        // events between streams need to be tracked.
         unsafe { context.disable_event_tracking() };
         let stream = context.new_stream()?;
         let kernels = Kernels::load(&context)?;
-        let products = Products::new(&stream, precision)?;
+        let side = context.new_stream()?;
+        let products = Products::new([&stream, &side], precision)?;
         Ok(Self {
             stream,
+            side,
+            forked: context.new_event(None)?,
+            joined: context.new_event(None)?,
+            records: Cell::default(),
+            is_beside: Cell::default(),
             kernels,
             products,
             held: Arc::default(),
@@ -94,19 +112,42 @@ impl Gpu {
         Ok(self.stream.synchronize()?)
     }
 
-    /// Records the work that `launch` launches as a graph, without running it. That work must neither wait for the
-    /// device nor allocate memory.
+    /// Records the work that `launch` launches as a graph, without running it; see [`record`].
     pub(super) fn record(&self, launch: impl FnOnce() -> Result<(), GpuError>) -> Result<CudaGraph, GpuError> {
-        // Other threads of this process, which evaluate for example, may do anything meanwhile.
-        self.stream
-            .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)?;
+        record(&self.stream, || {
+            // The second stream belongs to the graph from its beginning to its end, so that it can have branches.
+            self.forked.record(&self.stream)?;
+            self.side.wait(&self.forked)?;
+            self.records.set(true);
+            let launched = launch();
+            self.records.set(false);
+            self.joined.record(&self.side)?;
+            self.stream.wait(&self.joined)?;
+            launched
+        })
+    }
+
+    /// Launches work beside that which is launched next, if a graph is recorded; else before it. It begins behind
+    /// everything launched so far, and what it writes must not be used before the graph's end.
+    pub(super) fn branch(&self, launch: impl FnOnce() -> Result<(), GpuError>) -> Result<(), GpuError> {
+        if self.records.get() {
+            self.beside(launch)
+        } else {
+            launch()
+        }
+    }
+
+    /// Launches work on the second stream: behind everything launched so far, and beside what is launched next. What it
+    /// writes must not be used before the host has waited for it.
+    pub(super) fn beside(&self, launch: impl FnOnce() -> Result<(), GpuError>) -> Result<(), GpuError> {
+        self.forked.record(&self.stream)?;
+        self.side.wait(&self.forked)?;
+        self.is_beside.set(true);
+        self.products.go_beside(true);
         let launched = launch();
-        // Ended in any case: a stream that records can do nothing else.
-        let graph = self.stream.end_capture(CUgraphInstantiate_flags(0));
-        launched?;
-        let graph = graph?.ok_or(DriverError(CUresult::CUDA_ERROR_STREAM_CAPTURE_INVALIDATED))?;
-        graph.upload()?;
-        Ok(graph)
+        self.is_beside.set(false);
+        self.products.go_beside(false);
+        launched
     }
 
     /// Records that the host has waited for the GPU for this time.
@@ -134,6 +175,7 @@ impl Gpu {
         if blocks.0 == 0 || blocks.1 == 0 {
             return Ok(());
         }
+        let stream = if self.is_beside.get() { &self.side } else { &self.stream };
         let side = |(x, y): (usize, usize)| (x as u32, y as u32, 1);
         // SAFETY: the argument types are those of the kernel, by its type, and are copied before the call returns; the
         // caller promises that the addresses are valid.
@@ -143,7 +185,7 @@ impl Gpu {
                 side(blocks),
                 side(threads),
                 0,
-                self.stream.cu_stream(),
+                stream.cu_stream(),
                 pointers,
             )
         })?;

@@ -8,7 +8,7 @@ use super::abi::Images;
 use super::address::DeviceAddress;
 use super::error::GpuError;
 use super::gpu::Gpu;
-use super::layers::{ConvRoom, CudaJunction, CudaLayer, PARTS_MAX, Pass, PassData, Statistics, StepKey};
+use super::layers::{ConvRoom, CudaJunction, CudaLayer, Pass, PassData, Statistics, StepKey};
 use super::loss::CudaLoss;
 use super::memory::Array;
 use super::tensor_address::{TensorAddress, place_of, tensor_at};
@@ -36,8 +36,6 @@ pub(super) struct CudaModel {
     loss: CudaLoss,
     input: Planes,
     x: Array<f32>,
-    /// Buffer for partial column sums, from which gradients of biases are computed.
-    sums: Rc<Array<f32>>,
     minibatch: usize,
 }
 
@@ -75,7 +73,6 @@ impl CudaModel {
             loss: CudaLoss::new(gpu, objective, minibatch, classes)?,
             input: program.input,
             x: Array::zeros(gpu, minibatch * features)?,
-            sums: Rc::new(Array::zeros(gpu, PARTS_MAX * widest(&program.ops))?),
             minibatch,
             gpu: Rc::clone(gpu),
         })
@@ -94,7 +91,6 @@ impl CudaModel {
             loss: self.loss.clone(),
             input: self.input,
             x: Array::zeros(gpu, self.x.len())?,
-            sums: Rc::clone(&self.sums),
             minibatch: self.minibatch,
             gpu: Rc::clone(&self.gpu),
         })
@@ -144,7 +140,6 @@ impl CudaModel {
             gpu: Rc::clone(&self.gpu),
             parameters: parameters.clone(),
             key,
-            sums: self.sums.at(),
             statistics,
             share,
         }))
@@ -259,15 +254,4 @@ impl Making<'_> {
         }
         Ok((parts, inputs))
     }
-}
-
-/// Returns the most outputs of any layer with biases, which decides the size of the buffer for column sums.
-fn widest(ops: &[Op]) -> usize {
-    let outputs = ops.iter().map(|op| match op {
-        Op::Dense(dense) => dense.outputs,
-        Op::Conv(conv) => conv.geometry.outputs,
-        Op::Residual(block) => widest(&block.body).max(widest(&block.skip)),
-        _ => 0,
-    });
-    outputs.max().unwrap_or(0)
 }

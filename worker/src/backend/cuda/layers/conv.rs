@@ -189,13 +189,10 @@ pub(super) unsafe fn backward(gpu: &Gpu, conv: &Conv, room: &ConvRoom, at: Backw
         if conv.relu || !conv.bias.is_empty() {
             gpu.launch(&gpu.kernels.bias_planes_back, each_part, bias)?;
         }
-        if !conv.bias.is_empty() {
-            add_parts(gpu, at.sums, parts, outputs, at.gradient.plus(conv.bias.start))?;
-        }
         if room.is_shared {
             unfold(gpu, conv, room, at.samples, at.x)?;
         }
-        gpu.products.multiply(Product {
+        let weight_gradient = Product {
             sizes: Sizes {
                 rows: window,
                 columns: outputs,
@@ -205,6 +202,12 @@ pub(super) unsafe fn backward(gpu: &Gpu, conv: &Conv, room: &ConvRoom, at: Backw
             b: planes,
             out: Matrix::plain(at.gradient.plus(conv.weight.start), window),
             epilogue: Epilogue::Nothing,
+        };
+        gpu.branch(|| {
+            if !conv.bias.is_empty() {
+                add_parts(gpu, at.sums, parts, outputs, at.gradient.plus(conv.bias.start))?;
+            }
+            gpu.products.multiply(weight_gradient)
         })?;
         let Some(dx) = at.dx else {
             return Ok(());

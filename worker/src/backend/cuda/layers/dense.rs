@@ -87,8 +87,9 @@ pub(super) unsafe fn backward(gpu: &Gpu, dense: &Dense, at: BackwardArrays) -> R
     let Dense { inputs, outputs, .. } = *dense;
     // SAFETY: the layout places this layer's weights at `dense.weight` and `dense.bias`; the caller promises the rest.
     unsafe {
-        bias_back(gpu, dense, at)?;
-        gpu.products.multiply(Product {
+        // Relu must have passed before anything reads the gradient.
+        let parts = dense.relu.then(|| bias_back(gpu, dense, at)).transpose()?;
+        let weight_gradient = Product {
             sizes: Sizes {
                 rows: inputs,
                 columns: outputs,
@@ -98,6 +99,11 @@ pub(super) unsafe fn backward(gpu: &Gpu, dense: &Dense, at: BackwardArrays) -> R
             b: Matrix::transposed(at.dy, outputs),
             out: Matrix::plain(at.gradient.plus(dense.weight.start), inputs),
             epilogue: Epilogue::Nothing,
+        };
+        gpu.branch(|| {
+            let parts = parts.map_or_else(|| bias_back(gpu, dense, at), Ok)?;
+            add_parts(gpu, at.sums, parts, outputs, at.gradient.plus(dense.bias.start))?;
+            gpu.products.multiply(weight_gradient)
         })?;
         let Some(dx) = at.dx else {
             return Ok(());
@@ -117,11 +123,11 @@ pub(super) unsafe fn backward(gpu: &Gpu, dense: &Dense, at: BackwardArrays) -> R
 }
 
 /// Launches a dense layer's backward pass through relu and bias: zeroes the gradient where relu did, and sums up its
-/// columns.
+/// columns in parts, whose number is returned.
 ///
 /// # Safety
 /// `at` must satisfy [`BackwardArrays`] for this layer.
-unsafe fn bias_back(gpu: &Gpu, dense: &Dense, at: BackwardArrays) -> Result<(), GpuError> {
+unsafe fn bias_back(gpu: &Gpu, dense: &Dense, at: BackwardArrays) -> Result<usize, GpuError> {
     let (outputs, rows, relu) = (dense.outputs, at.samples as u32, u32::from(dense.relu));
     let BackwardArrays { dy, y, sums, .. } = at;
     let in_fours = outputs.is_multiple_of(4);
@@ -155,6 +161,6 @@ unsafe fn bias_back(gpu: &Gpu, dense: &Dense, at: BackwardArrays) -> Result<(), 
             };
             gpu.launch(&gpu.kernels.bias_rows_back, grid, arguments)?;
         }
-        add_parts(gpu, sums, parts, outputs, at.gradient.plus(dense.bias.start))
     }
+    Ok(parts)
 }

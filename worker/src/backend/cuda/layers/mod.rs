@@ -17,7 +17,7 @@ pub(super) use self::conv::ConvRoom;
 pub(super) use self::junction::CudaJunction;
 use self::norm::NormRoom;
 pub(super) use self::norm::Statistics;
-pub(super) use self::sums::PARTS_MAX;
+use self::sums::PARTS_MAX;
 use super::address::DeviceAddress;
 use super::error::GpuError;
 use super::gpu::Gpu;
@@ -41,6 +41,8 @@ struct Layer {
     y: Array<f32>,
     /// Buffer for the gradient of the layer's input; `None` if nothing before the layer can be trained.
     dx: Option<Rc<Array<f32>>>,
+    /// Buffer for a minibatch's column sums (the gradient of the biases) in [`PARTS_MAX`] parts; empty without biases.
+    sums: Rc<Array<f32>>,
     room: Room,
 }
 
@@ -61,8 +63,6 @@ pub(super) struct PassData {
     pub(super) gpu: Rc<Gpu>,
     pub(super) parameters: Parameters<TensorAddress>,
     pub(super) key: StepKey,
-    /// Buffer for a minibatch's column sums (gradients of biases) in [`PARTS_MAX`] parts, for the widest layer.
-    pub(super) sums: DeviceAddress<f32>,
     /// Source of the means and variances of batch norms.
     pub(super) statistics: Statistics,
     /// Fraction of the minibatch that the pass computes; the loss scales its gradients by it.
@@ -131,6 +131,11 @@ impl CudaLayer {
             InputGradient::Needed => Some(Rc::new(Array::zeros(gpu, minibatch * inputs)?)),
             InputGradient::NotNeeded => None,
         };
+        let biases = match op {
+            Op::Dense(dense) => dense.outputs,
+            Op::Conv(conv) => conv.geometry.outputs,
+            _ => 0,
+        };
         let room = match op {
             Op::Conv(conv) => Room::Conv(match common {
                 Some(common) => Rc::clone(common),
@@ -146,6 +151,7 @@ impl CudaLayer {
             outputs,
             y: Array::zeros(gpu, minibatch * outputs)?,
             dx,
+            sums: Rc::new(Array::zeros(gpu, PARTS_MAX * biases)?),
             room,
         })))
     }
@@ -160,6 +166,7 @@ impl CudaLayer {
             outputs: layer.outputs,
             y: Array::zeros(gpu, layer.y.len())?,
             dx: layer.dx.clone(),
+            sums: Rc::clone(&layer.sums),
             room: match &layer.room {
                 Room::Nothing => Room::Nothing,
                 Room::Conv(room) => Room::Conv(Rc::clone(room)),
@@ -213,7 +220,7 @@ impl Operation for CudaLayer {
             y: place_of(y),
             dy: (*slot(gradients, y)?).into(),
             dx,
-            sums: pass.sums,
+            sums: self.0.sums.at(),
         };
         // SAFETY: as on the forward pass. The layer after this one has put the address of its input's gradient in this
         // layer's slot; after the last layer, the loss has.

@@ -6,7 +6,7 @@ use super::super::gpu::{Gpu, Grid};
 use super::super::kernels::AddParts;
 
 /// Largest number of parts into which the sum over a matrix column is divided, to keep the GPU busy.
-pub(in super::super) const PARTS_MAX: usize = 32;
+pub(super) const PARTS_MAX: usize = 32;
 /// Number of GPU thread blocks that keeps a large GPU busy.
 pub(super) const BLOCKS_BUSY: usize = 512;
 
