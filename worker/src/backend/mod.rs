@@ -77,9 +77,9 @@ pub struct Compare {
 /// Minibatch of the next step, whose gradient a device that works asynchronously begins to compute behind an update.
 #[derive(Clone, Copy, Debug)]
 pub struct Announced<'a> {
-    pub(crate) samples: &'a [u32],
+    pub samples: &'a [u32],
     /// Seed of dropout in the next step.
-    pub(crate) key: u64,
+    pub key: u64,
 }
 
 /// Result of an optimiser pass over all weights.
