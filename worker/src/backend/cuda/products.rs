@@ -321,7 +321,7 @@ impl Products {
             // Replayed, because launches one by one take the host longer than small products take the device.
             let trials = record(stream, || {
                 // SAFETY: the caller promises that matrices and bias lie within arrays of this device.
-                (0..TRIALS).try_for_each(|_| Ok(unsafe { self.run(plan, &algorithm, product)? }))
+                (0..TRIALS).try_for_each(|_| unsafe { self.run(plan, &algorithm, product) }.map_err(GpuError::from))
             })?;
             trials.launch()?;
             self.begun.record(stream)?;
