@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  trainer ── forward, loss, backward ──▶ dfdx's tape ──▶ layers ── products ──▶ cuBLASLt
-//!     └───── update, compare, emit ─────▶ kernels/*.cu      (all on one stream, waited for once a step)
+//!     └───── update, compare, emit ─────▶ kernels/*.cu      (waited for once a step)
 //! ```
 //!
 //! CUDA's libraries are loaded when a GPU is opened, so the same binary also runs without them.
